@@ -1,0 +1,57 @@
+"""The two clocks: wall time for what is stored, monotonic time for what is waited for."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What time it is. Injected wherever time matters, so that tests can step it."""
+
+    def now_ms(self) -> int:
+        """Wall time in milliseconds since the epoch; for storage, never for waiting."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that only go forward; for waiting and leases, never for storage."""
+        ...
+
+
+class SystemClock:
+    """The clocks of this machine."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class ManualClock:
+    """A clock that stands still until told to advance."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._monotonic = 0.0
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        """Move both clocks forward."""
+        self._now_ms += round(seconds * 1000)
+        self._monotonic += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Move the wall clock alone, as an administrator or NTP may."""
+        self._now_ms += round(seconds * 1000)
+
+
+def isoformat(ms: int) -> str:
+    """Milliseconds since the epoch as ISO 8601 in UTC, to the millisecond."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

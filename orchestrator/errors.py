@@ -1,0 +1,178 @@
+"""Every error this project raises, in one tree.
+
+    OrchestraError
+    ├── ConfigurationError        the user's set-up: settings, agents files, data folder
+    │   ├── AgentsFileError
+    │   └── UnsupportedServer
+    ├── InputError                what a caller handed in
+    │   ├── UnknownAgent
+    │   ├── UnknownSession
+    │   └── EmptyPrompt
+    ├── Refused                   a rule of the system said no; nothing was changed
+    │   ├── LimitExceeded
+    │   ├── StreamFull
+    │   ├── ClaimLost
+    │   └── WrongState
+    ├── SessionFailed             how a session ended, for whoever waits for its answer
+    │   ├── SessionStopped
+    │   └── SessionDeleted
+    ├── EnvelopeError             the wire: an envelope that cannot be taken as it is
+    │   ├── InvalidEnvelope
+    │   ├── SignatureError
+    │   ├── DecryptionError
+    │   └── PayloadError
+    └── ServerUnavailable         Redis or the broker does not answer; try again
+
+Arguments are kept raw and the sentence is made in ``__str__``: Celery pickles exceptions
+by their arguments, and a formatted one would not come back as what it was.
+Each sentence names the thing, the cause and the next step.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OrchestraError(Exception):
+    """Something went wrong in agent-orchestra."""
+
+    #: Whether the same call may succeed later with nothing changed by the caller.
+    retryable: ClassVar[bool] = False
+    #: The sentence, with the raw arguments' positions as fields.
+    template: ClassVar[str | None] = None
+
+    def __str__(self) -> str:
+        if self.template is not None:
+            try:
+                return self.template.format(*self.args)
+            except (IndexError, KeyError):
+                pass
+        if self.args:
+            return ": ".join(str(a) for a in self.args)
+        return (self.__doc__ or type(self).__name__).strip().splitlines()[0]
+
+
+class ConfigurationError(OrchestraError):
+    """The set-up is not usable as it is."""
+
+
+class AgentsFileError(ConfigurationError):
+    """An agents file could not be loaded."""
+
+    template = "cannot load agents from {0}: {1}"
+
+
+class UnsupportedServer(ConfigurationError):
+    """The Redis server lacks what the project needs."""
+
+    template = (
+        "the Redis server at {0} is version {1}; agent-orchestra needs Redis 6.2 or newer, or Valkey: "
+        "upgrade it, or leave --redis-url out to use the embedded Valkey"
+    )
+
+
+class InputError(OrchestraError):
+    """What was handed in cannot be used."""
+
+
+class UnknownAgent(InputError):
+    """No worker serves an agent of that name. Raised with (name, known names)."""
+
+    def __str__(self) -> str:
+        name, *rest = self.args or ("?",)
+        known = ", ".join(sorted(rest[0])) if rest and rest[0] else "none"
+        return (
+            f"no agent named {name!r} is registered (registered: {known}); start a worker that serves it, "
+            "for example: orchestra up --agents my_agents.py"
+        )
+
+
+class UnknownSession(InputError):
+    """No session of that id."""
+
+    template = "no session {0!r} is in this ledger; `orchestra sessions` lists what is there"
+
+
+class EmptyPrompt(InputError):
+    """A prompt with nothing in it."""
+
+    template = "the prompt for agent {0!r} is empty; say what it should do"
+
+
+class Refused(OrchestraError):
+    """A rule said no; nothing was changed."""
+
+
+class LimitExceeded(Refused):
+    """A limit refused new work. Raised with (limit name, limit, what it is about)."""
+
+    template = "limit {0} = {1} reached for {2}; raise it in the settings or wait for work to finish"
+
+
+class StreamFull(Refused):
+    """The streams are longer than their limit, so new work is refused."""
+
+    retryable = True
+    template = "stream {0} holds {1} entries (limit {2}); new work is refused until the routers catch up"
+
+
+class ClaimLost(Refused):
+    """The run is no longer held under this claim; whatever it does now has no effect."""
+
+    template = "run {0} is no longer held by this claim; another worker has it or it is over"
+
+
+class WrongState(Refused):
+    """The thing is in a state that does not allow this. Raised with (what, state, wanted)."""
+
+    template = "{0} is {1}; {2}"
+
+
+class SessionFailed(OrchestraError):
+    """A session ended without an answer. Raised with (session id, reason)."""
+
+    template = "session {0} failed: {1}"
+
+
+class SessionStopped(SessionFailed):
+    """A session was stopped before it gave an answer."""
+
+    template = "session {0} was stopped: {1}"
+
+
+class SessionDeleted(SessionFailed):
+    """A session was deleted before it gave an answer."""
+
+    template = "session {0} was deleted: {1}"
+
+
+class EnvelopeError(OrchestraError):
+    """An envelope that cannot be taken as it is."""
+
+
+class InvalidEnvelope(EnvelopeError):
+    """An envelope that breaks a rule. Raised with (first finding's sentence, findings)."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else "the envelope is not valid"
+
+
+class SignatureError(EnvelopeError):
+    """A signature is missing, wrong, or by the wrong key. Raised with (rule, sentence)."""
+
+    template = "{1}"
+
+
+class DecryptionError(EnvelopeError):
+    """A body could not be decrypted."""
+
+
+class PayloadError(EnvelopeError):
+    """A compressed or referenced payload is missing, altered or too large."""
+
+
+class ServerUnavailable(OrchestraError):
+    """A server does not answer."""
+
+    retryable = True
+    template = "cannot reach {0}: {1}; check that it runs and that the URL and password are right"

@@ -1,0 +1,88 @@
+"""Identifiers: how each is made, and what can be read from it.
+
+A session id carries its shard, so that every key of a tree can be found from any of its ids::
+
+    ses_03f1c2…    ses_ + two hex digits of shard + 24 hex digits
+
+A run id carries the session's shard likewise. Derived ids are hashes of what they stand for:
+the same launch, tried again, has the same id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+import zlib
+from typing import NewType
+
+SessionId = NewType("SessionId", str)
+RunId = NewType("RunId", str)
+ItemId = NewType("ItemId", str)
+ClaimId = NewType("ClaimId", str)
+MessageId = NewType("MessageId", str)
+
+#: Two hex digits: no stack has more shards than this.
+MAX_SHARDS = 256
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:24]
+
+
+def root_session_id(seed: str, shards: int = 1) -> SessionId:
+    """The id of the root session that ``seed`` (an idempotency key or Celery task id) stands for."""
+    shard = zlib.crc32(seed.encode()) % shards
+    return SessionId(f"ses_{shard:02x}{_digest('root', seed)}")
+
+
+def child_session_id(parent: str, effect_key: str) -> SessionId:
+    """The id of the child that ``parent`` launches under ``effect_key``."""
+    return SessionId(f"ses_{parent[4:6]}{_digest('child', parent, effect_key)}")
+
+
+def run_id(session: str, number: int) -> RunId:
+    """The id of the ``number``-th run of ``session``."""
+    return RunId(f"run_{session[4:6]}{_digest('run', session, str(number))}")
+
+
+def item_id(session: str, effect_key: str) -> ItemId:
+    """The id of something that waits in the queue of ``session``."""
+    return ItemId(f"itm_{session[4:6]}{_digest('item', session, effect_key)}")
+
+
+def callback_id(child: str) -> ItemId:
+    """The id of the one callback that is owed for the child session ``child``."""
+    return ItemId(f"cb_{child[4:]}")
+
+
+def new_claim_id() -> ClaimId:
+    """A random claim id; claims are compared for equality only."""
+    return ClaimId(uuid.uuid4().hex)
+
+
+def new_message_id() -> MessageId:
+    """A random UUID v4 for an envelope."""
+    return MessageId(str(uuid.uuid4()))
+
+
+def derived_uuid(*parts: str) -> str:
+    """A UUID in v4 form that is the same for the same parts."""
+    raw = hashlib.sha256("\x1f".join(parts).encode()).digest()[:16]
+    return str(uuid.UUID(bytes=raw, version=4))
+
+
+def shard_of(identifier: str) -> int:
+    """The shard that a session, run, item or callback id belongs to.
+
+    Raises:
+        ValueError: the text is no such id.
+    """
+    _, _, rest = identifier.partition("_")
+    return int(rest[:2], 16)
+
+
+def is_session_id(text: str) -> bool:
+    """Whether ``text`` has the form of a session id."""
+    if len(text) != 30 or not text.startswith("ses_"):
+        return False
+    return all(c in "0123456789abcdef" for c in text[4:])

@@ -1,0 +1,1 @@
+"""Redis: every key, the scripts that change them, and the connection."""
