@@ -58,3 +58,152 @@ def shard_tag(shard: int) -> str:
 
 def _of(identifier: str) -> str:
     return shard_tag(shard_of(identifier))
+
+
+# --- ledger: one session ---------------------------------------------------------------------
+
+
+@_key("ao:{S}:session:<session>", type="hash", owner="ledger", lifetime="tree_ttl after its root is over")
+def session(session: str) -> str:
+    """The session's facts: agent, parent, root, state, current run, counters, policies."""
+    return f"{_of(session)}:session:{session}"
+
+
+@_key("ao:{S}:session:<session>:items", type="hash", owner="ledger", lifetime="as its session")
+def items(session: str) -> str:
+    """Item id → JSON record of everything this session is owed or was sent: callbacks, questions, prompts."""
+    return f"{_of(session)}:session:{session}:items"
+
+
+@_key("ao:{S}:session:<session>:bodies", type="hash", owner="ledger", lifetime="as its session")
+def bodies(session: str) -> str:
+    """Item id → its text; also `prompt`, `result` and `state` of the session itself."""
+    return f"{_of(session)}:session:{session}:bodies"
+
+
+@_key("ao:{S}:session:<session>:queue", type="zset", owner="ledger", lifetime="as its session")
+def queue(session: str) -> str:
+    """Items that wait for the session's next run; score orders by priority, then by arrival."""
+    return f"{_of(session)}:session:{session}:queue"
+
+
+@_key("ao:{S}:session:<session>:runs", type="list", owner="ledger", lifetime="as its session")
+def runs(session: str) -> str:
+    """The ids of the session's runs, oldest first."""
+    return f"{_of(session)}:session:{session}:runs"
+
+
+@_key("ao:{S}:run:<run>", type="hash", owner="ledger", lifetime="as its session")
+def run(run: str) -> str:
+    """One run: state, cause, claim id, renewal counter, attempts, the items it carries."""
+    return f"{_of(run)}:run:{run}"
+
+
+@_key("ao:{S}:run:<run>:effects", type="hash", owner="ledger", lifetime="as its session")
+def effects(run: str) -> str:
+    """Effect key → what the effect made and the claim that last took it up."""
+    return f"{_of(run)}:run:{run}:effects"
+
+
+# --- ledger: one shard -----------------------------------------------------------------------
+
+
+@_key("ao:{S}:tree:<root>", type="zset", owner="ledger", lifetime="tree_ttl after its root is over")
+def tree(root: str) -> str:
+    """Every session of a tree, scored by when it was made."""
+    return f"{_of(root)}:tree:{root}"
+
+
+@_key("ao:{S}:roots", type="zset", owner="ledger", lifetime="permanent; one member for each kept tree")
+def roots(shard: int) -> str:
+    """Root sessions of the trees that are kept, scored by when they were made."""
+    return f"{shard_tag(shard)}:roots"
+
+
+@_key("ao:{S}:running", type="zset", owner="ledger", lifetime="permanent; one member for each running run")
+def running(shard: int) -> str:
+    """Runs that are held under a lease, scored by when they were claimed."""
+    return f"{shard_tag(shard)}:running"
+
+
+@_key("ao:{S}:dispatch", type="zset", owner="ledger", lifetime="permanent; one member for each queued run")
+def dispatch(shard: int) -> str:
+    """Runs that no worker has claimed yet, scored by when they are to be dispatched again."""
+    return f"{shard_tag(shard)}:dispatch"
+
+
+@_key("ao:{S}:waiting", type="zset", owner="ledger", lifetime="permanent; one member for each waiting session")
+def waiting(shard: int) -> str:
+    """Sessions with something in their queue, scored by since when."""
+    return f"{shard_tag(shard)}:waiting"
+
+
+@_key("ao:{S}:closing", type="zset", owner="ledger", lifetime="permanent; one member for each closing session")
+def closing(shard: int) -> str:
+    """Sessions that failed, were stopped or deleted and whose children are not all dealt with yet."""
+    return f"{shard_tag(shard)}:closing"
+
+
+@_key("ao:{S}:timers", type="zset", owner="ledger", lifetime="permanent; one member for each timer")
+def timers(shard: int) -> str:
+    """`kind|id` of what is due at a time in milliseconds: run limits, grace periods, deadlines, expiry."""
+    return f"{shard_tag(shard)}:timers"
+
+
+@_key("ao:{S}:results", type="zset", owner="ledger", lifetime="permanent; one member for each owed result")
+def results(shard: int) -> str:
+    """Root sessions whose Celery result is owed, scored by since when."""
+    return f"{shard_tag(shard)}:results"
+
+
+@_key("ao:{S}:stops", type="stream", owner="ledger", lifetime="permanent; trimmed below what was acknowledged")
+def stops(shard: int) -> str:
+    """One entry for each `session_stop`, and for each thing put into a session's queue."""
+    return f"{shard_tag(shard)}:stops"
+
+
+@_key("ao:{S}:totals", type="hash", owner="ledger", lifetime="permanent")
+def totals(shard: int) -> str:
+    """Counters of the shard: envelopes published for each stream."""
+    return f"{shard_tag(shard)}:totals"
+
+
+# --- streams ---------------------------------------------------------------------------------
+
+
+@_key(
+    "ao:{S}:msg:<type>:<priority>",
+    type="stream",
+    owner="streams",
+    lifetime="permanent; trimmed below what every group has acknowledged",
+)
+def messages(shard: int, message_type: str, priority: str) -> str:
+    """Envelopes of one type and priority; field `envelope` holds the XML."""
+    return f"{shard_tag(shard)}:msg:{message_type}:{priority}"
+
+
+@_key("ao:{S}:seen:<message-id>", type="string", owner="router", lifetime="as long as the message may live")
+def seen(shard: int, message_id: str) -> str:
+    """The entry id under which a message was acted upon: the duplicate mark."""
+    return f"{shard_tag(shard)}:seen:{message_id}"
+
+
+@_key("ao:{S}:dead", type="stream", owner="router", lifetime="permanent; entries leave by replay or drop")
+def dead(shard: int) -> str:
+    """Dead letters: reason, rule, attempts, original bytes, time."""
+    return f"{shard_tag(shard)}:dead"
+
+
+# --- agents ----------------------------------------------------------------------------------
+
+
+@_key("ao:agent:<name>", type="string", owner="workers", lifetime="24 h after a worker last served it")
+def agent(name: str) -> str:
+    """JSON of a registered agent: role, tier, executor, queue, limits."""
+    return f"{PREFIX}:agent:{name}"
+
+
+@_key("ao:agents", type="zset", owner="workers", lifetime="permanent; one member for each agent name")
+def agents() -> str:
+    """Names of registered agents, scored by when a worker last announced them."""
+    return f"{PREFIX}:agents"
