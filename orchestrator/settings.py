@@ -1,0 +1,321 @@
+"""Every knob of a stack, in one validated, frozen object.
+
+A value comes from, first found wins: the constructor (command-line options), the environment
+(``ORCHESTRA_`` + the name in capitals), the table ``[orchestra]`` of a TOML file (``ORCHESTRA_CONFIG``,
+else ``orchestra.toml`` in the working directory), the default. `docs/reference/settings.md` is generated
+from the descriptions below. No ``repr`` and no error message shows a password.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from orchestrator.errors import ConfigurationError
+from orchestrator.ids import MAX_SHARDS
+from orchestrator.urls import check_redis_url, redact_url
+
+ENV_PREFIX = "ORCHESTRA_"
+#: The variable that names the TOML file; not itself a setting.
+CONFIG_VARIABLE = "ORCHESTRA_CONFIG"
+CONFIG_FILE = "orchestra.toml"
+CONFIG_TABLE = "orchestra"
+
+KIB = 1024
+MIB = 1024 * KIB
+DAY_S = 86_400
+
+
+def _split_agents(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value.startswith("["):
+        return json.loads(value)
+    return [part.strip() for chunk in value.split(",") for part in chunk.split(os.pathsep) if part.strip()]
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+def is_agents_file(name: str) -> bool:
+    """Whether an entry of ``agents`` names a file, and not a module to import."""
+    return name.endswith((".py", ".toml")) or os.sep in name
+
+
+RedisUrl = Annotated[str, AfterValidator(check_redis_url)]
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+AgentSources = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_agents)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(gt=0)]
+
+
+class Settings(BaseSettings):
+    """The settings of one stack. Build it with :func:`load_settings`, which explains what is wrong."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+    # Where things are
+    redis_url: RedisUrl | None = Field(
+        None,
+        repr=False,
+        description="Redis (6.2 or newer) or Valkey that holds the ledger: `redis://`, `rediss://` or `unix://`, "
+        "with password and database number. Unset: the embedded Valkey of the data folder.",
+    )
+    broker_url: str | None = Field(
+        None,
+        repr=False,
+        description="Celery broker, as kombu or redis-py spells it. Unset: the ledger's Redis.",
+    )
+    data: AbsolutePath = Field(
+        Path(".orchestra"),
+        description="Data folder: the embedded server's append-only file, keys, audit database, logs.",
+    )
+    audit_path: AbsolutePath | None = Field(
+        None, description="Audit database file. Unset: `audit.sqlite` in the data folder."
+    )
+    agents: AgentSources = Field(
+        (),
+        description="Modules or files (`.py`, `.toml`) that define agents, separated by commas or the "
+        "system's path separator. The bundled agents are always there.",
+    )
+
+    # How much runs at once
+    shards: int = Field(
+        1,
+        ge=1,
+        le=MAX_SHARDS,
+        description="Number of shards that trees are spread over by their root. Cannot change while trees live.",
+    )
+    concurrency: Count = Field(
+        default_factory=lambda: max(4, os.cpu_count() or 1),
+        description="Runs that one worker executes at once (processes). Default: the number of CPUs, at least 4.",
+    )
+
+    # Leases, timers, limits of time
+    lease_s: Seconds = Field(
+        15,
+        description="Seconds without a renewal after which a run's holder counts as lost, "
+        "on the observer's monotonic clock.",
+    )
+    heartbeat_s: Seconds = Field(
+        3, description="Seconds between two renewals of a lease, and between two signs of life of a service."
+    )
+    run_time_limit_s: Seconds = Field(
+        3600, description="Seconds that one run may take; after that it is stopped and its session fails."
+    )
+    stop_grace_s: Seconds = Field(
+        10, description="Seconds that a running agent or a service is given to stop before it is killed."
+    )
+    max_lost_workers: Count = Field(
+        20, description="Lost workers that one run survives; they do not use up the agent's attempts."
+    )
+    redispatch_after_s: Seconds = Field(
+        10, description="Seconds after which a run that was queued and never claimed is dispatched again."
+    )
+    sweep_interval_s: Seconds = Field(2, description="Seconds between two reconciliation sweeps of a reaper.")
+    tree_ttl_s: Seconds = Field(
+        7 * DAY_S, description="Seconds that a tree's keys live after its root is terminal."
+    )
+
+    # Payloads
+    compress_above_bytes: Count = Field(
+        64 * KIB, description="Bodies larger than this many bytes are compressed (zstd)."
+    )
+    claim_check_above_bytes: Count = Field(
+        1 * MIB, description="Bodies larger than this many bytes are stored once and travel as a reference."
+    )
+    blob_ttl_s: Seconds = Field(
+        7 * DAY_S, description="Seconds that a stored payload lives after it was last referenced."
+    )
+    max_message_bytes: Count = Field(
+        8 * MIB, description="Largest envelope in bytes that is parsed; a larger one is refused."
+    )
+
+    # Limits that refuse new work, never a delivery
+    resume_max_items: Count = Field(
+        500, description="Callbacks that one resume carries at most; the rest follows in the next."
+    )
+    resume_max_bytes: Count = Field(
+        1 * MIB,
+        description="Bytes of callback text that one resume carries at most; a single larger one is cut.",
+    )
+    max_depth: Count = Field(50, description="Generations in one tree, the root being the first.")
+    max_children: Count = Field(100_000, description="Children that one session may launch.")
+    max_runs_per_tree: Count = Field(
+        1_000_000, description="Runs that all sessions of one tree may take together."
+    )
+    stream_max_entries: Count = Field(
+        250_000,
+        description="Entries in one stream above which new work is refused; replies, errors and commits never are.",
+    )
+
+    # Trust
+    signature_algorithm: Literal["RSA-SHA256", "Ed25519"] = Field(
+        "RSA-SHA256", description="Algorithm of newly generated keys; both are always accepted."
+    )
+    signatures_required: bool = Field(
+        True, description="Whether the router refuses an envelope without a signature."
+    )
+
+    # Logs
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Lowest level of log lines that are written."
+    )
+    log_format: Literal["auto", "console", "json"] = Field(
+        "auto",
+        description="`console` for people, `json` for machines, `auto`: console on a terminal, else json.",
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Constructor, environment, TOML file; no ``.env`` and no secrets folder."""
+        return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=read_config_file())
+
+    @model_validator(mode="after")
+    def _durations_fit(self) -> Settings:
+        if self.heartbeat_s * 2 > self.lease_s:
+            raise ValueError(
+                f"heartbeat_s = {self.heartbeat_s:g} must be at most half of lease_s = {self.lease_s:g}, "
+                "or one late heartbeat loses a run"
+            )
+        return self
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        yield from super().__repr_args__()
+        for name in ("redis_url", "broker_url"):
+            url = getattr(self, name)
+            yield name, url if url is None else redact_url(url)
+
+    @property
+    def audit_file(self) -> Path:
+        """The audit database, wherever it is."""
+        return self.audit_path or self.data / "audit.sqlite"
+
+    @property
+    def keys_dir(self) -> Path:
+        """The folder of the private keys."""
+        return self.data / "keys"
+
+    @property
+    def logs_dir(self) -> Path:
+        """The folder of the services' log files."""
+        return self.data / "logs"
+
+    def to_env(self) -> dict[str, str]:
+        """The settings that differ from their defaults as environment variables, for child processes.
+
+        Passwords travel this way and not as arguments, which every user of the machine can read.
+        """
+        env: dict[str, str] = {}
+        for name in sorted(self.model_fields_set):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, tuple):
+                value = json.dumps(value)
+            env[ENV_PREFIX + name.upper()] = str(value)
+        return env
+
+
+def config_file() -> Path | None:
+    """The TOML file that settings are read from, if there is one.
+
+    Raises:
+        ConfigurationError: ORCHESTRA_CONFIG names a file that does not exist.
+    """
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        path = _absolute(Path(named))
+        if not path.is_file():
+            raise ConfigurationError(f"{CONFIG_VARIABLE} names {str(path)!r}, which is not a file")
+        return path
+    path = _absolute(Path(CONFIG_FILE))
+    return path if path.is_file() else None
+
+
+def read_config_file() -> dict[str, Any]:
+    """The table ``[orchestra]`` of the TOML file; paths in it are relative to the file.
+
+    Raises:
+        ConfigurationError: the file cannot be read or is not TOML.
+    """
+    path = config_file()
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get(CONFIG_TABLE, {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"cannot read settings from {path}: {error}") from error
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"cannot read settings from {path}: [{CONFIG_TABLE}] must be a table")
+    folder = path.parent
+    for name in ("data", "audit_path"):
+        if isinstance(table.get(name), str):
+            table[name] = str(folder / Path(table[name]).expanduser())
+    agents = _split_agents(table.get("agents"))
+    if isinstance(agents, list):
+        table["agents"] = [str(folder / a) if isinstance(a, str) and is_agents_file(a) else a for a in agents]
+    return table
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Build the settings; an override that is None counts as not given.
+
+    Raises:
+        ConfigurationError: names the setting, what is wrong with it, and where it may come from.
+    """
+    given = {name: value for name, value in overrides.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise ConfigurationError(_explain(error, given)) from None
+
+
+def _explain(error: ValidationError, given: Mapping[str, Any]) -> str:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if not first["loc"]:
+        return f"the settings do not fit together: {message}"
+    name = str(first["loc"][0])
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        source = config_file() if name not in given else None
+        return f"there is no setting {name!r}{f' (in {source})' if source else ''}{hint}"
+    variable = ENV_PREFIX + name.upper()
+    if name in given:
+        source_text = f"setting {name!r}"
+    elif variable in os.environ:
+        source_text = variable
+    else:
+        source_text = f"setting {name!r} in {config_file()}"
+    return f"{source_text}: {message[0].lower() + message[1:] if message else message}"

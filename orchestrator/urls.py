@@ -1,0 +1,110 @@
+"""Server URLs: checked, shown without their passwords, and turned into kombu's spelling.
+
+redis-py and kombu spell the same server differently: a unix socket is ``unix:///path?db=1`` to one
+and ``redis+socket:///path?virtual_host=1`` to the other, and Celery wants the certificate rule of a
+``rediss://`` URL spelt out. Everything here is pure text; nothing connects.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+
+#: Schemes that name a Redis or Valkey server.
+REDIS_SCHEMES = ("redis", "rediss", "unix")
+
+_SECRET_QUERY = ("password", "ssl_password")
+_CERT_RULES = {"required": "CERT_REQUIRED", "optional": "CERT_OPTIONAL", "none": "CERT_NONE"}
+
+
+def redact_url(url: str) -> str:
+    """The URL with every password in it replaced by ``***``; safe to print and to log."""
+    parts = urlsplit(url)
+    netloc = parts.netloc
+    if "@" in netloc:
+        userinfo, _, host = netloc.rpartition("@")
+        if ":" in userinfo:
+            netloc = f"{userinfo.partition(':')[0]}:***@{host}"
+    query = re.sub(rf"\b({'|'.join(_SECRET_QUERY)})=[^&]*", r"\1=***", parts.query)
+    text = urlunsplit((parts.scheme, netloc, parts.path, query, parts.fragment))
+    # urlunsplit drops the empty authority of unix:///path for schemes it does not know.
+    if url.startswith(f"{parts.scheme}:///") and not text.startswith(f"{parts.scheme}:///"):
+        text = f"{parts.scheme}://{text.partition(':')[2]}"
+    return text
+
+
+def check_redis_url(url: str) -> str:
+    """Return ``url`` as given if redis-py can take it.
+
+    Raises:
+        ValueError: with a sentence that says what is wrong and holds no password.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"is not a URL ({error}); write it like redis://host:6379/0") from None
+    if parts.scheme not in REDIS_SCHEMES:
+        raise ValueError(
+            f"has the scheme {parts.scheme!r}; write it like redis://host:6379/0, "
+            "rediss://host:6380/0 or unix:///path/to/socket?db=0"
+        )
+    if parts.scheme == "unix":
+        if not parts.path:
+            raise ValueError("names no socket; write it like unix:///path/to/socket?db=0")
+        database = dict(parse_qsl(parts.query)).get("db", "0")
+    else:
+        if not parts.hostname:
+            raise ValueError(f"names no host; write it like {parts.scheme}://host:6379/0")
+        database = parts.path.strip("/") or dict(parse_qsl(parts.query)).get("db", "0")
+    if not (database.isascii() and database.isdigit()):
+        raise ValueError(f"names the database {database!r}; a database is a number, 0 on most servers")
+    return url
+
+
+def unix_url(path: str, db: int = 0) -> str:
+    """The URL of the server that listens on the unix socket at ``path``."""
+    return f"unix://{quote(path)}?db={db}"
+
+
+def kombu_url(url: str) -> str:
+    """The same server as Celery's broker and result backend want it spelt.
+
+    URLs of other brokers (``amqp://`` and so on) and URLs already in kombu's spelling come back unchanged.
+    """
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.scheme == "unix":
+        query["virtual_host"] = query.pop("db", "0")
+        user = unquote(parts.username or "")
+        password = query.pop("password", None) or unquote(parts.password or "")
+        authority = f"{quote(user, safe='')}:{quote(password, safe='')}@" if password else ""
+        return f"redis+socket://{authority}{parts.path}?{urlencode(query)}"
+    if parts.scheme == "rediss":
+        rule = query.get("ssl_cert_reqs", "required")
+        query["ssl_cert_reqs"] = _CERT_RULES.get(rule.lower(), rule)
+        return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(query), ""))
+    return url
+
+
+def redis_py_url(url: str) -> str:
+    """The same server as redis-py wants it spelt; the inverse of :func:`kombu_url` for Redis servers.
+
+    Raises:
+        ValueError: the URL names a broker that is no Redis server.
+    """
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.scheme == "redis+socket":
+        query["db"] = query.pop("virtual_host", "0")
+        netloc = parts.netloc
+        return f"unix://{netloc}{parts.path}?{urlencode(query)}"
+    if parts.scheme == "rediss":
+        names = {value: key for key, value in _CERT_RULES.items()}
+        rule = query.get("ssl_cert_reqs")
+        if rule is not None:
+            query["ssl_cert_reqs"] = names.get(rule, rule)
+        return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(query), ""))
+    if parts.scheme not in REDIS_SCHEMES:
+        raise ValueError(f"{redact_url(url)} is no Redis server")
+    return url
