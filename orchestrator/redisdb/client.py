@@ -1,0 +1,113 @@
+"""The connection to the ledger's Redis: one place for time-outs, retries, version and clear errors."""
+
+from __future__ import annotations
+
+import re
+import ssl
+
+import redis
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+
+from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable, UnsupportedServer
+from orchestrator.urls import redact_url
+
+#: The oldest Redis that has what the scripts and streams need (XAUTOCLAIM, LMOVE, ZADD GT).
+MINIMUM_VERSION = (6, 2)
+#: Seconds to wait for a connection, and for the answer to one command.
+CONNECT_TIMEOUT_S = 5.0
+COMMAND_TIMEOUT_S = 30.0
+#: Longest BLOCK in milliseconds that a blocking read may ask for and still be told from a dead server.
+MAX_BLOCK_MS = 10_000
+
+_RETRIES = 3
+
+
+def connect(
+    url: str, *, check: bool = True, name: str | None = None, max_connections: int | None = None
+) -> redis.Redis:
+    """A client for the server at ``url``; answers are bytes, safe to share between threads and after a fork.
+
+    Commands are sent again when a connection breaks under them, so whatever is sent must be harmless
+    twice. With ``check`` the server is asked for its version first; ``name`` shows in CLIENT LIST.
+
+    Raises:
+        ConfigurationError: the URL, the password, the certificate or the database number is wrong.
+        UnsupportedServer: the server is older than Redis 6.2.
+        ServerUnavailable: nothing answers there.
+    """
+    try:
+        client = redis.Redis.from_url(
+            url,
+            # RESP2 on every server and redis-py version: answers have one shape.
+            protocol=2,
+            decode_responses=False,
+            socket_timeout=COMMAND_TIMEOUT_S,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            health_check_interval=30,
+            retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), _RETRIES),
+            client_name=name,
+            max_connections=max_connections,
+        )
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"the URL {redact_url(url)} is not usable: {error}") from error
+    if check:
+        try:
+            check_server(client, url)
+        except BaseException:
+            client.close()
+            raise
+    return client
+
+
+def check_server(client: redis.Redis, url: str) -> str:
+    """Return the version of the server that ``client`` talks to, if it is one we can work with.
+
+    Raises:
+        ConfigurationError, UnsupportedServer, ServerUnavailable: as :func:`connect`.
+    """
+    try:
+        facts = client.info("server")
+    except (redis.RedisError, OSError) as error:
+        raise explain(error, url) from error
+    version = str(facts.get("redis_version", "0"))
+    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+    if numbers < MINIMUM_VERSION:
+        raise UnsupportedServer(redact_url(url), version)
+    return version
+
+
+def explain(error: Exception, url: str) -> OrchestraError:
+    """What an error of redis-py means for the user, naming the server without its password."""
+    server = f"Redis at {redact_url(url)}"
+    cause = error.__cause__ or error.__context__ or error
+    text = " ".join(str(error).split())
+    if isinstance(error, redis.AuthenticationError) or text.startswith(("NOAUTH", "WRONGPASS")):
+        given = (
+            "the password in the URL" if ":***@" in server or "=***" in server else "a connection without one"
+        )
+        return ConfigurationError(
+            f"{server} asks for a password and refused {given}: {text}; "
+            "write it as redis://:PASSWORD@host:port/0 or redis://USER:PASSWORD@host:port/0"
+        )
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return ConfigurationError(f"the user of {server} lacks a permission: {text}; extend its ACL")
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return ConfigurationError(
+            f"the certificate of {server} cannot be verified: {cause.verify_message}; "
+            "add ?ssl_ca_certs=FILE with the certificate of its authority to the URL"
+        )
+    if isinstance(cause, FileNotFoundError) and not isinstance(error, redis.ConnectionError):
+        return ConfigurationError(f"a certificate file named in {redact_url(url)} does not exist")
+    if text.startswith("DB index") or "invalid DB index" in text or "SELECT is not allowed" in text:
+        return ConfigurationError(f"{server} has no database of that number: {text}; use 0 or a lower number")
+    if isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError)):
+        return ServerUnavailable(server, text.rstrip("."))
+    return OrchestraError(f"{server} answered: {text}")
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether waiting may help: the server is away, restarting or loading, and nothing was refused."""
+    if isinstance(error, redis.AuthenticationError):
+        return False
+    return isinstance(error, (redis.ConnectionError, redis.TimeoutError, ServerUnavailable))
