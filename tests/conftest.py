@@ -1,0 +1,105 @@
+"""Shared fixtures: servers of our own over unix sockets, a clean environment, programs that may be missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# Before anything of ours is imported: the developer's own stack must not leak into a test.
+for _name in [name for name in os.environ if name.startswith("ORCHESTRA_")]:
+    del os.environ[_name]
+
+import fakeredis
+import redis as redis_py
+
+from orchestrator.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.redisdb.client import connect
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _data_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Settings built without a data folder point into a temporary one, never into the working directory."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("ORCHESTRA_DATA", str(tmp_path_factory.mktemp("orchestra-data")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the source tree."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyProcess]:
+    """One embedded Valkey for each test process; it keeps nothing on disk. `.url` is its database 0."""
+    socket_dir = make_socket_dir()
+    server = ValkeyProcess(tmp_path_factory.mktemp("valkey"), socket_dir, durable=False)
+    server.start()
+    yield server
+    server.stop()
+    remove_socket_dir(socket_dir)
+
+
+@pytest.fixture
+def redis_url(redis_server: ValkeyProcess, redis: redis_py.Redis) -> str:
+    """The URL of the emptied server behind `redis`."""
+    return redis_server.url
+
+
+@pytest.fixture
+def redis(redis_server: ValkeyProcess) -> Iterator[redis_py.Redis]:
+    """A client of the embedded server, all of whose databases are empty."""
+    client = connect(redis_server.url, check=False)
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def start_valkey(tmp_path: Path) -> Iterator[Callable[..., ValkeyProcess]]:
+    """Start further servers that a test may kill and start again; all are stopped afterwards."""
+    started: list[tuple[ValkeyProcess, Path]] = []
+
+    def start(*, durable: bool = True, folder: Path | None = None) -> ValkeyProcess:
+        socket_dir = make_socket_dir()
+        server = ValkeyProcess(folder or tmp_path / f"valkey-{len(started)}", socket_dir, durable=durable)
+        started.append((server, socket_dir))
+        server.start()
+        return server
+
+    yield start
+    for server, socket_dir in started:
+        server.stop()
+        remove_socket_dir(socket_dir)
+
+
+@pytest.fixture
+def fake_redis() -> Iterator[fakeredis.FakeRedis]:
+    """Redis as a Python object with Lua, for tests in which neither atomicity nor time matters."""
+    client = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def program() -> Callable[[str], str]:
+    """Find a program of the operating system; without it the test is skipped, or fails where CI promised it."""
+
+    def find(name: str) -> str:
+        path = shutil.which(name)
+        if path is None:
+            reason = f"the program {name} is not installed"
+            if os.environ.get("TESTS_REQUIRE_PROGRAMS"):
+                pytest.fail(reason)
+            pytest.skip(reason)
+        return path
+
+    return find
