@@ -1,0 +1,185 @@
+"""What the ledger holds, as frozen values: sessions, runs, items, and the outcomes of transitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+JSON = Any
+
+
+class SessionState(StrEnum):
+    """Where a session stands."""
+
+    PENDING = "pending"  #: launched; no run has been claimed yet
+    RUNNING = "running"  #: a run is or was last seen at work
+    IDLE = "idle"  #: between runs, with something outstanding
+    FINISHED = "finished"  #: nothing outstanding; a user may resume it
+    FAILED = "failed"
+    STOPPED = "stopped"
+    DELETED = "deleted"
+
+
+#: States in which a session will never run again.
+CLOSED = frozenset({SessionState.FAILED, SessionState.STOPPED, SessionState.DELETED})
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class ItemState(StrEnum):
+    """Where a callback (or another item of a session's queue) stands."""
+
+    OWED = "owed"
+    QUEUED = "queued"
+    CLAIMED = "claimed"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The right to act for a run: valid until the run ends or its lease is lost."""
+
+    run: str
+    claim: str
+    session: str
+    parent: str
+    root: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """A session as the ledger has it."""
+
+    id: str
+    agent: str
+    parent: str  #: empty for a root
+    root: str
+    depth: int  #: 0 for a root
+    state: SessionState
+    title: str
+    run: str  #: the non-terminal run, or empty: busy means that this is not empty
+    launched: int  #: delegations for which a callback is owed
+    delivered: int
+    dead: int
+    owed: int  #: launched, and the child is not over yet
+    runs: int
+    created_ms: int
+    updated_ms: int
+    ended_ms: int  #: 0 while not over
+    correlation: str  #: the conversation's id
+    message: str  #: message-id of the envelope that launched it
+    chain: tuple[str, ...]  #: message ids from the launch back to the root, nearest first
+    callback: bool  #: whether its parent is owed a callback
+    reason: str  #: why it failed, was stopped or deleted
+    progress: int  #: 0 to 100, or -1 while unknown
+    activity: str
+    priority: str
+    task: str  #: Celery task id whose result this root owes, or empty
+    waiting: JSON  #: the waiting policy: {"mode": "any"} unless set
+    tree_sessions: int = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has a non-terminal run."""
+        return self.run != ""
+
+    @property
+    def pending(self) -> int:
+        """Callbacks neither delivered nor dead."""
+        return self.launched - self.delivered - self.dead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run as the ledger has it."""
+
+    id: str
+    session: str
+    number: int
+    cause: Literal["start", "callbacks", "user"]
+    state: RunState
+    claim: str
+    beat: int  #: renewal counter of the lease
+    attempt: int  #: how often it was claimed
+    lost: int  #: how often its worker was lost
+    items: tuple[str, ...]  #: what it carries
+    worker: str
+    created_ms: int
+    started_ms: int
+    ended_ms: int
+    stop: str  #: reason for which it was asked to stop, or empty
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A callback, question, message, reply or prompt in a session's books."""
+
+    id: str
+    kind: str  #: completion, query, blocker, clarification, error, message, reply, prompt, …
+    state: ItemState
+    child: str  #: the session it came from; empty for a prompt
+    agent: str
+    status: str  #: completed or failed; empty while owed and for what is not a completion
+    priority: str
+    seq: int  #: the parent's sequence number, 0 while owed
+    size: int  #: bytes of its text
+    run: str  #: the run that carries or carried it
+    reason: str  #: why it is dead
+    title: str = ""
+    callback: bool = True  #: False: a delegation that owes nothing
+    at_ms: int = 0
+    extra: JSON = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dispatch:
+    """A run that is to be sent to a worker."""
+
+    run: str
+    session: str
+    agent: str
+    cause: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """A run that is now held: everything its worker needs to know."""
+
+    claim: Claim
+    session: Session
+    run: Run
+    prompt: str
+    state: JSON  #: what the agent saved in its last committed run
+    items: tuple[Item, ...]
+    texts: dict[str, str]  #: item id → text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended, as its worker reports it."""
+
+    status: Literal["completed", "failed", "stopped"]
+    text: str  #: the answer, or what went wrong
+    state: JSON = None  #: new saved state, or None to leave it as it is
+    waiting: JSON = None  #: new waiting policy, or None to leave it as it is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """What a commit made of the session."""
+
+    session_state: SessionState
+    over: bool  #: the session is over and its parent's callback queued
+    first: bool  #: False when this very commit had been made before
+    result_owed: bool  #: a root whose Celery result is to be settled now

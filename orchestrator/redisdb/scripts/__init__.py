@@ -1,0 +1,104 @@
+"""Loads the Lua scripts beside this module and runs them, one by one or in one round trip.
+
+One file is one transition. A file starts with a header (what it does, KEYS, ARGV, Returns) and may
+name shared parts from ``lib/`` in lines ``-- include: name``. Every script is idempotent for the same
+arguments, because redis-py repeats a command whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import redis
+from redis.exceptions import NoScriptError
+
+Arg = str | bytes | int | float
+
+_INCLUDE = re.compile(r"^-- include: (\w+)\n", re.MULTILINE)
+
+
+@cache
+def source(name: str) -> str:
+    """The text of script ``name``, its includes in place."""
+    folder = resources.files(__name__)
+    text = (folder / f"{name}.lua").read_text()
+    return _INCLUDE.sub(lambda found: (folder / "lib" / f"{found[1]}.lua").read_text() + "\n", text)
+
+
+@cache
+def _sha(name: str) -> str:
+    return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
+
+
+def names() -> list[str]:
+    """The names of all scripts."""
+    return sorted(f.name[:-4] for f in resources.files(__name__).iterdir() if f.name.endswith(".lua"))
+
+
+class Scripts:
+    """The scripts on one server."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+
+    def run(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
+        """Run one script; it is loaded first if the server does not know it."""
+        try:
+            return self.client.evalsha(_sha(name), len(keys), *keys, *args)
+        except NoScriptError:
+            return self.client.eval(source(name), len(keys), *keys, *args)
+
+    def batch(self) -> Batch:
+        """A batch of scripts and plain commands that goes out in one round trip."""
+        return Batch(self.client)
+
+
+class Batch:
+    """Scripts and commands, sent together; each answers or fails for itself."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._calls: list[tuple[str | None, tuple[Any, ...]]] = []
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def script(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> None:
+        """Add a script call."""
+        self._calls.append((name, (len(keys), *keys, *args)))
+
+    def command(self, *args: Any) -> None:
+        """Add a plain command, for example ``command("XACK", key, group, entry)``."""
+        self._calls.append((None, args))
+
+    def execute(self) -> list[Any]:
+        """Send all; the answers in order, an exception standing where its call failed.
+
+        Raises:
+            redis.ConnectionError: the server is out of reach; any of the calls may have been carried out.
+        """
+        answers = self._send(self._calls)
+        unknown = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+        if unknown:
+            for name in {call[0] for call in (self._calls[i] for i in unknown) if call[0]}:
+                self._client.script_load(source(name))
+            for i, answer in zip(unknown, self._send([self._calls[i] for i in unknown]), strict=True):
+                answers[i] = answer
+        self._calls = []
+        return answers
+
+    def _send(self, calls: list[tuple[str | None, tuple[Any, ...]]]) -> list[Any]:
+        if not calls:
+            return []
+        pipe = self._client.pipeline(transaction=False)
+        for name, args in calls:
+            if name is None:
+                pipe.execute_command(*args)
+            else:
+                pipe.execute_command("EVALSHA", _sha(name), *args)
+        return list(pipe.execute(raise_on_error=False))

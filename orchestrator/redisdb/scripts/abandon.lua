@@ -1,0 +1,15 @@
+-- abandon: a closed parent lets go of one callback that is still owed: it is dead, with the reason.
+-- KEYS  1 parent  2 parent's items
+-- ARGV  1 callback id  2 reason
+-- Returns  {'dead'} | {'not owed', state}
+-- include: base
+local record = item(KEYS[2], ARGV[1])
+if not record then return { 'not owed', 'unknown' } end
+if record.state ~= 'owed' then return { 'not owed', record.state } end
+record.state = 'dead'
+record.reason = ARGV[2]
+save(KEYS[2], ARGV[1], record)
+redis.call('HINCRBY', KEYS[1], 'dead', 1)
+redis.call('HINCRBY', KEYS[1], 'owed', -1)
+redis.call('HINCRBY', KEYS[1], group_field(record.group, 'owed'), -1)
+return { 'dead' }

@@ -1,0 +1,16 @@
+-- closed: the children of a closed session are dealt with; nothing more is to be done for it.
+-- A deleted one leaves its facts and counts as a tombstone, its dead callbacks included, and nothing else.
+-- KEYS  1 session  2 items  3 bodies  4 queue  5 closing
+-- ARGV  1 session id
+-- Returns  {'kept'} | {'tombstone'} | {'open', callbacks still owed}
+-- include: base
+local s = fields(KEYS[1], 'state', 'owed')
+if count(s.owed) > 0 then return { 'open', s.owed } end
+redis.call('ZREM', KEYS[5], ARGV[1])
+if s.state ~= 'deleted' then return { 'kept' } end
+local all = redis.call('HGETALL', KEYS[2])
+for i = 1, #all, 2 do
+  if cjson.decode(all[i + 1]).state ~= 'dead' then redis.call('HDEL', KEYS[2], all[i]) end
+end
+redis.call('DEL', KEYS[3], KEYS[4])
+return { 'tombstone' }

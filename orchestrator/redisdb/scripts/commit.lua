@@ -1,0 +1,102 @@
+-- commit: the holder ends its run: answer, saved state, callbacks consumed, and what follows for the parent.
+-- The envelope reports an end of the session; where the script needs one and got none it changes nothing and says so.
+-- KEYS  as in lib/over.lua, then 19 effects
+-- ARGV  1 now or ''  2 claim id  3 status completed | failed | stopped  4 text  5 saved state or ''
+--       6 waiting policy or ''  7 envelope or ''  8 attempts the agent has  9 ms until a retry is dispatched
+-- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0'}
+--          | {'lost'} | {'envelope'} | {'retry', attempt}
+-- include: base
+-- include: over
+local now = clock(ARGV[1])
+local claim, status, text = ARGV[2], ARGV[3], ARGV[4]
+local r = fields(RUN, 'id', 'state', 'claim', 'items', 'attempt', 'failures', 'stop')
+if r.claim ~= claim then return { 'lost' } end
+if r.state ~= 'running' then
+  if not ENDED[r.state] then return { 'lost' } end
+  local s = fields(S, 'state', 'parent')
+  local owed = s.parent == '' and redis.call('ZSCORE', RESULTS, redis.call('HGET', S, 'id')) and '1' or '0'
+  return { 'done', s.state, '0', '0', owed }
+end
+local s = session_facts()
+
+if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop == '' then
+  redis.call('HSET', RUN, 'state', 'queued', 'claim', '', 'reason', text)
+  redis.call('HINCRBY', RUN, 'failures', 1)
+  redis.call('ZREM', RUNNING, r.id)
+  redis.call('ZADD', DISPATCH, now + tonumber(ARGV[9]), r.id)
+  return { 'retry', count(r.failures) + 1 }
+end
+
+if status ~= 'completed' then
+  if ARGV[7] == '' then return { 'envelope' } end
+  fail_run(s, r, status, text, now)
+  publish(STREAM, TOTALS, ARGV[7])
+  return { 'done', status, '1', '1', s.parent == '' and '1' or '0' }
+end
+
+-- Children of an earlier try that this one did not take up again are nobody's: dead, and stopped by the service.
+local orphans, lost_owed, lost_queued = {}, 0, 0
+if count(r.attempt) > 1 then
+  local effects = redis.call('HGETALL', KEYS[19])
+  for i = 2, #effects, 2 do
+    local effect = cjson.decode(effects[i])
+    if effect.child and effect.claim ~= claim then
+      local record = item(ITEMS, effect.callback)
+      if record and (record.state == 'owed' or record.state == 'queued' or record.state == 'none') then
+        orphans[#orphans + 1] = { effect.callback, record }
+        if record.state == 'owed' then lost_owed = lost_owed + 1 end
+        if record.state == 'queued' then lost_queued = lost_queued + 1 end
+      end
+    end
+  end
+end
+
+local carried = cjson.decode(r.items)
+local delivered = 0
+for _, id in ipairs(carried) do
+  local record = item(ITEMS, id)
+  if record and record.state == 'claimed' and record.kind == 'completion' then delivered = delivered + 1 end
+end
+local pending = count(s.launched) - count(s.delivered) - count(s.dead) - delivered - lost_owed - lost_queued
+local waits = redis.call('ZCARD', QUEUE) - lost_queued > 0
+local over = pending <= 0 and not waits and count(s.questions) <= 0
+if over and ARGV[7] == '' then return { 'envelope' } end
+
+for _, id in ipairs(carried) do
+  local record = item(ITEMS, id)
+  if record and record.state == 'claimed' then
+    record.state = 'delivered'
+    save(ITEMS, id, record)
+  end
+end
+if delivered > 0 then redis.call('HINCRBY', S, 'delivered', delivered) end
+for _, orphan in ipairs(orphans) do
+  local id, record = orphan[1], orphan[2]
+  if record.state == 'owed' then
+    redis.call('HINCRBY', S, 'owed', -1)
+    redis.call('HINCRBY', S, group_field(record.group, 'owed'), -1)
+  end
+  if record.state ~= 'none' then redis.call('HINCRBY', S, 'dead', 1) end
+  redis.call('ZREM', QUEUE, id)
+  record.state = record.state == 'none' and 'none' or 'dead'
+  record.reason = 'not taken up when its run was tried again'
+  save(ITEMS, id, record)
+  redis.call('XADD', STOPS, '*', 'session', record.child, 'parent', '', 'event', 'stop', 'reason', record.reason)
+end
+end_run(r.id, 'completed', '', now)
+redis.call('HSET', BODIES, 'result', text)
+if ARGV[5] ~= '' then redis.call('HSET', BODIES, 'state', ARGV[5]) end
+if ARGV[6] ~= '' then redis.call('HSET', S, 'waiting', ARGV[6], 'waiting_since', now) end
+local state = over and 'finished' or 'idle'
+redis.call('HSET', S, 'state', state, 'run', '', 'updated_ms', now, 'ended_ms', over and now or 0)
+local result_owed = '0'
+if over then
+  if s.parent == '' then
+    redis.call('ZADD', RESULTS, 'NX', now, s.id)
+    result_owed = '1'
+  end
+  tell_parent(s, 'completed', text, now)
+  publish(STREAM, TOTALS, ARGV[7])
+end
+session_stop(s)
+return { 'done', state, over and '1' or '0', '1', result_owed }

@@ -1,0 +1,102 @@
+-- flush: when a session is not busy and its waiting policy is met, one new run claims what is queued,
+-- bounded by count and bytes; the rest follows with the next run. Sent twice, it finds the session busy.
+-- KEYS  1 session  2 items  3 queue  4 runs  5 run  6 dispatch  7 waiting  8 timers
+-- ARGV  1 now or ''  2 run id  3 number of the run  4 max items  5 max bytes  6 ms until it is dispatched again
+-- Returns  {'run', run id, agent, cause, '1' if more is queued} | {'busy', run} | {'empty'}
+--          | {'waits', due in ms since the epoch or '0'} | {'closed', state} | {'number', runs so far}
+-- include: base
+local now = clock(ARGV[1])
+local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'owed')
+if s.id == '' then return { 'closed', 'unknown' } end
+if s.run ~= '' then return { 'busy', s.run } end
+if CLOSED[s.state] then
+  redis.call('ZREM', KEYS[7], s.id)
+  return { 'closed', s.state }
+end
+local queued = redis.call('ZRANGE', KEYS[3], 0, -1)
+if #queued == 0 then
+  redis.call('ZREM', KEYS[7], s.id)
+  return { 'empty' }
+end
+if count(s.runs) + 1 ~= tonumber(ARGV[3]) then return { 'number', s.runs } end
+
+-- The waiting policy of a group: any | all | quorum; a deadline or an unreachable quorum meets it too.
+local policy = s.waiting ~= '' and cjson.decode(s.waiting) or {}
+local verdicts, wake_at = {}, 0
+local function met(group)
+  if verdicts[group] ~= nil then return verdicts[group] end
+  local rule = policy[group] or policy[''] or { mode = 'any' }
+  local verdict = rule.mode == 'any' or rule.mode == nil
+  if not verdict then
+    local c = redis.call('HMGET', KEYS[1], group_field(group, 'owed'), group_field(group, 'launched'))
+    local owed, launched = count(c[1]), count(c[2])
+    verdict = owed <= 0 or (rule.mode == 'quorum' and launched - owed >= (tonumber(rule.k) or 1))
+  end
+  if not verdict and rule.deadline_ms then
+    if now >= tonumber(rule.deadline_ms) then
+      verdict = true
+    elseif wake_at == 0 or tonumber(rule.deadline_ms) < wake_at then
+      wake_at = tonumber(rule.deadline_ms)
+    end
+  end
+  verdicts[group] = verdict
+  return verdict
+end
+
+-- One run carries one prompt of a user, or callbacks and messages; what comes first decides.
+local chosen, bytes, urgent, cause, left = {}, 0, false, nil, false
+for _, id in ipairs(queued) do
+  local record = item(KEYS[2], id)
+  local kind = record.kind == 'prompt' and 'user' or 'callbacks'
+  local ready = record.kind ~= 'completion' or met(record.group or '')
+  if ready and cause and (cause ~= kind or kind == 'user') then
+    left = true
+    ready = false
+  end
+  if ready then
+    if #chosen > 0 and (#chosen >= tonumber(ARGV[4]) or bytes + record.size > tonumber(ARGV[5])) then
+      left = true
+      break
+    end
+    cause = kind
+    if record.kind ~= 'completion' then urgent = true end
+    bytes = bytes + record.size
+    chosen[#chosen + 1] = { id, record }
+  end
+end
+local function sleep_until(due)
+  if due > 0 then redis.call('ZADD', KEYS[8], due, 'flush|' .. s.id) end
+  return { 'waits', tostring(due) }
+end
+if #chosen == 0 then return sleep_until(wake_at) end
+
+-- Callbacks that arrive close together share a run: the window opens with the first of them.
+local window = tonumber((policy[''] or {}).window_ms) or 0
+if window > 0 and not urgent then
+  local ends = count(s.window_until)
+  if ends == 0 then
+    ends = now + window
+    redis.call('HSET', KEYS[1], 'window_until', ends)
+  end
+  if now < ends then return sleep_until(ends) end
+end
+redis.call('HDEL', KEYS[1], 'window_until')
+redis.call('ZREM', KEYS[8], 'flush|' .. s.id)
+
+local ids = {}
+for i, pair in ipairs(chosen) do
+  local id, record = pair[1], pair[2]
+  record.state = 'claimed'
+  record.run = ARGV[2]
+  save(KEYS[2], id, record)
+  redis.call('ZREM', KEYS[3], id)
+  ids[i] = id
+end
+redis.call('HSET', KEYS[5], 'id', ARGV[2], 'session', s.id, 'number', ARGV[3], 'cause', cause, 'state', 'queued',
+  'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', cjson.encode(ids), 'worker', '',
+  'created_ms', now, 'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
+redis.call('RPUSH', KEYS[4], ARGV[2])
+redis.call('HSET', KEYS[1], 'run', ARGV[2], 'runs', ARGV[3], 'updated_ms', now)
+redis.call('ZADD', KEYS[6], now + tonumber(ARGV[6]), ARGV[2])
+if redis.call('ZCARD', KEYS[3]) == 0 then redis.call('ZREM', KEYS[7], s.id) end
+return { 'run', ARGV[2], s.agent, cause, left and '1' or '0' }

@@ -1,0 +1,43 @@
+-- Shared by all scripts: reading hashes, time, publishing an envelope.
+local function fields(key, ...)
+  local names = {...}
+  local values = redis.call('HMGET', key, unpack(names))
+  local t = {}
+  for i, name in ipairs(names) do t[name] = values[i] or '' end
+  return t
+end
+
+-- The time in milliseconds: the server's, unless a test says otherwise.
+local function clock(given)
+  if given and given ~= '' then return tonumber(given) end
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+end
+
+local function count(text) return tonumber(text) or 0 end
+
+local CLOSED = { failed = true, stopped = true, deleted = true }
+local ENDED = { completed = true, failed = true, stopped = true }
+local RANK = { critical = 0, high = 1, normal = 2, low = 3 }
+
+-- Order of a queue: by priority, then by arrival.
+local function score(priority, seq) return (RANK[priority] or 2) * 1e12 + seq end
+
+-- Append an envelope to its stream and count it; nothing without one.
+local function publish(stream, totals, envelope)
+  if envelope == '' then return end
+  redis.call('XADD', stream, '*', 'envelope', envelope)
+  redis.call('HINCRBY', totals, stream, 1)
+end
+
+-- Read an item of a session; nil when it is not there.
+local function item(items, id)
+  local text = redis.call('HGET', items, id)
+  if not text then return nil end
+  return cjson.decode(text)
+end
+
+local function save(items, id, record) redis.call('HSET', items, id, cjson.encode(record)) end
+
+-- How many callbacks of a group of the session `items` belongs to are still owed.
+local function group_field(group, what) return 'group:' .. (group or '') .. ':' .. what end

@@ -1,0 +1,102 @@
+-- What a session's end means for its parent, and how a run ends. One key layout for all who end something:
+--   KEYS  1 session   2 items   3 bodies   4 queue   5 run
+--         6 parent    7 parent's items   8 parent's bodies   9 parent's queue
+--         10 running  11 dispatch  12 waiting  13 closing  14 timers  15 results  16 stops  17 totals
+--         18 stream of the envelope
+-- (a root passes its own keys as its parent's, a session without a run its own key as the run's).
+local S, ITEMS, BODIES, QUEUE, RUN = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local P, P_ITEMS, P_BODIES, P_QUEUE = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local RUNNING, DISPATCH, WAITING, CLOSING, TIMERS = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local RESULTS, STOPS, TOTALS, STREAM = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+
+local function session_facts()
+  return fields(S, 'id', 'agent', 'parent', 'state', 'run', 'launched', 'delivered', 'dead', 'owed',
+    'questions', 'callback', 'told', 'task', 'runs', 'message')
+end
+
+-- A child is over: its parent's callback goes from owed to queued, or dies where nobody can take it.
+local function tell_parent(s, status, text, now)
+  if s.parent == '' or s.told == '1' then return end
+  redis.call('HSET', S, 'told', '1')
+  local id = 'cb_' .. string.sub(s.id, 5)
+  local record = item(P_ITEMS, id)
+  if not record then return end
+  record.status = status
+  record.at_ms = now
+  if record.state ~= 'owed' then
+    if record.state == 'none' then
+      record.over = true
+      save(P_ITEMS, id, record)
+    end
+    return
+  end
+  local parent = fields(P, 'state', 'id')
+  local reason = nil
+  if CLOSED[parent.state] then
+    reason = 'parent ' .. parent.state
+  elseif status == 'failed' and record.on_failure == 'ignore' then
+    reason = 'failure ignored by policy'
+  end
+  redis.call('HINCRBY', P, 'owed', -1)
+  redis.call('HINCRBY', P, group_field(record.group, 'owed'), -1)
+  record.size = #text
+  redis.call('HSET', P_BODIES, id, text)
+  if reason then
+    record.state = 'dead'
+    record.reason = reason
+    redis.call('HINCRBY', P, 'dead', 1)
+  else
+    record.state = 'queued'
+    record.seq = redis.call('HINCRBY', P, 'seq', 1)
+    redis.call('ZADD', P_QUEUE, score(record.priority, record.seq), id)
+    redis.call('ZADD', WAITING, 'NX', now, s.parent)
+  end
+  save(P_ITEMS, id, record)
+end
+
+-- Everything in the session's queue and in the hands of its run is dead, with the reason.
+local function bury(ids, reason)
+  local dead = 0
+  for _, id in ipairs(ids) do
+    local record = item(ITEMS, id)
+    if record and (record.state == 'queued' or record.state == 'claimed') then
+      record.state = 'dead'
+      record.reason = reason
+      save(ITEMS, id, record)
+      if record.kind == 'completion' then dead = dead + 1 end
+    end
+  end
+  if dead > 0 then redis.call('HINCRBY', S, 'dead', dead) end
+end
+
+-- The session ends for good: `state` is failed, stopped or deleted.
+local function close_session(s, state, reason, now)
+  redis.call('HSET', S, 'state', state, 'run', '', 'reason', reason, 'updated_ms', now, 'ended_ms', now)
+  redis.call('HSET', BODIES, 'result', reason)
+  bury(redis.call('ZRANGE', QUEUE, 0, -1), 'session ' .. state .. ': ' .. reason)
+  redis.call('DEL', QUEUE)
+  redis.call('ZREM', WAITING, s.id)
+  redis.call('ZADD', CLOSING, now, s.id)
+  if s.parent == '' then redis.call('ZADD', RESULTS, 'NX', now, s.id) end
+  tell_parent(s, 'failed', reason, now)
+end
+
+-- Every end is followed by this: the callback service is told that the session stopped.
+local function session_stop(s)
+  redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', s.parent, 'event', 'session_stop')
+end
+
+-- The run leaves the books of what is at work.
+local function end_run(id, state, reason, now)
+  redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)
+  redis.call('ZREM', RUNNING, id)
+  redis.call('ZREM', DISPATCH, id)
+end
+
+-- A run ends without an answer and its session with it: `state` is failed, stopped or deleted.
+local function fail_run(s, r, state, reason, now)
+  end_run(s.run, state == 'failed' and 'failed' or 'stopped', reason, now)
+  bury(cjson.decode(r.items), 'resume ' .. state .. ': ' .. reason)
+  close_session(s, state, reason, now)
+  session_stop(s)
+end

@@ -1,0 +1,27 @@
+-- Put something that is not a completion into the queue of the session whose keys are KEYS[1..6]:
+--   1 session  2 items  3 bodies  4 queue  5 waiting  6 stops;  KEYS[9] is the session that speaks.
+-- `opens`: the speaker asks a question that stays open until its reply; `answers`: the question it replies to.
+-- Returns a refusal ('unknown', 'closed' with the state, 'answered'), or nil and the sequence number.
+local function place(now, id, record, text, opens, answers)
+  local s = fields(KEYS[1], 'id', 'state')
+  if s.id == '' then return { 'unknown' } end
+  if CLOSED[s.state] then return { 'closed', s.state } end
+  if answers ~= '' then
+    if redis.call('HDEL', KEYS[1], 'question:' .. answers) == 0 then return { 'answered' } end
+    redis.call('HINCRBY', KEYS[1], 'questions', -1)
+  end
+  if opens == '1' then
+    redis.call('HSET', KEYS[9], 'question:' .. id, s.id)
+    redis.call('HINCRBY', KEYS[9], 'questions', 1)
+  end
+  record.state = 'queued'
+  record.seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
+  record.size = #text
+  record.at_ms = now
+  save(KEYS[2], id, record)
+  redis.call('HSET', KEYS[3], id, text)
+  redis.call('ZADD', KEYS[4], score(record.priority, record.seq), id)
+  redis.call('ZADD', KEYS[5], 'NX', now, s.id)
+  redis.call('XADD', KEYS[6], '*', 'session', s.id, 'parent', '', 'event', 'put')
+  return nil, record.seq
+end

@@ -1,0 +1,15 @@
+-- prune: remove a session of an expired tree with all its keys; the root goes last.
+-- KEYS  1 session  2 items  3 bodies  4 queue  5 runs  6 tree  7 roots  8 timers  9 closing  10 waiting
+--       11… keys of its runs and their effects, which the caller read from KEYS[5]
+-- ARGV  1 session id  2 root id
+-- Returns  {'pruned', sessions left in the tree}
+for i = 11, #KEYS do redis.call('DEL', KEYS[i]) end
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+redis.call('ZREM', KEYS[6], ARGV[1])
+redis.call('ZREM', KEYS[9], ARGV[1])
+redis.call('ZREM', KEYS[10], ARGV[1])
+if ARGV[1] == ARGV[2] then
+  redis.call('ZREM', KEYS[7], ARGV[1])
+  redis.call('ZREM', KEYS[8], 'expire|' .. ARGV[1])
+end
+return { 'pruned', tostring(redis.call('ZCARD', KEYS[6])) }

@@ -1,0 +1,34 @@
+-- stop: end a session by hand or by policy. What never ran ends at once; what runs is asked first.
+-- KEYS  as in lib/over.lua
+-- ARGV  1 now or ''  2 reason  3 state to end in: stopped | failed | deleted  4 '1': do not ask, end it now
+--       5 envelope or ''
+-- Returns  {'ended'} | {'asked', run} | {'over', state} | {'unknown'} | {'run', its id}: pass the run's key
+-- include: base
+-- include: over
+local now = clock(ARGV[1])
+local s = session_facts()
+if s.id == '' then return { 'unknown' } end
+local deleting = ARGV[3] == 'deleted'
+if CLOSED[s.state] or (s.state == 'finished' and s.run == '' and not deleting) then
+  if not (deleting and s.state ~= 'deleted') then return { 'over', s.state } end
+  -- a session that is over keeps what it told its parent; only its own books are closed
+  redis.call('HSET', S, 'state', 'deleted', 'reason', ARGV[2], 'updated_ms', now)
+  redis.call('ZADD', CLOSING, now, s.id)
+  if s.parent == '' then redis.call('ZADD', RESULTS, 'NX', now, s.id) end
+  session_stop(s)
+  return { 'ended' }
+end
+if s.run ~= '' then
+  local r = fields(RUN, 'id', 'state', 'items')
+  if r.id ~= s.run then return { 'run', s.run } end
+  if r.state == 'running' and ARGV[4] ~= '1' then
+    redis.call('HSET', RUN, 'stop', ARGV[2])
+    return { 'asked', s.run }
+  end
+  fail_run(s, r, ARGV[3], ARGV[2], now)
+else
+  close_session(s, ARGV[3], ARGV[2], now)
+  session_stop(s)
+end
+publish(STREAM, TOTALS, ARGV[5])
+return { 'ended' }

@@ -1,0 +1,22 @@
+-- take: a running session takes one queued item into its current run: how a blocking call gets its answer.
+-- KEYS  1 items  2 queue  3 run  4 bodies  5 session  6 waiting
+-- ARGV  1 claim id  2 item id
+-- Returns  {'taken', record as JSON, text} | {'not yet', state of the item} | {'lost'} | {'unknown'}
+-- include: base
+local r = fields(KEYS[3], 'id', 'state', 'claim', 'items', 'session')
+if r.state ~= 'running' or r.claim ~= ARGV[1] then return { 'lost' } end
+local record = item(KEYS[1], ARGV[2])
+if not record then return { 'unknown' } end
+if record.state == 'claimed' and record.run == r.id then
+  return { 'taken', cjson.encode(record), redis.call('HGET', KEYS[4], ARGV[2]) or '' }
+end
+if record.state ~= 'queued' then return { 'not yet', record.state } end
+record.state = 'claimed'
+record.run = r.id
+save(KEYS[1], ARGV[2], record)
+redis.call('ZREM', KEYS[2], ARGV[2])
+if redis.call('ZCARD', KEYS[2]) == 0 then redis.call('ZREM', KEYS[6], r.session) end
+local ids = cjson.decode(r.items)
+ids[#ids + 1] = ARGV[2]
+redis.call('HSET', KEYS[3], 'items', cjson.encode(ids))
+return { 'taken', cjson.encode(record), redis.call('HGET', KEYS[4], ARGV[2]) or '' }
