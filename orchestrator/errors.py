@@ -3,6 +3,7 @@
     OrchestraError
     ├── ConfigurationError        the user's set-up: settings, agents files, data folder
     │   ├── AgentsFileError
+    │   ├── KeyringError
     │   └── UnsupportedServer
     ├── InputError                what a caller handed in
     │   ├── UnknownAgent
@@ -60,6 +61,10 @@ class AgentsFileError(ConfigurationError):
     """An agents file could not be loaded."""
 
     template = "cannot load agents from {0}: {1}"
+
+
+class KeyringError(ConfigurationError):
+    """A key is missing, cannot be read, or is not trusted here. Raised with one sentence."""
 
 
 class UnsupportedServer(ConfigurationError):

@@ -207,3 +207,18 @@ def agent(name: str) -> str:
 def agents() -> str:
     """Names of registered agents, scored by when a worker last announced them."""
     return f"{PREFIX}:agents"
+
+
+# --- keys of agents --------------------------------------------------------------------------
+
+
+@_key("ao:keys", type="hash", owner="keyring", lifetime="permanent; one field for each public key")
+def public_keys() -> str:
+    """Key id → JSON record of a public key: agent, use, algorithm, PEM, times, the operator's signature."""
+    return f"{PREFIX}:keys"
+
+
+@_key("ao:operator-key", type="string", owner="keyring", lifetime="permanent")
+def operator_key() -> str:
+    """The operator's public key in PEM, as the first data folder of the stack published it."""
+    return f"{PREFIX}:operator-key"

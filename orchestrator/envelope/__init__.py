@@ -1,0 +1,1 @@
+"""Envelopes: their model, their XML, what makes one valid, and how they are sealed."""

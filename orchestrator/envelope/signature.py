@@ -1,0 +1,318 @@
+"""Signatures: what is signed, how it is put into an envelope, and what makes one count.
+
+Signed are the octets of the exclusive canonical form (C14N 1.0, without comments) of the whole
+``<agent-message>`` element with its ``<signature-value>`` emptied. Nothing is referred to by an
+id, so there is nothing to wrap: the message that is checked is the message that is read.
+
+Our encoder writes octets that are canonical already, so signing a message of ours parses nothing.
+Foreign XML goes through :func:`sign`, which canonicalizes it first.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Protocol
+from xml.sax.saxutils import escape
+
+from lxml import etree
+
+from orchestrator.clock import isoformat
+from orchestrator.errors import SignatureError
+
+if TYPE_CHECKING:
+    from orchestrator.envelope.model import AgentMessage
+
+NAMESPACE: Final = "http://agent-orchestra.local/protocol/1.0"
+
+RSA_SHA256: Final = "RSA-SHA256"
+ED25519: Final = "Ed25519"
+#: What a signature may be made with; the key's own type decides, never the message.
+ALGORITHMS: Final = frozenset({RSA_SHA256, ED25519})
+
+#: Milliseconds that the clock of a signer may be ahead of the clock that wrote a key's record.
+CLOCK_SKEW_MS: Final = 300_000
+
+_ROOT: Final = f"{{{NAMESPACE}}}agent-message"
+_SIGNATURE: Final = f"{{{NAMESPACE}}}signature"
+_VALUE: Final = f"{{{NAMESPACE}}}signature-value"
+_CHILDREN: Final = [
+    f"{{{NAMESPACE}}}{name}"
+    for name in ("algorithm", "signer", "timestamp", "public-key-id", "signature-value")
+]
+_SENDER: Final = f"{{{NAMESPACE}}}header/{{{NAMESPACE}}}sender/{{{NAMESPACE}}}agent-name"
+
+_END: Final = b"</agent-message>"
+_TAIL: Final = b"</signature-value></signature></agent-message>"
+_BLANK: Final = " \t\r\n"
+_DATE_WITH_ZONE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+class Signer(Protocol):
+    """A private key that signs for one agent. Safe to use from several threads."""
+
+    @property
+    def agent(self) -> str: ...
+    @property
+    def key_id(self) -> str: ...
+    @property
+    def algorithm(self) -> str: ...
+
+    def sign(self, octets: bytes) -> bytes:
+        """The raw signature of ``octets``."""
+        ...
+
+
+class VerificationKey(Protocol):
+    """A public key and what is known of it. Times are milliseconds since the epoch."""
+
+    @property
+    def key_id(self) -> str: ...
+    @property
+    def agent(self) -> str: ...
+    @property
+    def algorithm(self) -> str: ...
+    @property
+    def created_ms(self) -> int: ...
+    @property
+    def retired_ms(self) -> int | None: ...
+    @property
+    def revoked_ms(self) -> int | None: ...
+
+    def verifies(self, signature: bytes, octets: bytes) -> bool:
+        """Whether ``signature`` is this key's signature of ``octets``."""
+        ...
+
+
+class KeyLookup(Protocol):
+    """Where public keys come from."""
+
+    def lookup(self, key_id: str) -> VerificationKey | None:
+        """The trusted signing key of that id, or None. May raise SignatureError for one not to be trusted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedSignature:
+    """What a good signature says."""
+
+    signer: str
+    key_id: str
+    algorithm: str
+    #: When the signer says it signed, in milliseconds since the epoch.
+    signed_ms: int
+
+
+def sign_message(message: AgentMessage, signer: Signer, *, now_ms: int) -> bytes:
+    """Encode ``message`` and sign it; a signature that it carries is replaced.
+
+    Returns:
+        The octets to send: canonical UTF-8 without an XML declaration.
+    """
+    from orchestrator.envelope import codec
+
+    if message.signature is not None:
+        message = message.model_copy(update={"signature": None})
+    return sign_encoded(codec.encode(message), signer, now_ms=now_ms)
+
+
+def sign_encoded(encoded: bytes, signer: Signer, *, now_ms: int) -> bytes:
+    """Sign octets that are canonical, carry no signature and use the default namespace prefix.
+
+    This is the hot path: what the encoder wrote is trusted to be canonical, so nothing is parsed.
+
+    Raises:
+        SignatureError: the octets do not end as the encoder's do.
+    """
+    if not encoded.endswith(_END):
+        raise SignatureError(
+            "signature-encoding",
+            "only the encoder's own octets can be signed without parsing; use orchestrator.envelope.signature.sign",
+        )
+    opening = (
+        f"<signature><algorithm>{signer.algorithm}</algorithm><signer>{escape(signer.agent)}</signer>"
+        f"<timestamp>{isoformat(now_ms)}</timestamp><public-key-id>{signer.key_id}</public-key-id>"
+        "<signature-value>"
+    ).encode()
+    prefix = encoded[: -len(_END)] + opening
+    return prefix + b64encode(signer.sign(prefix + _TAIL)) + _TAIL
+
+
+def sign(xml: bytes, signer: Signer, *, now_ms: int) -> bytes:
+    """Sign any XML that holds one ``<agent-message>``; a signature that it carries is replaced.
+
+    Comments, processing instructions beside the root and the XML declaration do not survive:
+    what is returned is the canonical form itself.
+
+    Raises:
+        InvalidEnvelope: the parser refuses the octets.
+        SignatureError: the root element is no agent-message.
+    """
+    from orchestrator.envelope.parse import parse
+
+    root = parse(xml)
+    _require_root(root)
+    etree.strip_tags(root, etree.Comment)
+    for old in root.findall(_SIGNATURE):
+        root.remove(old)
+    if len(root):
+        root[-1].tail = None
+    block = etree.SubElement(root, _SIGNATURE)
+    texts = (signer.algorithm, signer.agent, isoformat(now_ms), signer.key_id, "")
+    for tag, text in zip(_CHILDREN, texts, strict=True):
+        etree.SubElement(block, tag).text = text
+    block[-1].text = b64encode(signer.sign(canonical(root))).decode()
+    return canonical(root)
+
+
+def canonical(root: etree._Element) -> bytes:
+    """The exclusive canonical form of an element, without comments."""
+    return bytes(etree.tostring(root, method="c14n", exclusive=True, with_comments=False))
+
+
+def is_signed(root: etree._Element) -> bool:
+    """Whether the message carries any signature element where one belongs."""
+    return root.find(_SIGNATURE) is not None
+
+
+def verify(root: etree._Element, keys: KeyLookup, *, octets: bytes | None = None) -> VerifiedSignature:
+    """Check the signature of a parsed message.
+
+    Args:
+        root: the root element of the document as it was parsed.
+        keys: where the public key comes from.
+        octets: exactly what ``root`` was parsed from, if at hand. A signer signs canonical forms only,
+            so octets whose signature holds are canonical, and canonicalizing them again is saved.
+
+    Raises:
+        SignatureError: with the rule that is broken, one of those in ``docs/security.md``.
+    """
+    _require_root(root)
+    algorithm, signer, timestamp, key_id, value = _fields(root)
+    signed_ms = _instant(timestamp)
+    signature = _base64(value)
+    key = keys.lookup(key_id)
+    if key is None:
+        raise SignatureError(
+            "key-unknown",
+            f"no public key {key_id!r} is registered; the signer's host must register it "
+            "(`orchestra keys generate`), or this data folder trusts another operator",
+        )
+    _check_key(key, algorithm=algorithm, signer=signer, sender=_sender(root), signed_ms=signed_ms)
+    if not (_holds_as_sent(key, signature, value, octets) or key.verifies(signature, _signed_octets(root))):
+        raise SignatureError(
+            "signature-invalid",
+            f"the signature by {signer!r} does not fit the message: it was changed after it was signed, "
+            f"or signed with another key than {key_id}",
+        )
+    return VerifiedSignature(signer=signer, key_id=key_id, algorithm=algorithm, signed_ms=signed_ms)
+
+
+def _require_root(root: etree._Element) -> None:
+    if root.tag != _ROOT or root.getparent() is not None:
+        raise SignatureError(
+            "signature-root", f"a signature covers a whole <agent-message> document, and this is {root.tag!r}"
+        )
+    if any(next(root.itersiblings(etree.PI, preceding=before), None) is not None for before in (True, False)):
+        raise SignatureError(
+            "signature-root", "a processing instruction stands beside the signed <agent-message>; take it out"
+        )
+
+
+def _fields(root: etree._Element) -> tuple[str, str, str, str, str]:
+    """The five texts of the one signature, with blanks at their ends taken off as the schema does."""
+    found = list(root.iter(_SIGNATURE))
+    if not found:
+        raise SignatureError(
+            "signature-missing", "the message carries no signature; sign it with `orchestra sign`"
+        )
+    block = found[0]
+    if len(found) > 1 or block.getparent() is not root or root[-1] is not block:
+        raise SignatureError(
+            "signature-position",
+            "a message has exactly one <signature>, and it is the last child of <agent-message>",
+        )
+    if [child.tag for child in block] != _CHILDREN or any(len(child) for child in block):
+        raise SignatureError(
+            "signature-malformed",
+            "<signature> holds algorithm, signer, timestamp, public-key-id and signature-value, "
+            "in this order and with plain text in each",
+        )
+    algorithm, signer, timestamp, key_id, value = ((child.text or "").strip(_BLANK) for child in block)
+    return algorithm, signer, timestamp, key_id, value
+
+
+def _sender(root: etree._Element) -> str:
+    names = root.findall(_SENDER)
+    if len(names) != 1 or len(names[0]):
+        raise SignatureError(
+            "signature-sender", "the header names no single sender; a signed message has exactly one"
+        )
+    return (names[0].text or "").strip(_BLANK)
+
+
+def _instant(text: str) -> int:
+    if _DATE_WITH_ZONE.fullmatch(text):
+        try:
+            return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            pass
+    raise SignatureError(
+        "signature-malformed", f"the signature's timestamp {text!r} is not an ISO 8601 time with a zone"
+    )
+
+
+def _base64(value: str) -> bytes:
+    """Decode; one signature has one spelling, but for blanks, so that nobody can respell it."""
+    compact = value.translate({ord(blank): None for blank in _BLANK}) if len(value.split()) > 1 else value
+    try:
+        raw = b64decode(compact, validate=True)
+    except (Base64Error, ValueError):
+        raw = b""
+    if not raw or b64encode(raw).decode() != compact:
+        raise SignatureError("signature-malformed", "<signature-value> is not the base64 of a signature")
+    return raw
+
+
+def _check_key(key: VerificationKey, *, algorithm: str, signer: str, sender: str, signed_ms: int) -> None:
+    def refuse(rule: str, sentence: str) -> None:
+        raise SignatureError(rule, sentence)
+
+    if algorithm != key.algorithm or algorithm not in ALGORITHMS:
+        refuse(
+            "signature-algorithm",
+            f"the message says {algorithm!r}, but key {key.key_id} is for {key.algorithm}; the key decides",
+        )
+    if key.agent != signer:
+        refuse("key-owner", f"key {key.key_id} belongs to {key.agent!r}, not to the signer {signer!r}")
+    if signer != sender:
+        refuse("signer-sender", f"the message comes from {sender!r} but is signed by {signer!r}")
+    if key.revoked_ms is not None:
+        refuse(
+            "key-revoked", f"key {key.key_id} of {signer!r} was revoked; nothing it signed counts any more"
+        )
+    if signed_ms < key.created_ms - CLOCK_SKEW_MS:
+        refuse("key-too-young", f"the message says it was signed before key {key.key_id} was made")
+    if key.retired_ms is not None and signed_ms > key.retired_ms:
+        refuse("key-retired", f"key {key.key_id} of {signer!r} was rotated out before the message was signed")
+
+
+def _holds_as_sent(key: VerificationKey, signature: bytes, value: str, octets: bytes | None) -> bool:
+    if octets is None:
+        return False
+    end = value.encode() + _TAIL
+    return octets.endswith(end) and key.verifies(signature, octets[: -len(end)] + _TAIL)
+
+
+def _signed_octets(root: etree._Element) -> bytes:
+    """The canonical form with the value emptied in place: copying the tree would cost more than signing it."""
+    value = root[-1][-1]
+    text = value.text
+    value.text = None
+    try:
+        return canonical(root)
+    finally:
+        value.text = text

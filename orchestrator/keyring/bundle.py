@@ -1,0 +1,97 @@
+"""The file in which keys travel from one host to another: JSON, private keys encrypted if wanted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from orchestrator.errors import KeyringError
+from orchestrator.keyring import algorithms
+from orchestrator.keyring.algorithms import PrivateKey
+from orchestrator.keyring.record import KeyRecord
+
+_FORMAT: Final = "agent-orchestra keys 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What a bundle holds."""
+
+    operator_pem: str
+    operator_key: Ed25519PrivateKey | None
+    entries: list[tuple[KeyRecord, PrivateKey | None]]
+
+
+def pack(
+    *,
+    operator_pem: str,
+    operator_key: Ed25519PrivateKey | None,
+    entries: Sequence[tuple[KeyRecord, PrivateKey | None]],
+    passphrase: bytes | None,
+) -> bytes:
+    """Write a bundle."""
+
+    def secret(key: PrivateKey | None) -> str | None:
+        return None if key is None else algorithms.private_pem(key, passphrase).decode()
+
+    document = {
+        "format": _FORMAT,
+        "operator": {"public": operator_pem, "private": secret(operator_key)},
+        "keys": [{"record": asdict(record), "private": secret(key)} for record, key in entries],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def unpack(content: bytes, passphrase: bytes | None) -> Bundle:
+    """Read a bundle. Whether its records are vouched for is the store's to check.
+
+    Raises:
+        KeyringError: it is no bundle, a private key does not fit its record, or the passphrase is wrong.
+    """
+    try:
+        document: dict[str, Any] = json.loads(content)
+        if document["format"] != _FORMAT:
+            raise KeyError("format")
+        operator = document["operator"]
+        operator_pem = str(operator["public"])
+        operator_secret = operator["private"]
+        raw = [(json.dumps(entry["record"]), entry["private"]) for entry in document["keys"]]
+    except (ValueError, KeyError, TypeError):
+        raise KeyringError(
+            "this is neither a bundle of `orchestra keys export` nor a PEM file; nothing was imported"
+        ) from None
+    entries = [_entry(KeyRecord.from_json(record), pem, passphrase) for record, pem in raw]
+    return Bundle(
+        operator_pem=operator_pem,
+        operator_key=_operator_key(operator_pem, operator_secret, passphrase),
+        entries=entries,
+    )
+
+
+def _entry(
+    record: KeyRecord, pem: str | None, passphrase: bytes | None
+) -> tuple[KeyRecord, PrivateKey | None]:
+    if pem is None:
+        return record, None
+    key = _private(pem, passphrase)
+    if algorithms.key_id(key.public_key()) != record.key_id:
+        raise KeyringError(f"the private key beside {record.key_id} is another one; nothing was imported")
+    return record, key
+
+
+def _operator_key(public_pem: str, pem: str | None, passphrase: bytes | None) -> Ed25519PrivateKey | None:
+    if pem is None:
+        return None
+    key = _private(pem, passphrase)
+    if not isinstance(key, Ed25519PrivateKey) or algorithms.public_pem(key.public_key()) != public_pem:
+        raise KeyringError("the operator's private key does not fit its public key; nothing was imported")
+    return key
+
+
+def _private(pem: str, passphrase: bytes | None) -> PrivateKey:
+    # A passphrase given for keys that are not encrypted is no mistake worth stopping for.
+    return algorithms.load_private(pem.encode(), passphrase if "ENCRYPTED" in pem else None)

@@ -1,0 +1,104 @@
+"""The keyring that services use: signers whose public keys are registered before they sign anything."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.errors import KeyringError
+from orchestrator.keyring.registry import KeyRegistry, TrustedKey
+from orchestrator.keyring.store import FileSigner, KeyStore
+
+#: Seconds after which a key is registered once more: Redis may have lost it, or know that it was revoked.
+_REGISTER_AGAIN_S: Final = 30.0
+
+
+class Keyring:
+    """One data folder's keys together with the registry. Safe to share between threads."""
+
+    def __init__(self, store: KeyStore, registry: KeyRegistry, *, clock: Clock | None = None) -> None:
+        self.store = store
+        self.registry = registry
+        self._clock = clock or SystemClock()
+        self._registered: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def signer(self, agent: str) -> FileSigner:
+        """The agent's current signer, known to everybody. Ask for it for each message: it may be rotated.
+
+        Raises:
+            KeyringError: the key has to be made and this is not the operator's host, or the folder and Redis
+                trust different operators.
+        """
+        if not self._registered:
+            # Before the first key is made: a folder that comes to somebody else's Redis makes none.
+            self.registry.settle_operator()
+        signer = self.store.signer(agent)
+        if self._is_due(signer.key_id):
+            self._register(signer.key_id)
+            # Redis may have known better: revoked or rotated on another host.
+            signer = self.store.signer(agent)
+            if self._is_due(signer.key_id):
+                self._register(signer.key_id)
+        return signer
+
+    def lookup(self, key_id: str) -> TrustedKey | None:
+        """As :meth:`KeyRegistry.lookup`."""
+        return self.registry.lookup(key_id)
+
+    def recipient(self, agent: str) -> tuple[str, RSAPublicKey]:
+        """Key id and public key to encrypt to ``agent`` with.
+
+        If there is none and the agent is served from this data folder, one is made.
+
+        Raises:
+            KeyringError: the agent's host has registered none.
+        """
+        found = self.registry.encryption_key(agent)
+        if found is None and self.store.current(agent) is not None:
+            self.offer_encryption(agent)
+            found = self.registry.encryption_key(agent)
+        if found is None:
+            raise KeyringError(
+                f"{agent!r} has no encryption key; make one where it runs: "
+                f"orchestra keys generate {agent} --use encrypt"
+            )
+        return found
+
+    def offer_encryption(self, agent: str) -> str:
+        """See to it that messages can be encrypted to ``agent``; the id of its encryption key.
+
+        Raises:
+            KeyringError: the key has to be made and this is not the operator's host.
+        """
+        self.registry.settle_operator()
+        record = self.store.create(agent, "encrypt")
+        self.registry.register(record)
+        return record.key_id
+
+    def decryption_key(self, key_id: str) -> RSAPrivateKey | None:
+        """The private key of that id if it is here and is one for encryption; rotated ones still decrypt."""
+        record = self.store.record(key_id)
+        if record is None or record.use != "encrypt" or not self.store.has_private(key_id):
+            return None
+        key = self.store.private_key(key_id)
+        return key if isinstance(key, RSAPrivateKey) else None
+
+    def _is_due(self, key_id: str) -> bool:
+        last = self._registered.get(key_id)
+        return last is None or self._clock.monotonic() - last > _REGISTER_AGAIN_S
+
+    def _register(self, key_id: str) -> None:
+        record = self.store.record(key_id)
+        if record is None:
+            raise KeyringError(
+                f"the record of key {key_id} is gone from {self.store.folder}; import the key again"
+            )
+        standing = self.registry.register(record)
+        if standing.serial > record.serial:
+            self.store.absorb([standing])
+        with self._lock:
+            self._registered[key_id] = self._clock.monotonic()
