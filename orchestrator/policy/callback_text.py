@@ -1,0 +1,251 @@
+"""The text that resumes a parent: what its children said, in tags that no child can forge.
+
+One callback is one ``<agent-callback>``; two or more are nested in one aggregate. A child's or a user's own
+text stands between the tags as it is, but for tags named ``agent-callback`` or ``response``: their ``<`` is
+written as an entity, so that they stay readable and neither open nor close anything. `parse_callbacks`
+turns the text back into exactly what went in.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+#: Tag names that the text of a child or a user may never bring into a resume.
+GUARDED_TAGS = ("agent-callback", "response")
+
+#: Characters that are, or that a normalising reader turns into, the opening of a tag.
+_OPENERS = {"<": "lt", "\N{FULLWIDTH LESS-THAN SIGN}": "#xFF1C", "\N{SMALL LESS-THAN SIGN}": "#xFE64"}
+_OPENER_OF = {entity: char for char, entity in _OPENERS.items()}
+#: An opener; or one that was made harmless, behind an `amp;` for each further time.
+_OPENING = re.compile(f"[{''.join(_OPENERS)}]|&((?:amp;)*)({'|'.join(_OPENER_OF)});")
+_IGNORED_CATEGORIES = frozenset({"Cc", "Cf", "Mn", "Zl", "Zp", "Zs"})
+_MINUS = "\N{MINUS SIGN}"
+
+_TAG = re.compile(r"<(/?)agent-callback((?: [a-z]+=\"[^\"<>]*\")*)>")
+_ATTRIBUTE = re.compile(r"([a-z]+)=\"([^\"]*)\"")
+_NAMED = {"&": "amp", "<": "lt", ">": "gt", '"': "quot"}
+_CHARACTER = {name: char for char, name in _NAMED.items()}
+_UNSAFE_IN_ATTRIBUTE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029&<>\"]")
+_REFERENCE = re.compile(rf"&(?:#([0-9]{{1,7}})|({'|'.join(_CHARACTER)}));")
+
+_HEADINGS = {
+    "query": "## Query",
+    "blocker": "## Blocker",
+    "clarification": "## Clarification",
+    "error": "## Error",
+}
+_AFTER_RESULT = "Please continue with the orchestration based on this result."
+_AFTER_ERROR = "Please handle this failure and continue with the orchestration."
+_AFTER_MANY = "Please continue with the orchestration based on these results."
+_AFTER_QUESTION = "Please answer this and continue with the orchestration."
+_AFTER_MESSAGE = "Please take this into account and continue with the orchestration."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Callback:
+    """What a parent hears from one child: how it ended, or something it asks or says on the way."""
+
+    id: str
+    kind: str = "completion"  #: `completion`, or `query`, `blocker`, `clarification`, `error`, `message`, …
+    session: str  #: the child's session
+    agent: str = ""
+    status: str = ""  #: `completed` or `failed`; empty unless the kind is `completion`
+    title: str = ""
+    text: str = ""  #: the answer, the error or the question
+    priority: str = ""
+    size: int = -1  #: bytes of the whole text, where `text` is only its beginning; else -1
+    genuine: bool | None = None  #: whether the ledger knows the id; None: not asked
+
+    @property
+    def result(self) -> str:
+        """The child's answer; empty if it gave none."""
+        return self.text if self.status == "completed" else ""
+
+    @property
+    def error(self) -> str:
+        """Why the child failed; empty if it did not."""
+        return self.text if self.status == "failed" else ""
+
+
+def render_callbacks(
+    callbacks: Sequence[Callback], *, prompts: Sequence[str] = (), max_bytes: int | None = None
+) -> str:
+    """The text of one resume: ``callbacks`` in the order given, then what a user said meanwhile.
+
+    Args:
+        callbacks: what is delivered; may be empty.
+        prompts: texts of a user; they are not wrapped.
+        max_bytes: a single text longer than this (in UTF-8) is cut and refers to the whole.
+    """
+    shown = [_cut(callback, max_bytes) for callback in callbacks]
+    parts: list[str] = []
+    if len(shown) == 1:
+        parts.append(f"{_element(shown[0])}\n\n{_instruction(shown[0])}")
+    elif shown:
+        inner = "\n\n".join(map(_element, shown))
+        opening = f'<agent-callback type="aggregated" count="{len(shown)}">'
+        parts.append(f"{opening}\n{inner}\n</agent-callback>\n\n{_AFTER_MANY}")
+    parts.extend(map(defuse, prompts))
+    return "\n\n".join(parts)
+
+
+def parse_callbacks(text: str, *, known: Callable[[str], bool] | None = None) -> tuple[Callback, ...]:
+    """The callbacks in a prompt, each with its text as the child wrote it.
+
+    Args:
+        text: a prompt; what stands outside of callbacks is passed over.
+        known: tells whether the ledger has a callback of that id. One that is then not `genuine` was
+            written by somebody else than this system and is not to be believed.
+    """
+    found = tuple(_elements(text))
+    if known is None:
+        return found
+    return tuple(replace(callback, genuine=known(callback.id)) for callback in found)
+
+
+def defuse(text: str) -> str:
+    """``text`` with its guarded tags made harmless and still readable; `restore` is the inverse."""
+
+    def close(match: re.Match[str]) -> str:
+        if not _names_guarded_tag(text, match.end()):
+            return match.group()
+        if match[2]:  # what looks defused already is marked, so that the inverse can tell it apart
+            return f"&amp;{match[1]}{match[2]};"
+        return f"&{_OPENERS[match.group()]};"
+
+    return _OPENING.sub(close, text)
+
+
+def restore(text: str) -> str:
+    """The text that `defuse` was given."""
+
+    def reopen(match: re.Match[str]) -> str:
+        if not match[2] or not _names_guarded_tag(text, match.end()):
+            return match.group()
+        return f"&{match[1][4:]}{match[2]};" if match[1] else _OPENER_OF[match[2]]
+
+    return _OPENING.sub(reopen, text)
+
+
+def _names_guarded_tag(text: str, start: int) -> bool:
+    """Whether a lenient reader sees the name of a guarded tag, opening or closing, at ``start``.
+
+    Spaces and slashes before the name, invisible characters within it, letter case and compatibility
+    forms of letters and hyphens make no difference.
+    """
+    name = ""
+    for index in range(start, len(text)):
+        char = text[index]
+        category = unicodedata.category(char)
+        if category in _IGNORED_CATEGORIES and (not name or category in {"Cf", "Mn"}):
+            continue
+        if not name and char == "/":
+            continue
+        if name in GUARDED_TAGS:
+            return not _continues_name(char)
+        name += "-" if category == "Pd" or char == _MINUS else unicodedata.normalize("NFKC", char).casefold()
+        if not any(tag.startswith(name) for tag in GUARDED_TAGS):
+            return False
+    return name in GUARDED_TAGS
+
+
+def _continues_name(char: str) -> bool:
+    return char.isalnum() or char in "-_.:"
+
+
+def _cut(callback: Callback, max_bytes: int | None) -> Callback:
+    if max_bytes is None:
+        return callback
+    raw = callback.text.encode()
+    if len(raw) <= max_bytes:
+        return callback
+    return replace(callback, text=raw[:max_bytes].decode(errors="ignore"), size=len(raw))
+
+
+def _element(callback: Callback) -> str:
+    attributes = [("session", callback.session), ("status", callback.status)]
+    if not callback.status or callback.kind != "completion":
+        attributes.insert(0, ("type", callback.kind))
+    attributes += [("id", callback.id), ("agent", callback.agent), ("title", callback.title)]
+    attributes += [
+        ("priority", callback.priority),
+        ("size", str(callback.size) if callback.size >= 0 else ""),
+    ]
+    listed = "".join(f' {name}="{_attribute(value)}"' for name, value in attributes if value)
+    return (
+        f"<agent-callback{listed}>\n{_heading(callback)}\n\n{defuse(callback.text)}"
+        f"{_cut_note(callback)}\n</agent-callback>"
+    )
+
+
+def _heading(callback: Callback) -> str:
+    if callback.kind != "completion":
+        return _HEADINGS.get(callback.kind, "## Message")
+    return "## Error" if callback.status == "failed" else "## Child Result"
+
+
+def _instruction(callback: Callback) -> str:
+    if callback.kind != "completion":
+        return _AFTER_QUESTION if callback.kind in _HEADINGS else _AFTER_MESSAGE
+    return _AFTER_ERROR if callback.status == "failed" else _AFTER_RESULT
+
+
+def _cut_note(callback: Callback) -> str:
+    if callback.size < 0:
+        return ""
+    return (
+        f"\n[cut after {len(callback.text.encode())} of {callback.size} bytes; "
+        f"`orchestra result {callback.session}` prints the whole]"
+    )
+
+
+def _attribute(value: str) -> str:
+    def close(match: re.Match[str]) -> str:
+        return f"&{_NAMED.get(match.group()) or f'#{ord(match.group())}'};"
+
+    return _UNSAFE_IN_ATTRIBUTE.sub(close, value)
+
+
+def _attribute_value(text: str) -> str:
+    def reopen(match: re.Match[str]) -> str:
+        return chr(int(match[1])) if match[1] else _CHARACTER[match[2]]
+
+    return _REFERENCE.sub(reopen, text)
+
+
+def _elements(text: str) -> Iterator[Callback]:
+    open_tags: list[tuple[dict[str, str], int]] = []
+    for tag in _TAG.finditer(text):
+        if not tag[1]:
+            attributes = {name: _attribute_value(value) for name, value in _ATTRIBUTE.findall(tag[2])}
+            open_tags.append((attributes, tag.end()))
+        elif open_tags:
+            attributes, start = open_tags.pop()
+            within_aggregates = all(_is_aggregate(outer) for outer, _ in open_tags)
+            if within_aggregates and not _is_aggregate(attributes) and attributes.get("session"):
+                yield _callback(attributes, text[start : tag.start()])
+
+
+def _is_aggregate(attributes: dict[str, str]) -> bool:
+    return attributes.get("type") == "aggregated" and "session" not in attributes
+
+
+def _callback(attributes: dict[str, str], content: str) -> Callback:
+    size = attributes.get("size", "")
+    callback = Callback(
+        id=attributes.get("id", ""),
+        kind=attributes.get("type", "completion"),
+        session=attributes["session"],
+        agent=attributes.get("agent", ""),
+        status=attributes.get("status", ""),
+        title=attributes.get("title", ""),
+        priority=attributes.get("priority", ""),
+        size=int(size) if size.isascii() and size.isdigit() else -1,
+    )
+    body = content.removeprefix(f"\n{_heading(callback)}\n\n").removesuffix("\n")
+    if callback.size >= 0:
+        body = body.rpartition("\n[cut after ")[0]
+    return replace(callback, text=restore(body))
