@@ -1,0 +1,71 @@
+-- Drops the entries of a stream that every group named has acknowledged, and counts them.
+--
+-- A group that does not exist yet needs everything. Safe to repeat and to run in several processes: groups
+-- only move forward, and what is trimmed is decided and done in one step.
+--
+-- KEYS[1]  stream
+-- KEYS[2]  totals of the shard
+-- ARGV     groups
+--
+-- Returns how many entries were dropped.
+-- Complexity: O(groups + entries dropped).
+local function parts(id)
+  local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+  return ms, seq
+end
+
+-- Numbers are compared as text: by length, then digit by digit, as they may exceed 2^53.
+local function less(a, b)
+  if #a ~= #b then
+    return #a < #b
+  end
+  return a < b
+end
+
+local function before(a, b)
+  local ams, aseq = parts(a)
+  local bms, bseq = parts(b)
+  if ams ~= bms then
+    return less(ams, bms)
+  end
+  return less(aseq, bseq)
+end
+
+local function following(id)
+  local ms, seq = parts(id)
+  return ms .. '-' .. string.format('%.0f', tonumber(seq) + 1)
+end
+
+if redis.call('XLEN', KEYS[1]) == 0 then
+  return 0
+end
+local delivered = {}
+for _, row in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local fact = {}
+  for i = 1, #row, 2 do
+    fact[row[i]] = row[i + 1]
+  end
+  delivered[fact['name']] = fact['last-delivered-id']
+end
+local lowest = nil
+for i = 1, #ARGV do
+  if not delivered[ARGV[i]] then
+    return 0
+  end
+  local needed = following(delivered[ARGV[i]])
+  local pending = redis.call('XPENDING', KEYS[1], ARGV[i])
+  if pending[1] > 0 and before(pending[2], needed) then
+    needed = pending[2]
+  end
+  if lowest == nil or before(needed, lowest) then
+    lowest = needed
+  end
+end
+if lowest == nil then
+  return 0
+end
+local dropped = redis.call('XTRIM', KEYS[1], 'MINID', lowest)
+if dropped > 0 then
+  redis.call('HINCRBY', KEYS[2], 'trimmed:' .. KEYS[1], dropped)
+end
+return dropped

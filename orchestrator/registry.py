@@ -1,0 +1,138 @@
+"""The agents that workers serve, as every client, router and service finds them in Redis.
+
+Workers announce their agents again and again; an agent that nobody has announced for
+``LIFETIME_S`` is forgotten, so that no client and no router needs an agents file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.redisdb import keys
+
+Role = Literal["orchestrator", "coordinator", "specialist"]
+Tier = Literal["opus", "sonnet", "haiku"]
+
+#: Seconds that an agent stays known after a worker last announced it.
+LIFETIME_S = 86_400
+#: Seconds that a looked-up agent is taken from memory.
+CACHE_S = 1.0
+
+#: The agents of the system itself: they send, and no worker runs them.
+OPERATOR = "operator"
+SYSTEM_AGENTS = frozenset({OPERATOR, "router", "reaper"})
+
+
+class AgentRecord(BaseModel):
+    """What the system must know of an agent to send it work and to judge what it sends."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    role: Role = "specialist"
+    tier: Tier | None = None
+    #: What runs it: `python`, `llm`, `command`, or `foreign` (a program that reads the streams itself).
+    executor: str = "python"
+    #: The Celery queue that its runs are sent to.
+    queue: str = "orchestra"
+    #: How often a run may fail before its session fails.
+    attempts: Annotated[int, Field(ge=1)] = 1
+    #: Seconds that one run may take; None: the stack's own limit.
+    time_limit_s: Annotated[float, Field(gt=0)] | None = None
+    #: The agent that its errors and escalations go to; empty: its parent, then the tech-lead, then the operator.
+    escalates_to: str = ""
+    #: Agents it may send to; None: whatever the routing table and the ranks allow.
+    may_send_to: tuple[str, ...] | None = None
+    #: Agents it takes messages from; None: whatever the routing table and the ranks allow.
+    accepts_from: tuple[str, ...] | None = None
+    description: str = ""
+
+    @property
+    def foreign(self) -> bool:
+        """Whether a program outside the stack runs it, and reads its work from the streams."""
+        return self.executor == "foreign"
+
+    @property
+    def system(self) -> bool:
+        """Whether it is a part of the system, which sends and is never started."""
+        return self.name in SYSTEM_AGENTS
+
+
+def system_record(name: str) -> AgentRecord:
+    """The record of one of the system's own agents."""
+    return AgentRecord(name=name, role="orchestrator", executor="system", description="part of the system")
+
+
+class AgentRegistry:
+    """Registered agents in Redis; safe to share between threads."""
+
+    def __init__(self, redis: Any, *, clock: Clock | None = None, cache_s: float = CACHE_S) -> None:
+        self._redis = redis
+        self._clock = clock or SystemClock()
+        self._cache_s = cache_s
+        self._cache: dict[str, tuple[float, AgentRecord | None]] = {}
+        self._lock = threading.Lock()
+
+    def announce(self, records: Iterable[AgentRecord]) -> None:
+        """Say that a worker serves these agents now; to be repeated well within ``LIFETIME_S``."""
+        now = self._clock.now_ms()
+        pipeline = self._redis.pipeline(transaction=False)
+        for record in records:
+            pipeline.set(keys.agent(record.name), record.model_dump_json(), ex=LIFETIME_S)
+            pipeline.zadd(keys.agents(), {record.name: now})
+            with self._lock:
+                self._cache.pop(record.name, None)
+        pipeline.execute()
+
+    def withdraw(self, name: str) -> bool:
+        """Forget an agent at once; whether it was known."""
+        with self._lock:
+            self._cache.pop(name, None)
+        pipeline = self._redis.pipeline()
+        pipeline.delete(keys.agent(name))
+        pipeline.zrem(keys.agents(), name)
+        return bool(pipeline.execute()[0])
+
+    def get(self, name: str) -> AgentRecord | None:
+        """The agent of that name, or None; up to a second old."""
+        if name in SYSTEM_AGENTS:
+            return system_record(name)
+        now = self._clock.monotonic()
+        with self._lock:
+            cached = self._cache.get(name)
+        if cached is not None and now - cached[0] < self._cache_s:
+            return cached[1]
+        record = _parse(self._redis.get(keys.agent(name)))
+        with self._lock:
+            if len(self._cache) > 10_000:
+                self._cache.clear()
+            self._cache[name] = (now, record)
+        return record
+
+    def all(self) -> list[AgentRecord]:
+        """Every registered agent, by name; those not announced for ``LIFETIME_S`` are cleared away."""
+        horizon = self._clock.now_ms() - LIFETIME_S * 1000
+        self._redis.zremrangebyscore(keys.agents(), "-inf", f"({horizon}")
+        names = [name.decode() for name in self._redis.zrange(keys.agents(), 0, -1)]
+        if not names:
+            return []
+        values = self._redis.mget([keys.agent(name) for name in names])
+        return sorted((r for r in map(_parse, values) if r is not None), key=lambda record: record.name)
+
+    def names(self) -> list[str]:
+        """The names of every registered agent, for messages that say what there is."""
+        return [record.name for record in self.all()]
+
+
+def _parse(value: bytes | None) -> AgentRecord | None:
+    if value is None:
+        return None
+    try:
+        return AgentRecord.model_validate_json(value)
+    except ValidationError:
+        return None  # written by a newer or broken program: as good as not registered

@@ -1,0 +1,215 @@
+"""The streams port on Redis 6.2 or newer, or Valkey."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import redis
+from redis.exceptions import ResponseError
+
+from orchestrator.errors import StreamFull
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import MAX_BLOCK_MS
+from orchestrator.redisdb.scripts import Scripts
+from orchestrator.streams.port import ENVELOPE_FIELD, Backlog, Entry, Portion, StreamId
+
+_FIELD = ENVELOPE_FIELD.encode()
+#: The counter of a stream's dropped entries in the totals of its shard is named so, before the stream's key.
+TRIMMED = "trimmed:"
+
+
+def stream_key(stream: StreamId) -> str:
+    """The Redis key of a stream."""
+    return keys.messages(stream.shard, stream.type, stream.priority)
+
+
+class RedisStreams:
+    """Streams on one server; safe to share between threads."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+        self._scripts = Scripts(client)
+        self._names: dict[bytes, StreamId] = {}
+        self._keys: dict[StreamId, str] = {}
+
+    def _key(self, stream: StreamId) -> str:
+        key = self._keys.get(stream)
+        if key is None:
+            key = self._keys[stream] = stream_key(stream)
+            self._names[key.encode()] = stream
+        return key
+
+    def publish(
+        self, stream: StreamId, data: bytes, *, limit: int = 0, extra: dict[str, str] | None = None
+    ) -> str:
+        """See :class:`~orchestrator.streams.port.Streams`."""
+        fields: list[Any] = [ENVELOPE_FIELD, data]
+        for name, value in (extra or {}).items():
+            fields += [name, value]
+        answer = self._scripts.run(
+            "publish", [self._key(stream), keys.totals(stream.shard)], [limit, *fields]
+        )
+        if isinstance(answer, int):
+            raise StreamFull(str(stream), answer, limit)
+        return str(answer.decode())
+
+    def ensure_groups(self, groups: Sequence[str], streams: Sequence[StreamId]) -> None:
+        """See :class:`~orchestrator.streams.port.Streams`."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream in streams:
+            for group in groups:
+                pipeline.xgroup_create(self._key(stream), group, id="0", mkstream=True)
+        for answer in pipeline.execute(raise_on_error=False):
+            if isinstance(answer, Exception) and not str(answer).startswith("BUSYGROUP"):
+                raise answer
+
+    def read(
+        self, group: str, consumer: str, portions: Sequence[Portion], *, block_ms: int = 0
+    ) -> list[Entry]:
+        """See :class:`~orchestrator.streams.port.Streams`."""
+        wanted = [p for p in portions if p.streams]
+        if not wanted:
+            return []
+        pipeline = self._redis.pipeline(transaction=False)
+        for portion in wanted:
+            pipeline.execute_command(*self._read_command(group, consumer, portion))
+        entries = self._entries(self._checked(group, wanted, pipeline.execute(raise_on_error=False)))
+        if entries or block_ms <= 0:
+            return entries
+        everything = Portion([s for p in wanted for s in p.streams], min(p.most for p in wanted))
+        command = self._read_command(group, consumer, everything, block_ms=min(block_ms, MAX_BLOCK_MS))
+        return self._entries([self._redis.execute_command(*command)])
+
+    def _read_command(
+        self, group: str, consumer: str, portion: Portion, *, block_ms: int = 0
+    ) -> list[str | int]:
+        block: list[str | int] = ["BLOCK", block_ms] if block_ms else []
+        names = [self._key(s) for s in portion.streams]
+        fresh = [">"] * len(names)
+        return [
+            "XREADGROUP",
+            "GROUP",
+            group,
+            consumer,
+            "COUNT",
+            portion.most,
+            *block,
+            "STREAMS",
+            *names,
+            *fresh,
+        ]
+
+    def _checked(self, group: str, portions: Sequence[Portion], answers: list[Any]) -> list[Any]:
+        for answer in answers:
+            if isinstance(answer, ResponseError) and str(answer).startswith("NOGROUP"):
+                # The server lost its memory under us: what is published from now on must be seen whole.
+                self.ensure_groups([group], [s for p in portions for s in p.streams])
+                return []
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    def _entries(self, answers: Iterable[Any]) -> list[Entry]:
+        entries = []
+        for answer in answers:
+            for name, rows in answer or ():
+                stream = self._names[name]
+                entries += [entry for row in rows if (entry := _entry(stream, row)) is not None]
+        return entries
+
+    def reclaim(
+        self, group: str, consumer: str, streams: Sequence[StreamId], *, idle_ms: int, limit: int
+    ) -> list[Entry]:
+        """See :class:`~orchestrator.streams.port.Streams`."""
+        claimed: list[Entry] = []
+        asked: list[tuple[StreamId, str]] = [(s, "0-0") for s in streams]
+        while asked:
+            pipeline = self._redis.pipeline(transaction=False)
+            for stream, cursor in asked:
+                pipeline.execute_command(
+                    "XAUTOCLAIM", self._key(stream), group, consumer, idle_ms, cursor, "COUNT", limit
+                )
+            again = []
+            for (stream, _), answer in zip(asked, pipeline.execute(raise_on_error=False), strict=True):
+                if isinstance(answer, Exception):
+                    if isinstance(answer, ResponseError) and "NOGROUP" in str(answer):
+                        continue
+                    raise answer
+                entries = [e for row in answer[1] if (e := _entry(stream, row)) is not None]
+                claimed += entries
+                # One call looks at ten times its COUNT; what is older may stand behind many fresh ones.
+                if not entries and answer[0] != b"0-0":
+                    again.append((stream, answer[0].decode()))
+            asked = again
+        return self._with_deliveries(group, claimed)
+
+    def _with_deliveries(self, group: str, entries: list[Entry]) -> list[Entry]:
+        if not entries:
+            return []
+        pipeline = self._redis.pipeline(transaction=False)
+        for entry in entries:
+            pipeline.xpending_range(self._key(entry.stream), group, entry.id, entry.id, 1)
+        answers = pipeline.execute()
+        return [
+            entry._replace(deliveries=int(rows[0]["times_delivered"]) if rows else 1)
+            for entry, rows in zip(entries, answers, strict=True)
+        ]
+
+    def acknowledge(self, group: str, entries: Sequence[Entry]) -> int:
+        """See :class:`~orchestrator.streams.port.Streams`."""
+        by_stream: dict[StreamId, list[str]] = {}
+        for entry in entries:
+            by_stream.setdefault(entry.stream, []).append(entry.id)
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream, ids in by_stream.items():
+            pipeline.execute_command("XACK", self._key(stream), group, *ids)
+        return sum(pipeline.execute())
+
+    def trim(self, groups: Sequence[str], streams: Sequence[StreamId]) -> int:
+        """See :class:`~orchestrator.streams.port.Streams`."""
+        batch = self._scripts.batch()
+        for stream in streams:
+            batch.script("trim", [self._key(stream), keys.totals(stream.shard)], list(groups))
+        dropped = 0
+        for answer in batch.execute():
+            if isinstance(answer, Exception):
+                raise answer
+            dropped += answer
+        return dropped
+
+    def backlog(self, group: str, streams: Sequence[StreamId]) -> list[Backlog]:
+        """See :class:`~orchestrator.streams.port.Streams`."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream in streams:
+            key = self._key(stream)
+            pipeline.execute_command("XLEN", key)
+            pipeline.execute_command("HGET", keys.totals(stream.shard), TRIMMED + key)
+            pipeline.xpending(key, group)
+            pipeline.xpending_range(key, group, "-", "+", 1)
+        answers = pipeline.execute(raise_on_error=False)
+        rows = []
+        for number, stream in enumerate(streams):
+            length, trimmed, summary, oldest = answers[number * 4 : number * 4 + 4]
+            for answer in (length, trimmed):
+                if isinstance(answer, Exception):
+                    raise answer
+            # A group or stream that is not there yet answers with an error, and holds nothing.
+            pending = 0 if isinstance(summary, Exception) else int(summary["pending"])
+            held = [] if isinstance(oldest, Exception) else oldest
+            idle = int(held[0]["time_since_delivered"]) if held else 0
+            rows.append(Backlog(stream, length, length + int(trimmed or 0), pending, idle))
+        return rows
+
+
+def _entry(stream: StreamId, row: Any) -> Entry | None:
+    if row is None or row[1] is None:
+        return None  # deleted by hand while it was pending
+    data = None
+    extra = {}
+    for name, value in row[1].items():
+        if name == _FIELD:
+            data = value
+        else:
+            extra[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+    return Entry(stream, row[0].decode(), data, extra)

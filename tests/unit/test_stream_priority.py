@@ -1,0 +1,57 @@
+"""Reading by priority: the urgent first, and nothing starves."""
+
+from __future__ import annotations
+
+from orchestrator.streams import ROUTER_GROUP, StreamId, all_streams
+from orchestrator.streams.fake import FakeStreams
+from orchestrator.streams.priority import SHARES, PriorityReader, rounds_until_taken
+
+CRITICAL = StreamId(0, "error", "critical")
+LOW = StreamId(0, "message", "low")
+
+
+def _reader(streams: FakeStreams) -> PriorityReader:
+    sources = all_streams()
+    streams.ensure_groups([ROUTER_GROUP], sources)
+    return PriorityReader(streams, group=ROUTER_GROUP, consumer="a", sources=sources)
+
+
+def test_a_round_is_ordered_by_priority() -> None:
+    """Whatever came first, the more urgent is handed out first."""
+    streams = FakeStreams()
+    reader = _reader(streams)
+    for priority in ("low", "normal", "high", "critical"):
+        streams.publish(StreamId(0, "query", priority), priority.encode())
+    assert [e.data for e in reader.next_round(block_ms=0)] == [b"critical", b"high", b"normal", b"low"]
+
+
+def test_a_low_message_is_taken_within_its_bound_under_a_flood() -> None:
+    """A flood of critical messages, refilled before each round, delays the n-th low one by its documented bound."""
+    streams = FakeStreams()
+    reader = _reader(streams)
+    for number in range(30):
+        streams.publish(LOW, str(number).encode())
+    taken: dict[bytes | None, int] = {}
+    for number in range(1, 6):
+        for _ in range(200):
+            streams.publish(CRITICAL, b"flood")
+        round_ = reader.next_round(block_ms=0)
+        assert len([e for e in round_ if e.stream == CRITICAL]) >= SHARES["critical"]
+        taken |= {e.data: number for e in round_ if e.stream == LOW}
+    assert sorted(taken) == sorted(str(n).encode() for n in range(30))
+    assert all(taken[str(n).encode()] <= rounds_until_taken(n + 1, "low") for n in range(30))
+
+
+def test_without_a_flood_a_round_is_filled_from_below() -> None:
+    """While nothing more urgent waits, lower priorities use the whole round."""
+    streams = FakeStreams()
+    reader = _reader(streams)
+    for number in range(300):
+        streams.publish(LOW, str(number).encode())
+    assert len(reader.next_round(block_ms=0)) == 128
+    assert len(reader.next_round(block_ms=0)) == 128
+
+
+def test_the_bound_is_what_the_shares_say() -> None:
+    """Eight low messages of a stream go in each round."""
+    assert [rounds_until_taken(n, "low") for n in (1, 8, 9)] == [1, 1, 2]
