@@ -1,0 +1,104 @@
+"""The command `orchestra`: one click group behind `orchestra`, `python -m orchestrator` and `celery orchestra`.
+
+Every `celery …` call loads this module, so a sub-command is imported only when it is run. One that is
+added is a line in ``COMMANDS`` and a module beside this one.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from orchestrator.errors import OrchestraError
+
+#: Sub-command → (module:attribute, what it does). The order is that of the help.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("orchestrator.cli.demo:demo", "Review a source tree with the bundled agents; needs no set-up."),
+    "up": ("orchestrator.cli.up:up", "Run the whole stack in this terminal."),
+    "submit": ("orchestrator.cli.submit:submit", "Give an agent a prompt."),
+    "result": ("orchestrator.cli.submit:result", "Print the answer of a session."),
+    "watch": ("orchestrator.cli.watch:watch", "Follow a tree of sessions live."),
+    "sessions": ("orchestrator.cli.sessions:sessions", "List the root sessions."),
+    "tree": ("orchestrator.cli.sessions:tree", "Show a session and everything below it."),
+    "logs": ("orchestrator.cli.sessions:logs", "Show what happened in a session, in order."),
+    "resume": ("orchestrator.cli.control:resume", "Give a session a further prompt."),
+    "reply": ("orchestrator.cli.control:reply", "Answer a question of an agent."),
+    "stop": ("orchestrator.cli.control:stop", "Stop a session and, by its policy, its tree."),
+    "delete": ("orchestrator.cli.control:delete", "Delete a session; a tombstone with its counts stays."),
+    "why": ("orchestrator.cli.why:why", "Say what a session waits for."),
+    "doctor": (
+        "orchestrator.cli.doctor:doctor",
+        "Prove the promise over all live trees, or name what breaks it.",
+    ),
+    "agents": ("orchestrator.cli.agents:agents", "List the registered agents."),
+    "dlq": ("orchestrator.cli.dlq:dlq", "List, show, replay and drop dead letters."),
+    "audit": ("orchestrator.cli.audit:audit", "Search, replay and verify the audit trail; run its writer."),
+    "send": ("orchestrator.cli.send:send", "Publish an envelope from a file."),
+    "validate": ("orchestrator.cli.validate:validate", "Validate envelopes; needs no server."),
+    "sign": ("orchestrator.cli.sign:sign", "Sign an envelope."),
+    "verify": ("orchestrator.cli.sign:verify", "Verify the signature of an envelope."),
+    "keys": ("orchestrator.cli.keys:keys", "Generate, list, rotate, revoke and move signing keys."),
+    "router": ("orchestrator.cli.router:router", "Run one router."),
+    "callbacks": ("orchestrator.cli.callbacks:callbacks", "Run one callback service."),
+    "reaper": ("orchestrator.cli.reaper:reaper", "Run one reaper."),
+}
+
+
+class LazyGroup(click.Group):
+    """Sub-commands that are imported when they are used; their errors are one line, not a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, (target, _) in COMMANDS.items() if find_spec(target.partition(":")[0])]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OrchestraError as error:
+            raise click.ClickException(one_line(error)) from error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(130)
+        except Exception as error:
+            if is_outage_of_redis(error):
+                raise click.ClickException(
+                    f"Redis did not answer: {one_line(error)}; is it running?"
+                ) from error
+            raise
+
+
+def one_line(error: BaseException) -> str:
+    """The sentence of an error with its line breaks folded."""
+    return " ".join(str(error).split())
+
+
+def is_outage_of_redis(error: BaseException) -> bool:
+    """Whether redis-py raised it because the server is away; redis-py is not imported to find out."""
+    if "redis" not in sys.modules:
+        return False
+    from orchestrator.redisdb.client import is_outage
+
+    return is_outage(error)
+
+
+@click.group("orchestra", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="agent-orchestra", prog_name="orchestra")
+def main() -> None:
+    """Trees of LLM agents on Celery and Redis that never lose, double or forge a wake-up.
+
+    Without --redis-url (or ORCHESTRA_REDIS_URL) commands talk to the stack that runs on the data folder.
+    """

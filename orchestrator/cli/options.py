@@ -1,0 +1,48 @@
+"""What the sub-commands share: the options that find a stack, and how results are printed.
+
+Conventions: results go to standard output, everything else to standard error; with ``--json`` standard
+output holds one JSON document and nothing else; exit code 0 is yes, 1 is no or an error, 2 is wrong usage.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def stack_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Add ``--redis-url`` and ``--data``; the command gets ``settings`` built from them and the environment."""
+
+    @click.option(
+        "--redis-url",
+        metavar="URL",
+        help="Redis or Valkey of the ledger. Default: ORCHESTRA_REDIS_URL, else the stack on the data folder.",
+    )
+    @click.option(
+        "--data",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help="Data folder. Default: ORCHESTRA_DATA, else ./.orchestra.",
+    )
+    @functools.wraps(command)
+    def wrapper(*args: Any, redis_url: str | None, data: Path | None, **kwargs: Any) -> T:
+        from orchestrator.settings import load_settings
+
+        return command(*args, settings=load_settings(redis_url=redis_url, data=data), **kwargs)
+
+    return wrapper
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document; text stays readable, values that JSON lacks become text."""
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))

@@ -1,0 +1,192 @@
+"""The frame that every service runs in: signals, readiness, signs of life, and outages of Redis.
+
+A service is an object with ``run(stop)`` that works until ``stop`` is set. It lets an outage of Redis out as
+the exception it is: the frame waits until the server is back and builds the service anew, so a restart of
+Redis never ends a service. Anything else it raises is a bug or a wrong set-up and ends the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import redis
+
+from orchestrator.log import configure_logging, get_logger
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import connect, is_outage
+from orchestrator.settings import Settings
+from orchestrator.stack import resolve_redis_url
+from orchestrator.tether import die_with_parent
+
+#: The descriptor on which a child of `orchestra up` says that it is ready.
+READY_VARIABLE = "ORCHESTRA_READY_FD"
+#: Heartbeats that a service may miss before others take it for gone.
+MISSED_HEARTBEATS = 4
+_BACKOFF_CAP_S = 2.0
+
+
+class Service(Protocol):
+    """Something that works until it is told to stop."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Work; return within a second or two of ``stop`` being set."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceRecord:
+    """One running copy of a service, as it registered itself."""
+
+    service: str
+    instance: str
+    host: str
+    pid: int
+    #: Server time in milliseconds when it started, and until when it counts as alive.
+    started_ms: int
+    alive_until_ms: int
+
+
+def serve(
+    name: str,
+    make: Callable[[redis.Redis, Settings], Service],
+    settings: Settings,
+    *,
+    stop: threading.Event | None = None,
+) -> None:
+    """Run one copy of a service until SIGTERM or SIGINT; returns after a clean stop.
+
+    ``make`` connects what the service needs and is called again after an outage. With ``stop`` given the
+    caller does the stopping and no signal handler is installed.
+
+    Raises:
+        ConfigurationError, ServerUnavailable: nothing usable answers when the service starts.
+    """
+    if stop is None:
+        stop = threading.Event()
+        _stop_on_signals(stop)
+        if READY_VARIABLE in os.environ:
+            die_with_parent()
+        configure_logging(settings, service=name)
+    log = get_logger()
+    url = resolve_redis_url(settings)
+    client = connect(url, name=f"orchestra-{name}")
+    life = _Life(name, client, settings)
+    failures = 0
+    try:
+        while not stop.is_set():
+            try:
+                service = make(client, settings)
+                life.begin()
+                notify_ready()
+                failures = 0
+                service.run(stop)
+            except (redis.RedisError, OSError) as error:
+                if not is_outage(error):
+                    raise
+                failures += 1
+                delay = min(_BACKOFF_CAP_S, 0.05 * 2**failures) * random.uniform(0.5, 1)  # noqa: S311
+                log.warning("redis-away", error=str(error), retry_in_s=round(delay, 2))
+                stop.wait(delay)
+    finally:
+        life.end()
+        client.close()
+
+
+def notify_ready() -> None:
+    """Tell the `orchestra up` that started this process, if any, that it is ready; only the first call counts."""
+    number = os.environ.pop(READY_VARIABLE, None)
+    if number is not None:
+        with contextlib.suppress(OSError):
+            os.write(int(number), b"ready\n")
+            os.close(int(number))
+
+
+def live_services(client: redis.Redis) -> list[ServiceRecord]:
+    """Every copy of a service that gave a sign of life recently, by service and start."""
+    now_ms = _server_ms(client)
+    records = [ServiceRecord(**json.loads(raw)) for raw in client.hgetall(keys.services()).values()]
+    return sorted(
+        (record for record in records if record.alive_until_ms >= now_ms),
+        key=lambda record: (record.service, record.started_ms),
+    )
+
+
+class _Life:
+    """Registers the service in Redis, again and again, from a thread of its own."""
+
+    def __init__(self, service: str, client: redis.Redis, settings: Settings) -> None:
+        self._service = service
+        self._instance = uuid.uuid4().hex[:12]
+        self._client = client
+        self._interval_s = settings.heartbeat_s
+        self._started_ms = 0
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Register now, and keep on; may be called again."""
+        self._register()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Take the registration back, if the server is there to hear it."""
+        if self._thread is None:
+            return
+        self._over.set()
+        self._thread.join(timeout=1)
+        with contextlib.suppress(redis.RedisError, OSError):
+            self._client.hdel(keys.services(), self._instance)
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._interval_s):
+            # An outage is the service's own business; the next beat registers again.
+            with contextlib.suppress(redis.RedisError, OSError):
+                self._register()
+
+    def _register(self) -> None:
+        now_ms = _server_ms(self._client)
+        self._started_ms = self._started_ms or now_ms
+        record = ServiceRecord(
+            service=self._service,
+            instance=self._instance,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_ms=self._started_ms,
+            alive_until_ms=now_ms + round(self._interval_s * MISSED_HEARTBEATS * 1000),
+        )
+        self._client.hset(keys.services(), self._instance, json.dumps(asdict(record)))
+        gone = [
+            field
+            for field, raw in self._client.hgetall(keys.services()).items()
+            if json.loads(raw)["alive_until_ms"] < now_ms - 3_600_000
+        ]
+        if gone:
+            self._client.hdel(keys.services(), *gone)
+
+
+def _server_ms(client: redis.Redis) -> int:
+    seconds, micros = client.time()
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    def handle(number: int, _frame: object) -> None:
+        if stop.is_set():
+            # Asked a second time: whoever asks does not want to wait for the good order.
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
