@@ -222,3 +222,17 @@ def public_keys() -> str:
 def operator_key() -> str:
     """The operator's public key in PEM, as the first data folder of the stack published it."""
     return f"{PREFIX}:operator-key"
+
+
+# --- services --------------------------------------------------------------------------------
+
+
+@_key(
+    "ao:services",
+    type="hash",
+    owner="service",
+    lifetime="permanent; a field leaves when its service stops, or an hour after its last sign of life",
+)
+def services() -> str:
+    """Instance → JSON of a running copy of a service: name, host, pid, and until when it counts as alive."""
+    return f"{PREFIX}:services"
