@@ -85,8 +85,9 @@ class Session:
     activity: str
     priority: str
     task: str  #: Celery task id whose result this root owes, or empty
-    waiting: JSON  #: the waiting policy: {"mode": "any"} unless set
-    tree_sessions: int = 0
+    waiting: JSON  #: waiting policies by group of delegations, "" being the default one
+    questions: tuple[str, ...]  #: ids of its own questions that have no reply yet
+    close_policy: str  #: what becomes of its children when it is closed: stop, abandon, heir:<session>
 
     @property
     def busy(self) -> bool:
@@ -183,3 +184,93 @@ class Committed:
     over: bool  #: the session is over and its parent's callback queued
     first: bool  #: False when this very commit had been made before
     result_owed: bool  #: a root whose Celery result is to be settled now
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outgoing:
+    """A signed envelope that a transition publishes in the same atomic step."""
+
+    data: bytes
+    type: str
+    priority: str
+    message_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A root that was submitted, now or earlier under the same key."""
+
+    session: str
+    created: bool
+    state: SessionState
+    agent: str  #: of the session that is there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delegated:
+    """A child that was launched, now or by an earlier try of the same run."""
+
+    child: str
+    created: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renewal:
+    """What a heartbeat learnt."""
+
+    held: bool
+    stop: str  #: why the run is asked to stop, or empty
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryLater:
+    """A failed run that has attempts left: it is queued again."""
+
+    failures: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flushed:
+    """What a flush did."""
+
+    #: run: a resume was made; busy, empty, waits, closed: nothing to do now, and why.
+    outcome: Literal["run", "busy", "empty", "waits", "closed"]
+    dispatch: Dispatch | None = None
+    more: bool = False
+    detail: str = ""  #: the busy run, the due time in ms, the session's state
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopVerdict:
+    """What became of a wish to end a session."""
+
+    #: ended: it is over now; asked: a running run was asked; over: it had ended before; unknown: no such session.
+    outcome: Literal["ended", "asked", "over", "unknown"]
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """A running run as an observer sees it."""
+
+    run: str
+    session: str
+    claim: str
+    beat: str
+    worker: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds that the ledger's transitions keep; see the settings of the same names."""
+
+    max_children: int = 100_000
+    max_depth: int = 50
+    max_tree_sessions: int = 1_000_000
+    resume_max_items: int = 500
+    resume_max_bytes: int = 1_048_576
+    max_lost_workers: int = 20
+    redispatch_ms: int = 10_000
+    redispatch_cap_ms: int = 600_000
+    retry_ms: int = 1_000
+    tree_ttl_ms: int = 7 * 86_400_000

@@ -27,7 +27,7 @@ local function score(priority, seq) return (RANK[priority] or 2) * 1e12 + seq en
 local function publish(stream, totals, envelope)
   if envelope == '' then return end
   redis.call('XADD', stream, '*', 'envelope', envelope)
-  redis.call('HINCRBY', totals, stream, 1)
+  redis.call('HINCRBY', totals, 'published:' .. string.match(stream, ':msg:(.*)$'), 1)
 end
 
 -- Read an item of a session; nil when it is not there.

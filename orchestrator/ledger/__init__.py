@@ -1,0 +1,53 @@
+"""The ledger: sessions, runs, delegations and callbacks in Redis, changed only by atomic transitions."""
+
+from orchestrator.ledger.books import Books
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.model import (
+    CLOSED,
+    Claim,
+    Claimed,
+    Committed,
+    Delegated,
+    Dispatch,
+    Flushed,
+    Item,
+    ItemState,
+    Lease,
+    Limits,
+    Outcome,
+    Outgoing,
+    Renewal,
+    RetryLater,
+    Run,
+    RunState,
+    Session,
+    SessionState,
+    StopVerdict,
+    Submitted,
+)
+
+__all__ = [
+    "CLOSED",
+    "Books",
+    "Claim",
+    "Claimed",
+    "Committed",
+    "Delegated",
+    "Dispatch",
+    "Flushed",
+    "Item",
+    "ItemState",
+    "Lease",
+    "Ledger",
+    "Limits",
+    "Outcome",
+    "Outgoing",
+    "Renewal",
+    "RetryLater",
+    "Run",
+    "RunState",
+    "Session",
+    "SessionState",
+    "StopVerdict",
+    "Submitted",
+]

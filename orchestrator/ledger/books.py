@@ -1,0 +1,106 @@
+"""Reading the ledger: nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import redis
+
+from orchestrator.errors import UnknownSession
+from orchestrator.ids import is_session_id, shard_of
+from orchestrator.ledger import decode
+from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
+from orchestrator.redisdb import keys
+
+
+class Books:
+    """The ledger as a reader sees it."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.redis = client
+
+    def session(self, session_id: str) -> Session:
+        """The session of that id.
+
+        Raises:
+            UnknownSession: there is none, or the text is no session id.
+        """
+        if not is_session_id(session_id):
+            raise UnknownSession(session_id)
+        raw = self.redis.hgetall(keys.session(session_id))
+        if not raw:
+            raise UnknownSession(session_id)
+        return decode.session(decode.mapping(raw))
+
+    def find(self, session_ids: Sequence[str]) -> list[Session]:
+        """The sessions of those ids that exist, in one round trip."""
+        pipe = self.redis.pipeline(transaction=False)
+        for session_id in session_ids:
+            pipe.hgetall(keys.session(session_id))
+        return [decode.session(decode.mapping(raw)) for raw in pipe.execute() if raw]
+
+    def run(self, run_id: str) -> Run | None:
+        """The run of that id, or None."""
+        raw = self.redis.hgetall(keys.run(run_id))
+        return decode.run(decode.mapping(raw)) if raw else None
+
+    def runs(self, session_id: str) -> list[Run]:
+        """The runs of a session, oldest first."""
+        pipe = self.redis.pipeline(transaction=False)
+        for run_id in self.redis.lrange(keys.runs(session_id), 0, -1):
+            pipe.hgetall(keys.run(decode.text(run_id)))
+        return [decode.run(decode.mapping(raw)) for raw in pipe.execute() if raw]
+
+    def items(self, session_id: str) -> list[Item]:
+        """Everything a session is owed or was sent, by sequence number; what is still owed comes last."""
+        found = [
+            decode.item(decode.text(i), record)
+            for i, record in self.redis.hgetall(keys.items(session_id)).items()
+        ]
+        return sorted(found, key=lambda i: (i.seq or 1 << 60, i.at_ms, i.id))
+
+    def item(self, session_id: str, item_id: str) -> Item | None:
+        """One item of a session, or None."""
+        record = self.redis.hget(keys.items(session_id), item_id)
+        return decode.item(item_id, record) if record else None
+
+    def texts(self, session_id: str, names: Sequence[str]) -> dict[str, str]:
+        """The texts of items; also of ``prompt``, ``result`` and ``state``. What is missing is left out."""
+        if not names:
+            return {}
+        values = self.redis.hmget(keys.bodies(session_id), list(names))
+        return {n: decode.text(v) for n, v in zip(names, values, strict=True) if v is not None}
+
+    def result(self, session_id: str) -> tuple[SessionState, str | None]:
+        """The state of a session and its latest answer, or the reason for which it was closed."""
+        session = self.session(session_id)
+        if session.state in CLOSED:
+            return session.state, session.reason
+        return session.state, self.texts(session_id, ["result"]).get("result")
+
+    def tree(self, root: str) -> list[Session]:
+        """Every session of a tree, in the order in which they were launched."""
+        ids = [decode.text(i) for i in self.redis.zrange(keys.tree(root), 0, -1)]
+        found: list[Session] = []
+        for start in range(0, len(ids), 500):
+            found.extend(self.find(ids[start : start + 500]))
+        return found
+
+    def roots(self, shard: int, *, limit: int = 100) -> list[Session]:
+        """The latest roots of a shard, newest first."""
+        newest = self.redis.zrevrange(keys.roots(shard), 0, limit - 1)
+        return self.find([decode.text(i) for i in newest])
+
+    def all_roots(self, shard: int) -> Iterator[str]:
+        """The ids of every root of a shard."""
+        for member, _ in self.redis.zscan_iter(keys.roots(shard), count=500):
+            yield decode.text(member)
+
+    def queue_length(self, session_id: str) -> int:
+        """How many items wait for the session's next run."""
+        return int(self.redis.zcard(keys.queue(session_id)))
+
+    @staticmethod
+    def shard(session_id: str) -> int:
+        """The shard a session lives in."""
+        return shard_of(session_id)

@@ -1,0 +1,116 @@
+"""Transitions that end sessions from outside their runs: refused, stopped, lease lost, deleted, abandoned."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from orchestrator.errors import UnknownSession
+from orchestrator.ids import shard_of
+from orchestrator.ledger import decode, layout
+from orchestrator.ledger.mailbox import Mailbox
+from orchestrator.ledger.model import Lease, Outgoing, StopVerdict
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import Arg
+
+
+class Endings(Mailbox):
+    """What ends a session without its agent's answer."""
+
+    def refuse_args(
+        self,
+        *,
+        session_id: str,
+        parent: str,
+        reason: str,
+        message_id: str = "",
+        stream: str = "",
+        group: str = "",
+        entry: str = "",
+        mark_ms: int = 0,
+        envelope: Outgoing | None = None,
+    ) -> tuple[list[str], list[Arg]]:
+        """KEYS and ARGV of ``refuse``: a pending session fails; with an entry, it is acknowledged with it."""
+        own = keys.session(session_id)
+        return (
+            [
+                *layout.ending(session_id, parent=parent, run="", envelope=envelope),
+                keys.seen(shard_of(session_id), message_id) if message_id else own,
+                stream or own,
+            ],
+            [self._now, reason, entry, group, mark_ms, layout.payload(envelope)],
+        )
+
+    def refuse(self, session_id: str, reason: str, *, envelope: Outgoing | None = None) -> bool:
+        """Fail a session that never started; False when it did, or is over already."""
+        parent = decode.text(self.redis.hget(keys.session(session_id), "parent"))
+        call = self.refuse_args(session_id=session_id, parent=parent, reason=reason, envelope=envelope)
+        return bool(self.scripts.run("refuse", *call)[0] == b"refused")
+
+    def stop(
+        self,
+        session_id: str,
+        reason: str,
+        *,
+        state: Literal["stopped", "failed", "deleted"] = "stopped",
+        force: bool = False,
+        envelope: Outgoing | None = None,
+    ) -> StopVerdict:
+        """End a session: at once when nothing of it runs, else by asking; ``force`` does not ask."""
+        facts = self.redis.hmget(keys.session(session_id), "parent", "run")
+        parent, run = decode.text(facts[0]), decode.text(facts[1])
+        while True:
+            reply = self.scripts.run(
+                "stop",
+                layout.ending(session_id, parent=parent, run=run, envelope=envelope),
+                [self._now, reason, state, "1" if force else "0", layout.payload(envelope)],
+            )
+            if reply[0] != b"run":
+                detail = decode.text(reply[1]) if len(reply) > 1 else ""
+                return StopVerdict(
+                    outcome=cast("Literal['ended', 'asked', 'over', 'unknown']", decode.text(reply[0])),
+                    detail=detail,
+                )
+            run = decode.text(reply[1])
+
+    def release(self, lease: Lease, *, envelope: Outgoing | None = None) -> str:
+        """Take a run from a holder that was seen not to move: queued again, or ended.
+
+        Returns ``queued``, ``ended``, ``moved`` (the holder lives after all) or ``envelope`` (it would
+        end the session: call again with the error envelope).
+        """
+        parent = decode.text(self.redis.hget(keys.session(lease.session), "parent"))
+        reply = self.scripts.run(
+            "release",
+            layout.ending(lease.session, parent=parent, run=lease.run, envelope=envelope),
+            [self._now, lease.claim, lease.beat, self.limits.max_lost_workers, layout.payload(envelope)],
+        )
+        return decode.text(reply[0])
+
+    def abandon(self, parent: str, callback: str, reason: str) -> bool:
+        """A closed parent lets go of a callback that is still owed; False when it is not owed."""
+        reply = self.scripts.run("abandon", [keys.session(parent), keys.items(parent)], [callback, reason])
+        return bool(reply[0] == b"dead")
+
+    def closed(self, session_id: str) -> bool:
+        """A closed session's children are all dealt with; False while callbacks are still owed."""
+        reply = self.scripts.run(
+            "closed",
+            [
+                keys.session(session_id),
+                keys.items(session_id),
+                keys.bodies(session_id),
+                keys.queue(session_id),
+                keys.closing(shard_of(session_id)),
+            ],
+            [session_id],
+        )
+        return bool(reply[0] != b"open")
+
+    def require(self, session_id: str) -> None:
+        """Make sure that a session exists.
+
+        Raises:
+            UnknownSession: it does not.
+        """
+        if not self.redis.exists(keys.session(session_id)):
+            raise UnknownSession(session_id)

@@ -1,0 +1,61 @@
+"""Which keys a transition is handed, in the order that its script declares."""
+
+from __future__ import annotations
+
+from orchestrator.ids import shard_of
+from orchestrator.ledger.model import Outgoing
+from orchestrator.redisdb import keys
+
+
+def stream(session: str, envelope: Outgoing | None) -> str:
+    """The stream of an envelope; without one, some key of the same shard that is never touched."""
+    if envelope is None:
+        return keys.messages(shard_of(session), "error", "critical")
+    return keys.messages(shard_of(session), envelope.type, envelope.priority)
+
+
+def payload(envelope: Outgoing | None) -> bytes | str:
+    """The envelope's bytes, or nothing."""
+    return envelope.data if envelope is not None else ""
+
+
+def ending(session: str, *, parent: str, run: str, envelope: Outgoing | None = None) -> list[str]:
+    """The keys of every transition that may end a session: the layout of ``lib/over.lua``."""
+    shard = shard_of(session)
+    above = parent or session
+    return [
+        keys.session(session),
+        keys.items(session),
+        keys.bodies(session),
+        keys.queue(session),
+        keys.run(run) if run else keys.session(session),
+        keys.session(above),
+        keys.items(above),
+        keys.bodies(above),
+        keys.queue(above),
+        keys.running(shard),
+        keys.dispatch(shard),
+        keys.waiting(shard),
+        keys.closing(shard),
+        keys.timers(shard),
+        keys.results(shard),
+        keys.stops(shard),
+        keys.totals(shard),
+        stream(session, envelope),
+    ]
+
+
+def mailbox(session: str, *, speaker: str, envelope: Outgoing | None) -> list[str]:
+    """The keys of what puts something into a session's queue: the layout of ``lib/place.lua``."""
+    shard = shard_of(session)
+    return [
+        keys.session(session),
+        keys.items(session),
+        keys.bodies(session),
+        keys.queue(session),
+        keys.waiting(shard),
+        keys.stops(shard),
+        keys.totals(shard),
+        stream(session, envelope),
+        keys.session(speaker),
+    ]

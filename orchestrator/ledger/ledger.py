@@ -1,0 +1,30 @@
+"""The ledger as everyone uses it: readings and transitions in one object."""
+
+from __future__ import annotations
+
+import redis
+
+from orchestrator.ledger.model import Limits
+from orchestrator.ledger.sweeping import Sweeping
+from orchestrator.redisdb.scripts import Scripts
+
+
+class Ledger(Sweeping):
+    """Sessions, runs, delegations and callbacks on one Redis. Safe to share between threads.
+
+    The layers, each a module of its own: :class:`Books` reads, :class:`Runs` launches, claims and commits,
+    :class:`Mailbox` queues and flushes, :class:`Endings` ends from outside, :class:`Sweeping` repairs.
+    ``now_ms`` fixes the time for tests; by default every transition takes the server's.
+    """
+
+    def __init__(
+        self, client: redis.Redis, *, limits: Limits | None = None, now_ms: int | None = None
+    ) -> None:
+        super().__init__(client)
+        self.scripts = Scripts(client)
+        self.limits = limits or Limits()
+        self._now = "" if now_ms is None else str(now_ms)
+
+    def set_time(self, now_ms: int) -> None:
+        """Fix the time of the following transitions, for tests that step it."""
+        self._now = str(now_ms)

@@ -1,0 +1,182 @@
+"""Transitions of a session's queue: prompts, questions, replies, messages, and their delivery."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.errors import ClaimLost, UnknownSession, WrongState
+from orchestrator.ids import run_id, shard_of
+from orchestrator.ledger import decode, layout
+from orchestrator.ledger.model import Claim, Dispatch, Flushed, Item, Outgoing
+from orchestrator.ledger.runs import Runs
+from orchestrator.redisdb import keys
+
+
+class Mailbox(Runs):
+    """What puts things into a session's queue, and what takes them out."""
+
+    def put(
+        self,
+        session_id: str,
+        text: str,
+        *,
+        item_id: str,
+        kind: str = "prompt",
+        priority: str = "normal",
+        speaker: str = "",
+        opens: bool = False,
+        answers: str = "",
+        envelope: Outgoing | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Put something into a session's queue from outside any run; False when it is there already.
+
+        Raises:
+            UnknownSession: there is no such session.
+            WrongState: the session is closed and will not run again, or the question has its reply.
+        """
+        record = {"kind": kind, "priority": priority, "child": speaker, **(extra or {})}
+        reply = self.scripts.run(
+            "put",
+            layout.mailbox(session_id, speaker=speaker or session_id, envelope=envelope),
+            [
+                self._now,
+                item_id,
+                json.dumps(record),
+                text,
+                layout.payload(envelope),
+                "1" if opens else "0",
+                answers,
+            ],
+        )
+        return self._placed(session_id, reply) == "queued"
+
+    def say(
+        self,
+        claim: Claim,
+        session_id: str,
+        text: str,
+        *,
+        effect: str,
+        item_id: str,
+        kind: str,
+        priority: str,
+        envelope: Outgoing | None = None,
+        opens: bool = False,
+        answers: str = "",
+        extra: Mapping[str, Any] | None = None,
+    ) -> str:
+        """An agent's word to another session: a question to its parent, a reply to a child, a message.
+
+        Returns the item's id; the same effect key gives the same item.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+            UnknownSession: there is no such session.
+            WrongState: the session is closed, or the question has its reply.
+        """
+        record = {"kind": kind, "priority": priority, "child": claim.session, **(extra or {})}
+        reply = self.scripts.run(
+            "say",
+            [
+                *layout.mailbox(session_id, speaker=claim.session, envelope=envelope),
+                keys.run(claim.run),
+                keys.effects(claim.run),
+            ],
+            [
+                self._now,
+                item_id,
+                json.dumps(record),
+                text,
+                layout.payload(envelope),
+                "1" if opens else "0",
+                answers,
+                claim.claim,
+                effect,
+            ],
+        )
+        if reply[0] == b"lost":
+            raise ClaimLost(claim.run)
+        self._placed(session_id, reply)
+        return decode.text(reply[1])
+
+    @staticmethod
+    def _placed(session_id: str, reply: list[bytes]) -> str:
+        match reply[0]:
+            case b"unknown":
+                raise UnknownSession(session_id)
+            case b"closed":
+                raise WrongState(f"session {session_id}", decode.text(reply[1]), "it will not run again")
+            case b"answered":
+                raise WrongState(f"the question to {session_id}", "answered", "it has its reply already")
+        return decode.text(reply[0])
+
+    def take(self, claim: Claim, item_id: str) -> tuple[Item, str] | None:
+        """Take one queued item into the current run: how a blocking call gets its answer; None: not there yet.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+        """
+        session = claim.session
+        reply = self.scripts.run(
+            "take",
+            [
+                keys.items(session),
+                keys.queue(session),
+                keys.run(claim.run),
+                keys.bodies(session),
+                keys.session(session),
+                keys.waiting(shard_of(session)),
+            ],
+            [claim.claim, item_id],
+        )
+        if reply[0] == b"lost":
+            raise ClaimLost(claim.run)
+        if reply[0] != b"taken":
+            return None
+        return decode.item(item_id, reply[1]), decode.text(reply[2])
+
+    def flush(self, session_id: str) -> Flushed:
+        """Let one new run claim what is queued, if the session is not busy and its waiting policy is met."""
+        shard = shard_of(session_id)
+        number = int(self.redis.hget(keys.session(session_id), "runs") or 0) + 1
+        while True:
+            run = run_id(session_id, number)
+            reply = self.scripts.run(
+                "flush",
+                [
+                    keys.session(session_id),
+                    keys.items(session_id),
+                    keys.queue(session_id),
+                    keys.runs(session_id),
+                    keys.run(run),
+                    keys.dispatch(shard),
+                    keys.waiting(shard),
+                    keys.timers(shard),
+                ],
+                [
+                    self._now,
+                    run,
+                    number,
+                    self.limits.resume_max_items,
+                    self.limits.resume_max_bytes,
+                    self.limits.redispatch_ms,
+                ],
+            )
+            match reply[0]:
+                case b"number":
+                    number = int(reply[1]) + 1
+                case b"run":
+                    agent, cause = decode.text(reply[2]), decode.text(reply[3])
+                    dispatch = Dispatch(run=run, session=session_id, agent=agent, cause=cause)
+                    return Flushed(outcome="run", dispatch=dispatch, more=reply[4] == b"1")
+                case b"busy":
+                    return Flushed(outcome="busy", detail=decode.text(reply[1]))
+                case b"waits":
+                    return Flushed(outcome="waits", detail=decode.text(reply[1]))
+                case b"closed":
+                    return Flushed(outcome="closed", detail=decode.text(reply[1]))
+                case _:
+                    return Flushed(outcome="empty")

@@ -1,0 +1,329 @@
+"""Transitions of runs: submit, delegate, claim, renew, commit, and an agent's other effects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from orchestrator.errors import ClaimLost, LimitExceeded
+from orchestrator.ids import callback_id, shard_of
+from orchestrator.ledger import decode, layout
+from orchestrator.ledger.books import Books
+from orchestrator.ledger.model import (
+    Claim,
+    Claimed,
+    Committed,
+    Delegated,
+    Dispatch,
+    Limits,
+    Outcome,
+    Outgoing,
+    Renewal,
+    RetryLater,
+    SessionState,
+    Submitted,
+)
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import Arg, Scripts
+
+
+def _flat(facts: Mapping[str, Arg]) -> list[Arg]:
+    return [part for pair in facts.items() for part in pair]
+
+
+class Runs(Books):
+    """What clients, the router and workers do to sessions and their runs."""
+
+    scripts: Scripts
+    limits: Limits
+    _now: str  #: '' for the server's clock; tests set milliseconds
+
+    def submit(
+        self,
+        session_id: str,
+        *,
+        agent: str,
+        prompt: str,
+        envelope: Outgoing,
+        correlation: str,
+        title: str = "",
+        task: str = "",
+    ) -> Submitted:
+        """Make a root session and publish its task-delegation.
+
+        The same id, submitted again, changes nothing and tells what is there. ``task`` is the id of
+        the Celery result that the root owes.
+        """
+        facts: dict[str, Arg] = {
+            "agent": agent,
+            "title": title,
+            "task": task,
+            "priority": envelope.priority,
+            "correlation": correlation,
+            "message": envelope.message_id,
+            "chain": json.dumps([envelope.message_id]),
+        }
+        shard = shard_of(session_id)
+        reply = self.scripts.run(
+            "submit",
+            [
+                keys.session(session_id),
+                keys.bodies(session_id),
+                keys.tree(session_id),
+                keys.roots(shard),
+                keys.totals(shard),
+                layout.stream(session_id, envelope),
+            ],
+            [self._now, session_id, prompt, envelope.data, *_flat(facts)],
+        )
+        created = reply[0] == b"created"
+        return Submitted(
+            session=session_id,
+            created=created,
+            state=SessionState(reply[1].decode()),
+            agent=agent if created else decode.text(reply[2]),
+        )
+
+    def delegate(
+        self,
+        claim: Claim,
+        *,
+        effect: str,
+        child_id: str,
+        agent: str,
+        description: str,
+        envelope: Outgoing,
+        correlation: str,
+        chain: Sequence[str],
+        title: str = "",
+        callback: bool = True,
+        group: str = "",
+        on_failure: str = "deliver",
+        facts: Mapping[str, Arg] | None = None,
+    ) -> Delegated:
+        """Launch a child of a running session. ``chain`` is the parent's, nearest message first.
+
+        The same effect key gives the same child, however often the run is tried.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+            LimitExceeded: the parent or its tree is as large as it may be.
+        """
+        about: dict[str, Arg] = {
+            "agent": agent,
+            "correlation": correlation,
+            "message": envelope.message_id,
+            "chain": json.dumps([envelope.message_id, *chain]),
+            **(facts or {}),
+        }
+        parent, shard = claim.session, shard_of(claim.session)
+        reply = self.scripts.run(
+            "delegate",
+            [
+                keys.session(parent),
+                keys.items(parent),
+                keys.run(claim.run),
+                keys.effects(claim.run),
+                keys.session(child_id),
+                keys.bodies(child_id),
+                keys.tree(claim.root),
+                keys.totals(shard),
+                layout.stream(parent, envelope),
+            ],
+            [
+                self._now,
+                claim.claim,
+                effect,
+                child_id,
+                callback_id(child_id),
+                "1" if callback else "0",
+                group,
+                on_failure,
+                envelope.priority,
+                title,
+                description,
+                envelope.data,
+                self.limits.max_children,
+                self.limits.max_depth,
+                self.limits.max_tree_sessions,
+                *_flat(about),
+            ],
+        )
+        match reply[0]:
+            case b"lost":
+                raise ClaimLost(claim.run)
+            case b"limit":
+                raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"session {parent}")
+        return Delegated(child=decode.text(reply[1]), created=reply[0] == b"created")
+
+    def claim(self, run_id: str, claim_id: str, *, session_id: str, worker: str) -> Claimed | None:
+        """Take a queued run under a random claim id; None when another has it or it is over."""
+        shard = shard_of(run_id)
+        reply = self.scripts.run(
+            "claim",
+            [keys.session(session_id), keys.run(run_id), keys.running(shard), keys.dispatch(shard)],
+            [self._now, run_id, claim_id, worker],
+        )
+        if reply[0] != b"held":
+            return None
+        session = decode.session(decode.pairs(reply[1]))
+        run = decode.run(decode.pairs(reply[2]))
+        # What a held run carries does not change under its holder, so reading it needs no atomicity.
+        texts = self.texts(session_id, ["prompt", "state", *run.items])
+        pipe = self.redis.pipeline(transaction=False)
+        for item_id in run.items:
+            pipe.hget(keys.items(session_id), item_id)
+        records = pipe.execute() if run.items else []
+        return Claimed(
+            claim=Claim(
+                run=run_id, claim=claim_id, session=session_id, parent=session.parent, root=session.root
+            ),
+            session=session,
+            run=run,
+            prompt=texts.pop("prompt", ""),
+            state=json.loads(texts.pop("state", "null")),
+            items=tuple(decode.item(i, r) for i, r in zip(run.items, records, strict=True) if r),
+            texts=texts,
+        )
+
+    def renew(self, claim: Claim) -> Renewal:
+        """The heartbeat of a holder: moves the renewal counter that the reaper watches."""
+        reply = self.scripts.run("renew", [keys.run(claim.run)], [claim.claim])
+        held = reply[0] == b"held"
+        return Renewal(held=held, stop=decode.text(reply[1]) if held else "")
+
+    def commit(
+        self,
+        claim: Claim,
+        outcome: Outcome,
+        *,
+        make_envelope: Callable[[], Outgoing],
+        expect_over: bool = False,
+        attempts: int = 1,
+    ) -> Committed | RetryLater:
+        """End a run with what its agent returned or how it failed.
+
+        The envelope that reports the end of the session is made only when the session is over, or
+        at once when the caller expects that. ``attempts`` is how often the agent may fail in all.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more; nothing was changed.
+        """
+        envelope = make_envelope() if expect_over or outcome.status != "completed" else None
+        state = "" if outcome.state is None else json.dumps(outcome.state)
+        waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
+        while True:
+            reply = self.scripts.run(
+                "commit",
+                [
+                    *layout.ending(claim.session, parent=claim.parent, run=claim.run, envelope=envelope),
+                    keys.effects(claim.run),
+                ],
+                [
+                    self._now,
+                    claim.claim,
+                    outcome.status,
+                    outcome.text,
+                    state,
+                    waiting,
+                    layout.payload(envelope),
+                    attempts,
+                    self.limits.retry_ms,
+                ],
+            )
+            match reply[0]:
+                case b"envelope":
+                    envelope = make_envelope()
+                case b"lost":
+                    raise ClaimLost(claim.run)
+                case b"retry":
+                    return RetryLater(failures=int(reply[1]))
+                case _:
+                    return Committed(
+                        session_state=SessionState(decode.text(reply[1])),
+                        over=reply[2] == b"1",
+                        first=reply[3] == b"1",
+                        result_owed=reply[4] == b"1",
+                    )
+
+    def effect(
+        self,
+        claim: Claim,
+        *,
+        effect: str,
+        envelope: Outgoing | None = None,
+        value: str = "",
+        facts: Mapping[str, Arg] | None = None,
+    ) -> str:
+        """Record an effect that changes only its own session, and publish its envelope once.
+
+        Returns ``value``, or what an earlier try of the run recorded under the same key.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+        """
+        shard = shard_of(claim.session)
+        reply = self.scripts.run(
+            "effect",
+            [
+                keys.session(claim.session),
+                keys.run(claim.run),
+                keys.effects(claim.run),
+                keys.totals(shard),
+                layout.stream(claim.session, envelope),
+            ],
+            [self._now, claim.claim, effect, layout.payload(envelope), value, *_flat(facts or {})],
+        )
+        if reply[0] == b"lost":
+            raise ClaimLost(claim.run)
+        return decode.text(reply[1]) if reply[0] == b"exists" else value
+
+    def status(
+        self, claim: Claim, *, effect: str, progress: int | None, activity: str, envelope: Outgoing | None
+    ) -> None:
+        """Record how far a session is: ``progress`` in percent, and what it is doing.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+        """
+        facts: dict[str, Arg] = {"activity": activity}
+        if progress is not None:
+            facts["progress"] = progress
+        self.effect(claim, effect=effect, envelope=envelope, facts=facts)
+
+    def start_args(
+        self,
+        *,
+        session_id: str,
+        run_id: str,
+        message_id: str,
+        stream: str,
+        group: str,
+        entry: str,
+        mark_ms: int,
+    ) -> tuple[list[str], list[Arg]]:
+        """KEYS and ARGV of ``start``, for the router's batches; `started` reads the answer."""
+        shard = shard_of(session_id)
+        return (
+            [
+                keys.session(session_id),
+                keys.runs(session_id),
+                keys.run(run_id),
+                keys.dispatch(shard),
+                keys.seen(shard, message_id),
+                stream,
+            ],
+            [self._now, run_id, message_id, group, entry, mark_ms, self.limits.redispatch_ms],
+        )
+
+    @staticmethod
+    def started(session_id: str, reply: Sequence[bytes]) -> Dispatch | None:
+        """The run to dispatch after ``start``, or None when there is nothing to send."""
+        if reply[0] != b"started":
+            return None
+        return Dispatch(
+            run=decode.text(reply[1]),
+            session=session_id,
+            agent=decode.text(reply[2]),
+            cause=decode.text(reply[3]),
+        )

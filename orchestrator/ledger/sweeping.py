@@ -1,0 +1,109 @@
+"""What the reaper and the callback service look for: leases, lost dispatches, timers, owed results, old trees."""
+
+from __future__ import annotations
+
+from orchestrator.ids import shard_of
+from orchestrator.ledger import decode
+from orchestrator.ledger.endings import Endings
+from orchestrator.ledger.model import Dispatch, Lease
+from orchestrator.redisdb import keys
+
+
+class Sweeping(Endings):
+    """Reads and transitions of the reconciliation sweep. Every one is idempotent and safe in several processes."""
+
+    def leases(self, shard: int) -> list[Lease]:
+        """Every run that is held, with its renewal counter as it stands."""
+        ids = [decode.text(i) for i in self.redis.zrange(keys.running(shard), 0, -1)]
+        pipe = self.redis.pipeline(transaction=False)
+        for run in ids:
+            pipe.hmget(keys.run(run), "session", "claim", "beat", "worker", "state")
+        found = []
+        for run, row in zip(ids, pipe.execute() if ids else [], strict=True):
+            session, claim, beat, worker, state = (decode.text(v) for v in row)
+            if state == "running":
+                found.append(Lease(run=run, session=session, claim=claim, beat=beat, worker=worker))
+        return found
+
+    def undispatched(self, shard: int, *, limit: int = 500) -> list[str]:
+        """Queued runs that are due to be dispatched again."""
+        due = self.scripts.run("due", [keys.dispatch(shard)], [self._now, limit])
+        return [decode.text(i) for i in due]
+
+    def redispatch(self, run_id: str, *, broker_holds: bool = False) -> Dispatch | None:
+        """Count one more dispatch of a queued run; None when it is not queued any more or had better wait."""
+        reply = self.scripts.run(
+            "redispatch",
+            [keys.run(run_id), keys.dispatch(shard_of(run_id))],
+            [
+                self._now,
+                run_id,
+                self.limits.redispatch_ms,
+                self.limits.redispatch_cap_ms,
+                "1" if broker_holds else "0",
+            ],
+        )
+        if reply[0] != b"send":
+            return None
+        session = decode.text(reply[1])
+        agent = decode.text(self.redis.hget(keys.session(session), "agent"))
+        return Dispatch(run=run_id, session=session, agent=agent, cause=decode.text(reply[2]))
+
+    def waiting(self, shard: int) -> list[str]:
+        """Sessions with something in their queue."""
+        return [decode.text(i) for i in self.redis.zrange(keys.waiting(shard), 0, -1)]
+
+    def closing(self, shard: int) -> list[str]:
+        """Closed sessions whose children are not all dealt with."""
+        return [decode.text(i) for i in self.redis.zrange(keys.closing(shard), 0, -1)]
+
+    def owed_results(self, shard: int) -> list[str]:
+        """Roots whose Celery result is owed."""
+        return [decode.text(i) for i in self.redis.zrange(keys.results(shard), 0, -1)]
+
+    def settle(self, root: str) -> None:
+        """The root's result has been stored where its caller waits for it."""
+        shard = shard_of(root)
+        self.scripts.run(
+            "settle",
+            [keys.session(root), keys.results(shard), keys.timers(shard)],
+            [self._now, root, self.limits.tree_ttl_ms],
+        )
+
+    def due_timers(self, shard: int, *, limit: int = 500) -> list[tuple[str, str]]:
+        """Timers that are due, as (kind, id)."""
+        due = self.scripts.run("due", [keys.timers(shard)], [self._now, limit])
+        return [(kind, rest) for kind, _, rest in (decode.text(t).partition("|") for t in due)]
+
+    def drop_timer(self, shard: int, kind: str, identifier: str) -> None:
+        """A timer was acted upon."""
+        self.redis.zrem(keys.timers(shard), f"{kind}|{identifier}")
+
+    def postpone_timer(self, shard: int, kind: str, identifier: str, due_ms: int) -> None:
+        """A timer is not to be acted upon before ``due_ms``."""
+        self.redis.zadd(keys.timers(shard), {f"{kind}|{identifier}": due_ms}, xx=True)
+
+    def prune(self, session_id: str, root: str) -> int:
+        """Remove one session of an expired tree; how many sessions the tree has left. The root goes last."""
+        shard = shard_of(session_id)
+        of_runs = []
+        for run in self.redis.lrange(keys.runs(session_id), 0, -1):
+            of_runs += [keys.run(decode.text(run)), keys.effects(decode.text(run))]
+        reply = self.scripts.run(
+            "prune",
+            [
+                keys.session(session_id),
+                keys.items(session_id),
+                keys.bodies(session_id),
+                keys.queue(session_id),
+                keys.runs(session_id),
+                keys.tree(root),
+                keys.roots(shard),
+                keys.timers(shard),
+                keys.closing(shard),
+                keys.waiting(shard),
+                *of_runs,
+            ],
+            [session_id, root],
+        )
+        return int(reply[1])
