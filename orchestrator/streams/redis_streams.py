@@ -15,8 +15,6 @@ from orchestrator.redisdb.scripts import Scripts
 from orchestrator.streams.port import ENVELOPE_FIELD, Backlog, Entry, Portion, StreamId
 
 _FIELD = ENVELOPE_FIELD.encode()
-#: The counter of a stream's dropped entries in the totals of its shard is named so, before the stream's key.
-TRIMMED = "trimmed:"
 
 
 def stream_key(stream: StreamId) -> str:
@@ -184,7 +182,7 @@ class RedisStreams:
         for stream in streams:
             key = self._key(stream)
             pipeline.execute_command("XLEN", key)
-            pipeline.execute_command("HGET", keys.totals(stream.shard), TRIMMED + key)
+            pipeline.execute_command("HGET", keys.totals(stream.shard), f"trimmed:{stream.type}:{stream.priority}")
             pipeline.xpending(key, group)
             pipeline.xpending_range(key, group, "-", "+", 1)
         answers = pipeline.execute(raise_on_error=False)

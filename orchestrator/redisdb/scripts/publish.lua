@@ -18,5 +18,5 @@ if limit > 0 then
   end
 end
 local id = redis.call('XADD', KEYS[1], '*', unpack(ARGV, 2))
-redis.call('HINCRBY', KEYS[2], KEYS[1], 1)
+redis.call('HINCRBY', KEYS[2], 'published:' .. string.match(KEYS[1], ':msg:(.*)$'), 1)
 return id

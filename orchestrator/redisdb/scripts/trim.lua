@@ -66,6 +66,6 @@ if lowest == nil then
 end
 local dropped = redis.call('XTRIM', KEYS[1], 'MINID', lowest)
 if dropped > 0 then
-  redis.call('HINCRBY', KEYS[2], 'trimmed:' .. KEYS[1], dropped)
+  redis.call('HINCRBY', KEYS[2], 'trimmed:' .. string.match(KEYS[1], ':msg:(.*)$'), dropped)
 end
 return dropped

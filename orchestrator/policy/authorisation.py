@@ -1,0 +1,61 @@
+"""Who may send what to whom: ranks, the routing table's roles, and the agents' own lists."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from orchestrator.policy.routing import RoutingTable
+
+#: Higher stands above lower.
+RANK = {"orchestrator": 3, "coordinator": 2, "specialist": 1}
+#: Types that give somebody work: here the ranks decide, not the row's sender.
+WORK = frozenset({"task-delegation"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Party:
+    """One end of a message, as the registry knows it."""
+
+    name: str
+    role: str
+    #: Agents it may send to; None: no list.
+    may_send_to: Collection[str] | None = None
+    #: Agents it takes messages from; None: no list.
+    accepts_from: Collection[str] | None = None
+
+
+def refusal(message_type: str, sender: Party, recipient: Party, table: RoutingTable) -> str | None:
+    """Why the sender may not send this type to the recipient, or None: it may.
+
+    An agent that has no list may send what its row and the ranks allow. The system's own agents
+    (role orchestrator) stand above all others; reports and replies go back to whoever gave the work.
+    """
+    if sender.may_send_to is not None and recipient.name not in sender.may_send_to:
+        return (
+            f"{sender.name!r} may send only to {_list(sender.may_send_to)}; "
+            f"add {recipient.name!r} to its may_send_to to allow it"
+        )
+    if recipient.accepts_from is not None and sender.name not in recipient.accepts_from:
+        return (
+            f"{recipient.name!r} takes messages only from {_list(recipient.accepts_from)}; "
+            f"add {sender.name!r} to its accepts_from to allow it"
+        )
+    row = table[message_type]
+    if message_type in WORK:
+        if RANK[sender.role] < RANK[recipient.role]:
+            return (
+                f"{sender.name!r} ({sender.role}) may not delegate to {recipient.name!r} ({recipient.role}): "
+                "work goes to an agent of equal or lower rank; send an escalation instead"
+            )
+    elif row.sender != "any" and RANK[sender.role] < RANK[row.sender]:
+        return f"a {message_type} is sent by a {row.sender} or higher, and {sender.name!r} is a {sender.role}"
+    if row.recipient == "code-reviewer" and recipient.name not in {table.code_reviewer, table.operator}:
+        return f"a {message_type} goes to {table.code_reviewer!r}, not to {recipient.name!r}"
+    if row.recipient == "tech-lead" and recipient.name not in {table.tech_lead, table.operator}:
+        return f"an {message_type} goes to {table.tech_lead!r}, not to {recipient.name!r}"
+    return None
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)) or "nobody"

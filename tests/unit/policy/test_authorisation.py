@@ -1,0 +1,53 @@
+"""Who may send what to whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.policy.authorisation import Party, refusal
+from orchestrator.policy.routing import RoutingTable
+
+OPERATOR = Party(name="operator", role="orchestrator")
+LEAD = Party(name="lead", role="coordinator")
+OTHER = Party(name="other", role="coordinator")
+REVIEWER = Party(name="reviewer", role="specialist")
+TESTER = Party(name="tester", role="specialist")
+CODE_REVIEWER = Party(name="code-reviewer", role="specialist")
+TECH_LEAD = Party(name="tech-lead", role="coordinator")
+PICKY = Party(name="picky", role="specialist", accepts_from=("lead",))
+BOUND = Party(name="bound", role="coordinator", may_send_to=("reviewer",))
+
+
+@pytest.mark.parametrize(
+    ("message_type", "sender", "recipient", "reason"),
+    [
+        ("task-delegation", OPERATOR, LEAD, None),
+        ("task-delegation", LEAD, REVIEWER, None),
+        ("task-delegation", LEAD, OTHER, None),  # equal rank
+        ("task-delegation", REVIEWER, TESTER, None),  # equal rank; layer 3 warns
+        ("task-delegation", REVIEWER, LEAD, "equal or lower rank"),
+        ("task-delegation", LEAD, OPERATOR, "equal or lower rank"),
+        ("status-update", REVIEWER, LEAD, None),
+        ("task-completion", LEAD, OPERATOR, None),  # a coordinator reports too
+        ("reply", REVIEWER, LEAD, None),
+        ("error", REVIEWER, LEAD, None),
+        ("query", REVIEWER, LEAD, None),
+        ("escalation", LEAD, TECH_LEAD, None),
+        ("escalation", LEAD, OPERATOR, None),  # the end of the path
+        ("escalation", LEAD, OTHER, "goes to 'tech-lead'"),
+        ("escalation", REVIEWER, TECH_LEAD, "sent by a coordinator or higher"),
+        ("review-request", REVIEWER, CODE_REVIEWER, None),
+        ("review-request", REVIEWER, TESTER, "goes to 'code-reviewer'"),
+        ("message", REVIEWER, TESTER, None),
+        ("task-delegation", LEAD, PICKY, None),
+        ("task-delegation", OTHER, PICKY, "only from lead"),
+        ("task-delegation", BOUND, REVIEWER, None),
+        ("task-delegation", BOUND, TESTER, "only to reviewer"),
+    ],
+)
+def test_table_ranks_and_lists_decide(
+    message_type: str, sender: Party, recipient: Party, reason: str | None
+) -> None:
+    """A refusal says which rule, about whom, and what would allow it."""
+    found = refusal(message_type, sender, recipient, RoutingTable())
+    assert found is None if reason is None else reason in str(found)

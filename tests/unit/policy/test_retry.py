@@ -1,0 +1,54 @@
+"""When a message is tried again, and why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.policy.retry import CAP_MS, RetryDecision, RetryEnd, backoff_ms, decide
+from orchestrator.policy.routing import Backoff
+
+
+@pytest.mark.parametrize(
+    ("attempt", "strategy", "jitter", "expected"),
+    [
+        (1, "exponential", 1.0, 1000),  # the base
+        (2, "exponential", 1.0, 2000),  # twice the base
+        (4, "exponential", 0.5, 4000),  # full jitter: anything from nothing to the whole wait
+        (4, "exponential", 0.0, 0),
+        (100, "exponential", 1.0, CAP_MS),  # no overflow, no wait above the cap
+        (1, "linear", 0.3, 1000),  # linear has no jitter
+        (5, "linear", 0.3, 5000),
+        (100_000, "linear", 0.3, CAP_MS),
+    ],
+)
+def test_waits_grow_as_the_strategy_says(
+    attempt: int, strategy: Backoff, jitter: float, expected: int
+) -> None:
+    """Milliseconds before the next attempt."""
+    assert backoff_ms(attempt, strategy, jitter=jitter) == expected
+
+
+@pytest.mark.parametrize(
+    ("attempt", "retryable", "expires_ms", "expected"),
+    [
+        (1, True, None, RetryDecision(at_ms=11_000, end=None)),
+        (2, True, 12_001, RetryDecision(at_ms=12_000, end=None)),
+        (2, True, 12_000, RetryDecision(at_ms=None, end=RetryEnd.EXPIRATION)),
+        (3, True, None, RetryDecision(at_ms=None, end=RetryEnd.ATTEMPTS)),
+        (1, False, None, RetryDecision(at_ms=None, end=RetryEnd.PERMANENT)),
+    ],
+)
+def test_the_decision_says_when_or_why_not(
+    attempt: int, retryable: bool, expires_ms: int | None, expected: RetryDecision
+) -> None:
+    """Three attempts in all, the first included; never past the expiration."""
+    decision = decide(
+        attempt=attempt,
+        max_attempts=3,
+        strategy="exponential",
+        retryable=retryable,
+        now_ms=10_000,
+        expires_ms=expires_ms,
+        jitter=1.0,
+    )
+    assert decision == expected
