@@ -217,6 +217,8 @@ class ValkeyProcess:
                 "with valkey-check-aof --fix, or start on another folder with --data DIR",
                 False,
             )
+        if code is not None and code < 0:
+            return ServerDied(f"the embedded server was killed by signal {-code}", True)
         return ServerDied(f"the embedded server ended with exit code {code}: {_last_warning(lines)}", True)
 
     def __enter__(self) -> Self:
