@@ -116,5 +116,5 @@ def item(item_id: str, record: str | bytes) -> Item:
         id=item_id,
         callback=owes,
         extra=extra,
-        **{"status": "", "run": "", "reason": "", "child": "", **known},
+        **{"agent": "", "status": "", "run": "", "reason": "", "child": "", "priority": "normal", **known},
     )

@@ -1,0 +1,121 @@
+"""A ledger on a real server, and a short way to play sessions through its public calls."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+import redis as redis_py
+
+from orchestrator.ids import child_session_id, new_claim_id, root_session_id, run_id
+from orchestrator.ledger import (
+    Claim,
+    Claimed,
+    Committed,
+    Dispatch,
+    Ledger,
+    Limits,
+    Outcome,
+    Outgoing,
+    RetryLater,
+)
+from orchestrator.redisdb import keys
+
+
+def envelope(message_type: str = "task-delegation", priority: str = "high", text: bytes = b"<agent-message/>") -> Outgoing:
+    """An envelope that the ledger carries without looking into it."""
+    return Outgoing(data=text, type=message_type, priority=priority, message_id=f"m-{next(_numbers)}")
+
+
+_numbers = itertools.count()
+
+
+@dataclass
+class Play:
+    """Plays the router, the workers and the callback service, one transition at a time."""
+
+    ledger: Ledger
+    claims: dict[str, Claimed] = field(default_factory=dict)
+
+    def submit(self, seed: str = "root", agent: str = "lead", prompt: str = "go") -> str:
+        session = root_session_id(seed)
+        self.ledger.submit(session, agent=agent, prompt=prompt, envelope=envelope(), correlation="c")
+        return session
+
+    def start(self, session: str, *, entry: str = "1-1", message: str = "") -> Dispatch | None:
+        message = message or self.ledger.session(session).message
+        stream = keys.messages(0, "task-delegation", "high")
+        call = self.ledger.start_args(
+            session_id=session,
+            run_id=run_id(session, 1),
+            message_id=message,
+            stream=stream,
+            group="router",
+            entry=entry,
+            mark_ms=60_000,
+        )
+        return self.ledger.started(session, self.ledger.scripts.run("start", *call))
+
+    def claim(self, dispatch: Dispatch) -> Claimed:
+        held = self.ledger.claim(dispatch.run, new_claim_id(), session_id=dispatch.session, worker="w1")
+        assert held is not None
+        self.claims[dispatch.session] = held
+        return held
+
+    def run(self, session: str) -> Claimed:
+        """Bring a pending session to running."""
+        dispatch = self.start(session)
+        assert dispatch is not None
+        return self.claim(dispatch)
+
+    def delegate(self, parent: Claimed, effect: str, **options: object) -> str:
+        child = child_session_id(parent.claim.session, effect)
+        done = self.ledger.delegate(
+            parent.claim,
+            effect=effect,
+            child_id=child,
+            agent=str(options.pop("agent", "reviewer")),
+            description="look",
+            envelope=options.pop("envelope", None) or envelope(priority=str(options.pop("priority", "high"))),  # type: ignore[arg-type]
+            correlation="c",
+            chain=parent.session.chain,
+            **options,  # type: ignore[arg-type]
+        )
+        return done.child
+
+    def commit(
+        self, claim: Claim, text: str = "done", *, status: str = "completed", waiting: object = None, attempts: int = 1
+    ) -> Committed | RetryLater:
+        return self.ledger.commit(
+            claim,
+            Outcome(status=status, text=text, waiting=waiting),  # type: ignore[arg-type]
+            make_envelope=lambda: envelope("task-completion"),
+            attempts=attempts,
+        )
+
+    def finish(self, session: str, text: str = "done", *, status: str = "completed") -> None:
+        """Run a pending session to its end."""
+        self.commit(self.run(session).claim, text, status=status)
+
+    def resume(self, session: str) -> Claimed:
+        """Flush, and claim the run that it made."""
+        flushed = self.ledger.flush(session)
+        assert flushed.dispatch is not None, flushed
+        return self.claim(flushed.dispatch)
+
+    def balance(self, session: str) -> tuple[int, int, int, int]:
+        """launched, delivered, pending, dead."""
+        s = self.ledger.session(session)
+        return s.launched, s.delivered, s.pending, s.dead
+
+
+@pytest.fixture
+def ledger(redis: redis_py.Redis) -> Ledger:
+    """A ledger with small limits."""
+    return Ledger(redis, limits=Limits(resume_max_items=50, max_lost_workers=2))
+
+
+@pytest.fixture
+def play(ledger: Ledger) -> Play:
+    return Play(ledger)

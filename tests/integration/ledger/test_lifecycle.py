@@ -1,0 +1,508 @@
+"""What becomes of sessions, runs and callbacks, transition by transition, on a real server."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongState
+from orchestrator.ids import callback_id, child_session_id, new_claim_id
+from orchestrator.ledger import Committed, ItemState, Lease, Ledger, Limits, RetryLater, RunState, SessionState
+from orchestrator.redisdb import keys
+
+from .conftest import Play, envelope
+
+
+def _item(ledger: Ledger, parent: str, child: str):
+    found = ledger.item(parent, callback_id(child))
+    assert found is not None
+    return found
+
+
+def test_a_submission_is_one_session_however_often_it_is_sent(play: Play, redis) -> None:
+    """The same key gives the same session and one envelope."""
+    first, second = play.submit("k"), play.submit("k")
+    assert first == second
+    assert redis.xlen(keys.messages(0, "task-delegation", "high")) == 1
+
+
+def test_a_root_without_children_finishes_and_owes_its_result(play: Play, ledger: Ledger) -> None:
+    """Its answer is there, and its Celery result is owed until it is settled."""
+    root = play.submit()
+    held = play.run(root)
+    assert held.prompt == "go"
+    done = play.commit(held.claim, "42")
+    assert done == Committed(session_state=SessionState.FINISHED, over=True, first=True, result_owed=True)
+    assert ledger.result(root) == (SessionState.FINISHED, "42")
+    assert ledger.owed_results(0) == [root]
+    ledger.settle(root)
+    assert ledger.owed_results(0) == []
+
+
+def test_a_claim_is_held_by_one_worker_and_repeats_for_the_same_claim_id(play: Play, ledger: Ledger) -> None:
+    """redis-py may send a claim twice; another worker gets nothing."""
+    root = play.submit()
+    dispatch = play.start(root)
+    claim_id = new_claim_id()
+    again = [ledger.claim(dispatch.run, claim_id, session_id=root, worker="w1") for _ in range(2)]
+    assert again[0].claim == again[1].claim
+    assert again[1].run.attempt == 1
+    assert ledger.claim(dispatch.run, new_claim_id(), session_id=root, worker="w2") is None
+
+
+def test_a_delegation_started_twice_is_one_run(play: Play) -> None:
+    """The same entry again is sent again; another entry of the same message is a duplicate."""
+    root = play.submit()
+    first = play.start(root, entry="5-0")
+    assert play.start(root, entry="5-0") == first
+    assert play.start(root, entry="6-0") is None
+
+
+def test_a_child_that_ends_while_its_parent_is_idle_resumes_it(play: Play, ledger: Ledger) -> None:
+    """One callback, delivered by the run that carried it; then the parent is finished."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    assert play.commit(parent.claim, "waiting").session_state == SessionState.IDLE
+    play.finish(child, "fine")
+    resumed = play.resume(root)
+    assert [(i.kind, i.child, i.status) for i in resumed.items] == [("completion", child, "completed")]
+    assert resumed.texts == {callback_id(child): "fine"}
+    assert play.balance(root) == (1, 0, 1, 0)
+    done = play.commit(resumed.claim, "final")
+    assert (done.session_state, done.over) == (SessionState.FINISHED, True)
+    assert play.balance(root) == (1, 1, 0, 0)
+    assert _item(ledger, root, child).state == ItemState.DELIVERED
+
+
+def test_children_that_end_while_the_parent_is_busy_come_as_one_resume(play: Play, ledger: Ledger) -> None:
+    """Busy: queued. Stopped: everything queued goes at once, in order of completion."""
+    root = play.submit()
+    parent = play.run(root)
+    children = [play.delegate(parent, str(n)) for n in range(3)]
+    for child in reversed(children):
+        play.finish(child)
+        assert ledger.flush(root).outcome == "busy"
+    play.commit(parent.claim)
+    resumed = play.resume(root)
+    assert [i.child for i in resumed.items] == children[::-1]
+    assert ledger.flush(root).outcome == "busy"
+
+
+def test_priority_comes_before_order_of_completion(play: Play) -> None:
+    """A critical child overtakes a normal one that ended before it."""
+    root = play.submit()
+    parent = play.run(root)
+    normal = play.delegate(parent, "n", priority="normal")
+    critical = play.delegate(parent, "c", priority="critical")
+    play.finish(normal)
+    play.finish(critical)
+    play.commit(parent.claim)
+    assert [i.child for i in play.resume(root).items] == [critical, normal]
+
+
+def test_one_resume_is_bounded_and_the_rest_follows(redis, play: Play) -> None:
+    """By count and by bytes; nothing is left behind."""
+    play.ledger = ledger = Ledger(redis, limits=Limits(resume_max_items=2, resume_max_bytes=10))
+    root = play.submit()
+    parent = play.run(root)
+    sizes = {play.delegate(parent, str(n)): size for n, size in enumerate([3, 3, 3, 9, 9, 30])}
+    for child, size in sizes.items():
+        play.finish(child, "x" * size)
+    play.commit(parent.claim)
+    portions = []
+    while (flushed := ledger.flush(root)).dispatch:
+        held = play.claim(flushed.dispatch)
+        portions.append([sizes[i.child] for i in held.items])
+        play.commit(held.claim)
+    assert portions == [[3, 3], [3], [9], [9], [30]]
+    assert play.balance(root) == (6, 6, 0, 0)
+
+
+def test_a_late_commit_is_refused_and_changes_nothing(play: Play, ledger: Ledger) -> None:
+    """A lease was lost, another worker has the run: the first one's answer does not count."""
+    root = play.submit()
+    held = play.run(root)
+    (lease,) = ledger.leases(0)
+    assert ledger.release(lease) == "queued"
+    second = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
+    with pytest.raises(ClaimLost):
+        play.commit(held.claim, "late")
+    assert ledger.renew(held.claim).held is False
+    play.commit(second.claim, "right")
+    assert ledger.result(root) == (SessionState.FINISHED, "right")
+
+
+def test_a_commit_sent_twice_is_one_commit(play: Play) -> None:
+    """The answer got lost, the client sends it again."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.finish(child)
+    first, second = play.commit(parent.claim), play.commit(parent.claim)
+    assert (first.session_state, first.first) == (SessionState.IDLE, True)
+    assert (second.session_state, second.first) == (SessionState.IDLE, False)
+
+
+def test_a_lease_that_moved_is_left_alone(play: Play, ledger: Ledger) -> None:
+    """What was seen standing still has moved since: its holder lives."""
+    held = play.run(play.submit())
+    (lease,) = ledger.leases(0)
+    assert ledger.renew(held.claim).held
+    assert ledger.release(lease) == "moved"
+    assert ledger.release(Lease(run=lease.run, session=lease.session, claim="other", beat="1", worker="")) == "moved"
+
+
+def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(play: Play, ledger: Ledger) -> None:
+    """The limit of lost workers is its own; attempts of the agent are not used up."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    dispatch = play.start(child)
+    for lost in range(3):
+        ledger.claim(dispatch.run, new_claim_id(), session_id=child, worker=f"w{lost}")
+        lease = next(lease for lease in ledger.leases(0) if lease.session == child)
+        if lost < 2:
+            assert ledger.release(lease) == "queued"
+        else:
+            assert ledger.release(lease) == "envelope"
+            assert ledger.release(lease, envelope=envelope("error", "critical")) == "ended"
+    assert ledger.session(child).state == SessionState.FAILED
+    resumed = play.resume(root)
+    assert [(i.status, resumed.texts[i.id]) for i in resumed.items] == [("failed", "its worker was lost 3 times")]
+
+
+def test_an_agent_that_fails_is_tried_again_up_to_its_attempts(play: Play, ledger: Ledger) -> None:
+    """Then the session fails; what the run carried is dead with that reason."""
+    root = play.submit()
+    parent = play.run(root)
+    play.finish(play.delegate(parent, "a"))
+    play.commit(parent.claim)
+    dispatch = ledger.flush(root).dispatch
+    held = play.claim(dispatch)
+    assert play.commit(held.claim, "boom", status="failed", attempts=2) == RetryLater(failures=1)
+    held = play.claim(dispatch)
+    done = play.commit(held.claim, "boom", status="failed", attempts=2)
+    assert (done.session_state, done.over, done.result_owed) == (SessionState.FAILED, True, True)
+    assert play.balance(root) == (1, 0, 0, 1)
+    (item,) = ledger.items(root)
+    assert (item.state, item.reason) == (ItemState.DEAD, "resume failed: boom")
+    assert ledger.run(dispatch.run).state == RunState.FAILED
+
+
+@pytest.mark.parametrize("cut", range(1, 6))
+def test_an_agent_that_dies_while_delegating_ends_with_its_children_once(play: Play, ledger: Ledger, cut: int) -> None:
+    """Cut after any number of delegations, the second try takes the first one's children up again."""
+    root = play.submit()
+    held = play.run(root)
+    for n in range(cut):
+        play.delegate(held, f"call-{n}")
+    (lease,) = ledger.leases(0)
+    ledger.release(lease)
+    held = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
+    for n in range(5):
+        play.delegate(held, f"call-{n}")
+    play.commit(held.claim)
+    assert play.balance(root) == (5, 0, 5, 0)
+    assert len(ledger.tree(root)) == 6
+
+
+def test_children_that_a_second_try_does_not_take_up_are_dead_and_stopped(play: Play, ledger: Ledger, redis) -> None:
+    """They are counted, with the reason, and the callback service is told to stop them."""
+    root = play.submit()
+    held = play.run(root)
+    kept, left = play.delegate(held, "kept"), play.delegate(held, "left")
+    (lease,) = ledger.leases(0)
+    ledger.release(lease)
+    held = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
+    play.delegate(held, "kept")
+    play.commit(held.claim)
+    assert play.balance(root) == (2, 0, 1, 1)
+    assert _item(ledger, root, left).reason == "not taken up when its run was tried again"
+    stops = [e for _, e in redis.xrange(keys.stops(0)) if e[b"event"] == b"stop"]
+    assert [e[b"session"].decode() for e in stops] == [left]
+    play.finish(kept)
+    play.commit(play.resume(root).claim)
+    assert ledger.session(root).state == SessionState.FINISHED
+
+
+def test_a_child_that_never_ran_can_be_stopped_and_owes_a_failure(play: Play, ledger: Ledger) -> None:
+    """At once, with the reason as its text."""
+    root = play.submit()
+    parent = play.run(root)
+    pending, queued = play.delegate(parent, "p"), play.delegate(parent, "q")
+    dispatch = play.start(queued)
+    play.commit(parent.claim)
+    assert ledger.stop(pending, "not needed").outcome == "ended"
+    assert ledger.stop(queued, "not needed").outcome == "ended"
+    assert ledger.claim(dispatch.run, new_claim_id(), session_id=queued, worker="w") is None
+    resumed = play.resume(root)
+    assert {(i.child, i.status, resumed.texts[i.id]) for i in resumed.items} == {
+        (pending, "failed", "not needed"),
+        (queued, "failed", "not needed"),
+    }
+    assert play.start(pending) is None
+
+
+def test_a_running_session_is_asked_first_and_ended_by_force(play: Play, ledger: Ledger) -> None:
+    """Its heartbeat learns of it; a lost lease then ends it instead of queueing it again."""
+    root = play.submit()
+    held = play.run(root)
+    assert ledger.stop(root, "enough").outcome == "asked"
+    assert ledger.renew(held.claim).stop == "enough"
+    (lease,) = ledger.leases(0)
+    assert ledger.release(lease) == "ended"
+    assert ledger.session(root).state == SessionState.STOPPED
+    assert ledger.stop(root, "again").outcome == "over"
+    second = play.submit("second")
+    play.run(second)
+    assert ledger.stop(second, "now", force=True).outcome == "ended"
+
+
+def test_a_refused_launch_is_one_failure_callback(play: Play, ledger: Ledger) -> None:
+    """An agent that does not exist, a sender that may not: the parent hears once."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a", agent="nobody")
+    play.commit(parent.claim)
+    assert ledger.refuse(child, "no such agent")
+    assert not ledger.refuse(child, "no such agent")
+    resumed = play.resume(root)
+    assert [resumed.texts[i.id] for i in resumed.items] == ["no such agent"]
+
+
+def test_a_delegation_may_opt_out_of_its_callback(play: Play, ledger: Ledger) -> None:
+    """Nothing is owed, and its parent finishes without it."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a", callback=False)
+    assert play.commit(parent.claim).session_state == SessionState.FINISHED
+    play.finish(child)
+    assert play.balance(root) == (0, 0, 0, 0)
+    assert ledger.flush(root).outcome == "empty"
+
+
+def test_a_user_who_resumes_by_hand_makes_the_session_busy(play: Play, ledger: Ledger) -> None:
+    """The prompt is an item of the same queue; callbacks of the meantime wait for the next run."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    assert ledger.put(root, "how is it going?", item_id="itm_00aa")
+    assert not ledger.put(root, "how is it going?", item_id="itm_00aa")
+    by_hand = play.resume(root)
+    assert (by_hand.run.cause, by_hand.texts) == ("user", {"itm_00aa": "how is it going?"})
+    play.finish(child)
+    assert ledger.flush(root).outcome == "busy"
+    assert play.commit(by_hand.claim).session_state == SessionState.IDLE
+    assert play.resume(root).run.cause == "callbacks"
+
+
+def test_a_finished_session_may_be_resumed_and_owes_no_second_callback(play: Play, ledger: Ledger) -> None:
+    """Later resumes by hand owe none."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    play.finish(child, "first")
+    ledger.put(child, "once more", item_id="itm_00bb")
+    play.commit(play.resume(child).claim, "second")
+    assert ledger.result(child) == (SessionState.FINISHED, "second")
+    resumed = play.resume(root)
+    assert list(resumed.texts.values()) == ["first"]
+    play.commit(resumed.claim)
+    assert play.balance(root) == (1, 1, 0, 0)
+
+
+def test_waiting_for_all_resumes_once_with_everything(play: Play, ledger: Ledger) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    children = [play.delegate(parent, str(n)) for n in range(3)]
+    play.commit(parent.claim, waiting={"": {"mode": "all"}})
+    for child in children[:2]:
+        play.finish(child)
+        assert ledger.flush(root).outcome == "waits"
+    play.finish(children[2])
+    assert len(play.resume(root).items) == 3
+
+
+def test_a_quorum_resumes_when_it_is_there_or_out_of_reach(play: Play, ledger: Ledger) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    children = [play.delegate(parent, str(n)) for n in range(3)]
+    play.commit(parent.claim, waiting={"": {"mode": "quorum", "k": 2}})
+    play.finish(children[0])
+    assert ledger.flush(root).outcome == "waits"
+    play.finish(children[1])
+    assert len(play.resume(root).items) == 2
+    other = play.submit("other")
+    parent = play.run(other)
+    child = play.delegate(parent, "only")
+    play.commit(parent.claim, waiting={"": {"mode": "quorum", "k": 2}})
+    play.finish(child)
+    assert len(play.resume(other).items) == 1
+
+
+def test_a_deadline_resumes_with_what_is_there(play: Play, ledger: Ledger) -> None:
+    """The timer wakes the service; the flush then finds the policy met."""
+    ledger.set_time(1_000_000)
+    root = play.submit()
+    parent = play.run(root)
+    children = [play.delegate(parent, str(n)) for n in range(2)]
+    play.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    play.finish(children[0])
+    flushed = ledger.flush(root)
+    assert (flushed.outcome, flushed.detail) == ("waits", "1060000")
+    assert ledger.due_timers(0) == []
+    ledger.set_time(1_060_001)
+    assert ledger.due_timers(0) == [("flush", root)]
+    assert [i.child for i in play.resume(root).items] == children[:1]
+    assert ledger.due_timers(0) == []
+
+
+def test_a_window_folds_callbacks_that_come_close_together(play: Play, ledger: Ledger) -> None:
+    ledger.set_time(1_000_000)
+    root = play.submit()
+    parent = play.run(root)
+    children = [play.delegate(parent, str(n)) for n in range(3)]
+    play.commit(parent.claim, waiting={"": {"mode": "any", "window_ms": 500}})
+    play.finish(children[0])
+    assert ledger.flush(root).outcome == "waits"
+    ledger.set_time(1_000_400)
+    play.finish(children[1])
+    assert ledger.flush(root).outcome == "waits"
+    ledger.set_time(1_000_500)
+    assert len(play.resume(root).items) == 2
+
+
+def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open(play: Play, ledger: Ledger) -> None:
+    """Policies govern completions only; a child with an open question is idle, not finished."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim, waiting={"": {"mode": "all"}})
+    asking = play.run(child)
+    ledger.say(
+        asking.claim, root, "which?", effect="ask", item_id="itm_00q1", kind="query", priority="normal", opens=True
+    )
+    assert play.commit(asking.claim).session_state == SessionState.IDLE
+    asked = play.resume(root)
+    assert [(i.kind, i.child) for i in asked.items] == [("query", child)]
+    ledger.say(
+        asked.claim, child, "that one", effect="r", item_id="itm_00r1", kind="reply", priority="high", answers="itm_00q1"
+    )
+    with pytest.raises(WrongState, match="answered"):
+        ledger.say(
+            asked.claim, child, "or this", effect="r2", item_id="itm_00r2", kind="reply", priority="high", answers="itm_00q1"
+        )
+    play.commit(asked.claim)
+    answered = play.resume(child)
+    assert list(answered.texts.values()) == ["that one"]
+    assert play.commit(answered.claim, "done").session_state == SessionState.FINISHED
+    assert [i.kind for i in play.resume(root).items] == ["completion"]
+    assert play.balance(root) == (1, 0, 1, 0)
+
+
+def test_a_blocking_call_takes_its_answer_into_the_running_run(play: Play, ledger: Ledger) -> None:
+    """It is delivered by that run's commit, not by a later resume."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    assert ledger.take(parent.claim, callback_id(child)) is None
+    play.finish(child, "here")
+    item, text = ledger.take(parent.claim, callback_id(child))
+    assert (item.child, text) == (child, "here")
+    assert ledger.take(parent.claim, callback_id(child)) is not None
+    assert play.commit(parent.claim).session_state == SessionState.FINISHED
+    assert play.balance(root) == (1, 1, 0, 0)
+
+
+def test_callbacks_of_a_closed_parent_are_dead_with_a_reason(play: Play, ledger: Ledger) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    running, pending, queued = (play.delegate(parent, str(n)) for n in range(3))
+    play.finish(queued)
+    child = play.run(running)
+    play.commit(parent.claim, "boom", status="failed")
+    assert play.balance(root) == (3, 0, 2, 1)
+    play.commit(child.claim)
+    assert ledger.closing(0) == [root]
+    assert not ledger.closed(root)
+    assert ledger.abandon(root, callback_id(pending), "abandoned: parent failed")
+    assert ledger.closed(root)
+    assert play.balance(root) == (3, 0, 0, 3)
+    assert {i.reason for i in ledger.items(root)} == {
+        "session failed: boom",
+        "parent failed",
+        "abandoned: parent failed",
+    }
+
+
+def test_deleting_leaves_a_tombstone_with_the_counts(play: Play, ledger: Ledger) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    done, owed = play.delegate(parent, "d"), play.delegate(parent, "o")
+    play.commit(parent.claim)
+    play.finish(done)
+    play.commit(play.resume(root).claim)
+    assert ledger.stop(root, "deleted by the user", state="deleted").outcome == "ended"
+    ledger.stop(owed, "parent deleted")
+    assert ledger.closed(root)
+    assert ledger.session(root).state == SessionState.DELETED
+    assert play.balance(root) == (2, 1, 0, 1)
+    assert [i.child for i in ledger.items(root)] == [owed]
+    assert ledger.texts(root, ["prompt", "result"]) == {}
+    with pytest.raises(WrongState):
+        ledger.put(root, "hello?", item_id="itm_00cc")
+
+
+def test_limits_refuse_new_launches_before_anything_is_made(redis, play: Play) -> None:
+    play.ledger = Ledger(redis, limits=Limits(max_children=2, max_depth=1))
+    held = play.run(play.submit())
+    child = play.delegate(held, "1")
+    play.delegate(held, "2")
+    with pytest.raises(LimitExceeded, match="max_children = 2"):
+        play.delegate(held, "3")
+    with pytest.raises(LimitExceeded, match="max_depth = 1"):
+        play.delegate(play.run(child), "1")
+    assert play.balance(held.claim.session) == (2, 0, 2, 0)
+
+
+def test_a_run_that_nobody_claimed_is_dispatched_again_with_back_off(play: Play, ledger: Ledger) -> None:
+    ledger.set_time(1_000_000)
+    dispatch = play.start(play.submit())
+    assert ledger.undispatched(0) == []
+    ledger.set_time(1_010_000)
+    assert ledger.undispatched(0) == [dispatch.run]
+    assert ledger.redispatch(dispatch.run, broker_holds=True) is None
+    ledger.set_time(1_020_000)
+    assert ledger.redispatch(dispatch.run) == dispatch
+    ledger.set_time(1_039_999)
+    assert ledger.undispatched(0) == []
+    ledger.set_time(1_040_000)
+    assert ledger.undispatched(0) == [dispatch.run]
+    play.claim(dispatch)
+    assert ledger.undispatched(0) == []
+    assert ledger.redispatch(dispatch.run) is None
+
+
+def test_an_expired_tree_leaves_no_key(play: Play, ledger: Ledger, redis) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    play.finish(child)
+    play.commit(play.resume(root).claim)
+    ledger.settle(root)
+    assert ledger.prune(child, root) == 1
+    assert ledger.prune(root, root) == 0
+    left = {k.decode() for k in redis.keys() if b":msg:" not in k and b":seen:" not in k}
+    assert left <= {keys.stops(0), keys.totals(0)}
+
+
+def test_what_is_not_there_is_named(ledger: Ledger) -> None:
+    with pytest.raises(UnknownSession, match="ses_00"):
+        ledger.session("ses_00" + "a" * 24)
+    with pytest.raises(UnknownSession):
+        ledger.session("nonsense")
+    assert ledger.stop(child_session_id("ses_00x", "y"), "why").outcome == "unknown"
