@@ -1,0 +1,146 @@
+"""What an agent is: a function of a context, and what the system must know of it.
+
+    @agent("lead", role="coordinator", tier="opus")
+    def lead(ctx):
+        ...
+
+The decorated function stays what it was. Its definition is kept beside it in the module that defines it,
+so that there is no registry in this process: `orchestrator.agents_file` collects what a module holds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from orchestrator.errors import ConfigurationError
+from orchestrator.registry import SYSTEM_AGENTS, AgentRecord, Role, Tier
+
+F = TypeVar("F", bound=Callable[[Any], Any])
+
+#: Where a module keeps the definitions that were made in it.
+MODULE_ATTRIBUTE = "__orchestra_agents__"
+#: Where a function keeps its definition.
+FUNCTION_ATTRIBUTE = "__orchestra_agent__"
+
+#: What can run an agent; `foreign` is a program that reads its work from the streams itself.
+EXECUTORS = ("foreign", "python")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentDefinition:
+    """An agent as its author wrote it."""
+
+    record: AgentRecord  #: what clients, routers and services are told of it
+    function: Callable[[Any], Any] | None  #: what the `python` executor calls
+    source: str  #: file and line of the definition
+    options: Mapping[str, Any] = field(default_factory=dict)  #: settings of its executor
+
+    @property
+    def name(self) -> str:
+        """The name it is known by in the whole stack."""
+        return self.record.name
+
+
+def agent(
+    name: str,
+    *,
+    role: Role = "specialist",
+    tier: Tier | None = None,
+    queue: str | None = None,
+    attempts: int = 1,
+    time_limit_s: float | None = None,
+    escalation: str = "",
+) -> Callable[[F], F]:
+    """Make a function of a context an agent.
+
+    Args:
+        name: letters, digits, dots, dashes and underscores; what others delegate to.
+        role: `specialist`, `coordinator` or `orchestrator`; it may delegate to equal or lower ranks.
+        tier: `opus`, `sonnet` or `haiku`, for executors that choose a model by it.
+        queue: the Celery queue of its runs; by default one of its own, so that workers with different
+            agents can share a stack.
+        attempts: how often a run may fail before its session fails.
+        time_limit_s: seconds that one run may take; by default the stack's own limit.
+        escalation: the agent that its errors go to; by default its parent, then up the path.
+
+    Raises:
+        ConfigurationError: a value is not allowed, or the function does not take one argument.
+    """
+
+    def define(function: F) -> F:
+        code = function.__code__ if inspect.isfunction(function) else None
+        source = f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError:
+            raise ConfigurationError(
+                f"agent {name!r}: its function must take one argument, the context"
+            ) from None
+        definition = define_agent(
+            name,
+            function=function,
+            source=source,
+            description=(inspect.getdoc(function) or "").partition("\n")[0],
+            role=role,
+            tier=tier,
+            queue=queue,
+            attempts=attempts,
+            time_limit_s=time_limit_s,
+            escalates_to=escalation,
+        )
+        function.__globals__.setdefault(MODULE_ATTRIBUTE, []).append(definition)
+        setattr(function, FUNCTION_ATTRIBUTE, definition)
+        return function
+
+    return define
+
+
+def define_agent(
+    name: str,
+    *,
+    function: Callable[[Any], Any] | None,
+    source: str,
+    options: Mapping[str, Any] | None = None,
+    queue: str | None = None,
+    executor: str = "python",
+    **fields: Any,
+) -> AgentDefinition:
+    """The definition of an agent, checked.
+
+    Raises:
+        ConfigurationError: names the agent, the value and what it may be.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"agent {name!r}: a name has 1 to 100 letters, digits, dots, dashes and underscores, "
+            "and begins with a letter or digit"
+        )
+    if name in SYSTEM_AGENTS:
+        raise ConfigurationError(f"agent {name!r}: the system itself uses this name; choose another")
+    if executor not in EXECUTORS:
+        raise ConfigurationError(
+            f"agent {name!r}: there is no executor {executor!r} (there are: {', '.join(EXECUTORS)})"
+        )
+    try:
+        record = AgentRecord(name=name, executor=executor, queue=queue or default_queue(name), **fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        setting = str(first["loc"][0]) if first["loc"] else "value"
+        message = str(first["msg"])
+        raise ConfigurationError(
+            f"agent {name!r}: {setting} = {first['input']!r}: {message[0].lower()}{message[1:]}"
+        ) from None
+    return AgentDefinition(record=record, function=function, source=source, options=options or {})
+
+
+def default_queue(name: str) -> str:
+    """The queue of an agent that names none: only workers that serve this very agent read it."""
+    return f"orchestra.{name}"

@@ -1,0 +1,205 @@
+"""Agents from where a user keeps them: a module, a ``.py`` file or a TOML file.
+
+    [agents.reviewer]
+    role = "specialist"
+    executor = "python"
+    function = "my_package.agents:review"
+
+Whatever is wrong with a file ends in one sentence that names the file, the line and the cause.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+import tomllib
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from orchestrator.agents import FUNCTION_ATTRIBUTE, MODULE_ATTRIBUTE, AgentDefinition, define_agent
+from orchestrator.errors import AgentsFileError, ConfigurationError
+from orchestrator.settings import is_agents_file
+
+#: Settings of ``[agents.NAME]`` that are the agent's own; the rest are its executor's.
+_FIELDS = (
+    "role",
+    "tier",
+    "executor",
+    "queue",
+    "attempts",
+    "time_limit_s",
+    "description",
+    "may_send_to",
+    "accepts_from",
+)
+
+
+def load_agents(sources: Iterable[str]) -> dict[str, AgentDefinition]:
+    """The agents of all ``sources`` (module names and files), by name.
+
+    Raises:
+        AgentsFileError: a source cannot be loaded, holds no agent, or names an agent that another has too.
+    """
+    catalogue: dict[str, AgentDefinition] = {}
+    for source in dict.fromkeys(sources):
+        found = _load(source)
+        if not found:
+            raise AgentsFileError(
+                source, 'it defines no agent; put @agent("name") on a function of a context'
+            )
+        for definition in found:
+            other = catalogue.setdefault(definition.name, definition)
+            if other is not definition:
+                raise AgentsFileError(
+                    source,
+                    f"agent {definition.name!r} is defined twice, at {other.source} and at {definition.source}; "
+                    "rename one of them",
+                )
+    return catalogue
+
+
+def _load(source: str) -> list[AgentDefinition]:
+    if not is_agents_file(source):
+        return _definitions(_import_module(source, source))
+    path = Path(source).expanduser().absolute()
+    if not path.is_file():
+        kind = "it is a folder" if path.is_dir() else "there is no such file"
+        raise AgentsFileError(source, f"{kind}; give a module name, a .py file or a .toml file")
+    if path.suffix == ".toml":
+        return _from_toml(source, path)
+    return _definitions(_import_file(source, path))
+
+
+def _definitions(module: ModuleType) -> list[AgentDefinition]:
+    """What was defined in the module, then what it imported from elsewhere to offer it."""
+    own: list[AgentDefinition] = list(getattr(module, MODULE_ATTRIBUTE, ()))
+    held = (getattr(value, FUNCTION_ATTRIBUTE, None) for value in vars(module).values())
+    for definition in held:
+        if isinstance(definition, AgentDefinition) and not any(definition is other for other in own):
+            own.append(definition)
+    return own
+
+
+def _import_module(name: str, source: str) -> ModuleType:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            hint = f"; did you mean {name}.py?" if Path(f"{name}.py").is_file() else ""
+            raise AgentsFileError(
+                source, f"there is no module {error.name!r} in {folder} or on the Python path{hint}"
+            ) from None
+        raise AgentsFileError(source, _explain(error, None)) from error
+    except (Exception, SystemExit) as error:
+        raise AgentsFileError(source, _explain(error, None)) from error
+
+
+def _import_file(source: str, path: Path) -> ModuleType:
+    name = "orchestra_agents_" + re.sub(r"\W", "_", path.stem)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise AgentsFileError(
+            source, "Python cannot import it; give a module name, a .py file or a .toml file"
+        )
+    module = importlib.util.module_from_spec(spec)
+    # What stands beside the file can be imported by it, as when Python runs it; last, so that it hides nothing.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(name, None)
+        raise AgentsFileError(source, _explain(error, path)) from error
+    return module
+
+
+def _explain(error: BaseException, path: Path | None) -> str:
+    """The user's own line, the error, and where it was raised if that is in another file."""
+    if isinstance(error, SyntaxError) and error.filename:
+        where = (
+            f"line {error.lineno}"
+            if Path(error.filename) == path
+            else f"{error.filename} line {error.lineno}"
+        )
+        return f"{where}: {type(error).__name__}: {error.msg}"
+    if isinstance(error, SystemExit):
+        text = f"it calls sys.exit({error.code!r}) while it is imported"
+    elif isinstance(error, ConfigurationError):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    theirs = [f for f in frames if _is_theirs(f.filename)]
+    if not theirs:
+        return text
+    own = [f for f in theirs if path is not None and Path(f.filename) == path]
+    last = theirs[-1]
+    if not own:
+        return f"{last.filename} line {last.lineno}: {text}"
+    raised = "" if last is own[-1] else f" (raised in {last.filename} line {last.lineno})"
+    return f"line {own[-1].lineno}: {text}{raised}"
+
+
+def _is_theirs(filename: str) -> bool:
+    here = Path(__file__).parent
+    return here not in Path(filename).parents and Path(filename).parent.name != "importlib"
+
+
+def _from_toml(source: str, path: Path) -> list[AgentDefinition]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        tables = tomllib.loads(text).get("agents", {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise AgentsFileError(source, str(error)) from error
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise AgentsFileError(source, "an agent is a table, written [agents.name]")
+    return [
+        _from_table(source, f"{path}:{_line_of(name, text)}", name, table) for name, table in tables.items()
+    ]
+
+
+def _line_of(name: str, text: str) -> int:
+    """The line of ``[agents.name]``; 1 if it is spelt in another way."""
+    heading = re.compile(rf"\s*\[\s*agents\s*\.\s*[\"']?{re.escape(name)}[\"']?\s*\]")
+    lines = (number for number, line in enumerate(text.splitlines(), 1) if heading.match(line))
+    return next(lines, 1)
+
+
+def _from_table(source: str, where: str, name: str, table: dict[str, Any]) -> AgentDefinition:
+    fields = {key: value for key, value in table.items() if key in _FIELDS}
+    options = {key: value for key, value in table.items() if key not in _FIELDS}
+    fields["escalates_to"] = options.pop("escalation", "")
+    function = None
+    try:
+        if fields.get("executor", "python") == "python":
+            function = _function(name, options.pop("function", None), source)
+            if options:
+                raise ConfigurationError(f"agent {name!r}: there is no setting {min(options)!r}")
+        return define_agent(name, function=function, source=where, options=options, **fields)
+    except AgentsFileError:
+        raise
+    except ConfigurationError as error:
+        raise AgentsFileError(source, f"line {where.rpartition(':')[2]}: {error}") from None
+
+
+def _function(name: str, reference: object, source: str) -> Any:
+    module_name, _, attribute = reference.partition(":") if isinstance(reference, str) else ("", "", "")
+    if not module_name or not attribute:
+        raise ConfigurationError(
+            f'agent {name!r}: the python executor needs function = "module:function", not {reference!r}'
+        )
+    function = getattr(_import_module(module_name, source), attribute, None)
+    if not callable(function):
+        raise ConfigurationError(
+            f"agent {name!r}: there is no function {attribute!r} in module {module_name!r}"
+        )
+    return function

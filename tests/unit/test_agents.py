@@ -1,0 +1,236 @@
+"""Agents are defined by a decorator and loaded from modules, files and TOML, or refused with one clear line."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.agents import agent
+from orchestrator.agents_file import load_agents
+from orchestrator.errors import AgentsFileError, ConfigurationError
+
+Write = Callable[[str, str], str]
+
+TWO_AGENTS = """
+    from orchestrator import agent
+
+    @agent("lead", role="coordinator", tier="opus")
+    def lead(ctx):
+        "Splits the work."
+        return ctx
+
+    @agent("reviewer", attempts=3, time_limit_s=60, escalation="lead")
+    def reviewer(ctx):
+        return ctx
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write an agents file and return its path."""
+
+    def write_file(name: str, text: str) -> str:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return str(path)
+
+    return write_file
+
+
+def refusal(source: str, *more: str) -> str:
+    with pytest.raises(AgentsFileError) as caught:
+        load_agents([source, *more])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_python_file_gives_its_agents(write: Write) -> None:
+    path = write("mine.py", TWO_AGENTS)
+    agents = load_agents([path])
+    assert sorted(agents) == ["lead", "reviewer"]
+    lead, reviewer = agents["lead"].record, agents["reviewer"].record
+    assert (lead.role, lead.tier, lead.description) == ("coordinator", "opus", "Splits the work.")
+    assert (reviewer.role, reviewer.tier) == ("specialist", None)
+    assert (reviewer.attempts, reviewer.time_limit_s, reviewer.escalates_to) == (3, 60, "lead")
+    assert agents["lead"].source == f"{path}:4"
+
+
+def test_each_agent_has_a_queue_of_its_own_unless_it_names_one() -> None:
+    @agent("solo")
+    def solo(ctx: object) -> None: ...
+
+    @agent("pooled", queue="gpu")
+    def pooled(ctx: object) -> None: ...
+
+    assert solo.__orchestra_agent__.record.queue == "orchestra.solo"  # type: ignore[attr-defined]
+    assert pooled.__orchestra_agent__.record.queue == "gpu"  # type: ignore[attr-defined]
+
+
+def test_a_decorated_function_stays_a_function() -> None:
+    @agent("double")
+    def double(ctx: int) -> int:
+        return 2 * ctx
+
+    assert double(21) == 42
+
+
+def test_a_file_may_import_what_stands_beside_it(write: Write) -> None:
+    write("its_helper_module.py", "VALUE = 1")
+    assert load_agents([write("mine.py", "import its_helper_module\n" + textwrap.dedent(TWO_AGENTS))])
+
+
+def test_a_module_is_found_in_the_working_directory(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("agents_of_this_test.py", TWO_AGENTS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert sorted(load_agents(["agents_of_this_test"])) == ["lead", "reviewer"]
+
+
+def test_a_module_may_offer_agents_that_it_imports(
+    write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write("where_they_are_written.py", TWO_AGENTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = write("mine.py", "from where_they_are_written import lead")
+    assert list(load_agents([path])) == ["lead"]
+
+
+def test_the_same_source_may_be_given_twice(write: Write) -> None:
+    path = write("mine.py", TWO_AGENTS)
+    assert len(load_agents([path, path])) == 2
+
+
+def test_toml_names_functions(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write("functions_of_this_test.py", "def review(ctx):\n    return 'fine'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = write(
+        "agents.toml",
+        """
+        [agents.reviewer]
+        role = "specialist"
+        tier = "haiku"
+        function = "functions_of_this_test:review"
+        escalation = "lead"
+        """,
+    )
+    reviewer = load_agents([path])["reviewer"]
+    assert reviewer.function is not None
+    assert reviewer.function(None) == "fine"
+    assert (reviewer.record.tier, reviewer.record.escalates_to) == ("haiku", "lead")
+    assert reviewer.source == f"{path}:2"
+
+
+def test_a_foreign_agent_has_no_function(write: Write) -> None:
+    path = write("agents.toml", '[agents.outside]\nexecutor = "foreign"\n')
+    assert load_agents([path])["outside"].record.foreign
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = 1\n1 / 0\n", "line 2: ZeroDivisionError: division by zero"),
+        ("def f(:\n", "line 1: SyntaxError: invalid syntax"),
+        (
+            "import no_such_module_anywhere\n",
+            "line 1: ModuleNotFoundError: No module named 'no_such_module_anywhere'",
+        ),
+        ("import sys\nsys.exit(3)\n", "line 2: it calls sys.exit(3) while it is imported"),
+        ("x = 1\n", 'it defines no agent; put @agent("name") on a function of a context'),
+        (
+            "from orchestrator import agent\n@agent('a', role='boss')\ndef a(ctx): ...\n",
+            "line 2: agent 'a': role = 'boss': input should be 'orchestrator', 'coordinator' or 'specialist'",
+        ),
+        (
+            "from orchestrator import agent\n@agent('two words')\ndef a(ctx): ...\n",
+            "line 2: agent 'two words': a name has 1 to 100 letters",
+        ),
+        (
+            "from orchestrator import agent\n@agent('a')\ndef a(): ...\n",
+            "line 2: agent 'a': its function must take one argument, the context",
+        ),
+        (
+            "from orchestrator import agent\n@agent('operator')\ndef a(ctx): ...\n",
+            "line 2: agent 'operator': the system itself uses this name",
+        ),
+        (
+            "from orchestrator import agent\n@agent('a', attempts=0)\ndef a(ctx): ...\n",
+            "line 2: agent 'a': attempts = 0: input should be greater than or equal to 1",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_python_file_is_one_line(write: Write, text: str, expected: str) -> None:
+    path = write("mine.py", text)
+    assert refusal(path).startswith(f"cannot load agents from {path}: {expected}")
+
+
+def test_an_error_in_another_file_names_both_lines(write: Write) -> None:
+    helper = write("its_broken_helper.py", "def go():\n    raise ValueError('no')\n")
+    path = write("mine.py", "import its_broken_helper\n\nits_broken_helper.go()\n")
+    assert refusal(path).endswith(f"{path}: line 3: ValueError: no (raised in {helper} line 2)")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[agents.a\n", "Expected ']' at the end of a table declaration (at line 1, column 10)"),
+        ("[agents.a]\n[agents.a]\n", "Cannot declare ('agents', 'a') twice (at line 2, column 10)"),
+        ("agents = 1\n", "an agent is a table, written [agents.name]"),
+        (
+            "\n[agents.a]\n",
+            "line 2: agent 'a': the python executor needs function = \"module:function\", not None",
+        ),
+        (
+            "[agents.a]\nexecutor = 'fax'\n",
+            "line 1: agent 'a': there is no executor 'fax' (there are: foreign, python)",
+        ),
+        (
+            "[agents.a]\nfunction = 'textwrap:dedent'\ncolour = 1\n",
+            "line 1: agent 'a': there is no setting 'colour'",
+        ),
+        (
+            "[agents.a]\nfunction = 'textwrap:indentt'\n",
+            "line 1: agent 'a': there is no function 'indentt' in module 'textwrap'",
+        ),
+        ("[agents.a]\nfunction = 'no_such_mod:f'\n", "there is no module 'no_such_mod'"),
+        ("", 'it defines no agent; put @agent("name") on a function of a context'),
+    ],
+)
+def test_what_is_wrong_with_a_toml_file_is_one_line(write: Write, text: str, expected: str) -> None:
+    path = write("agents.toml", text)
+    assert refusal(path).startswith(f"cannot load agents from {path}: {expected}")
+
+
+def test_a_name_defined_twice_in_one_file_names_both_places(write: Write) -> None:
+    text = "from orchestrator import agent\n@agent('a')\ndef a(ctx): ...\n@agent('a')\ndef b(ctx): ...\n"
+    path = write("mine.py", text)
+    assert f"agent 'a' is defined twice, at {path}:2 and at {path}:4; rename one" in refusal(path)
+
+
+def test_a_name_defined_in_two_files_names_both_places(write: Write) -> None:
+    one, two = write("one.py", TWO_AGENTS), write("two.py", TWO_AGENTS)
+    assert f"agent 'lead' is defined twice, at {one}:4 and at {two}:4" in refusal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("/no/such/file.py", "there is no such file; give a module name"),
+        ("/usr/", "it is a folder; give a module name"),
+        ("no_such_module_at_all", "there is no module 'no_such_module_at_all' in "),
+    ],
+)
+def test_a_source_that_is_not_there_is_said_to_be_missing(source: str, expected: str) -> None:
+    assert expected in refusal(source)
+
+
+def test_a_missing_suffix_is_guessed(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("with-a-dash.py", TWO_AGENTS)
+    monkeypatch.chdir(tmp_path)
+    assert load_agents(["with-a-dash.py"])
+    with pytest.raises(ConfigurationError):
+        load_agents(["with-a-das"])
