@@ -43,7 +43,12 @@ def _key(
         holds = (function.__doc__ or "").strip().splitlines()[0]
         REGISTRY.append(
             KeySpec(
-                name=function.__name__, pattern=pattern, type=type, owner=owner, lifetime=lifetime, holds=holds
+                name=function.__name__,
+                pattern=pattern,
+                type=type,
+                owner=owner,
+                lifetime=lifetime,
+                holds=holds,
             )
         )
         return function
@@ -132,13 +137,17 @@ def dispatch(shard: int) -> str:
     return f"{shard_tag(shard)}:dispatch"
 
 
-@_key("ao:{S}:waiting", type="zset", owner="ledger", lifetime="permanent; one member for each waiting session")
+@_key(
+    "ao:{S}:waiting", type="zset", owner="ledger", lifetime="permanent; one member for each waiting session"
+)
 def waiting(shard: int) -> str:
     """Sessions with something in their queue, scored by since when."""
     return f"{shard_tag(shard)}:waiting"
 
 
-@_key("ao:{S}:closing", type="zset", owner="ledger", lifetime="permanent; one member for each closing session")
+@_key(
+    "ao:{S}:closing", type="zset", owner="ledger", lifetime="permanent; one member for each closing session"
+)
 def closing(shard: int) -> str:
     """Sessions that failed, were stopped or deleted and whose children are not all dealt with yet."""
     return f"{shard_tag(shard)}:closing"
@@ -156,7 +165,9 @@ def results(shard: int) -> str:
     return f"{shard_tag(shard)}:results"
 
 
-@_key("ao:{S}:stops", type="stream", owner="ledger", lifetime="permanent; trimmed below what was acknowledged")
+@_key(
+    "ao:{S}:stops", type="stream", owner="ledger", lifetime="permanent; trimmed below what was acknowledged"
+)
 def stops(shard: int) -> str:
     """One entry for each `session_stop`, and for each thing put into a session's queue."""
     return f"{shard_tag(shard)}:stops"
@@ -236,3 +247,18 @@ def operator_key() -> str:
 def services() -> str:
     """Instance → JSON of a running copy of a service: name, host, pid, and until when it counts as alive."""
     return f"{PREFIX}:services"
+
+
+# --- large payloads --------------------------------------------------------------------------
+
+
+@_key("ao:{S}:blob:<sha256>", type="hash", owner="payload", lifetime="blob_ttl after it was last referenced")
+def blob(shard: int, sha256: str) -> str:
+    """A large body under the SHA-256 of its octets: chunks `0`…`n-1`, and `facts` (JSON: size, stored size, chunks)."""
+    return f"{shard_tag(shard)}:blob:{sha256}"
+
+
+@_key("ao:{S}:upload:<upload>", type="hash", owner="payload", lifetime="10 minutes after its last chunk")
+def upload(shard: int, upload: str) -> str:
+    """A blob that is being written and has no name yet."""
+    return f"{shard_tag(shard)}:upload:{upload}"
