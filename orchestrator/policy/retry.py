@@ -42,7 +42,8 @@ def backoff_ms(attempt: int, strategy: Backoff, *, jitter: float) -> int:
     if strategy == "linear":
         return min(CAP_MS, BASE_MS * attempt)
     # Beyond 2^20 the cap has long been reached; a huge exponent would only cost time.
-    return round(jitter * min(CAP_MS, BASE_MS * FACTOR ** min(attempt - 1, 20)))
+    longest = min(CAP_MS, BASE_MS * int(FACTOR ** min(attempt - 1, 20)))
+    return round(jitter * longest)
 
 
 def decide(

@@ -1,0 +1,76 @@
+"""The Celery app of a stack: an executor of tasks by name, and nothing else.
+
+No chords, no countdowns, no results but those of roots. A message carries ids only, so that delivering it
+twice or losing it is harmless: the ledger lets a run be claimed once, and the sweep sends again what was lost.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from celery import Celery
+
+from orchestrator.settings import Settings
+from orchestrator.stack import resolve_redis_url
+from orchestrator.urls import kombu_url
+
+START_TASK: Final = "orchestrator.start_session"
+RESUME_TASK: Final = "orchestrator.resume_session"
+#: The queue of agents that name none.
+DEFAULT_QUEUE: Final = "orchestra"
+
+#: Tries of one publish, and the seconds between them: a router must not hang on a broker that is away.
+_PUBLISH_RETRIES = {"max_retries": 2, "interval_start": 0.05, "interval_step": 0.2, "interval_max": 0.5}
+_CONNECT_TIMEOUT_S = 5
+
+
+def build_celery(settings: Settings, *, redis_url: str | None = None) -> Celery:
+    """The app for this stack; ``redis_url`` spares looking up the ledger's Redis.
+
+    The broker is ``settings.broker_url``, else the ledger's Redis; results of roots live in the ledger's Redis.
+
+    Raises:
+        ConfigurationError: no Redis is set and no stack runs on the data folder.
+    """
+    ledger_url = redis_url or resolve_redis_url(settings)
+    app = Celery("orchestra", set_as_current=False)
+    app.conf.update(
+        broker_url=kombu_url(settings.broker_url or ledger_url),
+        result_backend=kombu_url(ledger_url),
+        task_default_queue=DEFAULT_QUEUE,
+        task_serializer="json",
+        result_serializer="json",
+        event_serializer="json",
+        accept_content=["json"],
+        result_accept_content=["json"],
+        enable_utc=True,
+        timezone="UTC",
+        # A run counts when the ledger commits it; until then its message stays with the broker.
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        task_acks_on_failure_or_timeout=True,
+        worker_prefetch_multiplier=1,
+        task_ignore_result=False,
+        task_store_errors_even_if_ignored=False,
+        result_expires=round(settings.tree_ttl_s),
+        broker_transport_options={
+            # A message that comes again while its run is held is refused by the ledger; it need not come soon.
+            "visibility_timeout": round(settings.run_time_limit_s * 2 + 60),
+            "socket_connect_timeout": _CONNECT_TIMEOUT_S,
+            "health_check_interval": 30,
+        },
+        broker_connection_timeout=_CONNECT_TIMEOUT_S,
+        broker_connection_retry_on_startup=True,
+        broker_pool_limit=8,
+        redis_socket_connect_timeout=_CONNECT_TIMEOUT_S,
+        # redis-py knows no keepalive on a unix socket.
+        redis_socket_keepalive=not ledger_url.startswith("unix:"),
+        redis_backend_health_check_interval=30,
+        redis_retry_on_timeout=True,
+        task_publish_retry=True,
+        task_publish_retry_policy=_PUBLISH_RETRIES,
+        # Flower and `celery events` see every task with its agent and session.
+        worker_send_task_events=True,
+        worker_hijack_root_logger=False,
+    )
+    return app

@@ -1,0 +1,63 @@
+"""Runs as Celery messages, and the results of roots."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis as redis_py
+from celery import Celery
+
+from orchestrator.dispatch import Dispatcher, RootResults, build_celery, run_task_id
+from orchestrator.errors import ServerUnavailable, SessionFailed
+from orchestrator.ledger import Dispatch
+from orchestrator.settings import load_settings
+
+RUN = Dispatch(run="run_00aa", session="ses_00bb", agent="lead", cause="start")
+
+
+@pytest.fixture
+def app(redis_url: str) -> Celery:
+    """A Celery app on the embedded server."""
+    return build_celery(load_settings(redis_url=redis_url))
+
+
+def test_a_run_is_sent_by_name_with_ids_only(app: Celery, redis: redis_py.Redis) -> None:
+    """A start and a resume go to the agent's queue, under an id that is always the same for a run."""
+    dispatcher = Dispatcher(app)
+    dispatcher.send(RUN, "orchestra")
+    dispatcher.send(Dispatch(run="run_00cc", session="ses_00bb", agent="lead", cause="callbacks"), "gpu")
+    started = json.loads(redis.lrange("orchestra", 0, -1)[0])
+    resumed = json.loads(redis.lrange("gpu", 0, -1)[0])
+    assert started["headers"]["task"] == "orchestrator.start_session"
+    assert started["headers"]["id"] == run_task_id("run_00aa")
+    assert started["content-type"] == "application/json"
+    assert "'session': 'ses_00bb'" in started["headers"]["kwargsrepr"]
+    assert resumed["headers"]["task"] == "orchestrator.resume_session"
+
+
+def test_a_broker_that_is_away_is_named() -> None:
+    """The caller gets one error with the broker's address and no password."""
+    settings = load_settings(redis_url="redis://127.0.0.1:1/0", broker_url="redis://:secret@127.0.0.1:1/0")
+    with pytest.raises(ServerUnavailable, match=r"broker at redis://:\*\*\*@127\.0\.0\.1:1/0"):
+        Dispatcher(build_celery(settings)).send(RUN, "orchestra")
+
+
+def test_a_root_answers_once(app: Celery, redis: redis_py.Redis) -> None:
+    """Waiting shows until the answer is there; the answer is never replaced."""
+    results = RootResults(app, redis)
+    assert results.store_waiting("task-1")
+    assert app.AsyncResult("task-1").state == "WAITING"
+    assert results.store_result("task-1", "the answer")
+    assert not results.store_waiting("task-1")
+    assert not results.store_result("task-1", SessionFailed("ses_1", "too late"))
+    assert app.AsyncResult("task-1").get(timeout=5) == "the answer"
+
+
+def test_a_failed_root_raises_what_it_failed_with(app: Celery, redis: redis_py.Redis) -> None:
+    """The exception comes back as what it was."""
+    results = RootResults(app, redis)
+    results.store_result("task-2", SessionFailed("ses_1", "no luck"))
+    assert not results.store_result("task-2", "late answer")
+    with pytest.raises(SessionFailed, match="session ses_1 failed: no luck"):
+        app.AsyncResult("task-2").get(timeout=5)
