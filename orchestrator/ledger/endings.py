@@ -91,6 +91,21 @@ class Endings(Mailbox):
         reply = self.scripts.run("abandon", [keys.session(parent), keys.items(parent)], [callback, reason])
         return bool(reply[0] == b"dead")
 
+    def inherit(self, parent: str, heir: str, child: str, callback: str) -> bool:
+        """A closed parent hands a callback that is still owed to its heir; False when that cannot be."""
+        reply = self.scripts.run(
+            "inherit",
+            [
+                keys.session(parent),
+                keys.items(parent),
+                keys.session(heir),
+                keys.items(heir),
+                keys.session(child),
+            ],
+            [callback, heir, f"handed to heir {heir}"],
+        )
+        return bool(reply[0] == b"handed")
+
     def closed(self, session_id: str) -> bool:
         """A closed session's children are all dealt with; False while callbacks are still owed."""
         reply = self.scripts.run(

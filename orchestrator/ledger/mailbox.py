@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import ClaimLost, UnknownSession, WrongState
@@ -12,6 +12,7 @@ from orchestrator.ledger import decode, layout
 from orchestrator.ledger.model import Claim, Dispatch, Flushed, Item, Outgoing
 from orchestrator.ledger.runs import Runs
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import Arg
 
 
 class Mailbox(Runs):
@@ -140,43 +141,66 @@ class Mailbox(Runs):
 
     def flush(self, session_id: str) -> Flushed:
         """Let one new run claim what is queued, if the session is not busy and its waiting policy is met."""
-        shard = shard_of(session_id)
-        number = int(self.redis.hget(keys.session(session_id), "runs") or 0) + 1
-        while True:
-            run = run_id(session_id, number)
-            reply = self.scripts.run(
-                "flush",
-                [
-                    keys.session(session_id),
-                    keys.items(session_id),
-                    keys.queue(session_id),
-                    keys.runs(session_id),
-                    keys.run(run),
-                    keys.dispatch(shard),
-                    keys.waiting(shard),
-                    keys.timers(shard),
-                ],
-                [
-                    self._now,
-                    run,
-                    number,
-                    self.limits.resume_max_items,
-                    self.limits.resume_max_bytes,
-                    self.limits.redispatch_ms,
-                ],
-            )
-            match reply[0]:
-                case b"number":
-                    number = int(reply[1]) + 1
-                case b"run":
-                    agent, cause = decode.text(reply[2]), decode.text(reply[3])
-                    dispatch = Dispatch(run=run, session=session_id, agent=agent, cause=cause)
-                    return Flushed(outcome="run", dispatch=dispatch, more=reply[4] == b"1")
-                case b"busy":
-                    return Flushed(outcome="busy", detail=decode.text(reply[1]))
-                case b"waits":
-                    return Flushed(outcome="waits", detail=decode.text(reply[1]))
-                case b"closed":
-                    return Flushed(outcome="closed", detail=decode.text(reply[1]))
-                case _:
-                    return Flushed(outcome="empty")
+        return self.flush_all([session_id])[0]
+
+    def flush_all(self, session_ids: Sequence[str]) -> list[Flushed]:
+        """:meth:`flush` for many sessions in two round trips; the verdicts in the same order.
+
+        Raises:
+            redis.RedisError: a flush failed; the others were carried out, and all may be asked for again.
+        """
+        numbers = self.scripts.batch()
+        for session_id in session_ids:
+            numbers.command("HGET", keys.session(session_id), "runs")
+        guesses = [int(n or 0) + 1 for n in numbers.execute()]
+        verdicts: dict[int, Flushed] = {}
+        left = list(range(len(session_ids)))
+        while left:
+            batch = self.scripts.batch()
+            for i in left:
+                batch.script("flush", *self._flush_args(session_ids[i], guesses[i]))
+            again = []
+            for i, reply in zip(left, batch.execute(), strict=True):
+                if isinstance(reply, Exception):
+                    raise reply
+                if reply[0] == b"number":  # another run was made and has ended since
+                    guesses[i] = int(reply[1]) + 1
+                    again.append(i)
+                else:
+                    verdicts[i] = self._flushed(session_ids[i], reply)
+            left = again
+        return [verdicts[i] for i in range(len(session_ids))]
+
+    def _flush_args(self, session_id: str, number: int) -> tuple[list[str], list[Arg]]:
+        shard, run = shard_of(session_id), run_id(session_id, number)
+        limits = self.limits
+        return (
+            [
+                keys.session(session_id),
+                keys.items(session_id),
+                keys.queue(session_id),
+                keys.runs(session_id),
+                keys.run(run),
+                keys.dispatch(shard),
+                keys.waiting(shard),
+                keys.timers(shard),
+            ],
+            [self._now, run, number, limits.resume_max_items, limits.resume_max_bytes, limits.redispatch_ms],
+        )
+
+    @staticmethod
+    def _flushed(session_id: str, reply: Sequence[bytes]) -> Flushed:
+        detail = decode.text(reply[1]) if len(reply) > 1 else ""
+        match reply[0]:
+            case b"run":
+                agent, cause = decode.text(reply[2]), decode.text(reply[3])
+                dispatch = Dispatch(run=detail, session=session_id, agent=agent, cause=cause)
+                return Flushed(outcome="run", dispatch=dispatch, more=reply[4] == b"1")
+            case b"busy":
+                return Flushed(outcome="busy", detail=detail)
+            case b"waits":
+                return Flushed(outcome="waits", detail=detail)
+            case b"closed":
+                return Flushed(outcome="closed", detail=detail)
+            case _:
+                return Flushed(outcome="empty")

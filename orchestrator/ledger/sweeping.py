@@ -75,9 +75,29 @@ class Sweeping(Endings):
         due = self.scripts.run("due", [keys.timers(shard)], [self._now, limit])
         return [(kind, rest) for kind, _, rest in (decode.text(t).partition("|") for t in due)]
 
+    def ms_to_next_timer(self, shard: int, kind: str, *, at_most: int) -> int:
+        """Milliseconds until the next timer of a kind that is not due yet, or ``at_most``."""
+        now = self.server_ms()
+        coming = self.redis.zrangebyscore(keys.timers(shard), f"({now}", now + at_most, withscores=True)
+        due = [int(score) for timer, score in coming if decode.text(timer).startswith(f"{kind}|")]
+        return min([at_most, *(d - now for d in due)])
+
     def drop_timer(self, shard: int, kind: str, identifier: str) -> None:
         """A timer was acted upon."""
         self.redis.zrem(keys.timers(shard), f"{kind}|{identifier}")
+
+    def drop_due_timer(self, shard: int, kind: str, identifier: str) -> None:
+        """A timer was acted upon; one that was set anew meanwhile, for later, stays."""
+        due = self.redis.zscore(keys.timers(shard), f"{kind}|{identifier}")
+        if due is not None and float(due) <= self.server_ms():
+            self.drop_timer(shard, kind, identifier)
+
+    def server_ms(self) -> int:
+        """The server's time in milliseconds, or what a test fixed."""
+        if self._now:
+            return int(self._now)
+        seconds, micros = self.redis.time()
+        return int(seconds) * 1000 + int(micros) // 1000
 
     def postpone_timer(self, shard: int, kind: str, identifier: str, due_ms: int) -> None:
         """A timer is not to be acted upon before ``due_ms``."""

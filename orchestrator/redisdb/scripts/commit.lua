@@ -9,7 +9,7 @@
 -- include: over
 local now = clock(ARGV[1])
 local claim, status, text = ARGV[2], ARGV[3], ARGV[4]
-local r = fields(RUN, 'id', 'state', 'claim', 'items', 'attempt', 'failures', 'stop')
+local r = fields(RUN, 'id', 'state', 'claim', 'items', 'attempt', 'failures', 'stop', 'stop_state')
 if r.claim ~= claim then return { 'lost' } end
 if r.state ~= 'running' then
   if not ENDED[r.state] then return { 'lost' } end
@@ -18,6 +18,7 @@ if r.state ~= 'running' then
   return { 'done', s.state, '0', '0', owed }
 end
 local s = session_facts()
+if status == 'stopped' and r.stop_state ~= '' then status = r.stop_state end
 
 if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop == '' then
   redis.call('HSET', RUN, 'state', 'queued', 'claim', '', 'reason', text)

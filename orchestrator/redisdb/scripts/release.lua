@@ -6,13 +6,14 @@
 -- include: base
 -- include: over
 local now = clock(ARGV[1])
-local r = fields(RUN, 'id', 'state', 'claim', 'beat', 'lost', 'stop', 'items')
+local r = fields(RUN, 'id', 'state', 'claim', 'beat', 'lost', 'stop', 'stop_state', 'items')
 if r.state ~= 'running' or r.claim ~= ARGV[2] or r.beat ~= ARGV[3] then return { 'moved' } end
 local lost = count(r.lost) + 1
 local s = session_facts()
 if r.stop ~= '' then
-  fail_run(s, r, 'stopped', r.stop, now)
-  return { 'ended', 'stopped' }
+  local state = r.stop_state ~= '' and r.stop_state or 'stopped'
+  fail_run(s, r, state, r.stop, now)
+  return { 'ended', state }
 end
 if lost > tonumber(ARGV[4]) then
   if ARGV[5] == '' then return { 'envelope' } end

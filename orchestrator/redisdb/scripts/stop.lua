@@ -22,7 +22,7 @@ if s.run ~= '' then
   local r = fields(RUN, 'id', 'state', 'items')
   if r.id ~= s.run then return { 'run', s.run } end
   if r.state == 'running' and ARGV[4] ~= '1' then
-    redis.call('HSET', RUN, 'stop', ARGV[2])
+    redis.call('HSET', RUN, 'stop', ARGV[2], 'stop_state', ARGV[3])
     return { 'asked', s.run }
   end
   fail_run(s, r, ARGV[3], ARGV[2], now)

@@ -36,6 +36,10 @@ local function tell_parent(s, status, text, now)
     reason = 'parent ' .. parent.state
   elseif status == 'failed' and record.on_failure == 'ignore' then
     reason = 'failure ignored by policy'
+  elseif status == 'failed' and record.on_failure == 'fail' then
+    reason = 'failed its parent by policy'
+    redis.call('XADD', STOPS, '*', 'session', s.parent, 'parent', '', 'event', 'stop', 'state', 'failed',
+      'reason', 'child ' .. s.id .. ' failed: ' .. text)
   end
   redis.call('HINCRBY', P, 'owed', -1)
   redis.call('HINCRBY', P, group_field(record.group, 'owed'), -1)

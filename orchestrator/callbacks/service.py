@@ -1,0 +1,149 @@
+"""Consumes `session_stop` events; any number of copies, each restartable at any moment.
+
+An event is acknowledged last. What a dead copy left is taken over, and since the ledger decides and not the
+event, an event handled twice, late or out of order does nothing wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import redis
+
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.delivery import Delivery
+from orchestrator.ledger.decode import mapping, text
+from orchestrator.log import get_logger
+from orchestrator.redisdb import keys
+
+GROUP = "callbacks"
+#: Events taken at once.
+BATCH = 200
+#: How long to wait for a first event, which is also how long a stop may go unnoticed.
+BLOCK_MS = 500
+#: Events that another copy has held for so long are taken over.
+TAKE_OVER_MS = 5_000
+
+_log = get_logger()
+
+
+class CallbackService:
+    """One copy of the service."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        delivery: Delivery,
+        *,
+        consumer: str,
+        shards: int = 1,
+        take_over_ms: int = TAKE_OVER_MS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._redis = client
+        self._delivery = delivery
+        self._consumer = consumer
+        self._streams = [keys.stops(shard) for shard in range(shards)]
+        self._take_over_ms = take_over_ms
+        self._clock = clock or SystemClock()
+        self._next_take_over = 0.0
+        for stream in self._streams:
+            self._ensure_group(stream)
+
+    def run(self, stop: threading.Event) -> None:
+        """Handle events until told to stop."""
+        while not stop.is_set():
+            self.run_once(block_ms=self._ring())
+
+    def run_once(self, *, block_ms: int | None = None) -> int:
+        """Handle the events that are there, waiting up to ``block_ms`` for a first one; how many they were."""
+        handled = self._take_over()
+        if handled:
+            block_ms = None
+        answer: Any = self._redis.xreadgroup(
+            GROUP, self._consumer, dict.fromkeys(self._streams, ">"), count=BATCH, block=block_ms
+        )
+        for stream, entries in _by_stream(answer):
+            self._handle(stream, entries)
+            handled += len(entries)
+        return handled
+
+    def _handle(self, stream: str, entries: list[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
+        stirred: dict[str, None] = {}
+        stopped: dict[str, None] = {}
+        for _, raw in entries:
+            event = mapping(raw)
+            session = event.get("session", "")
+            match event.get("event"):
+                case "stop":
+                    state: Literal["failed", "stopped"] = (
+                        "failed" if event.get("state") == "failed" else "stopped"
+                    )
+                    self._delivery.ledger.stop(session, event.get("reason", ""), state=state)
+                case "session_stop":
+                    stopped[session] = None
+                    stirred[session] = None
+                case "put":
+                    stirred[session] = None
+                case other:
+                    _log.warning("unknown-event", kind=other, session=session)
+            if event.get("parent"):
+                stirred[event["parent"]] = None
+        self._delivery.flush(stirred)
+        self._close(list(stopped))
+        ids = [entry for entry, _ in entries]
+        # One group reads this stream, so what it has acknowledged nobody needs any more.
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.xack(stream, GROUP, *ids)
+        pipe.xdel(stream, *ids)
+        pipe.execute()
+
+    def _close(self, stopped: list[str]) -> None:
+        pipe = self._redis.pipeline(transaction=False)
+        for session in stopped:
+            pipe.hget(keys.session(session), "state")
+        for session, state in zip(stopped, pipe.execute() if stopped else [], strict=True):
+            if text(state) in {"failed", "stopped", "deleted"}:
+                self._delivery.close(session)
+
+    def _ring(self) -> int:
+        """Flush the sessions whose deadline or window is over; milliseconds until the next one is due."""
+        ledger = self._delivery.ledger
+        wait_ms = BLOCK_MS
+        for shard in range(len(self._streams)):
+            for kind, session in ledger.due_timers(shard):
+                if kind == "flush":
+                    self._delivery.flush([session])
+                    ledger.drop_due_timer(shard, kind, session)
+            wait_ms = min(wait_ms, ledger.ms_to_next_timer(shard, "flush", at_most=BLOCK_MS))
+        return max(1, wait_ms)
+
+    def _take_over(self) -> int:
+        """Now and then, take what a dead copy was handed and never acknowledged."""
+        if self._clock.monotonic() < self._next_take_over:
+            return 0
+        self._next_take_over = self._clock.monotonic() + self._take_over_ms / 1000
+        handled = 0
+        for stream in self._streams:
+            answer: Any = self._redis.xautoclaim(
+                stream, GROUP, self._consumer, min_idle_time=self._take_over_ms, count=BATCH
+            )
+            entries = [(i, fields) for i, fields in answer[1] if fields]
+            if entries:
+                self._handle(stream, entries)
+                handled += len(entries)
+        return handled
+
+    def _ensure_group(self, stream: str) -> None:
+        try:
+            self._redis.xgroup_create(stream, GROUP, id="0", mkstream=True)
+        except redis.ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):
+                raise
+
+
+def _by_stream(answer: Any) -> list[tuple[str, list[tuple[bytes, Mapping[bytes, bytes]]]]]:
+    pairs = answer.items() if isinstance(answer, Mapping) else answer or []
+    return [(text(stream), list(entries)) for stream, entries in pairs]

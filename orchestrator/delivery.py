@@ -1,0 +1,77 @@
+"""What follows when a session stops: resumes for those who wait, and an end for a closed session's children.
+
+Used by the callback service on every event, and by the reaper for what an event missed. Every step is
+idempotent: done twice, or by two processes at once, it is done once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from orchestrator.errors import UnknownSession
+from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, Session
+from orchestrator.log import get_logger
+
+#: Sends a run to a worker; raises when the broker is out of reach.
+Send = Callable[[Dispatch], None]
+
+_log = get_logger()
+
+
+class Delivery:
+    """Turns the ledger's state into dispatched runs."""
+
+    def __init__(self, ledger: Ledger, send: Send) -> None:
+        self.ledger = ledger
+        self._send = send
+
+    def send(self, dispatch: Dispatch) -> bool:
+        """Send a run to a worker; where the broker does not take it, the run stays queued and is sent again."""
+        try:
+            self._send(dispatch)
+        except Exception as error:  # noqa: BLE001  (whatever a broker's client raises, the ledger still has the run)
+            _log.warning("dispatch-failed", run=dispatch.run, session=dispatch.session, error=repr(error))
+            return False
+        return True
+
+    def flush(self, sessions: Iterable[str]) -> int:
+        """Resume every one of these sessions that is not busy and has what it waits for; how many were."""
+        wanted = list(dict.fromkeys(sessions))
+        resumed = 0
+        for session, verdict in zip(wanted, self.ledger.flush_all(wanted), strict=True):
+            if verdict.dispatch is not None:
+                resumed += 1
+                self.send(verdict.dispatch)
+            elif verdict.outcome == "closed" and verdict.detail != "unknown":
+                self.ledger.closed(session)
+        return resumed
+
+    def close(self, session_id: str) -> None:
+        """Deal with the children of a closed session by its policy: stop them, let them go, or hand them on."""
+        try:
+            session = self.ledger.session(session_id)
+        except UnknownSession:
+            return
+        if session.state not in CLOSED:
+            return
+        for item in self.ledger.items(session_id):
+            if _concerns_living_child(item):
+                self._close_child(session, item)
+        self.ledger.closed(session_id)
+
+    def _close_child(self, session: Session, item: Item) -> None:
+        policy, _, heir = session.close_policy.partition(":")
+        if policy == "heir" and item.callback and self.ledger.inherit(session.id, heir, item.child, item.id):
+            return
+        if policy == "abandon":
+            self.ledger.abandon(session.id, item.id, f"abandoned: parent {session.state}")
+            return
+        verdict = self.ledger.stop(item.child, f"parent {session.id} {session.state}")
+        if verdict.outcome == "unknown":
+            self.ledger.abandon(session.id, item.id, "its session is gone")
+
+
+def _concerns_living_child(item: Item) -> bool:
+    if item.kind != "completion":
+        return False
+    return item.state == ItemState.OWED or (not item.callback and not item.extra.get("over"))

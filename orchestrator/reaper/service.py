@@ -1,0 +1,164 @@
+"""The reconciliation sweep: idempotent, safe in several processes, and the only thing that works by interval."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.delivery import Delivery
+from orchestrator.errors import UnknownSession
+from orchestrator.ledger import CLOSED, Dispatch, Lease, Ledger, Outgoing, SessionState
+from orchestrator.log import get_logger
+from orchestrator.reaper.leases import LeaseWatch
+
+#: Sessions flushed in one round trip.
+_FLUSH_BATCH = 200
+
+_log = get_logger()
+
+
+@dataclass(kw_only=True)
+class Swept:
+    """What one sweep did."""
+
+    released: int = 0  #: runs taken from lost workers
+    redispatched: int = 0  #: queued runs sent again
+    resumed: int = 0  #: sessions that had something waiting and no run
+    closed: int = 0  #: closed sessions whose children were looked after
+    settled: int = 0  #: owed results stored
+    timers: int = 0
+    pruned: int = 0  #: sessions of expired trees removed
+    trimmed: int = 0  #: stream entries that every group had acknowledged
+
+    @property
+    def anything(self) -> bool:
+        """Whether it did anything at all."""
+        return any(getattr(self, f.name) for f in fields(self))
+
+
+class Reaper:
+    """One copy of the reaper. Its parts that need other servers or keys are handed in."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        delivery: Delivery,
+        *,
+        make_error: Callable[[str, str], Outgoing],
+        settle: Callable[[str], None],
+        broker_holds: Callable[[Dispatch], bool] = lambda _: False,
+        trim: Callable[[], int] = lambda: 0,
+        shards: int = 1,
+        lease_s: float = 15,
+        interval_s: float = 2,
+        clock: Clock | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._delivery = delivery
+        self._make_error = make_error
+        self._settle = settle
+        self._broker_holds = broker_holds
+        self._trim = trim
+        self._shards = range(shards)
+        self._clock = clock or SystemClock()
+        self._watch = LeaseWatch(self._clock, lease_s=lease_s)
+        self._interval_s = interval_s
+
+    def run(self, stop: threading.Event) -> None:
+        """Sweep until told to stop."""
+        while not stop.is_set():
+            swept = self.run_once()
+            if swept.anything:
+                _log.info("swept", **{f.name: v for f in fields(swept) if (v := getattr(swept, f.name))})
+            stop.wait(self._interval_s)
+
+    def run_once(self) -> Swept:
+        """One sweep over every shard."""
+        swept = Swept()
+        leases = [lease for shard in self._shards for lease in self._ledger.leases(shard)]
+        for lease in self._watch.dead(leases):
+            swept.released += self._release(lease)
+        for shard in self._shards:
+            for run in self._ledger.undispatched(shard):
+                swept.redispatched += self._redispatch(run)
+            waiting = self._ledger.waiting(shard)
+            for start in range(0, len(waiting), _FLUSH_BATCH):
+                swept.resumed += self._delivery.flush(waiting[start : start + _FLUSH_BATCH])
+            for session in self._ledger.closing(shard):
+                self._delivery.close(session)
+                swept.closed += 1
+            for root in self._ledger.owed_results(shard):
+                self._settle(root)
+                swept.settled += 1
+            for kind, identifier in self._ledger.due_timers(shard):
+                self._ring(shard, kind, identifier, swept)
+        swept.trimmed = self._trim()
+        return swept
+
+    def _release(self, lease: Lease) -> int:
+        outcome = self._ledger.release(lease)
+        if outcome == "envelope":
+            error = self._make_error(lease.session, "its worker was lost too often")
+            outcome = self._ledger.release(lease, envelope=error)
+        if outcome == "moved":
+            return 0
+        _log.warning("lease-lost", run=lease.run, session=lease.session, worker=lease.worker, outcome=outcome)
+        if outcome == "queued":
+            self._redispatch(lease.run)
+        return 1
+
+    def _redispatch(self, run: str) -> int:
+        known = self._ledger.run(run)
+        if known is None:
+            return 0
+        # While the broker still has messages for that queue, the run's own is probably among them; one
+        # that was never at work since its last dispatch is only sent again when the queue is empty.
+        agent = self._agent(known.session)
+        holds = known.reason != "lease lost" and self._broker_holds(
+            Dispatch(run=run, session=known.session, agent=agent, cause=known.cause)
+        )
+        dispatch = self._ledger.redispatch(run, broker_holds=holds)
+        if dispatch is None:
+            return 0
+        return int(self._delivery.send(dispatch))
+
+    def _agent(self, session: str) -> str:
+        try:
+            return self._ledger.session(session).agent
+        except UnknownSession:
+            return ""
+
+    def _ring(self, shard: int, kind: str, identifier: str, swept: Swept) -> None:
+        match kind:
+            case "flush":
+                self._delivery.flush([identifier])
+                self._ledger.drop_due_timer(shard, kind, identifier)
+            case "expire":
+                swept.pruned += self._expire(shard, identifier)
+            case _:
+                _log.warning("unknown-timer", kind=kind, id=identifier)
+                self._ledger.drop_timer(shard, kind, identifier)
+        swept.timers += 1
+
+    def _expire(self, shard: int, root: str) -> int:
+        """Remove a tree whose root has been over for its whole lifetime; one in use again gets another one."""
+        try:
+            session = self._ledger.session(root)
+        except UnknownSession:
+            self._ledger.drop_timer(shard, "expire", root)
+            return 0
+        over = session.state in CLOSED or session.state == SessionState.FINISHED
+        age = self._ledger.server_ms() - session.ended_ms
+        if not over or session.busy or age < self._ledger.limits.tree_ttl_ms:
+            due = (session.ended_ms if over else self._ledger.server_ms()) + self._ledger.limits.tree_ttl_ms
+            self._ledger.postpone_timer(shard, "expire", root, due)
+            return 0
+        pruned = 0
+        for member in reversed(self._ledger.tree(root)):
+            if member.id != root:
+                self._ledger.prune(member.id, root)
+                pruned += 1
+        self._ledger.prune(root, root)
+        return pruned + 1

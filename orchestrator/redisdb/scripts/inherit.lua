@@ -1,0 +1,24 @@
+-- inherit: a closed parent hands a callback that is still owed to its heir: dead here, with that reason, and
+-- launched and owed there under the same id.
+-- KEYS  1 parent  2 parent's items  3 heir  4 heir's items  5 child
+-- ARGV  1 callback id  2 heir id  3 reason
+-- Returns  {'handed'} | {'not owed', state} | {'no heir', state}
+-- include: base
+local record = item(KEYS[2], ARGV[1])
+if not record then return { 'not owed', 'unknown' } end
+if record.state ~= 'owed' then return { 'not owed', record.state } end
+local heir = fields(KEYS[3], 'id', 'state')
+if heir.id == '' or CLOSED[heir.state] then return { 'no heir', heir.state } end
+save(KEYS[4], ARGV[1], record)
+redis.call('HINCRBY', KEYS[3], 'launched', 1)
+redis.call('HINCRBY', KEYS[3], 'owed', 1)
+redis.call('HINCRBY', KEYS[3], group_field(record.group, 'owed'), 1)
+redis.call('HINCRBY', KEYS[3], group_field(record.group, 'launched'), 1)
+redis.call('HSET', KEYS[5], 'parent', ARGV[2])
+redis.call('HINCRBY', KEYS[1], 'dead', 1)
+redis.call('HINCRBY', KEYS[1], 'owed', -1)
+redis.call('HINCRBY', KEYS[1], group_field(record.group, 'owed'), -1)
+record.state = 'dead'
+record.reason = ARGV[3]
+save(KEYS[2], ARGV[1], record)
+return { 'handed' }
