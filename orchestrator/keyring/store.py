@@ -37,6 +37,8 @@ ROTATION_OVERLAP_S = 60
 
 Records: TypeAlias = list[KeyRecord]
 
+#: White space that XML would not give back as it was.
+_BLANKS = re.compile(r"^[ \t\r\n]|[\t\r\n]|  |[ \t\r\n]$")
 _KEY_ID = re.compile(r"key_[0-9a-f]{32}")
 
 
@@ -267,7 +269,7 @@ class KeyStore:
         return algorithms.generate(self._algorithm if use == "sign" else RSA_OAEP)
 
     def _new_record(self, agent: str, use: Use, public: algorithms.PublicKey) -> KeyRecord:
-        if not agent or agent != " ".join(agent.split()):
+        if _BLANKS.search(agent) or not agent.strip():
             raise KeyringError(
                 f"{agent!r} is no agent's name: it is blank, or has blanks that XML does not keep"
             )
