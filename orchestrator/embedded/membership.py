@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import IO, Any
 from orchestrator.embedded.keeper import lock_path, read_record, server_folder
 from orchestrator.errors import ConfigurationError, ServerUnavailable
 from orchestrator.stack import prepare_data_folder
+from orchestrator.tether import is_alive
 
 _JOIN_TIMEOUT_S = 150.0
 _LEAVE_TIMEOUT_S = 40.0
@@ -80,6 +80,7 @@ def join(data: Path) -> Membership:
     folder = server_folder(data)
     try:
         folder.mkdir(exist_ok=True)
+        (data / "logs").mkdir(exist_ok=True)
         lock = (folder / "join.lock").open("w")
     except OSError as error:
         raise ConfigurationError(
@@ -133,7 +134,7 @@ def _try_to_join(data: Path, deadline: float) -> Membership | None:
 
 def _start_keeper(data: Path) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C in the terminal is for `up`, which leaves in good order.
-    with (data / "keeper.log").open("wb") as log:
+    with (data / "logs" / "keeper.log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "orchestrator.embedded.keeper", str(data)],
             stdin=subprocess.DEVNULL,
@@ -180,9 +181,5 @@ def _is_free(path: Path) -> bool:
 def _wait_for_end(pid: int, timeout_s: float = 5.0) -> None:
     """Wait until a process of somebody else is gone."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return
+    while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.005)

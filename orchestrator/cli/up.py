@@ -1,0 +1,112 @@
+"""`orchestra up`: the whole stack in one terminal."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option(
+    "--agents",
+    multiple=True,
+    metavar="MODULE_OR_FILE",
+    help="Module or file (.py, .toml) that defines agents; may be given several times.",
+)
+@click.option(
+    "--redis-url",
+    metavar="URL",
+    help="Redis 6.2 or newer, or Valkey. Default: ORCHESTRA_REDIS_URL, else an embedded Valkey in the data folder.",
+)
+@click.option(
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Data folder. Default: ORCHESTRA_DATA, else ./.orchestra.",
+)
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Runs that the worker executes at once."
+)
+@click.option("--verbose", "-v", is_flag=True, help="Show the processes' logs here, too.")
+def up(
+    agents: tuple[str, ...], redis_url: str | None, data: Path | None, concurrency: int | None, verbose: bool
+) -> None:
+    """Run the whole stack in this terminal: server, services and a worker. Ctrl-C stops it.
+
+    Without a URL it runs on an embedded Valkey whose data stays in the data folder. A process that dies is
+    started again. Several of them on one data folder or one Redis are one bigger stack.
+    """
+    from orchestrator.local_stack import LocalStack, describe
+    from orchestrator.settings import load_settings
+    from orchestrator.urls import redact_url
+
+    settings = load_settings(
+        agents=list(agents) or None, redis_url=redis_url, data=data, concurrency=concurrency
+    )
+    began = time.monotonic()
+    stack = LocalStack(settings, notify=lambda notice: click.echo(f"  {describe(notice)}"))
+    asked = 0
+
+    def on_signal(_number: int, _frame: object) -> None:
+        nonlocal asked
+        asked += 1
+        stack.stop(at_once=asked > 1)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    try:
+        stack.open()
+        place = f"an embedded Valkey in {settings.data}" if stack.embedded else redact_url(stack.url)
+        click.echo(f"starting a stack on {place}")
+        follower = _LogFollower(stack.logs) if verbose else None
+        announced = False
+
+        def on_tick() -> None:
+            nonlocal announced
+            if follower is not None:
+                follower.show()
+            if stack.ready and not announced:
+                announced = True
+                click.echo(_welcome(stack.url, time.monotonic() - began))
+
+        stack.run(on_tick)
+    finally:
+        stack.close()
+    click.echo("stopped")
+
+
+def _welcome(url: str, seconds: float) -> str:
+    from orchestrator.redisdb.client import connect
+    from orchestrator.registry import AgentRegistry
+
+    with connect(url, check=False) as client:
+        names = ", ".join(record.name for record in AgentRegistry(client).all() if not record.system)
+    return (
+        f"ready after {seconds:.1f} s; agents: {names or 'none'}\n"
+        "In another terminal: orchestra submit AGENT PROMPT --wait. Stop with Ctrl-C."
+    )
+
+
+class _LogFollower:
+    """Shows what is appended to log files, each line with the name of its process."""
+
+    def __init__(self, logs: dict[str, Path]) -> None:
+        self._positions = {path: path.stat().st_size if path.exists() else 0 for path in logs.values()}
+        self._labels = {path: name.ljust(max(map(len, logs))) for name, path in logs.items()}
+
+    def show(self) -> None:
+        """Print the complete lines that were added since the last call."""
+        for path, position in self._positions.items():
+            with suppress(FileNotFoundError), path.open("rb") as log:
+                if path.stat().st_size < position:
+                    position = 0  # it was trimmed
+                log.seek(position)
+                added = log.read()
+                complete = added[: added.rfind(b"\n") + 1]
+                for line in complete.decode(errors="replace").splitlines():
+                    click.echo(f"{self._labels[path]} | {line}")
+                self._positions[path] = position + len(complete)
