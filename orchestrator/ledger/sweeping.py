@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.endings import Endings
@@ -73,12 +75,12 @@ class Sweeping(Endings):
     def due_timers(self, shard: int, *, limit: int = 500) -> list[tuple[str, str]]:
         """Timers that are due, as (kind, id)."""
         due = self.scripts.run("due", [keys.timers(shard)], [self._now, limit])
-        return [(kind, rest) for kind, _, rest in (decode.text(t).partition("|") for t in due)]
+        return [(parts[0], parts[2]) for parts in (decode.text(t).partition("|") for t in due)]
 
     def ms_to_next_timer(self, shard: int, kind: str, *, at_most: int) -> int:
         """Milliseconds until the next timer of a kind that is not due yet, or ``at_most``."""
         now = self.server_ms()
-        coming = self.redis.zrangebyscore(keys.timers(shard), f"({now}", now + at_most, withscores=True)
+        coming: Any = self.redis.zrangebyscore(keys.timers(shard), f"({now}", now + at_most, withscores=True)
         due = [int(score) for timer, score in coming if decode.text(timer).startswith(f"{kind}|")]
         return min([at_most, *(d - now for d in due)])
 

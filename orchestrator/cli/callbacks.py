@@ -1,0 +1,33 @@
+"""``orchestra callbacks``: one copy of the callback service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import stack_options
+
+if TYPE_CHECKING:
+    import redis
+
+    from orchestrator.callbacks import CallbackService
+    from orchestrator.settings import Settings
+
+
+@click.command("callbacks")
+@stack_options
+def callbacks(settings: Settings) -> None:
+    """Run one callback service: on every session_stop, resume who has callbacks waiting."""
+    from orchestrator.service import serve
+
+    serve("callbacks", _make, settings)
+
+
+def _make(client: redis.Redis, settings: Settings) -> CallbackService:
+    from orchestrator.bootstrap import Parts, process_name
+    from orchestrator.callbacks import CallbackService
+
+    return CallbackService(
+        client, Parts(client, settings).delivery, consumer=process_name("callbacks"), shards=settings.shards
+    )

@@ -1,0 +1,47 @@
+"""``orchestra reaper``: one copy of the reaper."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import stack_options
+
+if TYPE_CHECKING:
+    import redis
+
+    from orchestrator.reaper import Reaper
+    from orchestrator.settings import Settings
+
+
+@click.command("reaper")
+@stack_options
+def reaper(settings: Settings) -> None:
+    """Run one reaper: takes runs from lost workers, sends again what was lost, lets old trees expire."""
+    from orchestrator.service import serve
+
+    serve("reaper", make_reaper, settings)
+
+
+def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
+    """A reaper with everything it needs of this stack."""
+    from orchestrator.bootstrap import Parts
+    from orchestrator.dispatch.depth import QueueDepth
+    from orchestrator.reaper import Reaper
+    from orchestrator.streams import GROUPS, RedisStreams, all_streams
+
+    parts = Parts(client, settings)
+    streams, known = RedisStreams(client), all_streams(settings.shards)
+    depth = QueueDepth(parts.celery)
+    return Reaper(
+        parts.ledger,
+        parts.delivery,
+        make_error=parts.error_letter,
+        settle=parts.settle,
+        broker_holds=lambda dispatch: depth(parts.queue_of(dispatch.agent)) > 0,
+        trim=lambda: streams.trim(GROUPS, known),
+        shards=settings.shards,
+        lease_s=settings.lease_s,
+        interval_s=settings.sweep_interval_s,
+    )
