@@ -1,0 +1,83 @@
+# Every task of the project. `make` alone lists them. Needs Python 3.11 or newer, make, and a network path
+# to the package index for the first run. Paths are relative on purpose: the folder may have a space in its name.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+# Arguments for the program behind a target: make demo ARGS=path/to/project, make test ARGS="-k router"
+ARGS ?=
+
+.PHONY: help demo test check lint format types contracts docs docs-check lock wheel chaos bench bench-quick clean
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+# --- set-up: one stamp for each lock file; a stamp newer than its lock means there is nothing to do ----------
+
+$(BIN)/python:
+	@sh ./.ci/make-venv
+
+.venv/.main: requirements/main.txt pyproject.toml | $(BIN)/python
+	@echo "installing what runs (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/main.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/.dev: requirements/dev.txt .venv/.main
+	@echo "installing what tests and checks (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# --- to see it work --------------------------------------------------------------------------------------------
+
+demo: .venv/.main ## Review this project's source with a tree of agents
+	@$(BIN)/python -m orchestrator demo $(ARGS)
+
+# --- to trust it -----------------------------------------------------------------------------------------------
+
+test: .venv/.dev ## Run all tests and measure coverage
+	@$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered $(ARGS)
+
+check: lint types contracts docs-check ## Everything but the tests: linters, types, contracts, generated docs
+
+lint: .venv/.dev ## Ruff: rules and format
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+
+types: .venv/.dev ## mypy, strict
+	@$(BIN)/python -m mypy
+
+contracts: .venv/.dev ## Which module may import which
+	@$(BIN)/python -m importlinter.cli lint
+
+chaos: .venv/.dev ## The long chaos suite: SIGKILL at random, the seed is printed
+	@CHAOS=long $(BIN)/python -m pytest -m chaos -n 2 --timeout 1800 tests/chaos $(ARGS)
+
+bench: .venv/.dev ## Every benchmark, JSON lines
+	@for script in benchmarks/bench_*.py; do $(BIN)/python "$$script" $(ARGS) || exit 1; done
+
+bench-%: .venv/.dev ## One benchmark: bench-router, bench-fanin, bench-envelope …
+	@$(BIN)/python benchmarks/bench_$*.py $(ARGS)
+
+# --- to change it ----------------------------------------------------------------------------------------------
+
+format: .venv/.dev ## Format the code and mend what ruff can mend
+	@$(BIN)/python -m ruff check --fix --quiet . ; $(BIN)/python -m ruff format .
+
+docs: .venv/.dev ## Write the generated parts of the documentation anew
+	@$(BIN)/python -m cogapp -r $$(grep -rl '\[\[\[cog' docs README.md)
+
+docs-check: .venv/.dev ## Whether the generated parts are up to date
+	@$(BIN)/python -m cogapp --check $$(grep -rl '\[\[\[cog' docs README.md)
+
+lock: .venv/.dev ## Resolve the dependencies anew into requirements/*.txt
+	@$(BIN)/python -m pip install --quiet uv
+	@sh ./.ci/lock
+
+wheel: .venv/.dev ## Build the wheel and the source distribution into dist/
+	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist .
+
+clean: ## Remove what was built and measured; the virtual environment stays
+	@rm -rf build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
