@@ -1,0 +1,102 @@
+"""Bodies that report on a task: status-update and task-completion."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from orchestrator.envelope.bodies.parts import File, Metric
+from orchestrator.envelope.model_base import Attribute, Items, Leaf, Part
+from orchestrator.envelope.model_values import (
+    AttributeText,
+    Count,
+    Flag,
+    Hours,
+    Kind,
+    Moment,
+    Name,
+    Percentage,
+    Progress,
+    Rank,
+    Severity,
+    Sha256,
+    Text,
+)
+
+ProgressStatus = Annotated[Literal["in-progress", "blocked", "completed", "failed"], Kind.TOKEN]
+CompletionStatus = Annotated[Literal["success", "partial-success", "failed"], Kind.TOKEN]
+
+
+class Blocker(Leaf):
+    """Something that keeps a task from going on."""
+
+    severity: Annotated[Severity | None, Attribute()] = None
+
+
+class Artifact(Part):
+    """Something that the work has made."""
+
+    file_path: Text | None = None
+    lines_of_code: Count | None = None
+    tests_added: Count | None = None
+    checksum: Sha256 | None = None
+    type: Annotated[AttributeText | None, Attribute()] = None
+
+
+class Step(Leaf):
+    """Something to be done next."""
+
+    order: Annotated[Rank | None, Attribute()] = None
+
+
+class StatusUpdate(Part):
+    """The body of a status-update."""
+
+    type: Literal["status-update"] = "status-update"
+    task_id: Name
+    status: ProgressStatus
+    progress_percentage: Progress | None = None
+    current_activity: Text | None = None
+    blockers: Annotated[tuple[Blocker, ...], Items("blocker")] = ()
+    artifacts_created: Annotated[tuple[Artifact, ...], Items("artifact")] = ()
+    metrics: Annotated[tuple[Metric, ...], Items("metric")] = ()
+    next_steps: Annotated[tuple[Step, ...], Items("step")] = ()
+
+
+class CriterionResult(Part):
+    """Whether one condition was met."""
+
+    name: Text | None = None
+    met: Flag | None = None
+    evidence: Text | None = None
+    reason: Text | None = None
+
+
+class Deliverable(Part):
+    """What is handed over, of one kind."""
+
+    files: Annotated[tuple[File, ...], Items("file")] = ()
+    test_coverage: Percentage | None = None
+    all_tests_passing: Flag | None = None
+    type: Annotated[AttributeText | None, Attribute()] = None
+
+
+class Recommendation(Leaf):
+    """Something that should follow."""
+
+    type: Annotated[AttributeText | None, Attribute()] = None
+
+
+class TaskCompletion(Part):
+    """The body of a task-completion. ``result`` is the answer itself."""
+
+    type: Literal["task-completion"] = "task-completion"
+    task_id: Name
+    status: CompletionStatus
+    summary: Text
+    completion_timestamp: Moment | None = None
+    total_hours_worked: Hours | None = None
+    acceptance_criteria_met: Annotated[tuple[CriterionResult, ...], Items("criterion")] = ()
+    deliverables: Annotated[tuple[Deliverable, ...], Items("deliverable")] = ()
+    quality_metrics: Annotated[tuple[Metric, ...], Items("metric")] = ()
+    recommendations: Annotated[tuple[Recommendation, ...], Items("recommendation")] = ()
+    result: Text | None = None

@@ -1,0 +1,110 @@
+"""Envelopes as octets and back, without loss.
+
+What is written is in exclusive canonical form (C14N 1.0 without comments) as it stands, so that
+signing needs neither a parser nor a canonicalizer.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import cache
+from typing import Final
+
+from lxml import etree
+
+from orchestrator.envelope.document import read_body, write_body, write_head, write_signature
+from orchestrator.envelope.findings import Finding
+from orchestrator.envelope.model import NAMESPACE, AgentMessage, Body
+from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, parse
+from orchestrator.envelope.reading import Reading
+from orchestrator.envelope.report import schema_findings
+from orchestrator.envelope.validate import check
+from orchestrator.envelope.writing import escape_text
+from orchestrator.envelope.xsd import schema
+from orchestrator.errors import InvalidEnvelope
+
+_END: Final = "</agent-message>"
+_BODY: Final = f"{{{NAMESPACE}}}body"
+
+
+def encode(message: AgentMessage) -> bytes:
+    """The envelope in canonical form, with its signature if it has one."""
+    signature = write_signature(message.signature) if message.signature is not None else ""
+    return f"{write_head(message)}{signature}{_END}".encode()
+
+
+def encode_unsigned(message: AgentMessage) -> bytes:
+    """The envelope in canonical form, without its signature."""
+    return f"{write_head(message)}{_END}".encode()
+
+
+def encode_to_sign(
+    message: AgentMessage, *, algorithm: str, signer: str, timestamp: str, public_key_id: str
+) -> tuple[bytes, bytes]:
+    """The octets before and after the signature value. Both together are what is signed.
+
+    With the base64 of their signature put in between they are the signed envelope.
+    """
+    head = (
+        f"{write_head(message)}<signature><algorithm>{algorithm}</algorithm>"
+        f"<signer>{escape_text(signer)}</signer><timestamp>{timestamp}</timestamp>"
+        f"<public-key-id>{escape_text(public_key_id)}</public-key-id><signature-value>"
+    )
+    return head.encode(), b"</signature-value></signature></agent-message>"
+
+
+def decode(octets: bytes, *, limits: Limits = DEFAULT_LIMITS) -> AgentMessage:
+    """The envelope in ``octets``.
+
+    Raises:
+        InvalidEnvelope: with the first finding's sentence and all findings of layers 1 and 2.
+    """
+    report = check(octets, limits=limits, advice=False)
+    if report.message is None:
+        raise _invalid(report.findings)
+    return report.message
+
+
+def encode_body(body: Body) -> bytes:
+    """The body alone, as one ``<body>`` element in canonical form: what is compressed or stored."""
+    return write_body(body, f'<body xmlns="{NAMESPACE}"').encode()
+
+
+def decode_body(octets: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Body:
+    """The body in ``octets``, one ``<body>`` element as :func:`encode_body` writes it.
+
+    Raises:
+        InvalidEnvelope: it is not one, or breaks a rule of layers 1 and 2.
+    """
+    try:
+        element, octets = parse(octets, limits)
+    except Refused as refused:
+        raise _invalid((refused.finding,)) from None
+    if element.tag != _BODY:
+        raise InvalidEnvelope(f"a payload must be one body element, not {element.tag}", ())
+    carrier = deepcopy(_carrier())
+    carrier.append(element)
+    if not schema().validate(carrier):
+        raise _invalid(schema_findings(carrier, detailed=len(octets) <= limits.detail))
+    reading = Reading(encoded=b"encoding" in octets)
+    body: Body | None = read_body(element, reading)
+    if body is None or reading.findings:
+        raise _invalid(tuple(reading.findings))
+    return body
+
+
+@cache
+def _carrier() -> etree._Element:
+    """A message without a body, to hold one up to the schema."""
+    party = "<agent-name>any</agent-name><agent-role>orchestrator</agent-role>"
+    return etree.fromstring(
+        f'<agent-message xmlns="{NAMESPACE}" version="1.0"><header>'
+        "<message-id>00000000-0000-4000-8000-000000000000</message-id>"
+        f"<timestamp>1970-01-01T00:00:00Z</timestamp><sender>{party}</sender>"
+        f"<recipient>{party}</recipient></header></agent-message>"
+    )
+
+
+def _invalid(findings: tuple[Finding, ...]) -> InvalidEnvelope:
+    first = findings[0]
+    return InvalidEnvelope(first.sentence, findings)

@@ -1,0 +1,183 @@
+"""Reads and writes whole envelopes: header, body in any of its forms, signature."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lxml import etree
+
+from orchestrator.envelope import rules, xenc
+from orchestrator.envelope.bodies import ClaimCheckBody, CompressedBody, EncryptedBody
+from orchestrator.envelope.model import (
+    AgentMessage,
+    Body,
+    ErrorReport,
+    Escalation,
+    Header,
+    Message,
+    Query,
+    Reply,
+    ReviewRequest,
+    Signature,
+    StatusUpdate,
+    TaskCompletion,
+    TaskDelegation,
+)
+from orchestrator.envelope.model_base import Part
+from orchestrator.envelope.model_values import NAMESPACE, Timestamp, is_base64
+from orchestrator.envelope.reading import Reading, build, defaults_of, fields_reader, part_reader
+from orchestrator.envelope.writing import fields_writer, part_writer
+
+#: The model of each body type.
+BODIES: Final[dict[str, type[Part]]] = {
+    model.model_fields["type"].default: model
+    for model in (
+        TaskDelegation,
+        StatusUpdate,
+        TaskCompletion,
+        ErrorReport,
+        Query,
+        ReviewRequest,
+        Escalation,
+        Reply,
+        Message,
+    )
+}
+_Q: Final = f"{{{NAMESPACE}}}"
+_COMPRESSED: Final = f"{_Q}compressed-payload"
+_CLAIM_CHECK: Final = f"{_Q}claim-check"
+_XENC: Final = f"{{{xenc.XENC}}}"
+
+_read_header: Final = part_reader(Header)
+_read_signature: Final = part_reader(Signature)
+_read_body: Final = {
+    name: (model, fields_reader(model), defaults_of(model), set(model.model_fields))
+    for name, model in BODIES.items()
+}
+_MESSAGE_NAMES: Final = set(AgentMessage.model_fields)
+_write_header: Final = part_writer(Header, "header")
+_write_signature: Final = part_writer(Signature, "signature")
+_write_body: Final = {model: fields_writer(model) for model in BODIES.values()}
+
+
+def read_message(root: etree._Element, reading: Reading) -> AgentMessage:
+    """The envelope whose root the schema has accepted; it may be used only if the reading found nothing."""
+    header = _read_header(root[0], reading)
+    if not reading.findings:  # what is broken in itself cannot be compared
+        rules.check_header(header, root[0], reading)
+    body = read_body(root[1], reading)
+    signature = _read_signature(root[2], reading) if len(root) > 2 else None
+    values = {"version": "1.0", "header": header, "body": body, "signature": signature}
+    message: AgentMessage = build(AgentMessage, values, _MESSAGE_NAMES)
+    return message
+
+
+def read_body(body: etree._Element, reading: Reading) -> Any:
+    """The body in the form that it has; None if its content does not fit its type."""
+    body_type = body.get("type", "")
+    first = body[0]
+    tag = str(first.tag)
+    if tag == _COMPRESSED:
+        return _read_compressed(first, body_type, reading)
+    if tag == _CLAIM_CHECK:
+        return _read_claim_check(first, body_type, reading)
+    if tag.startswith(_XENC):
+        flaw = xenc.flaw(first)
+        if flaw is not None:
+            reading.fail("encrypted-data", flaw, first, value=tag)
+            return None
+        values = {"form": "encrypted", "type": body_type, "xml": xenc.canonical(first)}
+        return build(EncryptedBody, values, set(values))
+    if not rules.body_fits(body, body_type, reading):
+        return None
+    model, read_fields, defaults, names = _read_body[body_type]
+    values = defaults.copy()
+    read_fields(body, values, reading)
+    return build(model, values, names)
+
+
+def _read_compressed(element: etree._Element, body_type: str, reading: Reading) -> CompressedBody | None:
+    content = "".join((element.text or "").split())
+    if not is_base64(content):
+        message = "is not base64 with padding (RFC 4648, section 4); encode the octets again"
+        reading.fail("base64", message, element, value=content)
+        return None
+    values: dict[str, Any] = {
+        "form": "compressed",
+        "type": body_type,
+        "algorithm": "zstd",
+        "size": int(element.get("size", "0")),
+        "sha256": element.get("sha256"),
+        "content": content,
+    }
+    body: CompressedBody = build(CompressedBody, values, set(values))
+    return body
+
+
+def _read_claim_check(element: etree._Element, body_type: str, reading: Reading) -> ClaimCheckBody:
+    expires = element.get("expires")
+    if expires is not None:
+        try:
+            expires = Timestamp.of_valid_form(expires)
+        except ValueError:
+            message = "is a day that the calendar does not have; correct the date"
+            reading.fail("timestamp", message, element, value=expires, attribute="expires")
+    stored = element.get("stored-size")
+    values: dict[str, Any] = {
+        "form": "claim-check",
+        "type": body_type,
+        "sha256": element.get("sha256"),
+        "size": int(element.get("size", "0")),
+        "chunks": int(element.get("chunks", "1")),
+        "algorithm": element.get("algorithm"),
+        "stored_size": None if stored is None else int(stored),
+        "expires": expires,
+    }
+    body: ClaimCheckBody = build(ClaimCheckBody, values, set(values))
+    return body
+
+
+def write_body(body: Body, start: str) -> str:
+    """The body element; ``start`` is its start tag up to its type attribute."""
+    out = [f'{start} type="{body.type}">']
+    if isinstance(body, EncryptedBody):
+        out.append(body.xml)
+    elif isinstance(body, CompressedBody):
+        out.append(
+            f'<compressed-payload algorithm="{body.algorithm}" encoding="base64" sha256="{body.sha256}"'
+            f' size="{body.size}">{body.content}</compressed-payload>'
+        )
+    elif isinstance(body, ClaimCheckBody):
+        out.append(_claim_check(body))
+    else:
+        _write_body[type(body)](body, out.append)
+    out.append("</body>")
+    return "".join(out)
+
+
+def _claim_check(body: ClaimCheckBody) -> str:
+    marks = {
+        "algorithm": body.algorithm,
+        "chunks": body.chunks,
+        "expires": body.expires,
+        "sha256": body.sha256,
+        "size": body.size,
+        "stored-size": body.stored_size,
+    }
+    written = "".join(f' {name}="{value}"' for name, value in marks.items() if value is not None)
+    return f"<claim-check{written}></claim-check>"
+
+
+def write_head(message: AgentMessage) -> str:
+    """The document up to the end of the body."""
+    out = [f'<agent-message xmlns="{NAMESPACE}" version="1.0">']
+    _write_header(message.header, out.append)
+    out.append(write_body(message.body, "<body"))
+    return "".join(out)
+
+
+def write_signature(signature: Signature) -> str:
+    """The signature element."""
+    out: list[str] = []
+    _write_signature(signature, out.append)
+    return "".join(out)

@@ -1,0 +1,212 @@
+"""The model of an envelope: frozen, typed, and without loss from and to XML (see ``codec``).
+
+Whatever the rules of layer 2 say, a model that could be built keeps already.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Tag, model_validator
+
+from orchestrator.envelope.bodies import (
+    ApiContract,
+    Artifact,
+    Assignment,
+    Attempt,
+    Blocker,
+    ClaimCheckBody,
+    ClearBody,
+    CompressedBody,
+    Constraint,
+    Criterion,
+    CriterionResult,
+    Deliverable,
+    Dependency,
+    EncryptedBody,
+    ErrorDetails,
+    ErrorReport,
+    Escalation,
+    EscalationMatter,
+    File,
+    FileReference,
+    FocusArea,
+    Message,
+    Metric,
+    Objective,
+    OpaqueBody,
+    Output,
+    Query,
+    QueryContext,
+    Recommendation,
+    RecoveryOption,
+    Reply,
+    Review,
+    ReviewRequest,
+    StatusUpdate,
+    Step,
+    Task,
+    TaskCompletion,
+    TaskContext,
+    TaskDelegation,
+)
+from orchestrator.envelope.model_base import Numbered, Part
+from orchestrator.envelope.model_values import (
+    NAMESPACE,
+    AgentRole,
+    BackoffStrategy,
+    Base64,
+    BodyType,
+    Moment,
+    Name,
+    PositiveCount,
+    Priority,
+    SignatureAlgorithm,
+    Tier,
+    Timestamp,
+    Uuid4,
+)
+
+
+class Party(Part):
+    """The sender or the recipient of an envelope."""
+
+    agent_name: Name
+    agent_role: AgentRole
+    tier: Tier | None = None
+
+
+class RetryPolicy(Part):
+    """How often and how fast delivery is tried; the first attempt counts."""
+
+    max_attempts: PositiveCount
+    backoff_strategy: BackoffStrategy
+    timeout_seconds: PositiveCount
+
+
+class Header(Part):
+    """What routing needs to know.
+
+    ``conversation_chain`` holds message ids, the previous message first. What is None has a
+    default: ``correlation_id`` the message's own id, ``priority`` and ``retry_policy`` what the
+    routing table says for the type, ``expiration`` never.
+    """
+
+    message_id: Uuid4
+    timestamp: Moment
+    sender: Party
+    recipient: Party
+    correlation_id: Uuid4 | None = None
+    conversation_chain: Annotated[tuple[Uuid4, ...], Numbered("message-ref")] = ()
+    priority: Priority | None = None
+    expiration: Moment | None = None
+    retry_policy: RetryPolicy | None = None
+
+    @model_validator(mode="after")
+    def _keeps_the_rules(self) -> Self:
+        if self.expiration is not None and self.expiration.instant_ns <= self.timestamp.instant_ns:
+            raise ValueError("expiration must be later than timestamp")
+        refs = [ref.lower() for ref in self.conversation_chain]
+        if len(set(refs)) != len(refs) or self.message_id.lower() in refs:
+            raise ValueError("conversation_chain names a message twice, or the message itself")
+        return self
+
+
+class Signature(Part):
+    """Who vouches for the envelope; covers all of it but ``signature_value`` itself."""
+
+    algorithm: SignatureAlgorithm
+    signer: Name
+    timestamp: Moment
+    public_key_id: Name
+    signature_value: Base64
+
+
+def _body_tag(body: Any) -> str | None:
+    """Which model a body is for: its form if it is opaque, else its type."""
+    if isinstance(body, dict):
+        return body.get("form") or body.get("type")
+    return getattr(body, "form", None) or getattr(body, "type", None)
+
+
+Body = Annotated[
+    Annotated[TaskDelegation, Tag("task-delegation")]
+    | Annotated[StatusUpdate, Tag("status-update")]
+    | Annotated[TaskCompletion, Tag("task-completion")]
+    | Annotated[ErrorReport, Tag("error")]
+    | Annotated[Query, Tag("query")]
+    | Annotated[ReviewRequest, Tag("review-request")]
+    | Annotated[Escalation, Tag("escalation")]
+    | Annotated[Reply, Tag("reply")]
+    | Annotated[Message, Tag("message")]
+    | Annotated[EncryptedBody, Tag("encrypted")]
+    | Annotated[CompressedBody, Tag("compressed")]
+    | Annotated[ClaimCheckBody, Tag("claim-check")],
+    Discriminator(_body_tag),
+]
+
+
+class AgentMessage(Part):
+    """One envelope."""
+
+    version: Literal["1.0"] = "1.0"
+    header: Header
+    body: Body
+    signature: Signature | None = None
+
+    @property
+    def conversation_id(self) -> str:
+        """The conversation it belongs to, in lower case; its own id if it starts one."""
+        return (self.header.correlation_id or self.header.message_id).lower()
+
+
+__all__ = [
+    "NAMESPACE",
+    "AgentMessage",
+    "ApiContract",
+    "Artifact",
+    "Assignment",
+    "Attempt",
+    "Blocker",
+    "Body",
+    "BodyType",
+    "ClaimCheckBody",
+    "ClearBody",
+    "CompressedBody",
+    "Constraint",
+    "Criterion",
+    "CriterionResult",
+    "Deliverable",
+    "Dependency",
+    "EncryptedBody",
+    "ErrorDetails",
+    "ErrorReport",
+    "Escalation",
+    "EscalationMatter",
+    "File",
+    "FileReference",
+    "FocusArea",
+    "Header",
+    "Message",
+    "Metric",
+    "Objective",
+    "OpaqueBody",
+    "Output",
+    "Party",
+    "Query",
+    "QueryContext",
+    "Recommendation",
+    "RecoveryOption",
+    "Reply",
+    "RetryPolicy",
+    "Review",
+    "ReviewRequest",
+    "Signature",
+    "StatusUpdate",
+    "Step",
+    "Task",
+    "TaskCompletion",
+    "TaskContext",
+    "TaskDelegation",
+    "Timestamp",
+]

@@ -1,0 +1,201 @@
+"""The values that an envelope is made of: text, names, moments, numbers; each knows how it travels.
+
+Every type here accepts exactly what the schema and the rules of layer 2 accept, so that any model
+that could be built encodes to a valid envelope and decodes to itself.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from orchestrator.clock import isoformat
+
+#: The namespace of the protocol.
+NAMESPACE: Final = "http://agent-orchestra.local/protocol/1.0"
+
+#: What XML counts as white space; Python's ``strip()`` and ``split()`` know many more.
+WHITE_SPACE: Final = " \t\n\r"
+
+#: A character that an XML 1.0 document cannot hold, or (a bare CR) would not give back.
+UNFIT: Final = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+_SPACES: Final = re.compile(r"[ \t\n\r]+")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_UUID4: Final = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}\z"
+_MOMENT: Final = re.compile(
+    r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+    r"(\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-3]):[0-5][0-9]|[+-]14:00)"
+)
+#: The decimals of a second that ``datetime`` drops, from the 27th character on.
+_FINER: Final = re.compile(r"[0-9]{1,3}")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Kind(Enum):
+    """How a value is written in XML; put beside its type with ``Annotated``."""
+
+    TEXT = "text"
+    NAME = "name"
+    TOKEN = "token"  # noqa: S105 - a word of XML Schema, no secret
+    TIMESTAMP = "timestamp"
+    INTEGER = "integer"
+    HOURS = "hours"
+    FLAG = "flag"
+    BASE64 = "base64"
+    RAW = "raw"
+
+
+class Timestamp(str):
+    """A moment as it was written, ISO 8601 with a zone; two spellings of one moment are not equal.
+
+    Raises:
+        ValueError: the text is no such moment, or its day does not exist.
+    """
+
+    __slots__ = ("instant_ns",)
+
+    #: Nanoseconds since the epoch; compare moments by this or by :attr:`instant_ms`.
+    instant_ns: int
+
+    def __new__(cls, text: str) -> Self:
+        if _MOMENT.fullmatch(text) is None:
+            raise ValueError(f"{text!r} is not an ISO 8601 date and time with a zone")
+        return cls.of_valid_form(text)
+
+    @classmethod
+    def of_valid_form(cls, text: str) -> Self:
+        """The same, for a text whose form the schema has checked: only the day can still be wrong."""
+        self = super().__new__(cls, text)
+        since = datetime.fromisoformat(text) - _EPOCH
+        microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        finer = _FINER.match(text, 26)
+        self.instant_ns = microseconds * 1000 + (int(finer[0].ljust(3, "0")) if finer else 0)
+        return self
+
+    @classmethod
+    def from_ms(cls, ms: int) -> Self:
+        """The moment ``ms`` milliseconds after the epoch, in UTC."""
+        return cls.of_valid_form(isoformat(ms))
+
+    @property
+    def instant_ms(self) -> int:
+        """Whole milliseconds since the epoch."""
+        return self.instant_ns // 1_000_000
+
+    def __reduce__(self) -> tuple[type[Timestamp], tuple[str]]:
+        return (type(self), (str(self),))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
+
+
+def is_blank(text: str) -> bool:
+    """Whether ``text`` shows nothing: empty, or only spaces and invisible characters of any script."""
+    return not any(c.isprintable() and not c.isspace() for c in text)
+
+
+def collapse(text: str) -> str:
+    """``text`` without leading, trailing and repeated XML white space."""
+    return _SPACES.sub(" ", text).strip(" ")
+
+
+def is_base64(text: str) -> bool:
+    """Whether ``text`` is base64 with its padding and without white space."""
+    try:
+        binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        return False
+    return bool(text)
+
+
+def _no_surrogates(value: Any) -> Any:
+    """Lone surrogates are no text in any encoding; they become U+FFFD, so that the rest can travel."""
+    if isinstance(value, str) and not value.isascii():
+        return _SURROGATE.sub("\ufffd", value)
+    return value
+
+
+def _name(text: str) -> str:
+    text = collapse(text)
+    if UNFIT.search(text):
+        raise ValueError("a name holds a control character; use a plain line of text")
+    if is_blank(text):
+        raise ValueError("a name is blank; give one that can be seen")
+    return text
+
+
+def _fit(text: str) -> str:
+    if UNFIT.search(text.replace("\r", "")):
+        raise ValueError("an attribute holds a character that XML cannot carry; leave control characters out")
+    return text
+
+
+def _base64(text: str) -> str:
+    text = "".join(text.split())
+    if not is_base64(text):
+        raise ValueError("not base64 with padding (RFC 4648, section 4)")
+    return text
+
+
+def _hours(value: Decimal) -> Decimal:
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int) or exponent > 0:
+        return Decimal(int(value))
+    return value if digits != (0,) or not sign else Decimal(0)
+
+
+#: Text of any length and language; white space counts. Lone surrogates become U+FFFD.
+Text = Annotated[str, BeforeValidator(_no_surrogates), Kind.TEXT]
+#: A name or identifier: not blank, one line; surrounding and repeated white space is dropped.
+Name = Annotated[str, BeforeValidator(_no_surrogates), AfterValidator(_name), Kind.NAME]
+#: The text of an attribute; no control characters.
+AttributeText = Annotated[str, BeforeValidator(_no_surrogates), AfterValidator(_fit), Kind.RAW]
+#: A version 4 UUID in either case.
+Uuid4 = Annotated[str, Field(pattern=_UUID4), Kind.TOKEN]
+#: A moment with a zone.
+Moment = Annotated[Timestamp, Kind.TIMESTAMP]
+#: A whole number that is not negative.
+Count = Annotated[int, Field(ge=0, lt=10**15), Kind.INTEGER]
+#: A whole number from 1 on.
+PositiveCount = Annotated[int, Field(ge=1, lt=10**9), Kind.INTEGER]
+#: An order or priority number; lower comes first.
+Rank = Annotated[int, Field(ge=0, lt=10**9), Kind.INTEGER]
+#: Whole percent.
+Progress = Annotated[int, Field(ge=0, le=100), Kind.INTEGER]
+#: Hours, with up to six decimals; the decimals given are kept.
+Hours = Annotated[Decimal, Field(ge=0, lt=10**9, decimal_places=6), AfterValidator(_hours), Kind.HOURS]
+#: A share as it was written, 0% to 100%.
+Percentage = Annotated[str, Field(pattern=r"^(100(\.0{1,6})?|[1-9]?[0-9](\.[0-9]{1,6})?)%?\z"), Kind.TOKEN]
+#: A SHA-256 digest, 64 hexadecimal digits.
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}\z"), Kind.TOKEN]
+#: Octets as base64; white space is dropped.
+Base64 = Annotated[str, AfterValidator(_base64), Kind.BASE64]
+#: Yes or no.
+Flag = Annotated[bool, Field(strict=True), Kind.FLAG]
+
+AgentRole = Annotated[Literal["coordinator", "specialist", "orchestrator"], Kind.TOKEN]
+Tier = Annotated[Literal["opus", "sonnet", "haiku"], Kind.TOKEN]
+Priority = Annotated[Literal["critical", "high", "normal", "low"], Kind.TOKEN]
+BackoffStrategy = Annotated[Literal["exponential", "linear"], Kind.TOKEN]
+Severity = Annotated[Literal["critical", "warning", "info"], Kind.TOKEN]
+SignatureAlgorithm = Annotated[Literal["RSA-SHA256", "Ed25519"], Kind.TOKEN]
+BodyType = Literal[
+    "task-delegation",
+    "status-update",
+    "task-completion",
+    "error",
+    "query",
+    "review-request",
+    "escalation",
+    "reply",
+    "message",
+]

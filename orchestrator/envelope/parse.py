@@ -1,0 +1,238 @@
+"""Layer 1: octets become a tree, safely, or a finding.
+
+A document type declaration is refused before an XML parser sees the octets, so no entity is ever
+declared, let alone expanded. Nothing is fetched. Every encoding is decoded here, strictly, and the
+parser is given UTF-8 only: no decoder of its own can read markup where this module saw none.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+from lxml import etree
+
+from orchestrator.envelope.findings import Finding, found, line_of
+
+_DECLARATION: Final = re.compile(
+    rb"""<\?xml[ \t\r\n]+version[ \t\r\n]*=[ \t\r\n]*["']1\.[0-9]+["']"""
+    rb"""(?:[ \t\r\n]+encoding[ \t\r\n]*=[ \t\r\n]*["']([A-Za-z][A-Za-z0-9._-]*)["'])?[^?>]*\?>"""
+)
+#: What may stand before the root: white space, comments, processing instructions.
+_PROLOG: Final = re.compile(rb"(?:[ \t\r\n]+|<!--.*?-->|<\?.*?\?>)*", re.DOTALL)
+_INSTANCE: Final = "{http://www.w3.org/2001/XMLSchema-instance}"
+_BOMS: Final = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+#: Encodings in which every octet below 0x80 that XML markup uses means what it means in ASCII.
+_ENCODINGS: Final = frozenset(
+    [
+        "ascii",
+        "utf-8",
+        "iso8859-1",
+        "iso8859-2",
+        "iso8859-3",
+        "iso8859-4",
+        "iso8859-5",
+        "iso8859-6",
+        "iso8859-7",
+        "iso8859-8",
+        "iso8859-9",
+        "iso8859-10",
+        "iso8859-11",
+        "iso8859-13",
+        "iso8859-14",
+        "iso8859-15",
+        "iso8859-16",
+        "cp1250",
+        "cp1251",
+        "cp1252",
+        "cp1253",
+        "cp1254",
+        "cp1255",
+        "cp1256",
+        "cp1257",
+        "cp1258",
+        "koi8-r",
+        "koi8-u",
+        "cp437",
+        "cp850",
+        "cp852",
+        "cp866",
+        "tis-620",
+        "euc_jp",
+        "shift_jis",
+        "cp932",
+        "euc_kr",
+        "cp949",
+        "gb2312",
+        "gbk",
+        "gb18030",
+        "big5",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a document may cost.
+
+    ``size`` in octets; ``depth`` in nested elements; ``detail`` is the size in octets up to which a
+    refused document gets the detailed report, which costs a hundred times what refusing it does.
+    """
+
+    size: int = 8 * 1024 * 1024
+    depth: int = 64
+    detail: int = 256 * 1024
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+#: What libxml2 accepts as one text node without being told otherwise.
+_ORDINARY_SIZE: Final = 9_000_000
+
+
+class Refused(Exception):
+    """The octets are no document that may be read. Raised with a finding."""
+
+    @property
+    def finding(self) -> Finding:
+        finding: Finding = self.args[0]
+        return finding
+
+
+def _parser(*, huge: bool) -> etree.XMLParser:
+    return etree.XMLParser(
+        encoding="utf-8",
+        resolve_entities=False,
+        load_dtd=False,
+        dtd_validation=False,
+        no_network=True,
+        remove_comments=True,
+        remove_pis=False,
+        collect_ids=False,
+        huge_tree=huge,
+    )
+
+
+_PARSER: Final = _parser(huge=False)
+_HUGE_PARSER: Final = _parser(huge=True)
+
+
+class Parsed(NamedTuple):
+    """A document that was parsed: its root, without comments, and its octets in UTF-8."""
+
+    root: etree._Element
+    octets: bytes
+
+
+def parse(octets: bytes, limits: Limits = DEFAULT_LIMITS) -> Parsed:
+    """The document in ``octets``.
+
+    Raises:
+        Refused: with the finding: empty, size, encoding, dtd, malformed, depth,
+            processing-instruction or schema-instance.
+    """
+    if len(octets) > limits.size:
+        message = f"is larger than {limits.size} octets; send large content compressed or as a claim check"
+        raise Refused(found("size", message, value=str(len(octets))))
+    octets = _as_utf8(octets)
+    if b"<!DOCTYPE" in octets or b"<?" in octets:
+        _check_prolog(octets)
+    try:
+        root = etree.fromstring(octets, _PARSER if len(octets) <= _ORDINARY_SIZE else _HUGE_PARSER)
+    except etree.XMLSyntaxError as error:
+        raise Refused(_malformed(error)) from None
+    if b"<?" in octets or b"XMLSchema-instance" in octets or b"&#" in octets:
+        _check_nodes(root)
+    return Parsed(root, octets)
+
+
+def _as_utf8(octets: bytes) -> bytes:
+    """The document in UTF-8 without byte order mark and XML declaration, its lines kept."""
+    encoding = "utf-8"
+    for bom, name in _BOMS:
+        if octets.startswith(bom):
+            encoding = name
+            break
+    if encoding != "utf-8" or octets.startswith(codecs.BOM_UTF8):
+        octets = _transcode(octets, "utf-8-sig" if encoding == "utf-8" else encoding)
+    if not octets.strip():
+        raise Refused(found("empty", "is empty; send one agent-message element"))
+    if not octets.startswith(b"<?xml"):
+        return octets
+    match = _DECLARATION.match(octets)
+    if match is None:
+        raise Refused(found("malformed", 'has a malformed XML declaration; write <?xml version="1.0"?>'))
+    declared = (match[1] or b"utf-8").decode().lower()
+    octets = b"\n" * match[0].count(b"\n") + octets[match.end() :]
+    if encoding != "utf-8" or declared in ("utf-8", "utf8"):
+        return octets
+    return _transcode(octets, declared)
+
+
+def _transcode(octets: bytes, encoding: str) -> bytes:
+    try:
+        name = codecs.lookup(encoding).name
+    except LookupError:
+        name = ""
+    if name not in _ENCODINGS and not name.startswith(("utf-16", "utf-32", "utf-8")):
+        message = "is in an encoding that is not read here; send it in UTF-8"
+        raise Refused(found("encoding", message, value=encoding))
+    try:
+        return octets.decode(name).encode()
+    except UnicodeError:
+        message = f"is not in the encoding {encoding} that it claims; send it in UTF-8"
+        raise Refused(found("encoding", message, value=encoding)) from None
+
+
+def _check_prolog(octets: bytes) -> None:
+    """Refuse a document type declaration; the same octets inside the root are mere text."""
+    prolog = _PROLOG.match(octets)
+    end = prolog.end() if prolog else 0
+    if octets[end : end + 9] == b"<!DOCTYPE":
+        message = "the document has a document type declaration; leave out <!DOCTYPE and all entities"
+        line = octets.count(b"\n", 0, end) + 1
+        raise Refused(Finding("dtd", "error", line, None, "<!DOCTYPE", message))
+
+
+def _check_nodes(root: etree._Element) -> None:
+    """Refuse what validators would act upon (xsi attributes) and what signatures would cover unread."""
+    nodes: Iterator[Any] = chain(root.itersiblings(preceding=True), root.itersiblings(), root.iter())
+    for node in nodes:
+        if node.tag is etree.PI:
+            message = "the document has a processing instruction; leave it out"
+            raise Refused(Finding("processing-instruction", "error", line_of(node), None, None, message))
+        for name in node.attrib:
+            if str(name).startswith(_INSTANCE):
+                message = "has an attribute of XML Schema instances; leave it out"
+                raise Refused(found("schema-instance", message, node, value=str(name)[len(_INSTANCE) :]))
+
+
+def check_depth(root: etree._Element, limit: int) -> None:
+    """Refuse a tree that nests deeper than ``limit``. Needed only where the schema does not say how deep.
+
+    Raises:
+        Refused: with the finding depth.
+    """
+    depth = 0
+    for event, element in etree.iterwalk(root, events=("start", "end")):
+        depth += 1 if event == "start" else -1
+        if depth > limit:
+            message = f"the document nests deeper than {limit} elements; flatten it"
+            raise Refused(Finding("depth", "error", line_of(element), None, str(limit), message))
+
+
+def _malformed(error: etree.XMLSyntaxError) -> Finding:
+    reason = (error.msg or "not well-formed").split(", line ")[0]
+    rule = "depth" if "xcessive depth" in reason else "malformed"
+    message = f"the document is not well-formed XML ({reason}); correct it at this line"
+    return Finding(rule, "error", error.lineno or None, None, None, message)

@@ -1,0 +1,261 @@
+"""Reads models from XML that the schema has accepted.
+
+For each model one function is made from its fields, once. It checks on the way what the schema
+cannot say (days that exist, names that can be seen, base64 that fits), so that no second pass is
+needed. The models are built without pydantic's validation: schema and checks have done its work.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
+
+from lxml import etree
+from pydantic import BaseModel
+
+from orchestrator.envelope.findings import FINDINGS_LIMIT, Finding, found
+from orchestrator.envelope.model_base import (
+    Attribute,
+    Binding,
+    Content,
+    Items,
+    Numbered,
+    Part,
+    Repeated,
+    bindings,
+)
+from orchestrator.envelope.model_values import (
+    NAMESPACE,
+    WHITE_SPACE,
+    Kind,
+    Timestamp,
+    collapse,
+    is_base64,
+    is_blank,
+)
+
+Values = dict[str, Any]
+
+_set_dict: Final = BaseModel.__dict__["__dict__"].__set__
+_set_fields_set: Final = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+_set_extra: Final = BaseModel.__dict__["__pydantic_extra__"].__set__
+_set_private: Final = BaseModel.__dict__["__pydantic_private__"].__set__
+_new: Final = object.__new__
+
+
+class Reading:
+    """One reading of one document: what was found wrong so far."""
+
+    __slots__ = ("encoded", "findings")
+
+    def __init__(self, *, encoded: bool) -> None:
+        #: Whether any element may have an ``encoding`` attribute.
+        self.encoded = encoded
+        self.findings: list[Finding] = []
+
+    def fail(
+        self, rule: str, message: str, element: etree._Element, *, value: str, attribute: str | None = None
+    ) -> None:
+        if len(self.findings) < FINDINGS_LIMIT:
+            self.findings.append(found(rule, message, element, value=value, attribute=attribute))
+
+
+Read = Callable[["etree._Element", Reading], Any]
+ReadChecked = Callable[[str, "etree._Element", Reading], Any]
+ReadInto = Callable[["etree._Element", Values, Reading], None]
+
+
+def build(model: type[Part], values: Values, names: set[str]) -> Any:
+    """A ``model`` of values that are known to be right; like ``model_construct``, but quick."""
+    part = _new(model)
+    _set_dict(part, values)
+    _set_fields_set(part, names)
+    _set_extra(part, None)
+    _set_private(part, None)
+    return part
+
+
+def _name(text: str, element: etree._Element, reading: Reading) -> str:
+    if not text.isalnum():
+        text = collapse(text)
+        if not text or (not text[0].isalnum() and is_blank(text)):
+            reading.fail("blank", "is blank; give a name that can be seen", element, value=text)
+    return text
+
+
+def _timestamp(text: str, element: etree._Element, reading: Reading) -> str:
+    text = text.strip(WHITE_SPACE)
+    try:
+        return Timestamp.of_valid_form(text)
+    except ValueError:
+        message = "is a day that the calendar does not have; correct the date"
+        reading.fail("timestamp", message, element, value=text)
+        return text
+
+
+def _base64(text: str, element: etree._Element, reading: Reading) -> str:
+    text = "".join(text.split())
+    if not is_base64(text):
+        message = "is not base64 with padding (RFC 4648, section 4); encode the octets again"
+        reading.fail("base64", message, element, value=text)
+    return text
+
+
+def _token(text: str) -> str:
+    return text.strip(WHITE_SPACE)
+
+
+def _flag(text: str) -> bool:
+    return text.strip(WHITE_SPACE) == "true"
+
+
+def _hours(text: str) -> Decimal:
+    return Decimal(text.strip(WHITE_SPACE))
+
+
+def _text(element: etree._Element, reading: Reading) -> str:
+    text = element.text or ""
+    if reading.encoded and element.get("encoding") is not None:
+        try:
+            return b64decode("".join(text.split()), validate=True).decode()
+        except ValueError:
+            message = 'is marked encoding="base64" but is not the base64 of a text in UTF-8; encode it again'
+            reading.fail("base64", message, element, value=text)
+    return text
+
+
+#: Scalars of which the schema has said all that is to say.
+_PLAIN: Final[dict[Kind, Callable[[str], Any]]] = {
+    Kind.TOKEN: _token,
+    Kind.INTEGER: int,
+    Kind.HOURS: _hours,
+    Kind.FLAG: _flag,
+    Kind.RAW: str,
+}
+#: Scalars of which something is left to check.
+_CHECKED: Final[dict[Kind, ReadChecked]] = {
+    Kind.NAME: _name,
+    Kind.TIMESTAMP: _timestamp,
+    Kind.BASE64: _base64,
+}
+
+
+def _held_reader(field: Binding) -> Read:
+    if field.model is not None:
+        return part_reader(field.model)
+    assert field.kind is not None
+    if field.kind is Kind.TEXT:
+        return _text
+    if field.kind in _PLAIN:
+        plain = _PLAIN[field.kind]
+
+        def read_plain(element: etree._Element, _: Reading) -> Any:
+            return plain(element.text or "")
+
+        return read_plain
+    checked = _CHECKED[field.kind]
+
+    def read_checked(element: etree._Element, reading: Reading) -> Any:
+        return checked(element.text or "", element, reading)
+
+    return read_checked
+
+
+def _one_reader(field: Binding) -> ReadInto:
+    name, read = field.name, _held_reader(field)
+
+    def read_into(element: etree._Element, values: Values, reading: Reading) -> None:
+        values[name] = read(element, reading)
+
+    return read_into
+
+
+def _items_reader(field: Binding) -> ReadInto:
+    name, read = field.name, _held_reader(field)
+
+    def read_into(element: etree._Element, values: Values, reading: Reading) -> None:
+        values[name] = tuple([read(child, reading) for child in element])
+
+    return read_into
+
+
+def _numbered_reader(field: Binding) -> ReadInto:
+    name = field.name
+
+    def read_into(element: etree._Element, values: Values, reading: Reading) -> None:
+        items = [(int(child.get("index", "0")), child) for child in element]
+        items.sort(key=lambda item: item[0])
+        for expected, (index, child) in enumerate(items):
+            if index != expected:
+                message = f"breaks the numbering at {expected}; number the references from 0 on, each once, without gaps"
+                reading.fail("chain-index", message, child, value=str(index), attribute="index")
+                break
+        values[name] = tuple([(child.text or "").strip(WHITE_SPACE) for _, child in items])
+
+    return read_into
+
+
+def _repeated_reader(field: Binding) -> ReadInto:
+    name, read = field.name, _held_reader(field)
+
+    def read_into(element: etree._Element, values: Values, reading: Reading) -> None:
+        items = values[name]
+        if items:
+            items.append(read(element, reading))
+        else:
+            values[name] = [read(element, reading)]
+
+    return read_into
+
+
+def fields_reader(model: type[Part]) -> Callable[[etree._Element, Values, Reading], None]:
+    """Reads the children of an element into the values of a ``model``'s fields."""
+    table: dict[str, ReadInto] = {}
+    for field in bindings(model):
+        if isinstance(field.mark, Attribute | Content):
+            continue
+        make = {Items: _items_reader, Numbered: _numbered_reader, Repeated: _repeated_reader}
+        tag = field.mark.name if isinstance(field.mark, Repeated) else field.tag
+        table[f"{{{NAMESPACE}}}{tag}"] = make.get(type(field.mark), _one_reader)(field)
+
+    repeated = [field.name for field in bindings(model) if isinstance(field.mark, Repeated)]
+
+    def read(element: etree._Element, values: Values, reading: Reading) -> None:
+        for child in element:
+            table[child.tag](child, values, reading)
+        for name in repeated:
+            values[name] = tuple(values[name])
+
+    return read
+
+
+def defaults_of(model: type[Part]) -> Values:
+    """The values of a ``model``'s fields before anything is read; what is required is read for sure."""
+    return {name: info.default for name, info in model.model_fields.items()}
+
+
+def part_reader(model: type[Part]) -> Read:
+    """Reads an element as a ``model``."""
+    fields = bindings(model)
+    defaults = defaults_of(model)
+    names = set(model.model_fields)
+    attributes = [
+        (field.name, field.tag, _PLAIN[field.kind or Kind.RAW])
+        for field in fields
+        if isinstance(field.mark, Attribute)
+    ]
+    content = next((field for field in fields if isinstance(field.mark, Content)), None)
+    read_fields = fields_reader(model) if content is None else _one_reader(content)
+
+    def read(element: etree._Element, reading: Reading) -> Any:
+        values = defaults.copy()
+        for name, tag, plain in attributes:
+            text = element.get(tag)
+            if text is not None:
+                values[name] = plain(text)
+        read_fields(element, values, reading)
+        return build(model, values, names)
+
+    return read

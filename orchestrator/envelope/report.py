@@ -1,0 +1,200 @@
+"""Why the schema refuses a document, in words: the detailed report of layer 2.
+
+``xmlschema`` finds each place; what it says about the schema is put here into a rule name and a
+sentence about the envelope. Documents too large for that get what libxml2 says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import islice
+from threading import Lock
+from typing import Any, Final, cast
+
+import xmlschema
+from lxml import etree
+from xmlschema.validators.exceptions import XMLSchemaChildrenValidationError, XMLSchemaValidationError
+from xmlschema.validators.groups import XsdGroup
+
+import schemas
+from orchestrator.envelope.document import BODIES
+from orchestrator.envelope.findings import FINDINGS_LIMIT, Finding, found
+from orchestrator.envelope.model_base import bindings
+from orchestrator.envelope.model_values import NAMESPACE
+from orchestrator.envelope.xsd import schema
+
+_ATTRIBUTE_REASON: Final = re.compile(r"attribute (?P<name>[^=]+)=")
+_QUOTED: Final = re.compile(r"'([^']*)'")
+_ALTERNATIVES: Final = re.compile(r"\(([a-z|0-9A-Z-]+)\)")
+_NO_ZONE: Final = re.compile(r"\s*[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?\s*")
+_LOG_LOCK: Final = Lock()
+
+#: For each simple type of the schema that is not a closed list: the rule, and what is wrong and to do.
+_TYPE_RULES: Final = {
+    "version": ("version", "is a version that is not understood here; write 1.0"),
+    "uuid-v4": ("uuid-v4", "is not a version 4 UUID; make one, for example with: uuidgen -r"),
+    "timestamp": ("timestamp", "is not an ISO 8601 date and time such as 2026-01-31T09:30:00Z; write one"),
+    "name": ("blank", "is blank; give a name that can be seen"),
+    "count": ("number", "is not a whole number from 0 on; write one without sign or leading zeros"),
+    "positive-count": ("number", "is not a whole number from 1 on; write one without sign or leading zeros"),
+    "index": ("number", "is not a whole number from 0 on; write one without sign or leading zeros"),
+    "rank": ("number", "is not a whole number from 0 on; write one without sign or leading zeros"),
+    "size": ("number", "is not a number of octets; write a whole number without sign or leading zeros"),
+    "chunk-count": ("number", "is not a whole number from 1 on; write one without sign or leading zeros"),
+    "hours": ("number", "is not a number of hours from 0 on; write it like 2 or 2.5"),
+    "progress": ("percentage", "is not a whole number from 0 to 100; write one without a percent sign"),
+    "percentage": ("percentage", "is not a share from 0% to 100%; write it like 82.5%"),
+    "flag": ("flag", "is neither true nor false; write one of them"),
+    "sha256": ("sha256", "is not a SHA-256 digest; write its 64 hexadecimal digits"),
+    "base64": ("base64", "is not base64 (RFC 4648, section 4); encode the octets again"),
+    "body-type": ("body-type", "is no type of body; use one of "),
+}
+
+
+@cache
+def _detailed_schema() -> xmlschema.XMLSchema10:
+    return xmlschema.XMLSchema10(schemas.read(schemas.AGENT_MESSAGE).decode(), allow="none")
+
+
+def schema_findings(root: etree._Element, *, detailed: bool) -> tuple[Finding, ...]:
+    """What the schema refuses in a document that it does not accept; at least one finding."""
+    if detailed:
+        findings = tuple(islice(_detailed(root), FINDINGS_LIMIT))
+        if findings:
+            return findings
+    with _LOG_LOCK:
+        schema().validate(root)
+        log: list[etree._LogEntry] = [*cast("Any", schema().error_log)]
+    return tuple(_from_log(root, entry) for entry in log[:FINDINGS_LIMIT])
+
+
+def _from_log(root: etree._Element, entry: etree._LogEntry) -> Finding:
+    where = root.xpath(entry.path) if entry.path else None
+    element = where[0] if isinstance(where, list) and where and etree.iselement(where[0]) else root
+    message = entry.message.replace(f"{{{NAMESPACE}}}", "")
+    return found("schema", f"breaks the schema: {message}", element)
+
+
+def _detailed(root: etree._Element) -> Iterator[Finding]:
+    for error in _detailed_schema().iter_errors(root):
+        element: etree._Element = cast("Any", error.elem)
+        if isinstance(error, XMLSchemaChildrenValidationError):
+            yield _children(error, element)
+        else:
+            yield _value(error, element)
+
+
+def _value(error: XMLSchemaValidationError, element: etree._Element) -> Finding:
+    """A finding about one value, attribute or piece of text."""
+    reason = error.reason or ""
+    quoted = _QUOTED.search(reason)
+    if reason.startswith("missing required attribute") and quoted:
+        return found(
+            "missing-attribute", f"lacks the attribute {quoted[1]}; add it", element, value=quoted[1]
+        )
+    if "attribute not allowed" in reason and quoted:
+        name = quoted[1].rpartition("}")[2]
+        message = f"has an attribute {name} that it cannot have; leave it out"
+        return found("unexpected-attribute", message, element, value=name)
+    if reason.startswith("character data"):
+        message = "has text between its elements; leave it out or put it into an element"
+        return found("unexpected-text", message, element, value=_stray_text(element))
+    if "is not an element of the schema" in reason:
+        message = f"is not the root of an envelope; use agent-message in the namespace {NAMESPACE}"
+        return found("root", message, element, value=str(element.tag))
+    if "can't have child" in reason:
+        message = "holds an element where only text may be; write < as &lt; or leave it out"
+        return found("unexpected-element", message, element, value=_local(element[0]))
+    attribute = _ATTRIBUTE_REASON.match(reason)
+    value = error.obj if isinstance(error.obj, str) else element.text or ""
+    name = attribute["name"] if attribute else None
+    type_name = getattr(getattr(error.validator, "parent", None), "local_name", None) or ""
+    type_name = type_name.removesuffix("-attribute")
+    if type_name == "timestamp" and _NO_ZONE.fullmatch(value):
+        message = "has no zone; add Z, or an offset such as +01:00"
+        return found("timestamp-zone", message, element, attribute=name, value=value)
+    if type_name in _TYPE_RULES:
+        rule, message = _TYPE_RULES[type_name]
+        if type_name == "body-type":
+            message += ", ".join(BODIES)
+        return found(rule, message, element, attribute=name, value=value)
+    allowed = _allowed(error)
+    message = (
+        f"is not one of the values allowed here; use {allowed}" if allowed else f"breaks the schema: {reason}"
+    )
+    return found("enumeration" if allowed else "schema", message, element, attribute=name, value=value)
+
+
+def _allowed(error: XMLSchemaValidationError) -> str:
+    """The closed list that a value is not in."""
+    if _local(error.elem) == "status":
+        return "in-progress, blocked, completed, failed, success or partial-success"
+    enumeration = getattr(error.validator, "enumeration", None)
+    if enumeration:
+        return ", ".join(map(str, enumeration))
+    patterns = getattr(error.validator, "regexps", None) or [error.reason or ""]
+    match = _ALTERNATIVES.search(patterns[0])
+    return match[1].replace("|", ", ") if match else ""
+
+
+def _children(error: XMLSchemaChildrenValidationError, parent: etree._Element) -> Finding:
+    """A finding about which elements stand in ``parent``, and in what order."""
+    declared, required = _children_of(parent, error)
+    present = [_local(child) for child in parent]
+    missing = [name for name in required if name not in present]
+    strangers = [child for child in parent if _local(child) not in declared or not _ours(child)]
+    culprit = None if error.invalid_tag is None else strangers[0] if strangers else parent[error.index]
+    if culprit is None:
+        name = missing[0] if missing else _expected(error)
+        return found("missing-element", f"lacks <{name}>; add it", parent, value=name)
+    name = _local(culprit)
+    if strangers:
+        message = f"cannot stand in <{_local(parent)}>; leave it out"
+        return found("unexpected-element", message, culprit, value=name)
+    earlier = [m for m in missing if declared.index(m) < declared.index(name)]
+    if earlier:
+        message = f"lacks <{earlier[0]}>; add it before <{name}>"
+        return found("missing-element", message, parent, value=earlier[0])
+    if present.count(name) > 1:
+        message = "stands twice where it can stand once; keep one"
+        return found("repeated-element", message, culprit, value=name)
+    message = f"is in the wrong place; the order in <{_local(parent)}> is {', '.join(declared)}"
+    return found("element-order", message, culprit, value=name)
+
+
+def _children_of(
+    parent: etree._Element, error: XMLSchemaChildrenValidationError
+) -> tuple[list[str], list[str]]:
+    """The names that may and the names that must stand in ``parent``; in a body, by its type."""
+    model = BODIES.get(parent.get("type", "")) if _local(parent) == "body" else None
+    if model is not None:
+        fields = bindings(model)
+        required = [field.tag for field in fields if model.model_fields[field.name].is_required()]
+        return [field.tag for field in fields], required
+    declared, required = [], []
+    for particle in cast("XsdGroup", error.validator).iter_elements():
+        name = str(particle.local_name)
+        declared.append(name)
+        if particle.min_occurs and _local(parent) != "body":
+            required.append(name)
+    return declared, required
+
+
+def _expected(error: XMLSchemaChildrenValidationError) -> str:
+    expected = error.expected or []
+    return " or ".join(str(getattr(particle, "local_name", particle)) for particle in expected) or "content"
+
+
+def _stray_text(element: etree._Element) -> str:
+    texts = [element.text or "", *(child.tail or "" for child in element)]
+    return next((text.strip() for text in texts if text.strip()), "")
+
+
+def _ours(element: etree._Element) -> bool:
+    return etree.QName(element).namespace == NAMESPACE
+
+
+def _local(element: Any) -> str:
+    return etree.QName(element).localname

@@ -1,0 +1,89 @@
+"""Rules of layer 2 that concern more than one value: body and type, moments, the chain."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lxml import etree
+
+from orchestrator.envelope.model import Header
+from orchestrator.envelope.model_values import NAMESPACE, WHITE_SPACE
+from orchestrator.envelope.reading import Reading
+
+_Q: Final = f"{{{NAMESPACE}}}"
+_TASK_ID: Final = f"{_Q}task-id"
+_SUMMARY: Final = f"{_Q}summary"
+
+#: Which type of body begins with which element; task-id begins two.
+_TYPE_OF_FIRST: Final = {
+    f"{_Q}{name}": body_type
+    for name, body_type in {
+        "task": "task-delegation",
+        "review": "review-request",
+        "escalation": "escalation",
+        "error-id": "error",
+        "query-type": "query",
+        "in-reply-to": "reply",
+        "message-type": "message",
+        "subject": "message",
+        "content": "message",
+    }.items()
+}
+_STATUS: Final = {
+    "status-update": ("in-progress", "blocked", "completed", "failed"),
+    "task-completion": ("success", "partial-success", "failed"),
+}
+
+
+def body_fits(body: etree._Element, body_type: str, reading: Reading) -> bool:
+    """Whether the content of ``body`` is that of its type; if not, the reading says why."""
+    first = body[0].tag
+    if first != _TASK_ID:
+        content = _TYPE_OF_FIRST[str(first)]
+        if content == body_type:
+            return True
+    else:
+        reports_end = len(body) > 2 and body[2].tag == _SUMMARY
+        content = "task-completion" if reports_end else "status-update"
+        if body_type == "task-completion" and len(body) == 2:
+            message = "lacks <summary>, which a task-completion needs after <status>; add it"
+            reading.fail("missing-element", message, body, value="summary")
+            return False
+        if content == body_type:
+            return _status_fits(body, body_type, reading)
+    message = f"says {body_type}, but the body holds a {content}; make them agree"
+    reading.fail("body-type", message, body, value=body_type, attribute="type")
+    return False
+
+
+def _status_fits(body: etree._Element, body_type: str, reading: Reading) -> bool:
+    status = (body[1].text or "").strip(WHITE_SPACE)
+    allowed = _STATUS[body_type]
+    if status in allowed:
+        return True
+    reading.fail("status", f"is no status of a {body_type}; use {', '.join(allowed)}", body[1], value=status)
+    return False
+
+
+def check_header(header: Header, element: etree._Element, reading: Reading) -> None:
+    """The header's expiration is after its timestamp, and its chain names each message once."""
+    end = header.expiration
+    if end is not None and end.instant_ns <= header.timestamp.instant_ns:
+        message = f"is not after the timestamp {header.timestamp}; give a later moment, or none"
+        where = element.find(f"{_Q}expiration")
+        reading.fail("expiration-order", message, element if where is None else where, value=end)
+    if header.conversation_chain:
+        _check_chain(header, element, reading)
+
+
+def _check_chain(header: Header, element: etree._Element, reading: Reading) -> None:
+    seen = {header.message_id.lower()}
+    for number, ref in enumerate(header.conversation_chain):
+        if ref.lower() in seen:
+            message = (
+                "names the message itself, or one that the chain names already; name each earlier one once"
+            )
+            where = element.findall(f"{_Q}conversation-chain/{_Q}message-ref[@index='{number}']")
+            reading.fail("chain-repeats", message, where[0] if where else element, value=ref)
+            return
+        seen.add(ref.lower())

@@ -1,0 +1,55 @@
+"""Layers 1 and 2 of validation: octets in, a report out. Needs no server.
+
+The schema's verdict is libxml2's; the words of a refusal come from the detailed report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lxml import etree
+
+from orchestrator.envelope.advice import advise
+from orchestrator.envelope.document import read_message
+from orchestrator.envelope.findings import Finding
+from orchestrator.envelope.model import AgentMessage, EncryptedBody
+from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, check_depth, parse
+from orchestrator.envelope.reading import Reading
+from orchestrator.envelope.report import schema_findings
+from orchestrator.envelope.xsd import schema
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What validation found. ``message`` is there exactly if the envelope is valid."""
+
+    findings: tuple[Finding, ...]
+    message: AgentMessage | None
+    #: The root of the document, without comments; None if layer 1 refused it.
+    tree: etree._Element | None
+
+    @property
+    def valid(self) -> bool:
+        """Whether there is no error; warnings and infos do not count."""
+        return self.message is not None
+
+
+def check(octets: bytes, *, limits: Limits = DEFAULT_LIMITS, advice: bool = True) -> Report:
+    """Validate one envelope. Never raises, whatever the octets are.
+
+    ``advice`` adds the warnings and infos to an envelope that is valid.
+    """
+    try:
+        root, octets = parse(octets, limits)
+        if not schema().validate(root):
+            check_depth(root, limits.depth)
+            return Report(schema_findings(root, detailed=len(octets) <= limits.detail), None, root)
+        reading = Reading(encoded=b"encoding" in octets)
+        message = read_message(root, reading)
+        if isinstance(message.body, EncryptedBody):
+            check_depth(root, limits.depth)  # inside it alone the schema does not say how deep
+    except Refused as refused:
+        return Report((refused.finding,), None, None)
+    if reading.findings:
+        return Report(tuple(reading.findings), None, root)
+    return Report(advise(message, root) if advice else (), message, root)
