@@ -6,9 +6,11 @@ idempotent: done twice, or by two processes at once, it is done once.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
-from orchestrator.errors import UnknownSession
+from orchestrator.errors import UnknownSession, WrongState
+from orchestrator.ids import item_id
 from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, Session
 from orchestrator.log import get_logger
 
@@ -57,6 +59,8 @@ class Delivery:
         for item in self.ledger.items(session_id):
             if _concerns_living_child(item):
                 self._close_child(session, item)
+            elif item.extra.get("question"):
+                self._close_question(session, item)
         self.ledger.closed(session_id)
 
     def _close_child(self, session: Session, item: Item) -> None:
@@ -69,6 +73,19 @@ class Delivery:
         verdict = self.ledger.stop(item.child, f"parent {session.id} {session.state}")
         if verdict.outcome == "unknown":
             self.ledger.abandon(session.id, item.id, "its session is gone")
+
+    def _close_question(self, session: Session, item: Item) -> None:
+        """Whoever asked a closed session hears that no answer will come, instead of waiting for it for ever."""
+        with contextlib.suppress(UnknownSession, WrongState):  # it is over, or has its reply
+            self.ledger.put(
+                item.child,
+                f"no reply will come: session {session.id} {session.state}: {session.reason}",
+                item_id=item_id(item.child, f"unanswered|{item.id}"),
+                kind="reply",
+                priority="high",
+                answers=item.id,
+                extra={"agent": session.agent, "status": "failed"},
+            )
 
 
 def _concerns_living_child(item: Item) -> bool:

@@ -39,6 +39,8 @@ class Mailbox(Runs):
             WrongState: the session is closed and will not run again, or the question has its reply.
         """
         record = {"kind": kind, "priority": priority, "child": speaker, **(extra or {})}
+        if opens:
+            record["question"] = True
         reply = self.scripts.run(
             "put",
             layout.mailbox(session_id, speaker=speaker or session_id, envelope=envelope),
@@ -79,6 +81,8 @@ class Mailbox(Runs):
             WrongState: the session is closed, or the question has its reply.
         """
         record = {"kind": kind, "priority": priority, "child": claim.session, **(extra or {})}
+        if opens:
+            record["question"] = True
         reply = self.scripts.run(
             "say",
             [

@@ -6,19 +6,37 @@
 --          | {'waits', due in ms since the epoch or '0'} | {'closed', state} | {'number', runs so far}
 -- include: base
 local now = clock(ARGV[1])
-local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'owed')
+local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'launched', 'delivered',
+  'dead', 'questions')
 if s.id == '' then return { 'closed', 'unknown' } end
 if s.run ~= '' then return { 'busy', s.run } end
 if CLOSED[s.state] then
   redis.call('ZREM', KEYS[7], s.id)
   return { 'closed', s.state }
 end
+if count(s.runs) + 1 ~= tonumber(ARGV[3]) then return { 'number', s.runs } end
+
+local function make_run(ids, cause)
+  redis.call('HSET', KEYS[5], 'id', ARGV[2], 'session', s.id, 'number', ARGV[3], 'cause', cause, 'state', 'queued',
+    'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', #ids > 0 and cjson.encode(ids) or '[]',
+    'worker', '', 'created_ms', now, 'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
+  redis.call('RPUSH', KEYS[4], ARGV[2])
+  redis.call('HSET', KEYS[1], 'run', ARGV[2], 'runs', ARGV[3], 'updated_ms', now)
+  redis.call('ZADD', KEYS[6], now + tonumber(ARGV[6]), ARGV[2])
+  if redis.call('ZCARD', KEYS[3]) == 0 then redis.call('ZREM', KEYS[7], s.id) end
+end
+
 local queued = redis.call('ZRANGE', KEYS[3], 0, -1)
 if #queued == 0 then
   redis.call('ZREM', KEYS[7], s.id)
+  -- Its last callback died by policy: nothing will come any more, so it runs once more for its final answer.
+  local pending = count(s.launched) - count(s.delivered) - count(s.dead)
+  if s.state == 'idle' and pending <= 0 and count(s.questions) <= 0 then
+    make_run({}, 'callbacks')
+    return { 'run', ARGV[2], s.agent, 'callbacks', '0' }
+  end
   return { 'empty' }
 end
-if count(s.runs) + 1 ~= tonumber(ARGV[3]) then return { 'number', s.runs } end
 
 -- The waiting policy of a group: any | all | quorum; a deadline or an unreachable quorum meets it too.
 local policy = s.waiting ~= '' and cjson.decode(s.waiting) or {}
@@ -92,11 +110,5 @@ for i, pair in ipairs(chosen) do
   redis.call('ZREM', KEYS[3], id)
   ids[i] = id
 end
-redis.call('HSET', KEYS[5], 'id', ARGV[2], 'session', s.id, 'number', ARGV[3], 'cause', cause, 'state', 'queued',
-  'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', cjson.encode(ids), 'worker', '',
-  'created_ms', now, 'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
-redis.call('RPUSH', KEYS[4], ARGV[2])
-redis.call('HSET', KEYS[1], 'run', ARGV[2], 'runs', ARGV[3], 'updated_ms', now)
-redis.call('ZADD', KEYS[6], now + tonumber(ARGV[6]), ARGV[2])
-if redis.call('ZCARD', KEYS[3]) == 0 then redis.call('ZREM', KEYS[7], s.id) end
+make_run(ids, cause)
 return { 'run', ARGV[2], s.agent, cause, left and '1' or '0' }

@@ -23,7 +23,9 @@ from orchestrator.ledger import (
 from orchestrator.redisdb import keys
 
 
-def envelope(message_type: str = "task-delegation", priority: str = "high", text: bytes = b"<agent-message/>") -> Outgoing:
+def envelope(
+    message_type: str = "task-delegation", priority: str = "high", text: bytes = b"<agent-message/>"
+) -> Outgoing:
     """An envelope that the ledger carries without looking into it."""
     return Outgoing(data=text, type=message_type, priority=priority, message_id=f"m-{next(_numbers)}")
 
@@ -85,7 +87,13 @@ class Play:
         return done.child
 
     def commit(
-        self, claim: Claim, text: str = "done", *, status: str = "completed", waiting: object = None, attempts: int = 1
+        self,
+        claim: Claim,
+        text: str = "done",
+        *,
+        status: str = "completed",
+        waiting: object = None,
+        attempts: int = 1,
     ) -> Committed | RetryLater:
         return self.ledger.commit(
             claim,

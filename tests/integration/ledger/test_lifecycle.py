@@ -6,7 +6,16 @@ import pytest
 
 from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongState
 from orchestrator.ids import callback_id, child_session_id, new_claim_id
-from orchestrator.ledger import Committed, ItemState, Lease, Ledger, Limits, RetryLater, RunState, SessionState
+from orchestrator.ledger import (
+    Committed,
+    ItemState,
+    Lease,
+    Ledger,
+    Limits,
+    RetryLater,
+    RunState,
+    SessionState,
+)
 from orchestrator.redisdb import keys
 
 from .conftest import Play, envelope
@@ -149,10 +158,15 @@ def test_a_lease_that_moved_is_left_alone(play: Play, ledger: Ledger) -> None:
     (lease,) = ledger.leases(0)
     assert ledger.renew(held.claim).held
     assert ledger.release(lease) == "moved"
-    assert ledger.release(Lease(run=lease.run, session=lease.session, claim="other", beat="1", worker="")) == "moved"
+    assert (
+        ledger.release(Lease(run=lease.run, session=lease.session, claim="other", beat="1", worker=""))
+        == "moved"
+    )
 
 
-def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(play: Play, ledger: Ledger) -> None:
+def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(
+    play: Play, ledger: Ledger
+) -> None:
     """The limit of lost workers is its own; attempts of the agent are not used up."""
     root = play.submit()
     parent = play.run(root)
@@ -169,7 +183,9 @@ def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(play:
             assert ledger.release(lease, envelope=envelope("error", "critical")) == "ended"
     assert ledger.session(child).state == SessionState.FAILED
     resumed = play.resume(root)
-    assert [(i.status, resumed.texts[i.id]) for i in resumed.items] == [("failed", "its worker was lost 3 times")]
+    assert [(i.status, resumed.texts[i.id]) for i in resumed.items] == [
+        ("failed", "its worker was lost 3 times")
+    ]
 
 
 def test_an_agent_that_fails_is_tried_again_up_to_its_attempts(play: Play, ledger: Ledger) -> None:
@@ -191,7 +207,9 @@ def test_an_agent_that_fails_is_tried_again_up_to_its_attempts(play: Play, ledge
 
 
 @pytest.mark.parametrize("cut", range(1, 6))
-def test_an_agent_that_dies_while_delegating_ends_with_its_children_once(play: Play, ledger: Ledger, cut: int) -> None:
+def test_an_agent_that_dies_while_delegating_ends_with_its_children_once(
+    play: Play, ledger: Ledger, cut: int
+) -> None:
     """Cut after any number of delegations, the second try takes the first one's children up again."""
     root = play.submit()
     held = play.run(root)
@@ -207,7 +225,9 @@ def test_an_agent_that_dies_while_delegating_ends_with_its_children_once(play: P
     assert len(ledger.tree(root)) == 6
 
 
-def test_children_that_a_second_try_does_not_take_up_are_dead_and_stopped(play: Play, ledger: Ledger, redis) -> None:
+def test_children_that_a_second_try_does_not_take_up_are_dead_and_stopped(
+    play: Play, ledger: Ledger, redis
+) -> None:
     """They are counted, with the reason, and the callback service is told to stop them."""
     root = play.submit()
     held = play.run(root)
@@ -375,7 +395,9 @@ def test_a_window_folds_callbacks_that_come_close_together(play: Play, ledger: L
     assert len(play.resume(root).items) == 2
 
 
-def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open(play: Play, ledger: Ledger) -> None:
+def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open(
+    play: Play, ledger: Ledger
+) -> None:
     """Policies govern completions only; a child with an open question is idle, not finished."""
     root = play.submit()
     parent = play.run(root)
@@ -383,17 +405,38 @@ def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open
     play.commit(parent.claim, waiting={"": {"mode": "all"}})
     asking = play.run(child)
     ledger.say(
-        asking.claim, root, "which?", effect="ask", item_id="itm_00q1", kind="query", priority="normal", opens=True
+        asking.claim,
+        root,
+        "which?",
+        effect="ask",
+        item_id="itm_00q1",
+        kind="query",
+        priority="normal",
+        opens=True,
     )
     assert play.commit(asking.claim).session_state == SessionState.IDLE
     asked = play.resume(root)
     assert [(i.kind, i.child) for i in asked.items] == [("query", child)]
     ledger.say(
-        asked.claim, child, "that one", effect="r", item_id="itm_00r1", kind="reply", priority="high", answers="itm_00q1"
+        asked.claim,
+        child,
+        "that one",
+        effect="r",
+        item_id="itm_00r1",
+        kind="reply",
+        priority="high",
+        answers="itm_00q1",
     )
     with pytest.raises(WrongState, match="answered"):
         ledger.say(
-            asked.claim, child, "or this", effect="r2", item_id="itm_00r2", kind="reply", priority="high", answers="itm_00q1"
+            asked.claim,
+            child,
+            "or this",
+            effect="r2",
+            item_id="itm_00r2",
+            kind="reply",
+            priority="high",
+            answers="itm_00q1",
         )
     play.commit(asked.claim)
     answered = play.resume(child)

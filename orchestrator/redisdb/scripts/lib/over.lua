@@ -49,6 +49,7 @@ local function tell_parent(s, status, text, now)
     record.state = 'dead'
     record.reason = reason
     redis.call('HINCRBY', P, 'dead', 1)
+    if not CLOSED[parent.state] then redis.call('ZADD', WAITING, 'NX', now, s.parent) end
   else
     record.state = 'queued'
     record.seq = redis.call('HINCRBY', P, 'seq', 1)

@@ -1,0 +1,313 @@
+"""The callback service and the reaper over a real ledger: who is resumed, closed, released, settled, and when."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import redis as redis_py
+
+from orchestrator.callbacks import CallbackService
+from orchestrator.clock import ManualClock
+from orchestrator.delivery import Delivery
+from orchestrator.ids import callback_id, new_claim_id
+from orchestrator.ledger import Dispatch, ItemState, Ledger, SessionState
+from orchestrator.reaper import Reaper
+from orchestrator.redisdb import keys
+
+from .conftest import Play, envelope
+
+
+class Stack:
+    """One callback service and one reaper whose dispatches are collected instead of sent."""
+
+    def __init__(self, redis: redis_py.Redis, play: Play) -> None:
+        self.play, self.ledger, self.redis = play, play.ledger, redis
+        self.sent: list[Dispatch] = []
+        self.settled: list[str] = []
+        self.broken = False
+        self.clock = ManualClock()
+        self.delivery = Delivery(self.ledger, self._send)
+        self.service = self.callback_service("one")
+        self.reaper = self.make_reaper()
+
+    def callback_service(self, name: str) -> CallbackService:
+        return CallbackService(self.redis, self.delivery, consumer=name, clock=self.clock, take_over_ms=100)
+
+    def make_reaper(self) -> Reaper:
+        return Reaper(
+            self.ledger,
+            self.delivery,
+            make_error=lambda session, reason: envelope("error", "critical"),
+            settle=self._settle,
+            clock=self.clock,
+            lease_s=15,
+        )
+
+    def _settle(self, root: str) -> None:
+        self.settled.append(root)
+        self.ledger.settle(root)
+
+    def _send(self, dispatch: Dispatch) -> None:
+        if self.broken:
+            raise ConnectionError("broker is away")
+        self.sent.append(dispatch)
+
+    def drain(self) -> None:
+        while self.service.run_once():
+            pass
+
+
+@pytest.fixture
+def stack(redis: redis_py.Redis, play: Play) -> Stack:
+    return Stack(redis, play)
+
+
+def test_a_child_that_ends_resumes_its_idle_parent_at_once(stack: Stack, play: Play) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    stack.drain()
+    assert stack.sent == []
+    play.finish(child)
+    stack.drain()
+    (sent,) = stack.sent
+    assert (sent.session, sent.cause) == (root, "callbacks")
+    assert stack.redis.xlen(keys.stops(0)) == 0
+
+
+def test_many_copies_of_the_service_resume_once(stack: Stack, play: Play) -> None:
+    """Two children finish in the moment in which their parent stops, and two services see the events."""
+    root = play.submit()
+    parent = play.run(root)
+    children = [play.delegate(parent, str(n)) for n in range(2)]
+    held = [play.run(child) for child in children]
+    other = stack.callback_service("two")
+    threads = [
+        threading.Thread(target=work)
+        for work in (
+            lambda: play.commit(held[0].claim),
+            lambda: play.commit(held[1].claim),
+            lambda: play.commit(parent.claim),
+            lambda: [other.run_once() for _ in range(20)],
+            lambda: [stack.service.run_once() for _ in range(20)],
+        )
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    delivered = []
+    while stack.sent or stack.drain() or stack.sent:
+        held_run = play.claim(stack.sent.pop(0))
+        delivered += [i.child for i in held_run.items]
+        play.commit(held_run.claim)
+    assert sorted(delivered) == sorted(children)
+    assert play.balance(root) == (2, 2, 0, 0)
+
+
+def test_events_of_a_dead_copy_are_taken_over(stack: Stack, play: Play) -> None:
+    """It was handed the events and died before it acknowledged any."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    play.finish(child)
+    stack.redis.xreadgroup("callbacks", "dead", {keys.stops(0): ">"})
+    assert stack.service.run_once() == 0
+    threading.Event().wait(0.15)
+    stack.clock.advance(1)
+    assert stack.service.run_once() > 0
+    assert [d.session for d in stack.sent] == [root]
+
+
+def test_a_stop_of_a_parent_stops_its_children_and_theirs(stack: Stack, play: Play, ledger: Ledger) -> None:
+    """Parent-close policy `stop`: a tree ends from the top; what runs is asked."""
+    root = play.submit()
+    parent = play.run(root)
+    waiting, running = play.delegate(parent, "w"), play.delegate(parent, "r")
+    child = play.run(running)
+    grandchild = play.delegate(child, "g")
+    play.commit(parent.claim)
+    ledger.stop(root, "enough")
+    stack.drain()
+    assert ledger.session(waiting).state == SessionState.STOPPED
+    renewal = ledger.renew(child.claim)
+    assert renewal.held
+    assert renewal.stop == f"parent {root} stopped"
+    play.commit(child.claim, renewal.stop, status="stopped")
+    stack.drain()
+    assert ledger.session(grandchild).state == SessionState.STOPPED
+    assert play.balance(root) == (2, 0, 0, 2)
+    assert play.balance(running) == (1, 0, 0, 1)
+    assert ledger.closing(0) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "state"), [("stop", "stopped"), ("abandon", "pending"), ("heir", "pending")]
+)
+def test_what_becomes_of_children_is_the_closed_parents_policy(
+    stack: Stack, play: Play, ledger: Ledger, policy: str, state: str
+) -> None:
+    """Stopped, let go, or handed to an heir who then is owed the callback."""
+    heir, root = play.submit("heir"), play.submit("root")
+    play.commit(play.run(heir).claim)
+    parent = play.run(root)
+    chosen = f"heir:{heir}" if policy == "heir" else policy
+    ledger.effect(parent.claim, effect="policy", facts={"close_policy": chosen})
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim, "boom", status="failed")
+    stack.drain()
+    assert ledger.session(child).state == state
+    assert play.balance(root) == (1, 0, 0, 1)
+    assert ledger.closing(0) == []
+    if policy == "heir":
+        assert ledger.items(root)[0].reason == f"handed to heir {heir}"
+        play.finish(child, "for the heir")
+        stack.drain()
+        held = play.claim(stack.sent[-1])
+        assert held.texts == {callback_id(child): "for the heir"}
+        play.commit(held.claim)
+        assert play.balance(heir) == (1, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "root_state", "balance", "reason"),
+    [
+        ("deliver", "idle", (1, 0, 1, 0), ""),
+        ("ignore", "idle", (1, 0, 0, 1), "failure ignored by policy"),
+        ("fail", "failed", (1, 0, 0, 1), "failed its parent by policy"),
+    ],
+)
+def test_what_a_failed_child_means_is_a_policy(
+    stack: Stack,
+    play: Play,
+    ledger: Ledger,
+    policy: str,
+    root_state: str,
+    balance: tuple[int, ...],
+    reason: str,
+) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a", on_failure=policy)
+    play.commit(parent.claim)
+    play.finish(child, "no luck", status="failed")
+    stack.drain()
+    assert ledger.session(root).state == root_state
+    assert play.balance(root) == balance
+    assert ledger.items(root)[0].reason == reason
+
+
+def test_an_ignored_failure_still_lets_a_parent_that_waits_for_it_end(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """Nothing is left to come: the parent is resumed for its final answer."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a", on_failure="ignore")
+    play.commit(parent.claim)
+    play.finish(child, "no luck", status="failed")
+    stack.drain()
+    (sent,) = stack.sent
+    last = play.claim(sent)
+    assert (last.run.cause, last.items) == ("callbacks", ())
+    assert play.commit(last.claim, "final").session_state == SessionState.FINISHED
+
+
+def test_a_lease_that_stands_still_is_released_after_a_whole_lease_time(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """By the observer's own clock; a renewal in between starts it anew."""
+    root = play.submit()
+    held = play.run(root)
+    stack.reaper.run_once()
+    stack.clock.advance(14)
+    assert stack.reaper.run_once().released == 0
+    ledger.renew(held.claim)
+    stack.reaper.run_once()
+    stack.clock.advance(14)
+    assert stack.reaper.run_once().released == 0
+    stack.clock.jump(3600)
+    assert stack.reaper.run_once().released == 0
+    stack.clock.advance(1)
+    assert stack.reaper.run_once().released == 1
+    assert [d.run for d in stack.sent] == [held.run.id]
+    assert ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2").run.lost == 1
+
+
+def test_what_a_crash_left_between_two_steps_the_sweep_completes(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """No event reached anybody: the sweep finds who waits, what was never sent, and what result is owed."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    play.finish(child)
+    stack.redis.delete(keys.stops(0))
+    stack.broken = True
+    assert stack.reaper.run_once().resumed == 1
+    assert stack.sent == []
+    stack.broken = False
+    ledger.set_time(ledger.server_ms() + ledger.limits.redispatch_ms + 1)
+    assert stack.reaper.run_once().redispatched == 1
+    play.commit(play.claim(stack.sent[0]).claim)
+    stack.reaper.run_once()
+    assert stack.settled == [root]
+
+
+def test_trees_expire_a_set_time_after_their_root_is_over(stack: Stack, play: Play, ledger: Ledger) -> None:
+    """A finished root that a user resumed meanwhile keeps its tree."""
+    ledger.set_time(1_000_000)
+    root, again = play.submit("root"), play.submit("again")
+    for session in (root, again):
+        play.commit(play.run(session).claim)
+    stack.reaper.run_once()
+    later = 1_000_000 + ledger.limits.tree_ttl_ms
+    ledger.set_time(later - 1000)
+    ledger.put(again, "more", item_id="itm_00x")
+    play.commit(play.resume(again).claim)
+    ledger.set_time(later)
+    assert stack.reaper.run_once().pruned == 1
+    assert list(ledger.all_roots(0)) == [again]
+    ledger.set_time(later + ledger.limits.tree_ttl_ms)
+    assert stack.reaper.run_once().pruned == 1
+    assert list(ledger.all_roots(0)) == []
+
+
+def test_an_orphan_of_a_second_try_is_stopped_by_the_service(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    root = play.submit()
+    held = play.run(root)
+    left = play.delegate(held, "left")
+    ledger.release(ledger.leases(0)[0])
+    held = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
+    play.commit(held.claim)
+    stack.drain()
+    assert ledger.session(left).state == SessionState.STOPPED
+    assert ledger.item(root, callback_id(left)).state == ItemState.DEAD
+    assert play.balance(root) == (1, 0, 0, 1)
+
+
+def test_who_asked_a_parent_that_closes_hears_that_no_reply_will_come(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """Let go by its parent, a child with an open question goes on without the answer."""
+    root = play.submit()
+    parent = play.run(root)
+    ledger.effect(parent.claim, effect="policy", facts={"close_policy": "abandon"})
+    child = play.delegate(parent, "a")
+    asking = play.run(child)
+    ledger.say(
+        asking.claim, root, "?", effect="q", item_id="itm_00q", kind="query", priority="normal", opens=True
+    )
+    play.commit(asking.claim)
+    ledger.stop(root, "enough", force=True)
+    stack.drain()
+    held = play.claim(stack.sent[-1])
+    assert [(i.kind, i.status) for i in held.items] == [("reply", "failed")]
+    assert "no reply will come" in next(iter(held.texts.values()))
+    assert play.commit(held.claim).session_state == SessionState.FINISHED
