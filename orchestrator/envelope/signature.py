@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape
 from lxml import etree
 
 from orchestrator.clock import isoformat
-from orchestrator.errors import SignatureError
+from orchestrator.errors import InvalidEnvelope, SignatureError
 
 if TYPE_CHECKING:
     from orchestrator.envelope.model import AgentMessage
@@ -35,6 +35,24 @@ ALGORITHMS: Final = frozenset({RSA_SHA256, ED25519})
 
 #: Milliseconds that the clock of a signer may be ahead of the clock that wrote a key's record.
 CLOCK_SKEW_MS: Final = 300_000
+
+#: Rule → what it demands: what :func:`verify` may raise, in the order in which it looks.
+RULES: Final = {
+    "signature-root": "What is signed is a whole agent-message document with nothing but comments beside it.",
+    "signature-missing": "A message is signed, unless the settings make signatures optional.",
+    "signature-position": "A message has one signature, the last child of its root.",
+    "signature-malformed": "A signature has its five elements in order, with a time that has a zone and base64.",
+    "key-unknown": "The signer's public key is registered.",
+    "key-not-vouched": "The operator vouches for the record of the key.",
+    "signature-sender": "A signed message names one sender.",
+    "signature-algorithm": "The algorithm is the one that the key is for.",
+    "key-owner": "The key belongs to the signer.",
+    "signer-sender": "The signer is the sender.",
+    "key-revoked": "The key was not revoked.",
+    "key-too-young": "The message was signed after its key was made.",
+    "key-retired": "The message was signed before its key was rotated out.",
+    "signature-invalid": "The signature fits the message.",
+}
 
 _ROOT: Final = f"{{{NAMESPACE}}}agent-message"
 _SIGNATURE: Final = f"{{{NAMESPACE}}}signature"
@@ -112,11 +130,21 @@ def sign_message(message: AgentMessage, signer: Signer, *, now_ms: int) -> bytes
     Returns:
         The octets to send: canonical UTF-8 without an XML declaration.
     """
+    head, tail = octets_to_sign(message, signer, now_ms=now_ms)
+    return head + b64encode(signer.sign(head + tail)) + tail
+
+
+def octets_to_sign(message: AgentMessage, signer: Signer, *, now_ms: int) -> tuple[bytes, bytes]:
+    """The octets before and after the signature value; both together are what is signed."""
     from orchestrator.envelope import codec
 
-    if message.signature is not None:
-        message = message.model_copy(update={"signature": None})
-    return sign_encoded(codec.encode(message), signer, now_ms=now_ms)
+    return codec.encode_to_sign(
+        message,
+        algorithm=signer.algorithm,
+        signer=signer.agent,
+        timestamp=isoformat(now_ms),
+        public_key_id=signer.key_id,
+    )
 
 
 def sign_encoded(encoded: bytes, signer: Signer, *, now_ms: int) -> bytes:
@@ -151,11 +179,7 @@ def sign(xml: bytes, signer: Signer, *, now_ms: int) -> bytes:
         InvalidEnvelope: the parser refuses the octets.
         SignatureError: the root element is no agent-message.
     """
-    from orchestrator.envelope.parse import parse
-
-    root = parse(xml)
-    _require_root(root)
-    etree.strip_tags(root, etree.Comment)
+    root = _parsed(xml)
     for old in root.findall(_SIGNATURE):
         root.remove(old)
     if len(root):
@@ -166,6 +190,16 @@ def sign(xml: bytes, signer: Signer, *, now_ms: int) -> bytes:
         etree.SubElement(block, tag).text = text
     block[-1].text = b64encode(signer.sign(canonical(root))).decode()
     return canonical(root)
+
+
+def sender_of(xml: bytes) -> str:
+    """The name of the sender of a message, whatever else may be wrong with it.
+
+    Raises:
+        InvalidEnvelope: the parser refuses the octets.
+        SignatureError: it is no agent-message, or names no single sender.
+    """
+    return _sender(_parsed(xml))
 
 
 def canonical(root: etree._Element) -> bytes:
@@ -209,6 +243,17 @@ def verify(root: etree._Element, keys: KeyLookup, *, octets: bytes | None = None
             f"or signed with another key than {key_id}",
         )
     return VerifiedSignature(signer=signer, key_id=key_id, algorithm=algorithm, signed_ms=signed_ms)
+
+
+def _parsed(xml: bytes) -> etree._Element:
+    from orchestrator.envelope.parse import Refused, parse
+
+    try:
+        root = parse(xml).root
+    except Refused as refused:
+        raise InvalidEnvelope(refused.finding.message, (refused.finding,)) from None
+    _require_root(root)
+    return root
 
 
 def _require_root(root: etree._Element) -> None:

@@ -7,7 +7,6 @@ signature and is checked against the operator's public key that the data folder 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
 from typing import Final
 
 import redis
@@ -17,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring import algorithms
-from orchestrator.keyring.algorithms import PublicKey
 from orchestrator.keyring.files import locked
 from orchestrator.keyring.record import KeyRecord
 from orchestrator.keyring.store import KeyStore, Records
+from orchestrator.keyring.trusted import TrustedKey
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 
@@ -28,42 +27,6 @@ from orchestrator.redisdb.scripts import Scripts
 CACHE_S: Final = 2.0
 #: Keys kept in memory at most; more than that many agents only cost look-ups.
 _CACHE_ENTRIES: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class TrustedKey:
-    """A public key whose record the pinned operator vouches for."""
-
-    record: KeyRecord
-    public: PublicKey = field(repr=False)
-
-    @property
-    def key_id(self) -> str:
-        return self.record.key_id
-
-    @property
-    def agent(self) -> str:
-        return self.record.agent
-
-    @property
-    def algorithm(self) -> str:
-        return self.record.algorithm
-
-    @property
-    def created_ms(self) -> int:
-        return self.record.created_ms
-
-    @property
-    def retired_ms(self) -> int | None:
-        return self.record.retired_ms
-
-    @property
-    def revoked_ms(self) -> int | None:
-        return self.record.revoked_ms
-
-    def verifies(self, signature: bytes, octets: bytes) -> bool:
-        """Whether ``signature`` is this key's signature of ``octets``."""
-        return algorithms.verifies(self.public, signature, octets)
 
 
 class KeyRegistry:
@@ -168,7 +131,7 @@ class KeyRegistry:
         record = self.record(key_id)
         if record is None or record.use != "sign":
             return None
-        key = TrustedKey(self._with_memory(record), algorithms.load_public(record.public_pem))
+        key = TrustedKey.of(self._with_memory(record))
         with self._lock:
             if len(self._cache) >= _CACHE_ENTRIES:
                 self._cache.pop(next(iter(self._cache)))

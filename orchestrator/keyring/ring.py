@@ -9,8 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPubl
 
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import KeyringError
-from orchestrator.keyring.registry import KeyRegistry, TrustedKey
+from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.store import FileSigner, KeyStore
+from orchestrator.keyring.trusted import TrustedKey
 
 #: Seconds after which a key is registered once more: Redis may have lost it, or know that it was revoked.
 _REGISTER_AGAIN_S: Final = 30.0
@@ -34,8 +35,9 @@ class Keyring:
                 trust different operators.
         """
         if not self._registered:
-            # Before the first key is made: a folder that comes to somebody else's Redis makes none.
-            self.registry.settle_operator()
+            # Before the first key is made: a folder that comes to somebody else's Redis makes none. And what was
+            # rotated or revoked here while nothing ran becomes known.
+            self.registry.register_all()
         signer = self.store.signer(agent)
         if self._is_due(signer.key_id):
             self._register(signer.key_id)

@@ -31,6 +31,7 @@ from orchestrator.keyring.algorithms import RSA_OAEP, PrivateKey
 from orchestrator.keyring.files import locked, make_private, read_if_there, write_whole
 from orchestrator.keyring.operator import Operator
 from orchestrator.keyring.record import KeyRecord, Use
+from orchestrator.keyring.trusted import TrustedKey
 
 #: Seconds that a rotated key may go on signing, so that no process is caught between two keys.
 ROTATION_OVERLAP_S = 60
@@ -116,6 +117,15 @@ class KeyStore:
         """The record of the key that the agent uses now, if this folder has one."""
         content = read_if_there(self._pointer(agent, use))
         return None if content is None else self.record(content.decode())
+
+    def lookup(self, key_id: str) -> TrustedKey | None:
+        """The signing key of that id, as far as this folder knows and its operator vouches for it; needs no server."""
+        if not _KEY_ID.fullmatch(key_id):
+            return None
+        record, operator = self.record(key_id), self.operator.public()
+        if record is None or record.use != "sign" or operator is None or not record.is_vouched_by(operator):
+            return None
+        return TrustedKey.of(record)
 
     def list(self) -> Records:
         """Every record, by agent and age."""

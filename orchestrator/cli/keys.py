@@ -1,0 +1,259 @@
+"""`orchestra keys`: generate, list, export, import, rotate and revoke the keys of agents."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.options import json_option, print_json, stack_options
+
+if TYPE_CHECKING:
+    from orchestrator.keyring.record import KeyRecord, Use
+    from orchestrator.keyring.store import KeyStore
+    from orchestrator.settings import Settings
+
+use_option = click.option(
+    "--use",
+    type=click.Choice(["sign", "encrypt"]),
+    default="sign",
+    show_default=True,
+    help="What the key is for.",
+)
+passphrase_option = click.option(
+    "--passphrase-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File whose first line encrypts the private keys in the bundle.",
+)
+
+
+@click.group()
+def keys() -> None:
+    """Keys that sign messages and keys that bodies are encrypted to.
+
+    Private keys are files in the data folder. Public keys are registered in Redis when a stack runs on the
+    folder or --redis-url names one; what is changed while none runs is registered when the next one starts.
+    """
+
+
+@keys.command()
+@click.argument("agents", nargs=-1, required=True)
+@use_option
+@click.option(
+    "--algorithm", type=click.Choice(["RSA-SHA256", "Ed25519"]), help="Default: as in the settings."
+)
+@json_option
+@stack_options
+def generate(
+    agents: tuple[str, ...], use: Use, algorithm: str | None, *, as_json: bool, settings: Settings
+) -> None:
+    """Make a key for each AGENT that has none yet."""
+    store = _store(settings, algorithm)
+    _settle(settings, store)
+    records = [store.create(agent, use) for agent in agents]
+    _register(settings, store)
+    _show(store, records, as_json=as_json)
+
+
+@keys.command("list")
+@click.option("--agent", help="Only keys of this agent.")
+@json_option
+@stack_options
+def list_(agent: str | None, *, as_json: bool, settings: Settings) -> None:
+    """List the keys of the data folder, and those in Redis if a stack runs."""
+    store = _store(settings)
+    found = {record.key_id: record for record in store.list()}
+    registry = _registry(settings, store)
+    if registry is not None:
+        for record in registry.list():
+            known = found.get(record.key_id)
+            if known is None or record.serial > known.serial:
+                found[record.key_id] = record
+    records = sorted(found.values(), key=lambda record: (record.agent, record.use, record.created_ms))
+    _show(store, [r for r in records if agent in (None, r.agent)], as_json=as_json)
+
+
+@keys.command()
+@click.argument("agents", nargs=-1)
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write. Default: standard output.",
+)
+@click.option("--public", is_flag=True, help="Only the current public signing keys, as PEM.")
+@click.option(
+    "--with-operator", is_flag=True, help="Also the operator's private key: the other host can make keys."
+)
+@passphrase_option
+@stack_options
+def export(
+    agents: tuple[str, ...],
+    out: Path | None,
+    *,
+    public: bool,
+    with_operator: bool,
+    passphrase_file: Path | None,
+    settings: Settings,
+) -> None:
+    """Write the keys of AGENTS (default: all) for another host, private ones included."""
+    from orchestrator.keyring.files import write_whole
+
+    store = _store(settings)
+    if public:
+        content = _public_keys(store, agents)
+    else:
+        content = store.export(
+            agents or None, passphrase=_passphrase(passphrase_file), with_operator=with_operator
+        )
+        if passphrase_file is None:
+            click.echo("the private keys in it are not encrypted; --passphrase-file encrypts them", err=True)
+    if out is None:
+        sys.stdout.buffer.write(content)
+    else:
+        write_whole(out.absolute(), content)
+
+
+@keys.command("import")
+@click.argument("file", type=click.File("rb"))
+@click.option("--agent", help="Whose key it is, if FILE is a PEM file.")
+@passphrase_option
+@json_option
+@stack_options
+def import_(
+    file: Any, agent: str | None, passphrase_file: Path | None, *, as_json: bool, settings: Settings
+) -> None:
+    """Take in a bundle of `orchestra keys export`, or an agent's own key as PEM.
+
+    A private PEM key signs for the agent from now on; with a public one its signatures can be verified, as for
+    a program in another language that keeps its private key to itself.
+    """
+    store = _store(settings)
+    records = store.import_(file.read(), agent=agent, passphrase=_passphrase(passphrase_file))
+    _register(settings, store)
+    _show(store, records, as_json=as_json)
+
+
+@keys.command()
+@click.argument("agents", nargs=-1, required=True)
+@use_option
+@click.option(
+    "--overlap",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the old key may still sign. Other hosts need that long to import the new one.",
+)
+@json_option
+@stack_options
+def rotate(agents: tuple[str, ...], use: Use, overlap: float, *, as_json: bool, settings: Settings) -> None:
+    """Give each AGENT a new key. What the old one has signed stays valid."""
+    store = _store(settings)
+    _settle(settings, store)
+    records = [store.rotate(agent, use=use, overlap_s=overlap) for agent in agents]
+    _register(settings, store)
+    _show(store, records, as_json=as_json)
+
+
+@keys.command()
+@click.argument("key_ids", nargs=-1, required=True, metavar="KEY_ID...")
+@json_option
+@stack_options
+def revoke(key_ids: tuple[str, ...], *, as_json: bool, settings: Settings) -> None:
+    """Revoke keys for good: nothing they signed counts any more, whenever it was signed."""
+    store = _store(settings)
+    registry = _registry(settings, store)
+    records = [store.revoke(key_id) if registry is None else registry.revoke(key_id) for key_id in key_ids]
+    if registry is None:
+        _register(settings, store)
+    _show(store, records, as_json=as_json)
+
+
+def _store(settings: Settings, algorithm: str | None = None) -> KeyStore:
+    from orchestrator.keyring.store import KeyStore
+
+    return KeyStore(settings.keys_dir, algorithm or settings.signature_algorithm)
+
+
+def _registry(settings: Settings, store: KeyStore) -> Any:
+    """The registry of the stack that runs, or None."""
+    from orchestrator.keyring.registry import KeyRegistry
+    from orchestrator.redisdb.client import connect
+    from orchestrator.stack import resolve
+
+    url = resolve(settings).redis_url
+    return None if url is None else KeyRegistry(connect(url), store)
+
+
+def _settle(settings: Settings, store: KeyStore) -> None:
+    registry = _registry(settings, store)
+    if registry is not None:
+        registry.settle_operator()
+
+
+def _register(settings: Settings, store: KeyStore) -> None:
+    registry = _registry(settings, store)
+    if registry is None:
+        click.echo("no stack runs on this data folder; registered when one starts", err=True)
+    else:
+        registry.register_all()
+
+
+def _public_keys(store: KeyStore, agents: Iterable[str]) -> bytes:
+    from orchestrator.errors import KeyringError
+
+    wanted = set(agents)
+    found = [
+        record
+        for record in store.list()
+        if record.use == "sign" and record.current and (not wanted or record.agent in wanted)
+    ]
+    missing = wanted - {record.agent for record in found}
+    if missing:
+        raise KeyringError(f"no current key of {', '.join(sorted(missing))} is in {store.folder}")
+    return "".join(record.public_pem for record in found).encode()
+
+
+def _passphrase(file: Path | None) -> bytes | None:
+    if file is None:
+        return None
+    lines = file.read_bytes().splitlines()
+    if not lines or not lines[0]:
+        raise click.UsageError(f"the first line of {file} is empty; put the passphrase there")
+    return lines[0]
+
+
+def _show(store: KeyStore, records: Iterable[KeyRecord], *, as_json: bool) -> None:
+    from orchestrator.clock import isoformat
+
+    rows = [
+        {
+            "key_id": record.key_id,
+            "agent": record.agent,
+            "use": record.use,
+            "algorithm": record.algorithm,
+            "state": "revoked"
+            if record.revoked_ms is not None
+            else "current"
+            if record.current
+            else "rotated",
+            "private": store.has_private(record.key_id),
+            "created": isoformat(record.created_ms),
+            "retired": None if record.retired_ms is None else isoformat(record.retired_ms),
+            "revoked": None if record.revoked_ms is None else isoformat(record.revoked_ms),
+        }
+        for record in records
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        private = "" if row["private"] else "  (public half only)"
+        click.echo(
+            f"{row['key_id']}  {row['use']:<7}  {row['algorithm']:<10}  {row['state']:<7}  {row['created']}  "
+            f"{row['agent']}{private}"
+        )

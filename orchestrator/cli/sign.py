@@ -1,0 +1,99 @@
+"""`orchestra sign` and `orchestra verify`: signatures of envelopes in files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.options import json_option, print_json, stack_options
+
+if TYPE_CHECKING:
+    from orchestrator.envelope.signature import KeyLookup
+    from orchestrator.settings import Settings
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write. Default: standard output.",
+)
+@stack_options
+def sign(file: Any, out: Path | None, settings: Settings) -> None:
+    """Sign the envelope in FILE (`-`: standard input) as its sender, in place of any signature it has.
+
+    Written is its canonical form. The sender's key is taken from the data folder, and made on first use.
+    """
+    from orchestrator.clock import SystemClock
+    from orchestrator.envelope import signature
+
+    octets = file.read()
+    sender = signature.sender_of(octets)
+    signed = signature.sign(octets, _keyring(settings).signer(sender), now_ms=SystemClock().now_ms())
+    if out is None:
+        sys.stdout.buffer.write(signed + b"\n")
+    else:
+        out.write_bytes(signed)
+
+
+@click.command()
+@click.argument("files", type=click.File("rb", lazy=True), nargs=-1, required=True, metavar="FILE...")
+@json_option
+@stack_options
+def verify(files: tuple[Any, ...], *, as_json: bool, settings: Settings) -> None:
+    """Verify the signature of the envelope in each FILE (`-`: standard input).
+
+    Keys come from the Redis of the stack that runs, else from the data folder. Exit code 0: all are good; 1: one
+    is not.
+    """
+    keys = _keyring(settings)
+    rows = [_verdict(str(file.name), file.read(), keys) for file in files]
+    if as_json:
+        print_json(rows)
+    else:
+        for row in rows:
+            good = f"signed by {row['signer']} at {row['signed']} with {row['algorithm']} key {row['key_id']}"
+            click.echo(f"{row['file']}: {good if row['valid'] else row['rule'] + ': ' + row['message']}")
+    if not all(row["valid"] for row in rows):
+        sys.exit(1)
+
+
+def _verdict(name: str, octets: bytes, keys: KeyLookup) -> dict[str, Any]:
+    from orchestrator.clock import isoformat
+    from orchestrator.envelope import signature
+    from orchestrator.envelope.parse import Refused, parse
+    from orchestrator.errors import SignatureError
+
+    row: dict[str, Any] = {"file": name, "valid": False}
+    try:
+        good = signature.verify(parse(octets).root, keys, octets=octets)
+    except Refused as refused:
+        return {**row, "rule": refused.finding.rule, "message": refused.finding.message}
+    except SignatureError as error:
+        return {**row, "rule": error.args[0], "message": str(error)}
+    return {
+        **row,
+        "valid": True,
+        "signer": good.signer,
+        "key_id": good.key_id,
+        "algorithm": good.algorithm,
+        "signed": isoformat(good.signed_ms),
+    }
+
+
+def _keyring(settings: Settings) -> Any:
+    """What signs and looks keys up: with the registry of the stack that runs, else the data folder alone."""
+    from orchestrator.keyring.registry import KeyRegistry
+    from orchestrator.keyring.ring import Keyring
+    from orchestrator.keyring.store import KeyStore
+    from orchestrator.redisdb.client import connect
+    from orchestrator.stack import resolve
+
+    store = KeyStore(settings.keys_dir, settings.signature_algorithm)
+    url = resolve(settings).redis_url
+    return store if url is None else Keyring(store, KeyRegistry(connect(url), store))

@@ -1,0 +1,210 @@
+"""Puts a body into the form in which it travels, and takes it out again.
+
+On the way out: compress what is large, encrypt what is secret, store what is too large to travel. On
+the way in the same backwards, each step at most once, and every step checks what it gets. The
+signature is over what travels, so it is made after this and checked before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+from orchestrator.clock import Clock, SystemClock, isoformat
+from orchestrator.envelope import codec, encryption, payload
+from orchestrator.envelope.encryption import FindKey
+from orchestrator.envelope.model import (
+    NAMESPACE,
+    AgentMessage,
+    Body,
+    ClaimCheckBody,
+    CompressedBody,
+    EncryptedBody,
+)
+from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES, BlobRef, BlobStore
+from orchestrator.envelope.signature import Signer, octets_to_sign, sign_message
+from orchestrator.errors import DecryptionError, PayloadError
+
+#: The forms of a body from the outside in; opening one may only lead further in.
+_ORDER: Final = (ClaimCheckBody, EncryptedBody, CompressedBody)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """The key to encrypt to."""
+
+    key_id: str
+    public: RSAPublicKey
+
+
+class Sealer:
+    """Seals what goes out. Safe to share between threads.
+
+    Args:
+        blobs: where the bodies go that are too large to travel.
+        compress_above: octets of a body above which it is compressed.
+        claim_check_above: octets of a body above which it is stored and travels as a reference.
+        blob_ttl_s: seconds that a stored body lives, from its last reference on.
+    """
+
+    def __init__(
+        self,
+        blobs: BlobStore,
+        *,
+        compress_above: int,
+        claim_check_above: int,
+        blob_ttl_s: float,
+        clock: Clock | None = None,
+    ) -> None:
+        self._blobs = blobs
+        self._compress_above = compress_above
+        self._claim_check_above = claim_check_above
+        self._blob_ttl_s = blob_ttl_s
+        self._clock = clock or SystemClock()
+
+    def sign(self, message: AgentMessage, signer: Signer, *, recipient: Recipient | None = None) -> bytes:
+        """Seal, encode and sign in one go: the octets to send.
+
+        Raises:
+            PayloadError: the body is larger than the store takes.
+        """
+        now_ms = self._clock.now_ms()
+        if recipient is None:
+            head, tail = octets_to_sign(message, signer, now_ms=now_ms)
+            # Almost every message is small, and is encoded only once.
+            if len(head) <= min(self._compress_above, self._claim_check_above):
+                return head + b64encode(signer.sign(head + tail)) + tail
+        return sign_message(self.seal(message, recipient=recipient), signer, now_ms=now_ms)
+
+    def seal(self, message: AgentMessage, *, recipient: Recipient | None = None) -> AgentMessage:
+        """The message with its body in the form in which it travels, and without a signature if that changed it.
+
+        Raises:
+            PayloadError: the body is larger than the store takes.
+        """
+        if isinstance(message.body, _ORDER):
+            return message
+        octets = codec.encode_body(message.body)
+        if recipient is None and len(octets) <= min(self._compress_above, self._claim_check_above):
+            return message
+        body: Body = message.body
+        stored = len(octets) > self._claim_check_above
+        # What is stored as it is, is compressed by the store.
+        if len(octets) > self._compress_above and (recipient is not None or not stored):
+            body = _compressed(body, octets)
+        if recipient is not None:
+            body = _encrypted(body, recipient, message.header.message_id)
+        if stored:
+            body = self._claim_check(body)
+        return message.model_copy(update={"body": body, "signature": None})
+
+    def _claim_check(self, body: Body) -> ClaimCheckBody:
+        expires = isoformat(self._clock.now_ms() + round(self._blob_ttl_s * 1000))
+        ref = self._blobs.put(codec.encode_body(body), ttl_s=self._blob_ttl_s)
+        return ClaimCheckBody(
+            type=body.type,
+            sha256=ref.sha256,
+            size=ref.size,
+            chunks=ref.chunks,
+            algorithm="zstd",
+            stored_size=ref.stored_size,
+            expires=Timestamp(expires),
+        )
+
+
+class Opener:
+    """Opens what comes in. Safe to share between threads.
+
+    Args:
+        blobs: where stored bodies are.
+        find_key: finds the private encryption key of an id; None if this process decrypts nothing.
+        max_bytes: octets that an opened body may have.
+    """
+
+    def __init__(
+        self, blobs: BlobStore, *, find_key: FindKey | None = None, max_bytes: int = MAX_PAYLOAD_BYTES
+    ) -> None:
+        self._blobs = blobs
+        self._find_key = find_key or _no_key
+        self._limits = Limits(size=max_bytes)
+
+    def open(self, message: AgentMessage) -> AgentMessage:
+        """The message with its body as the sender wrote it; a message that was not sealed as it is.
+
+        Raises:
+            PayloadError: a payload is too large, missing, altered, or not of the declared type.
+            DecryptionError: the body cannot be decrypted here.
+            InvalidEnvelope: what came out is no valid body.
+        """
+        body, reached = message.body, -1
+        while isinstance(body, _ORDER):
+            step = _ORDER.index(type(body))
+            if step <= reached:
+                raise PayloadError(
+                    "a sealed body is stored, encrypted and compressed at most once, in this order from the outside; "
+                    "seal it again"
+                )
+            inner = codec.decode_body(self._octets(body, message.header.message_id), limits=self._limits)
+            if inner.type != body.type:
+                raise PayloadError(
+                    f"the message says that its body is a {body.type}, but inside is a {inner.type}; "
+                    "it was put together from two messages"
+                )
+            body, reached = inner, step
+        return message if body is message.body else message.model_copy(update={"body": body})
+
+    def extend(self, message: AgentMessage, *, ttl_s: float) -> bool:
+        """Let the stored body of a message live for ``ttl_s`` seconds from now; False if it is gone."""
+        body = message.body
+        return not isinstance(body, ClaimCheckBody) or self._blobs.touch(_ref(body), ttl_s=ttl_s)
+
+    def _octets(self, body: ClaimCheckBody | EncryptedBody | CompressedBody, message_id: str) -> bytes:
+        if isinstance(body, ClaimCheckBody):
+            return self._blobs.get(_ref(body))
+        if isinstance(body, CompressedBody):
+            return payload.decompress(
+                b64decode(body.content), size=body.size, sha256=body.sha256, max_bytes=self._limits.size
+            )
+        content = encryption.decrypt(body.xml, find_key=self._find_key, message_id=message_id)
+        if len(content) > self._limits.size:
+            raise DecryptionError(
+                f"the decrypted body is larger than {self._limits.size} octets; send it in parts"
+            )
+        return f'<body xmlns="{NAMESPACE}" type="{body.type}">'.encode() + content + b"</body>"
+
+
+def _no_key(_: str) -> None:
+    return None
+
+
+def _compressed(body: Body, octets: bytes) -> Body:
+    """The body compressed, or as it is if that would not make it smaller."""
+    content = b64encode(payload.compress(octets)).decode()
+    if len(content) >= len(octets):
+        return body
+    return CompressedBody(
+        type=body.type, size=len(octets), sha256=hashlib.sha256(octets).hexdigest(), content=content
+    )
+
+
+def _encrypted(body: Body, recipient: Recipient, message_id: str) -> EncryptedBody:
+    xml = encryption.encrypt(
+        codec.encode_body(body), key_id=recipient.key_id, public=recipient.public, message_id=message_id
+    )
+    # Canonical as it stands; the model would parse it all once more.
+    return EncryptedBody.model_construct(form="encrypted", type=body.type, xml=xml)
+
+
+def _ref(body: ClaimCheckBody) -> BlobRef:
+    return BlobRef(
+        sha256=body.sha256.lower(),
+        size=body.size,
+        chunks=body.chunks,
+        stored_size=body.size if body.stored_size is None else body.stored_size,
+    )
