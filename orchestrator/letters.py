@@ -1,0 +1,187 @@
+"""Envelopes that our own parts send: written, signed with the sender's key, ready for a transition to publish.
+
+Everything an agent does to others is reported by one. The ledger, not the envelope, is the fact: these are
+what the audit trail and programs in other languages read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.envelope.model import (
+    AgentMessage,
+    Assignment,
+    Body,
+    ErrorDetails,
+    ErrorReport,
+    Header,
+    Party,
+    RecoveryOption,
+    StatusUpdate,
+    Task,
+    TaskCompletion,
+    TaskDelegation,
+)
+from orchestrator.envelope.model_values import Priority, Timestamp
+from orchestrator.envelope.signature import Signer, sign_message
+from orchestrator.ids import new_message_id
+from orchestrator.ledger.model import Outgoing, Session
+from orchestrator.policy.routing import RoutingTable
+from orchestrator.registry import OPERATOR, AgentRegistry
+
+#: Characters of an answer that its summary repeats.
+SUMMARY_CHARS = 200
+
+ErrorType = Literal["task-failed", "timeout", "blocked", "validation-error"]
+
+
+class Signers(Protocol):
+    """Where the private keys of senders come from."""
+
+    def signer(self, agent: str) -> Signer:
+        """The agent's current signer."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thread:
+    """Where in a conversation a message stands."""
+
+    correlation: str  #: the conversation
+    chain: tuple[str, ...] = ()  #: ids of the messages that led to it, nearest first
+
+    @classmethod
+    def of(cls, session: Session) -> Thread:
+        """Where whatever the session's agent says stands."""
+        return cls(correlation=session.correlation, chain=session.chain)
+
+
+class Letters:
+    """Writes envelopes for any sender whose key is at hand. Safe to share between threads."""
+
+    def __init__(
+        self,
+        signers: Signers,
+        registry: AgentRegistry,
+        *,
+        routing: RoutingTable | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._signers = signers
+        self._registry = registry
+        self._routing = routing or RoutingTable()
+        self._clock = clock or SystemClock()
+
+    def delegation(
+        self,
+        *,
+        sender: str,
+        recipient: str,
+        task_id: str,
+        title: str,
+        description: str,
+        thread: Thread,
+        priority: Priority | None = None,
+    ) -> Outgoing:
+        """``sender`` gives ``recipient`` a task; a root is given its task by `operator`."""
+        body = TaskDelegation(
+            task=Task(task_id=task_id, title=title, description=description),
+            assignment=Assignment(
+                assigned_to=recipient,
+                assigned_by=sender,
+                assigned_timestamp=Timestamp.from_ms(self._clock.now_ms()),
+            ),
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+
+    def completion(
+        self, *, sender: str, recipient: str, task_id: str, result: str, thread: Thread
+    ) -> Outgoing:
+        """A session is over and this is its answer."""
+        body = TaskCompletion(
+            task_id=task_id,
+            status="success",
+            summary=summary(result),
+            completion_timestamp=Timestamp.from_ms(self._clock.now_ms()),
+            result=result,
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread)
+
+    def error(
+        self,
+        *,
+        sender: str,
+        recipient: str,
+        message: str,
+        thread: Thread,
+        error_type: ErrorType = "task-failed",
+        details: str = "",
+    ) -> Outgoing:
+        """A session has failed, was stopped or could not start."""
+        body = ErrorReport(
+            error_id=new_message_id(),
+            error_type=error_type,
+            severity="critical",
+            message=message,
+            details=ErrorDetails(context_data=details) if details else None,
+            recovery_options=(
+                RecoveryOption(text="delegate the task again", priority=1, type="retry"),
+                RecoveryOption(text="ask whoever delegated this task to you", priority=2, type="escalate"),
+            ),
+            recommended_action="escalate",
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread)
+
+    def status(
+        self,
+        *,
+        sender: str,
+        recipient: str,
+        task_id: str,
+        progress: int | None,
+        activity: str,
+        thread: Thread,
+    ) -> Outgoing:
+        """How far a session is."""
+        body = StatusUpdate(
+            task_id=task_id,
+            status="in-progress",
+            progress_percentage=progress,
+            current_activity=activity or None,
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread)
+
+    def _write(
+        self, body: Body, *, sender: str, recipient: str, thread: Thread, priority: Priority | None = None
+    ) -> Outgoing:
+        now_ms = self._clock.now_ms()
+        message_id = new_message_id()
+        urgency = priority or self._routing[body.type].priority
+        message = AgentMessage(
+            header=Header(
+                message_id=message_id,
+                timestamp=Timestamp.from_ms(now_ms),
+                sender=self._party(sender),
+                recipient=self._party(recipient),
+                correlation_id=thread.correlation,
+                conversation_chain=thread.chain,
+                priority=urgency,
+            ),
+            body=body,
+        )
+        octets = sign_message(message, self._signers.signer(sender), now_ms=now_ms)
+        return Outgoing(data=octets, type=body.type, priority=urgency, message_id=message_id)
+
+    def _party(self, name: str) -> Party:
+        record = self._registry.get(name)
+        if record is None:  # whoever it is; the router judges whether it may be
+            return Party(agent_name=name, agent_role="orchestrator" if name == OPERATOR else "specialist")
+        return Party(agent_name=name, agent_role=record.role, tier=record.tier)
+
+
+def summary(text: str) -> str:
+    """The first lines of an answer, for people who read the audit trail."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= SUMMARY_CHARS else f"{flat[: SUMMARY_CHARS - 1]}…"

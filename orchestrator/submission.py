@@ -1,0 +1,69 @@
+"""How a root session comes into being: checked, then written into the ledger with its envelope in one step."""
+
+from __future__ import annotations
+
+import uuid
+
+import redis
+
+from orchestrator.bootstrap import Parts
+from orchestrator.errors import EmptyPrompt, UnknownAgent
+from orchestrator.ids import derived_uuid, root_session_id
+from orchestrator.ledger import Submitted
+from orchestrator.letters import Thread, summary
+from orchestrator.redisdb.client import explain
+from orchestrator.registry import OPERATOR
+
+
+class Submission:
+    """Submits roots for the operator."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def submit(
+        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", task: str = ""
+    ) -> Submitted:
+        """Give ``agent`` a prompt. The same ``key`` is the same session, however often it is submitted.
+
+        Args:
+            agent: the name of an agent that a worker serves.
+            prompt: what it is to do.
+            key: an idempotency key; by default each call is a session of its own.
+            title: what people call it; by default the beginning of the prompt.
+            task: the Celery task id under which the final answer is stored.
+
+        Raises:
+            EmptyPrompt: there is nothing to do.
+            UnknownAgent: no worker serves such an agent.
+            ServerUnavailable: Redis does not answer.
+        """
+        if not prompt.strip():
+            raise EmptyPrompt(agent)
+        parts = self._parts
+        try:
+            record = parts.agents.get(agent)
+            if record is None or record.system:
+                raise UnknownAgent(agent, parts.agents.names())
+            session = root_session_id(key or uuid.uuid4().hex, parts.settings.shards)
+            thread = Thread(correlation=derived_uuid("conversation", session))
+            heading = title or summary(prompt)
+            letter = parts.letters.delegation(
+                sender=OPERATOR,
+                recipient=agent,
+                task_id=session,
+                title=heading,
+                description=prompt,
+                thread=thread,
+            )
+            return parts.ledger.submit(
+                session,
+                agent=agent,
+                prompt=prompt,
+                envelope=letter,
+                correlation=thread.correlation,
+                title=heading,
+                task=task,
+            )
+        except redis.RedisError as error:
+            raise explain(error, parts.settings.redis_url or "the ledger") from error
