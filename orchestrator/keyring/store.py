@@ -316,7 +316,9 @@ class KeyStore:
 
     def _absorb(self, record: KeyRecord) -> None:
         known = self.record(record.key_id)
-        if known is None or record.serial > known.serial:
+        if known is not None and known.serial >= record.serial:
+            record = known
+        else:
             write_whole(self._file(record.key_id, "json"), record.to_json().encode())
         if record.revoked_ms is not None:
             self.remember_revoked(record.key_id)

@@ -1,0 +1,259 @@
+"""Public keys in Redis: found there, believed only if the pinned operator vouches for them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+
+from orchestrator.clock import ManualClock
+from orchestrator.errors import KeyringError, SignatureError
+from orchestrator.keyring.registry import CACHE_S, KeyRegistry
+from orchestrator.keyring.ring import Keyring
+from orchestrator.keyring.store import KeyStore
+from orchestrator.redisdb import keys
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> KeyStore:
+    return KeyStore(tmp_path / "keys", "Ed25519", clock=clock)
+
+
+@pytest.fixture
+def registry(redis: redis_py.Redis, store: KeyStore, clock: ManualClock) -> KeyRegistry:
+    return KeyRegistry(redis, store, clock=clock)
+
+
+@pytest.fixture
+def ring(store: KeyStore, registry: KeyRegistry, clock: ManualClock) -> Keyring:
+    return Keyring(store, registry, clock=clock)
+
+
+def second_host(redis: redis_py.Redis, folder: Path, clock: ManualClock) -> Keyring:
+    store = KeyStore(folder, "Ed25519", clock=clock)
+    return Keyring(store, KeyRegistry(redis, store, clock=clock), clock=clock)
+
+
+def test_a_signer_is_known_to_everybody_before_it_signs(
+    ring: Keyring, redis: redis_py.Redis, tmp_path: Path, clock: ManualClock
+) -> None:
+    signer = ring.signer("lead")
+    found = second_host(redis, tmp_path / "router", clock).lookup(signer.key_id)
+    assert found is not None
+    assert (found.agent, found.algorithm) == ("lead", "Ed25519")
+    assert found.verifies(signer.sign(b"octets"), b"octets")
+
+
+def test_an_unknown_key_is_nobodys(registry: KeyRegistry) -> None:
+    assert registry.lookup("key_" + "0" * 32) is None
+
+
+def test_an_unknown_key_is_found_as_soon_as_it_is_registered(registry: KeyRegistry, store: KeyStore) -> None:
+    record = store.create("lead")
+    assert registry.lookup(record.key_id) is None
+    registry.register(record)
+    assert registry.lookup(record.key_id) is not None
+
+
+def test_a_revocation_is_seen_elsewhere_within_the_stated_time(
+    ring: Keyring, redis: redis_py.Redis, tmp_path: Path, clock: ManualClock
+) -> None:
+    key_id = ring.signer("lead").key_id
+    router = second_host(redis, tmp_path / "router", clock)
+    assert router.lookup(key_id).revoked_ms is None
+    ring.registry.revoke(key_id)
+    clock.advance(CACHE_S)
+    assert router.lookup(key_id).revoked_ms is not None
+
+
+def test_a_record_that_nobody_vouches_for_is_refused(
+    registry: KeyRegistry, redis: redis_py.Redis, tmp_path: Path
+) -> None:
+    registry.settle_operator()
+    mallory = KeyStore(tmp_path / "mallory", "Ed25519").create("lead")
+    redis.hset(keys.public_keys(), mallory.key_id, mallory.to_json())
+    with pytest.raises(SignatureError, match="operator") as caught:
+        registry.lookup(mallory.key_id)
+    assert caught.value.args[0] == "key-not-vouched"
+    assert registry.list() == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"agent": "operator"}, {"created_ms": 0}, {"serial": 99}, {"vouch": "AAAA"}]
+)
+def test_any_changed_fact_of_a_record_is_noticed(
+    ring: Keyring, redis: redis_py.Redis, store: KeyStore, clock: ManualClock, change: dict[str, object]
+) -> None:
+    key_id = ring.signer("lead").key_id
+    forged = replace(store.record(key_id), **change)
+    redis.hset(keys.public_keys(), key_id, forged.to_json())
+    clock.advance(CACHE_S)
+    with pytest.raises(SignatureError, match="operator"):
+        ring.lookup(key_id)
+
+
+def test_a_good_record_under_another_id_is_refused(
+    ring: Keyring, redis: redis_py.Redis, store: KeyStore
+) -> None:
+    record = store.record(ring.signer("lead").key_id)
+    redis.hset(keys.public_keys(), "key_" + "1" * 32, record.to_json())
+    with pytest.raises(SignatureError, match="operator"):
+        ring.lookup("key_" + "1" * 32)
+
+
+@pytest.mark.parametrize("garbage", ["", "{}", "null", "[1]", "\x00", '{"serial": "x"}'])
+def test_garbage_in_redis_is_refused_and_replaced_by_the_next_registration(
+    registry: KeyRegistry, redis: redis_py.Redis, store: KeyStore, garbage: str
+) -> None:
+    registry.settle_operator()
+    record = store.create("lead")
+    redis.hset(keys.public_keys(), record.key_id, garbage)
+    with pytest.raises(SignatureError, match="operator"):
+        registry.lookup(record.key_id)
+    registry.register(record)
+    assert registry.lookup(record.key_id) is not None
+
+
+def test_an_old_record_put_back_does_not_undo_a_revocation(
+    ring: Keyring, redis: redis_py.Redis, tmp_path: Path, clock: ManualClock
+) -> None:
+    key_id = ring.signer("lead").key_id
+    before = redis.hget(keys.public_keys(), key_id)
+    ring.registry.revoke(key_id)
+    router = second_host(redis, tmp_path / "router", clock)
+    assert router.lookup(key_id).revoked_ms is not None
+    redis.hset(keys.public_keys(), key_id, before)
+    restarted = second_host(redis, tmp_path / "router", clock)
+    assert restarted.lookup(key_id).revoked_ms is not None
+
+
+def test_an_older_version_of_a_record_never_replaces_a_newer_one(
+    registry: KeyRegistry, store: KeyStore
+) -> None:
+    registry.settle_operator()
+    old = store.create("lead")
+    new = store.revoke(old.key_id)
+    assert registry.register(new) == new
+    assert registry.register(old) == new
+
+
+def test_keys_are_registered_again_when_redis_lost_them(
+    ring: Keyring, redis: redis_py.Redis, clock: ManualClock
+) -> None:
+    key_id = ring.signer("lead").key_id
+    redis.flushall()
+    clock.advance(31)
+    assert ring.signer("lead").key_id == key_id
+    assert ring.lookup(key_id) is not None
+
+
+def test_what_was_revoked_while_no_stack_ran_is_known_when_one_starts(
+    ring: Keyring, redis: redis_py.Redis, store: KeyStore, clock: ManualClock
+) -> None:
+    key_id = ring.signer("lead").key_id
+    store.revoke(key_id)
+    Keyring(store, KeyRegistry(redis, store, clock=clock), clock=clock).signer("other")
+    clock.advance(CACHE_S)
+    assert ring.lookup(key_id).revoked_ms is not None
+
+
+def test_a_host_with_imported_keys_learns_that_one_was_rotated(
+    ring: Keyring, redis: redis_py.Redis, store: KeyStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    old = ring.signer("lead").key_id
+    there = second_host(redis, tmp_path / "there", clock)
+    there.store.import_(store.export(["lead"]))
+    assert there.signer("lead").key_id == old
+    store.rotate("lead", overlap_s=3600)
+    ring.signer("lead")
+    ring.registry.register_all()
+    clock.advance(31)
+    assert there.signer("lead").key_id == old
+    assert there.store.record(old).retired_ms == clock.now_ms() - 31_000 + 3_600_000
+
+
+def test_a_host_with_imported_keys_stops_using_one_that_was_revoked(
+    ring: Keyring, redis: redis_py.Redis, store: KeyStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    key_id = ring.signer("lead").key_id
+    there = second_host(redis, tmp_path / "there", clock)
+    there.store.import_(store.export(["lead"]))
+    there.signer("lead")
+    ring.registry.revoke(key_id)
+    clock.advance(31)
+    with pytest.raises(KeyringError, match="operator's host"):
+        there.signer("lead")
+
+
+def test_a_later_data_folder_trusts_the_operator_of_the_redis_that_it_finds(
+    ring: Keyring, redis: redis_py.Redis, store: KeyStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    ring.signer("lead")
+    later = second_host(redis, tmp_path / "later", clock)
+    with pytest.raises(KeyringError, match="orchestra keys import"):
+        later.signer("reviewer")
+    assert later.store.operator.pem == store.operator.pem
+
+
+def test_the_pin_outlives_a_redis_that_names_another_operator(
+    ring: Keyring, redis: redis_py.Redis, store: KeyStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    ring.signer("lead")
+    mallory = KeyStore(tmp_path / "mallory", "Ed25519")
+    mallory.create("lead")
+    redis.set(keys.operator_key(), mallory.operator.pem)
+    with pytest.raises(KeyringError, match="another operator"):
+        second_host(redis, store.folder, clock).signer("lead")
+
+
+def test_a_folder_that_vouched_for_nothing_gives_way_to_the_operator_of_the_redis(
+    ring: Keyring, redis: redis_py.Redis, store: KeyStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    ring.signer("lead")
+    late = second_host(redis, tmp_path / "late", clock)
+    late.store.folder.mkdir()
+    late.store.operator.create()
+    late.registry.settle_operator()
+    assert late.store.operator.pem == store.operator.pem
+    assert late.store.operator.private() is None
+
+
+def test_an_encryption_key_is_made_where_the_agent_is_served_and_found_elsewhere(
+    ring: Keyring, redis: redis_py.Redis, tmp_path: Path, clock: ManualClock
+) -> None:
+    sender = second_host(redis, tmp_path / "sender", clock)
+    ring.signer("lead")
+    with pytest.raises(KeyringError, match="--use encrypt"):
+        sender.recipient("lead")
+    key_id, public = ring.recipient("lead")
+    assert sender.recipient("lead")[0] == key_id
+    assert ring.decryption_key(key_id).public_key() == public
+    assert sender.decryption_key(key_id) is None
+
+
+def test_a_rotated_encryption_key_still_decrypts_and_is_not_encrypted_to(
+    ring: Keyring, store: KeyStore
+) -> None:
+    ring.signer("lead")
+    old = ring.recipient("lead")[0]
+    new = store.rotate("lead", use="encrypt", overlap_s=0).key_id
+    ring.registry.register_all()
+    assert ring.recipient("lead")[0] == new
+    assert ring.decryption_key(old) is not None
+
+
+def test_records_say_what_the_operator_signed_and_nothing_else(ring: Keyring, redis: redis_py.Redis) -> None:
+    key_id = ring.signer("lead").key_id
+    stored = json.loads(redis.hget(keys.public_keys(), key_id))
+    assert set(stored) == {
+        "key_id", "agent", "use", "algorithm", "public_pem", "created_ms", "retired_ms", "revoked_ms", "serial", "vouch",
+    }  # fmt: skip
+    assert "PRIVATE" not in json.dumps(stored)
