@@ -50,7 +50,7 @@ types: .venv/.dev ## mypy, strict
 	@$(BIN)/python -m mypy
 
 contracts: .venv/.dev ## Which module may import which
-	@$(BIN)/python -m importlinter.cli lint
+	@$(BIN)/lint-imports
 
 chaos: .venv/.dev ## The long chaos suite: SIGKILL at random, the seed is printed
 	@CHAOS=long $(BIN)/python -m pytest -m chaos -n 2 --timeout 1800 tests/chaos $(ARGS)

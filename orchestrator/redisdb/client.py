@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import time
 
 import redis
 from redis.backoff import ExponentialBackoff
@@ -36,8 +37,16 @@ def connect(
         UnsupportedServer: the server is older than Redis 6.2.
         ServerUnavailable: nothing answers there.
     """
+    if check:
+        _probe(url)
+    return _client(url, _RETRIES, name=name, max_connections=max_connections)
+
+
+def _client(
+    url: str, retries: int, *, name: str | None = None, max_connections: int | None = None
+) -> redis.Redis:
     try:
-        client = redis.Redis.from_url(
+        return redis.Redis.from_url(
             url,
             # RESP2 on every server and redis-py version: answers have one shape.
             protocol=2,
@@ -45,19 +54,28 @@ def connect(
             socket_timeout=COMMAND_TIMEOUT_S,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             health_check_interval=30,
-            retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), _RETRIES),
+            retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), retries),
             client_name=name,
             max_connections=max_connections,
         )
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"the URL {redact_url(url)} is not usable: {error}") from error
-    if check:
+
+
+def _probe(url: str) -> None:
+    """Ask the server for its version. The retries are ours: redis-py would repeat a wrong password, too."""
+    for pause_s in (0.1, 0.3, None):
+        client = _client(url, 0)
         try:
             check_server(client, url)
-        except BaseException:
+        except ServerUnavailable:
+            if pause_s is None:
+                raise
+            time.sleep(pause_s)
+        else:
+            return
+        finally:
             client.close()
-            raise
-    return client
 
 
 def check_server(client: redis.Redis, url: str) -> str:

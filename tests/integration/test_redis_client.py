@@ -1,0 +1,207 @@
+"""The connection: database, password, TLS and version, and what each mistake is answered with."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import redis
+from celery import Celery
+from kombu import Connection
+
+from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable, UnsupportedServer
+from orchestrator.redisdb.client import MAX_BLOCK_MS, check_server, connect, explain, is_outage
+from orchestrator.urls import kombu_url
+
+
+def test_the_database_number_is_honoured(redis_server: ValkeyProcess, redis: redis.Redis) -> None:
+    connect(redis_server.url.replace("db=0", "db=3")).set("where", "three")
+    assert redis.get("where") is None
+    assert connect(redis_server.url.replace("db=0", "db=3")).get("where") == b"three"
+
+
+def test_a_database_that_does_not_exist_is_named(redis_server: ValkeyProcess) -> None:
+    with pytest.raises(ConfigurationError, match="has no database of that number"):
+        connect(redis_server.url.replace("db=0", "db=999"))
+
+
+def test_kombu_and_celery_reach_the_same_database_over_the_socket(
+    start_valkey: Callable[..., ValkeyProcess],
+) -> None:
+    """The broker and the result backend of a URL are the database that the ledger has."""
+    server = start_valkey(durable=False)
+    url = server.url.replace("db=0", "db=2")
+    with Connection(kombu_url(url)) as connection, connection.SimpleQueue("errands") as queue:
+        queue.put({"n": 1})
+    app = Celery(broker=kombu_url(url), backend=kombu_url(url))
+    app.backend.set("celery-task-meta-x", b"done")
+    client = connect(url)
+    assert client.llen("errands") == 1
+    assert client.get("celery-task-meta-x") == b"done"
+    app.close()
+
+
+@pytest.fixture
+def locked_server(start_valkey: Callable[..., ValkeyProcess]) -> ValkeyProcess:
+    server = start_valkey(durable=False)
+    connect(server.url).config_set("requirepass", "open sesame")
+    return server
+
+
+def test_a_password_is_honoured(locked_server: ValkeyProcess) -> None:
+    url = locked_server.url + "&password=open%20sesame"
+    assert connect(url).ping()
+    with Connection(kombu_url(url)) as connection, connection.SimpleQueue("errands") as queue:
+        queue.put({})
+    assert connect(url).llen("errands") == 1
+
+
+@pytest.mark.parametrize("given", ["", "&password=wrong"])
+def test_a_missing_or_wrong_password_is_told_from_an_outage(given: str, locked_server: ValkeyProcess) -> None:
+    with pytest.raises(ConfigurationError, match="password") as caught:
+        connect(locked_server.url + given)
+    assert "=wrong" not in str(caught.value)
+    assert not is_outage(caught.value)
+
+
+def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
+    began = time.monotonic()
+    with pytest.raises(
+        ServerUnavailable, match=r"cannot reach Redis at redis://:\*\*\*@127\.0\.0\.1:1/0"
+    ) as caught:
+        connect("redis://:hunter2@127.0.0.1:1/0")
+    assert "hunter2" not in str(caught.value)
+    assert time.monotonic() - began < 5
+    assert is_outage(caught.value)
+
+
+class _OldRedis:
+    def info(self, section: str) -> dict[str, str]:
+        return {"redis_version": "5.0.14"}
+
+
+def test_an_old_server_is_refused() -> None:
+    with pytest.raises(UnsupportedServer, match=r"is version 5\.0\.14; agent-orchestra needs Redis 6\.2"):
+        check_server(_OldRedis(), "redis://old:6379/0")  # type: ignore[arg-type]
+
+
+def test_a_query_option_that_redis_does_not_take_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="is not usable"):
+        connect("redis://127.0.0.1:1/0?socket_timeout=soon")
+
+
+def test_any_other_refusal_keeps_its_words() -> None:
+    error = explain(redis.ResponseError("ERR unknown"), "redis://h/0")
+    assert type(error) is OrchestraError
+    assert "ERR unknown" in str(error)
+    denied = explain(redis.exceptions.NoPermissionError("no INFO"), "redis://h/0")
+    assert isinstance(denied, ConfigurationError)
+
+
+def _ask_until_answered(client: redis.Redis, key: str) -> object:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            return client.get(key)
+        except redis.RedisError as error:
+            if not is_outage(error):
+                raise
+    return None
+
+
+def test_a_connection_survives_a_restart_of_the_server(start_valkey: Callable[..., ValkeyProcess]) -> None:
+    """A command that is sent while the server restarts is answered by its successor."""
+    server = start_valkey()
+    client = connect(server.url)
+    client.set("kept", "yes")
+    server.kill()
+    starter = threading.Thread(target=server.start)
+    starter.start()
+    try:
+        assert _ask_until_answered(client, "kept") == b"yes"
+    finally:
+        starter.join()
+
+
+def test_a_blocking_read_may_take_longer_than_any_time_out_would_say(redis_url: str) -> None:
+    client = connect(redis_url)
+    assert client.xread({"empty": "$"}, block=50) in (None, [], {})
+    assert client.connection_pool.connection_kwargs["socket_timeout"] * 1000 > MAX_BLOCK_MS
+
+
+# --- TLS: a server of the operating system, the embedded one is built without it --------------------------------
+
+
+def _certificate(folder: Path, openssl: str) -> tuple[Path, Path]:
+    key, certificate = folder / "key.pem", folder / "cert.pem"
+    made = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    made += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=localhost"]
+    made += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run(made, check=True, capture_output=True)
+    return key, certificate
+
+
+@pytest.fixture
+def tls_url(program: Callable[[str], str], tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A Redis that speaks TLS on a port that the system chose, and the certificate of its authority."""
+    server, openssl = program("redis-server"), program("openssl")
+    key, certificate = _certificate(tmp_path, openssl)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    arguments = [
+        "--port",
+        "0",
+        "--tls-port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--tls-auth-clients",
+        "no",
+    ]
+    arguments += ["--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
+    arguments += ["--tls-ca-cert-file", str(certificate), "--requirepass", "pw"]
+    process = subprocess.Popen(
+        [server, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    url = f"rediss://:pw@localhost:{port}/0"
+    try:
+        deadline = time.monotonic() + 10
+        while True:
+            if process.poll() is not None:
+                pytest.skip("this redis-server was built without TLS")
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield url, certificate
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_tls_is_honoured_and_its_certificate_checked(tls_url: tuple[str, Path]) -> None:
+    url, certificate = tls_url
+    trusted = f"{url}?ssl_ca_certs={certificate}"
+    assert connect(trusted).ping()
+    with Connection(kombu_url(trusted)) as connection, connection.SimpleQueue("errands") as queue:
+        queue.put({})
+    assert connect(trusted).llen("errands") == 1
+    with pytest.raises(ConfigurationError, match=r"certificate of Redis at .* cannot be verified") as caught:
+        connect(url)
+    assert "ssl_ca_certs" in str(caught.value)
+    assert "pw@" not in str(caught.value)
+
+
+def test_a_certificate_file_that_is_not_there_is_an_error_of_the_set_up(tls_url: tuple[str, Path]) -> None:
+    url, certificate = tls_url
+    with pytest.raises(OrchestraError, match=r"certificate|No such file"):
+        connect(f"{url}?ssl_ca_certs={certificate}.missing")

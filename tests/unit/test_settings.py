@@ -1,0 +1,146 @@
+"""Settings: where values come from, what is refused, and that nothing shows a password."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ConfigurationError
+from orchestrator.settings import Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ORCHESTRA_DATA", raising=False)
+
+
+def test_the_defaults_need_nothing(tmp_path: Path) -> None:
+    """With nothing set the stack is an embedded one in the working directory."""
+    settings = load_settings()
+    assert settings.redis_url is None
+    assert settings.data == tmp_path / ".orchestra"
+    assert settings.audit_file == tmp_path / ".orchestra" / "audit.sqlite"
+    assert settings.concurrency >= 4
+
+
+def test_an_option_beats_the_environment_which_beats_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "orchestra.toml").write_text("[orchestra]\nlease_s = 20\nshards = 2\nmax_depth = 3\n")
+    monkeypatch.setenv("ORCHESTRA_LEASE_S", "30")
+    monkeypatch.setenv("ORCHESTRA_SHARDS", "4")
+    settings = load_settings(shards=8, concurrency=None)
+    assert (settings.shards, settings.lease_s, settings.max_depth) == (8, 30, 3)
+
+
+def test_paths_in_the_file_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "etc with space"
+    folder.mkdir()
+    (folder / "stack.toml").write_text(
+        '[orchestra]\ndata = "state"\nagents = ["mine.py", "package.module"]\n'
+    )
+    monkeypatch.setenv("ORCHESTRA_CONFIG", str(folder / "stack.toml"))
+    settings = load_settings()
+    assert settings.data == folder / "state"
+    assert settings.agents == (str(folder / "mine.py"), "package.module")
+
+
+@pytest.mark.parametrize(
+    ("text", "agents"),
+    [
+        ("a.py", ("a.py",)),
+        ("a.py, b.c", ("a.py", "b.c")),
+        ("a.py:b.c", ("a.py", "b.c")),
+        ('["with,comma.py"]', ("with,comma.py",)),
+        ("", ()),
+    ],
+)
+def test_agents_come_separated_by_commas_or_the_path_separator(
+    text: str, agents: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHESTRA_AGENTS", text)
+    assert load_settings().agents == agents
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"shards": 0}, "'shards'"),
+        ({"lease_s": -1}, "'lease_s'"),
+        ({"lease_s": float("inf")}, "'lease_s'"),
+        ({"heartbeat_s": 14}, "at most half of lease_s"),
+        ({"leas_s": 1}, "did you mean 'lease_s'"),
+        ({"redis_url": "http://:hunter2@host"}, "has the scheme 'http'"),
+        ({"redis_url": "redis://"}, "names no host"),
+        ({"redis_url": "unix://"}, "names no socket"),
+        ({"redis_url": "redis://host:notaport"}, "is not a URL"),
+        ({"redis_url": "redis://host/zero"}, "a database is a number"),
+        ({"log_level": "loud"}, "'log_level'"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_wrong_is_named_in_one_sentence(given: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(**given)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_wrong_value_names_the_place_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "orchestra.toml").write_text("[orchestra]\nmax_depth = 'deep'\n")
+    with pytest.raises(ConfigurationError, match=r"'max_depth' in .*orchestra\.toml"):
+        load_settings()
+    monkeypatch.setenv("ORCHESTRA_MAX_DEPTH", "deep")
+    with pytest.raises(ConfigurationError, match=r"^ORCHESTRA_MAX_DEPTH: "):
+        load_settings()
+
+
+@pytest.mark.parametrize("text", ["[orchestra\n", "orchestra = 3\n", "[orchestra]\nlease = 3\n"])
+def test_a_broken_file_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "orchestra.toml").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"orchestra\.toml"):
+        load_settings()
+
+
+def test_a_config_file_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRA_CONFIG", "nowhere.toml")
+    with pytest.raises(ConfigurationError, match=r"nowhere\.toml"):
+        load_settings()
+
+
+def test_no_representation_shows_a_password() -> None:
+    settings = load_settings(redis_url="redis://user:hunter2@host/1", broker_url="amqp://user:hunter2@host//")
+    for text in (repr(settings), str(settings)):
+        assert "hunter2" not in text
+        assert "redis://user:***@host/1" in text
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = load_settings()
+    with pytest.raises(Exception, match="frozen"):
+        settings.shards = 2  # type: ignore[misc]
+
+
+def test_child_processes_get_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = load_settings(
+        redis_url="redis://:pw@host/1",
+        agents=["a,b.py", "c"],
+        lease_s=20,
+        signatures_required=False,
+        data="x y",
+    )
+    for name, value in given.to_env().items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == given
+
+
+def test_every_setting_says_what_it_is() -> None:
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        unit = {"_s": "econds", "_bytes": "ytes"}
+        for suffix, word in unit.items():
+            if name.endswith(suffix):
+                assert word in field.description, name
