@@ -262,3 +262,17 @@ def blob(shard: int, sha256: str) -> str:
 def upload(shard: int, upload: str) -> str:
     """A blob that is being written and has no name yet."""
     return f"{shard_tag(shard)}:upload:{upload}"
+
+
+# --- router ----------------------------------------------------------------------------------
+
+
+@_key(
+    "ao:{S}:conversation:<correlation-id>",
+    type="hash",
+    owner="router",
+    lifetime="as long as a duplicate mark after its last message",
+)
+def conversation(shard: int, correlation: str) -> str:
+    """One conversation: `root` (message-id of its first message), `count` of messages, `task:<task-id>` → session."""
+    return f"{shard_tag(shard)}:conversation:{correlation}"

@@ -15,6 +15,7 @@ from orchestrator.streams.port import (
     StreamId,
     Streams,
     all_streams,
+    consumer_name,
 )
 from orchestrator.streams.redis_streams import RedisStreams, stream_key
 
@@ -32,5 +33,6 @@ __all__ = [
     "StreamId",
     "Streams",
     "all_streams",
+    "consumer_name",
     "stream_key",
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -129,6 +132,11 @@ class Streams(Protocol):
     def backlog(self, group: str, streams: Sequence[StreamId]) -> list[Backlog]:
         """How far the group has come in each stream."""
         ...
+
+
+def consumer_name(service: str) -> str:
+    """A name under which no other process consumes, now or later; it tells people where to look."""
+    return f"{service}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
 def all_streams(

@@ -182,7 +182,9 @@ class RedisStreams:
         for stream in streams:
             key = self._key(stream)
             pipeline.execute_command("XLEN", key)
-            pipeline.execute_command("HGET", keys.totals(stream.shard), f"trimmed:{stream.type}:{stream.priority}")
+            pipeline.execute_command(
+                "HGET", keys.totals(stream.shard), f"trimmed:{stream.type}:{stream.priority}"
+            )
             pipeline.xpending(key, group)
             pipeline.xpending_range(key, group, "-", "+", 1)
         answers = pipeline.execute(raise_on_error=False)

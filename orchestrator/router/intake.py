@@ -1,0 +1,158 @@
+"""From the octets of an entry to a letter that may be acted upon, or a rejection that names its rule.
+
+Layers 1 and 2 are the envelope's own; here come the live rules that need no look into the ledger.
+Nothing raises: whatever an entry holds, the answer is a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from orchestrator.clock import Clock
+from orchestrator.envelope import signature
+from orchestrator.envelope.model import AgentMessage
+from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.validate import check
+from orchestrator.errors import SignatureError
+from orchestrator.policy.authorisation import Party, refusal
+from orchestrator.policy.routing import RoutingTable
+from orchestrator.registry import AgentRecord
+from orchestrator.router.letter import Letter, Rejection
+from orchestrator.router.live_rules import RULES
+from orchestrator.streams import Entry
+
+#: Milliseconds that the clocks of sender and router may differ.
+CLOCK_SKEW_MS: Final = 300_000
+#: Attempts that a header may ask for.
+MAX_ATTEMPTS: Final = 100
+
+
+class Intake:
+    """Validates entries one by one; holds no state of its own."""
+
+    def __init__(
+        self,
+        *,
+        keys: signature.KeyLookup,
+        find_agent: Callable[[str], AgentRecord | None],
+        table: RoutingTable,
+        clock: Clock,
+        signatures_required: bool = True,
+        max_bytes: int = Limits().size,
+        max_age_ms: int = 86_400_000,
+        max_chain: int = 1000,
+    ) -> None:
+        self._keys = keys
+        self._find_agent = find_agent
+        self._table = table
+        self._clock = clock
+        self._signatures_required = signatures_required
+        self._limits = Limits(size=max_bytes)
+        self._max_age_ms = max_age_ms
+        self._max_chain = max_chain
+
+    def open(self, entry: Entry) -> Letter | Rejection:
+        """Check one entry against layers 1 and 2 and the rules about its sender, recipient and time."""
+        if entry.data is None:
+            return reject("no-envelope", "the entry has no field `envelope`; append the XML under that name")
+        report = check(entry.data, limits=self._limits, advice=False)
+        message = report.message
+        if message is None or report.tree is None:
+            finding = next(f for f in report.findings if f.severity == "error")
+            return Rejection(rule=finding.rule, reason=finding.sentence)
+        header = message.header
+        if message.body.type != entry.stream.type or header.priority not in (None, entry.stream.priority):
+            return reject(
+                "stream-mismatch",
+                f"a {message.body.type} of priority {header.priority} stands in the stream of "
+                f"{entry.stream.type} messages of priority {entry.stream.priority}; append it to its own",
+                message,
+            )
+        if self._signatures_required or message.signature is not None:
+            try:
+                signature.verify(report.tree, self._keys, octets=entry.data)
+            except SignatureError as error:
+                rule, reason = str(error.args[0]), str(error)
+                retryable = RULES.get(rule, (False, ""))[0]
+                return Rejection(rule=rule, reason=reason, retryable=retryable, message=message)
+        return self._judge(entry, message) or Letter(entry, message)
+
+    def _judge(self, entry: Entry, message: AgentMessage) -> Rejection | None:
+        header = message.header
+        now_ms = self._clock.now_ms()
+        expires = header.expiration
+        if expires is not None and expires.instant_ms <= now_ms:
+            return reject("expired", f"the message expired at {expires}; send a new one", message)
+        if header.timestamp.instant_ms > now_ms + CLOCK_SKEW_MS:
+            return reject(
+                "from-the-future",
+                f"the message is dated {header.timestamp}, ahead of this clock; set the clocks right",
+                message,
+            )
+        # Waiting for a further attempt or a dependency makes a message old without any fault of its own.
+        waited = bool(entry.extra)
+        if not waited and header.timestamp.instant_ms < now_ms - self._max_age_ms:
+            return reject(
+                "too-old",
+                f"the message is dated {header.timestamp}; duplicates of it could not be told any more: "
+                "send a new one",
+                message,
+            )
+        if header.retry_policy is not None and header.retry_policy.max_attempts > MAX_ATTEMPTS:
+            return reject(
+                "retry-limit",
+                f"{header.retry_policy.max_attempts} attempts are asked for; ask for at most {MAX_ATTEMPTS}",
+                message,
+            )
+        if len(header.conversation_chain) > self._max_chain:
+            return reject(
+                "conversation-limit",
+                f"the chain names {len(header.conversation_chain)} messages; at most {self._max_chain} are allowed",
+                message,
+            )
+        return self._judge_parties(message)
+
+    def _judge_parties(self, message: AgentMessage) -> Rejection | None:
+        header = message.header
+        name, role = header.sender.agent_name, header.sender.agent_role
+        sender = self._find_agent(name)
+        if sender is None:
+            return reject(
+                "sender-unknown", f"no agent {name!r} is registered; register it or start its worker", message
+            )
+        if sender.role != role:
+            return reject(
+                "sender-role", f"{name!r} is registered as a {sender.role} and claims to be a {role}", message
+            )
+        recipient = self._find_agent(header.recipient.agent_name)
+        if recipient is None:
+            return reject(
+                "recipient-unknown",
+                f"no agent {header.recipient.agent_name!r} is registered; start a worker that serves it",
+                message,
+            )
+        reason = refusal(message.body.type, party(sender), party(recipient), self._table)
+        return reject("unauthorised", reason, message) if reason is not None else None
+
+
+def party(record: AgentRecord) -> Party:
+    """An agent as the authorisation sees it."""
+    return Party(
+        name=record.name,
+        role=record.role,
+        may_send_to=record.may_send_to,
+        accepts_from=record.accepts_from,
+    )
+
+
+def reject(rule: str, reason: str, message: AgentMessage | None = None) -> Rejection:
+    """A rejection by a live rule; from the second on, the sender's signature had been verified."""
+    untrusted = ("no-envelope", "stream-mismatch")
+    return Rejection(
+        rule=rule,
+        reason=reason,
+        retryable=RULES[rule][0],
+        message=message,
+        trusted=message is not None and rule not in untrusted,
+    )

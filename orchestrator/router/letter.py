@@ -1,0 +1,83 @@
+"""A message as the router handles it: what came, who it is from and to, or why it is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.envelope.model import AgentMessage
+from orchestrator.streams import Entry
+
+#: The entry's field that holds which attempt this is; absent on the first.
+ATTEMPT_FIELD = "attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message that layers 1 to 3 accept, as far as they can be checked without the ledger."""
+
+    entry: Entry
+    message: AgentMessage
+
+    @property
+    def type(self) -> str:
+        """The message type."""
+        return self.entry.stream.type
+
+    @property
+    def id(self) -> str:
+        """The message-id, in lower case."""
+        return self.message.header.message_id.lower()
+
+    @property
+    def conversation(self) -> str:
+        """The correlation-id, in lower case; its own id if it starts a conversation."""
+        return self.message.conversation_id
+
+    @property
+    def first(self) -> str:
+        """The message that its conversation began with: the end of its chain, or itself."""
+        chain = self.message.header.conversation_chain
+        return chain[-1].lower() if chain else self.id
+
+    @property
+    def sender(self) -> str:
+        """The sender's name."""
+        return self.message.header.sender.agent_name
+
+    @property
+    def recipient(self) -> str:
+        """The recipient's name."""
+        return self.message.header.recipient.agent_name
+
+    @property
+    def expires_ms(self) -> int | None:
+        """When it expires, in milliseconds since the epoch."""
+        expiration = self.message.header.expiration
+        return None if expiration is None else expiration.instant_ms
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return attempt_of(self.entry)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """Why a message is not acted upon now."""
+
+    #: Name of the rule, one of those in the documented table.
+    rule: str
+    #: One sentence: what is wrong and what to do.
+    reason: str
+    #: Whether the same message may be accepted later with nothing changed in it.
+    retryable: bool = False
+    #: The message, as far as it could be read.
+    message: AgentMessage | None = None
+    #: Whether the sender's signature was verified, so that its name can be relied upon.
+    trusted: bool = False
+
+
+def attempt_of(entry: Entry) -> int:
+    """Which attempt an entry is; what cannot be read counts as the first."""
+    text = entry.extra.get(ATTEMPT_FIELD, "1")
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else 1

@@ -1,0 +1,36 @@
+"""Layer 3 of validation: the rules that need to know the stack, each with its name.
+
+`docs/reference/live-rules.md` is generated from ``RULES``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Rule → (whether trying again may help, what it demands).
+RULES: Final[dict[str, tuple[bool, str]]] = {
+    "no-envelope": (False, "An entry has the field `envelope` with the XML in it."),
+    "stream-mismatch": (False, "A message stands in the stream of its own type and priority."),
+    "signature-missing": (False, "A message is signed, unless the settings make signatures optional."),
+    "key-unknown": (True, "The signer's public key is registered."),
+    "expired": (False, "A message is accepted before its expiration."),
+    "too-old": (False, "A message is younger than duplicate marks are kept."),
+    "from-the-future": (False, "A message is not dated later than clocks may differ."),
+    "sender-unknown": (True, "The sender is a registered agent or a part of the system."),
+    "sender-role": (False, "The role that the sender claims is the one it is registered with."),
+    "recipient-unknown": (True, "The recipient is a registered agent or a part of the system."),
+    "unauthorised": (False, "The sender may send this type of message to this recipient."),
+    "retry-limit": (False, "No more attempts are asked for than the system makes."),
+    "duplicate": (False, "A message-id is acted upon once; a further copy is acknowledged without effect."),
+    "conversation-chain": (False, "The chain of a message ends at the first message of its conversation."),
+    "conversation-limit": (False, "A conversation has no more messages and no longer chains than allowed."),
+    "task-id": (False, "A task-id belongs to one delegation of its conversation."),
+    "session-unknown": (True, "A message about a session names one that this ledger has."),
+    "session-over": (False, "The session that a message is meant for can still take it."),
+    "recipient-session": (True, "The conversation shows which session of the recipient is meant."),
+    "dependency-cycle": (False, "Tasks do not wait for each other in a circle."),
+    "dependency-failed": (False, "The tasks that a delegation waits for complete."),
+    "timeout": (True, "An attempt is accepted within the timeout of its retry policy."),
+    "poison": (False, "A message does not end the routers that handle it."),
+    "internal-error": (True, "The router can handle the message."),
+}

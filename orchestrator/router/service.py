@@ -1,0 +1,184 @@
+"""The router: reads by priority, validates, acts by type. Any number of copies; each may die at any moment.
+
+An entry is acknowledged in the same atomic step that carries it out, so that it is handled once in effect
+however often it is handed out. What a dead router held is reclaimed and handled alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from orchestrator.dispatch import Dispatcher
+from orchestrator.errors import ServerUnavailable
+from orchestrator.ledger import Dispatch, Ledger
+from orchestrator.log import get_logger
+from orchestrator.registry import AgentRegistry
+from orchestrator.router.acts import Acts, Outcome
+from orchestrator.router.intake import Intake, reject
+from orchestrator.router.letter import Letter, Rejection
+from orchestrator.router.undelivered import Undelivered
+from orchestrator.streams import GROUPS, ROUTER_GROUP, Entry, RedisStreams, StreamId
+from orchestrator.streams.priority import BLOCK_MS, PriorityReader
+
+#: Milliseconds after which an entry's holder counts as dead.
+RECLAIM_IDLE_MS = 15_000
+#: Deliveries to a router of its own after which an entry is poison.
+POISON_DELIVERIES = 3
+_RECLAIM_EVERY_S = 2.0
+
+
+@dataclass
+class Handled:
+    """What one round did."""
+
+    done: int = 0
+    duplicates: int = 0
+    dead: int = 0
+    reclaimed: int = 0
+    dispatched: list[str] = field(default_factory=list)
+
+
+class Router:
+    """One router."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        streams: RedisStreams,
+        intake: Intake,
+        acts: Acts,
+        undelivered: Undelivered,
+        dispatcher: Dispatcher,
+        agents: AgentRegistry,
+        consumer: str,
+        sources: Sequence[StreamId],
+        reclaim_idle_ms: int = RECLAIM_IDLE_MS,
+    ) -> None:
+        self._ledger = ledger
+        self._streams = streams
+        self._intake = intake
+        self._acts = acts
+        self._undelivered = undelivered
+        self._dispatcher = dispatcher
+        self._agents = agents
+        self._consumer = consumer
+        self._sources = list(sources)
+        self._reclaim_idle_ms = reclaim_idle_ms
+        self._reader = PriorityReader(streams, group=ROUTER_GROUP, consumer=consumer, sources=self._sources)
+        self._next_reclaim = 0.0
+        # The audit's group too: what is published before its writer first runs must not be trimmed.
+        self._streams.ensure_groups(GROUPS, self._sources)
+
+    def run(self, stop: threading.Event) -> None:
+        """Route until told to stop."""
+        while not stop.is_set():
+            self.run_once(block_ms=BLOCK_MS)
+
+    def run_once(self, *, block_ms: int = 0) -> Handled:
+        """One round: what was left by dead routers, what is new; waits up to ``block_ms`` when nothing is."""
+        handled = Handled()
+        now = time.monotonic()
+        if now >= self._next_reclaim:
+            self.reclaim(handled)
+            self._next_reclaim = now + _RECLAIM_EVERY_S
+        entries = self._reader.next_round(block_ms=block_ms)
+        self._handle(entries, handled)
+        return handled
+
+    def reclaim(self, handled: Handled) -> None:
+        """Take over what dead routers held, one entry at a time, so that a crash condemns nobody's neighbour."""
+        for stream in self._sources:
+            while entries := self._streams.reclaim(
+                ROUTER_GROUP, self._consumer, [stream], idle_ms=self._reclaim_idle_ms, limit=1
+            ):
+                handled.reclaimed += 1
+                entry = entries[0]
+                # The first delivery was in a batch and says nothing of this entry.
+                if entry.deliveries - 1 > POISON_DELIVERIES:
+                    reason = (
+                        f"it was handed out alone {entry.deliveries - 2} times and its router died each time"
+                    )
+                    self._bury(entry, reject("poison", reason), handled)
+                else:
+                    self._handle([entry], handled)
+
+    def _handle(self, entries: Sequence[Entry], handled: Handled) -> None:
+        letters: list[Letter] = []
+        for entry in entries:
+            opened = self._open(entry)
+            if isinstance(opened, Letter):
+                letters.append(opened)
+            else:
+                self._reject(entry, opened, handled)
+        runs: list[Dispatch] = []
+        for letter, outcome in zip(letters, self._carry_out(letters), strict=True):
+            match outcome.kind:
+                case "done":
+                    handled.done += 1
+                    if outcome.dispatch is not None:
+                        runs.append(outcome.dispatch)
+                case "duplicate":
+                    handled.duplicates += 1
+                    get_logger().info("message-duplicate", message=letter.id, entry=letter.entry.id)
+                case _:
+                    assert outcome.rejection is not None
+                    self._reject(letter.entry, outcome.rejection, handled)
+        self._dispatch(runs, handled)
+
+    def _open(self, entry: Entry) -> Letter | Rejection:
+        try:
+            return self._intake.open(entry)
+        except (RedisConnectionError, RedisTimeoutError):
+            raise
+        except Exception as error:  # noqa: BLE001 - nothing a message holds may leave the loop as an exception
+            get_logger().exception("intake-failed", stream=str(entry.stream), entry=entry.id)
+            return reject("internal-error", f"{type(error).__name__}: {error}")
+
+    def _carry_out(self, letters: Sequence[Letter]) -> list[Outcome]:
+        """All steps in one round trip; the answers decide."""
+        batch = self._ledger.scripts.batch()
+        acts = [self._acts.act(letter) for letter in letters]
+        for act in acts:
+            batch.script(act.script, act.keys, act.args)
+        outcomes = []
+        for letter, act, answer in zip(letters, acts, batch.execute(), strict=True):
+            if isinstance(answer, (RedisConnectionError, RedisTimeoutError)):
+                raise answer
+            if isinstance(answer, redis.RedisError):
+                get_logger().error("act-failed", script=act.script, message=letter.id, error=str(answer))
+                rejection = reject("internal-error", f"{act.script}: {answer}", letter.message)
+                outcomes.append(Outcome(kind="rejected", rejection=rejection))
+            else:
+                outcomes.append(act.read(answer))
+        return outcomes
+
+    def _reject(self, entry: Entry, rejection: Rejection, handled: Handled) -> None:
+        self._bury(entry, rejection, handled)
+
+    def _bury(self, entry: Entry, rejection: Rejection, handled: Handled) -> None:
+        if self._undelivered.bury(entry, rejection) is not None:
+            handled.dead += 1
+
+    def _dispatch(self, runs: Sequence[Dispatch], handled: Handled) -> None:
+        if not runs:
+            return
+        sends = []
+        for run in runs:
+            record = self._agents.get(run.agent)
+            if record is not None and not record.foreign:
+                sends.append((run, record.queue))
+        try:
+            self._dispatcher.send_all(sends)
+        except ServerUnavailable as error:
+            # The ledger holds them as queued; the sweep sends them when the broker is back.
+            get_logger().warning("dispatch-failed", error=str(error), runs=len(sends))
+            return
+        handled.dispatched += [run.run for run, _ in sends]

@@ -1,0 +1,152 @@
+"""A stack without workers: a router on a real server, agents that are registered, letters that are signed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+
+from orchestrator.bootstrap import Parts, assemble
+from orchestrator.envelope.model import AgentMessage, Body, Header, Party, RetryPolicy
+from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.signature import sign_message
+from orchestrator.errors import ServerUnavailable
+from orchestrator.ids import derived_uuid, new_message_id, root_session_id
+from orchestrator.ledger import Dispatch
+from orchestrator.letters import Thread
+from orchestrator.registry import SYSTEM_AGENTS, AgentRecord, system_record
+from orchestrator.router import Router, build_router
+from orchestrator.router.deadletters import DeadLetter, DeadLetters
+from orchestrator.settings import Settings, load_settings
+from orchestrator.streams import ROUTER_GROUP, RedisStreams, StreamId, all_streams
+
+AGENTS = (
+    AgentRecord(name="lead", role="coordinator"),
+    AgentRecord(name="reviewer", role="specialist", queue="reviews"),
+    AgentRecord(name="tech-lead", role="coordinator"),
+    AgentRecord(name="code-reviewer", role="specialist"),
+    AgentRecord(name="partner", role="coordinator", executor="foreign"),
+)
+
+
+@dataclass
+class Sent:
+    """A dispatcher that remembers; `down` makes it behave as when the broker is away."""
+
+    runs: list[tuple[Dispatch, str]] = field(default_factory=list)
+    down: bool = False
+
+    def send_all(self, runs: list[tuple[Dispatch, str]]) -> None:
+        if self.down and runs:
+            raise ServerUnavailable("the Celery broker", "away")
+        self.runs += runs
+
+
+@dataclass
+class Stack:
+    """What a test of the router works with."""
+
+    redis: redis_py.Redis
+    settings: Settings
+    parts: Parts
+    sent: Sent = field(default_factory=Sent)
+
+    def __post_init__(self) -> None:
+        self.streams = RedisStreams(self.redis)
+        self.parts.agents.announce(AGENTS)
+
+    def router(self, consumer: str = "r1", **options: object) -> Router:
+        """A router under a consumer's name."""
+        return build_router(
+            self.redis,
+            self.settings,
+            consumer=consumer,
+            dispatcher=self.sent,  # type: ignore[arg-type]
+            **options,  # type: ignore[arg-type]
+        )
+
+    def submit(self, seed: str = "root", agent: str = "lead") -> str:
+        """A root session whose task-delegation waits in its stream."""
+        session = root_session_id(seed)
+        thread = Thread(correlation=derived_uuid("conversation", session))
+        letter = self.parts.letters.delegation(
+            sender="operator",
+            recipient=agent,
+            task_id=session,
+            title="a task",
+            description="do it",
+            thread=thread,
+        )
+        self.parts.ledger.submit(
+            session, agent=agent, prompt="do it", envelope=letter, correlation=thread.correlation
+        )
+        return session
+
+    def envelope(
+        self,
+        body: Body,
+        *,
+        sender: str = "partner",
+        recipient: str = "lead",
+        signer: str | None = None,
+        message_id: str | None = None,
+        correlation: str | None = None,
+        chain: tuple[str, ...] = (),
+        priority: str | None = None,
+        expiration: Timestamp | None = None,
+        timestamp: Timestamp | None = None,
+        retry: RetryPolicy | None = None,
+        role: str | None = None,
+    ) -> bytes:
+        """A signed envelope from any agent, as a foreign program may write it."""
+        now_ms = int(self.redis.time()[0]) * 1000
+        header = Header(
+            message_id=message_id or new_message_id(),
+            timestamp=timestamp or Timestamp.from_ms(now_ms),
+            sender=self._party(sender, role),
+            recipient=self._party(recipient),
+            correlation_id=correlation,
+            conversation_chain=chain,
+            priority=priority,  # type: ignore[arg-type]
+            expiration=expiration,
+            retry_policy=retry,
+        )
+        message = AgentMessage(header=header, body=body)
+        return sign_message(message, self.parts.keyring.signer(signer or sender), now_ms=now_ms)
+
+    def _party(self, name: str, role: str | None = None) -> Party:
+        record = system_record(name) if name in SYSTEM_AGENTS else self.parts.agents.get(name)
+        return Party(agent_name=name, agent_role=role or (record.role if record else "specialist"))
+
+    def publish(
+        self,
+        data: bytes,
+        message_type: str,
+        priority: str = "normal",
+        extra: dict[str, str] | None = None,
+    ) -> str:
+        """Append to a stream, as `redis-cli` would."""
+        return self.streams.publish(StreamId(0, message_type, priority), data, extra=extra)
+
+    def dead(self) -> list[DeadLetter]:
+        """The dead letters."""
+        return DeadLetters(self.redis).all()
+
+    def pending(self) -> int:
+        """Entries that a router holds."""
+        return sum(row.pending for row in self.streams.backlog(ROUTER_GROUP, all_streams()))
+
+    def published(self, message_type: str) -> list[bytes]:
+        """The envelopes of a type that are in the streams, in the order of priorities."""
+        streams = all_streams(types=[message_type])
+        rows = [row for s in streams for row in self.redis.xrange(f"ao:{{00}}:msg:{s.type}:{s.priority}")]
+        return [fields[b"envelope"] for _, fields in rows]
+
+
+@pytest.fixture
+def stack(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stack:
+    """An empty stack with five registered agents, `partner` being a foreign program."""
+    settings = load_settings(redis_url=redis_url, data=tmp_path, signature_algorithm="Ed25519")
+    return Stack(redis, settings, assemble(redis, settings))

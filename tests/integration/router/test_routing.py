@@ -1,0 +1,174 @@
+"""What the router does with good and bad entries."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.envelope.model import Message, StatusUpdate, Task, TaskCompletion, TaskDelegation
+from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.validate import check
+from orchestrator.ids import new_message_id
+from orchestrator.ledger import SessionState
+from orchestrator.streams import Portion, StreamId, all_streams
+
+from .conftest import Stack
+
+UPDATE = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)
+
+
+def test_a_task_delegation_starts_the_sessions_first_run(stack: Stack) -> None:
+    """The run is queued in the ledger and sent to the queue of its agent."""
+    session = stack.submit(agent="reviewer")
+    handled = stack.router().run_once()
+    (run,) = stack.parts.ledger.runs(session)
+    assert (handled.done, handled.dead) == (1, 0)
+    assert [(d.run, d.session, d.cause, q) for d, q in stack.sent.runs] == [
+        (run.id, session, "start", "reviews")
+    ]
+    assert stack.pending() == 0
+
+
+def test_a_delegation_that_comes_twice_starts_one_run(stack: Stack) -> None:
+    """A second copy of a message has no second effect."""
+    session = stack.submit()
+    (copy,) = stack.published("task-delegation")
+    stack.publish(copy, "task-delegation", "high")
+    handled = stack.router().run_once()
+    assert (handled.done, handled.duplicates, len(stack.sent.runs)) == (1, 1, 1)
+    assert len(stack.parts.ledger.runs(session)) == 1
+
+
+def test_reports_are_acknowledged_after_validation(stack: Stack) -> None:
+    """A status-update, a task-completion and an error leave the stream without a dead letter."""
+    stack.publish(stack.envelope(UPDATE), "status-update")
+    done = TaskCompletion(task_id="task-1", status="success", summary="ok", result="42")
+    stack.publish(stack.envelope(done), "task-completion", "high")
+    handled = stack.router().run_once()
+    assert (handled.done, stack.dead(), stack.pending()) == (2, [], 0)
+
+
+def test_the_same_message_is_handled_once_whatever_its_stream_entries(stack: Stack) -> None:
+    """Duplicates are told by the message-id."""
+    data = stack.envelope(UPDATE)
+    for _ in range(3):
+        stack.publish(data, "status-update")
+    handled = stack.router().run_once()
+    assert (handled.done, handled.duplicates, stack.pending()) == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("empty", "empty"),
+        ("binary", "malformed"),
+        ("doctype", "dtd"),
+        ("truncated", "malformed"),
+        ("unsigned", "signature-missing"),
+        ("changed", "signature-invalid"),
+        ("forged", "signer-sender"),
+        ("wrong stream", "stream-mismatch"),
+        ("wrong priority", "stream-mismatch"),
+        ("expired", "expired"),
+        ("old", "too-old"),
+        ("future", "from-the-future"),
+        ("role", "sender-role"),
+        ("upwards", "unauthorised"),
+    ],
+)
+def test_what_cannot_be_accepted_is_a_dead_letter_with_its_rule(stack: Stack, name: str, rule: str) -> None:
+    """The original bytes are kept, nothing stays pending, and the loop goes on."""
+    past, now = Timestamp("2020-01-01T00:00:00Z"), Timestamp("2020-01-02T00:00:00Z")
+    upwards = TaskDelegation(task=Task(task_id="t", title="t", description="d"))
+    good = stack.envelope(UPDATE)
+    message_type, data = {
+        "empty": ("message", b""),
+        "binary": ("message", bytes(range(256))),
+        "doctype": ("message", b"<!DOCTYPE a []>" + good),
+        "truncated": ("status-update", good[: len(good) // 2]),
+        "unsigned": ("status-update", good[: good.index(b"<signature>")] + b"</agent-message>"),
+        "changed": ("status-update", good.replace(b">40<", b">90<")),
+        "forged": ("status-update", stack.envelope(UPDATE, sender="lead", signer="partner")),
+        "wrong stream": ("query", good),
+        "wrong priority": ("status-update", stack.envelope(UPDATE, priority="low")),
+        "expired": ("status-update", stack.envelope(UPDATE, timestamp=past, expiration=now)),
+        "old": ("status-update", stack.envelope(UPDATE, timestamp=past)),
+        "future": ("status-update", stack.envelope(UPDATE, timestamp=Timestamp("2100-01-01T00:00:00Z"))),
+        "role": ("status-update", stack.envelope(UPDATE, role="orchestrator")),
+        "upwards": ("task-delegation", stack.envelope(upwards, sender="reviewer")),
+    }[name]
+    stack.publish(data, message_type)
+    stack.publish(stack.envelope(UPDATE), "status-update")
+    router = stack.router()
+    handled = router.run_once()
+    (letter,) = stack.dead()
+    assert (handled.done, handled.dead, stack.pending()) == (1, 1, 0)
+    assert (letter.rule, letter.data, letter.type) == (rule, data, message_type)
+    assert letter.reason
+
+
+def test_a_refusal_is_reported_to_the_sender(stack: Stack) -> None:
+    """The sender of a message that is refused gets an error in the same conversation, signed by the router."""
+    message_id = new_message_id()
+    upwards = TaskDelegation(task=Task(task_id="t", title="t", description="d"))
+    data = stack.envelope(upwards, sender="reviewer", message_id=message_id)
+    stack.publish(data, "task-delegation", "high")
+    stack.router().run_once()
+    (report,) = stack.published("error")
+    message = check(report).message
+    assert message is not None
+    assert (message.header.sender.agent_name, message.header.recipient.agent_name) == ("router", "reviewer")
+    assert message.header.conversation_chain == (message_id,)
+    assert "equal or lower rank" in message.body.message
+
+
+def test_a_forged_sender_is_told_nothing(stack: Stack) -> None:
+    """A report to a name that nobody vouched for would be a way to make the router talk."""
+    stack.publish(stack.envelope(UPDATE, sender="lead", signer="partner"), "status-update")
+    stack.router().run_once()
+    assert stack.published("error") == []
+
+
+def test_a_message_outside_its_conversation_is_refused(stack: Stack) -> None:
+    """The chain must end where the conversation began."""
+    correlation, first = new_message_id(), new_message_id()
+    said = Message(content="hello")
+    stack.publish(stack.envelope(said, message_id=first, correlation=correlation), "message")
+    stack.publish(stack.envelope(said, correlation=correlation, chain=(first,)), "message")
+    stack.publish(stack.envelope(said, correlation=correlation, chain=(new_message_id(),)), "message")
+    handled = stack.router().run_once()
+    assert (handled.done, [letter.rule for letter in stack.dead()]) == (2, ["conversation-chain"])
+
+
+def test_a_broker_that_is_away_loses_no_run(stack: Stack) -> None:
+    """The run stays queued in the ledger, for the sweep to send."""
+    session = stack.submit()
+    stack.sent.down = True
+    handled = stack.router().run_once()
+    assert (handled.done, handled.dispatched, stack.dead()) == (1, [], [])
+    assert stack.parts.ledger.session(session).busy
+
+
+def test_what_a_dead_router_held_is_taken_over(stack: Stack) -> None:
+    """An entry that was handed out and never acknowledged is handled by the next router."""
+    session = stack.submit()
+    stack.router("dead")
+    stack.streams.read("router", "dead", [Portion(all_streams(), 10)])
+    handled = stack.router("alive", reclaim_idle_ms=0).run_once()
+    assert (handled.reclaimed, handled.done, len(stack.sent.runs)) == (1, 1, 1)
+    assert stack.parts.ledger.session(session).busy
+
+
+def test_an_entry_that_kills_each_router_alone_ends_as_a_dead_letter(stack: Stack) -> None:
+    """After its deliveries alone an entry is poison, its session fails, and its neighbours are handled."""
+    poison, good = stack.submit("poison"), stack.submit("good")
+    router = stack.router("alive", reclaim_idle_ms=0)
+    stream = StreamId(0, "task-delegation", "high")
+    entries = stack.streams.read("router", "dead", [Portion([stream], 10)])
+    for _ in range(3):
+        (first,) = stack.streams.reclaim("router", "dead", [stream], idle_ms=0, limit=1)
+        assert first.id == entries[0].id
+    handled = router.run_once()
+    assert (handled.done, handled.dead) == (1, 1)
+    assert [letter.rule for letter in stack.dead()] == ["poison"]
+    assert stack.parts.ledger.session(good).busy
+    assert stack.parts.ledger.session(poison).state == SessionState.FAILED
