@@ -204,10 +204,13 @@ class ValkeyProcess:
         except OSError:
             lines = []
         text = "\n".join(lines)
-        if "No space left on device" in text or "rror writing to the AOF" in text or "File too large" in text:
+        if any(
+            words in text
+            for words in ("No space left on device", "AOF write error", "Short write while writing")
+        ):
             return ServerDied(
-                f"the disk of {self.folder} is full: the embedded server cannot write its append-only file and "
-                "has stopped, nothing that was acknowledged is lost; free some space and start again",
+                f"the embedded server cannot write its append-only file in {self.folder}: the disk is full or broken. "
+                "The server has stopped and nothing that was acknowledged is lost; free some space and start again",
                 False,
             )
         if "Bad file format" in text or "Unrecoverable error" in text or "Error opening/creating" in text:
