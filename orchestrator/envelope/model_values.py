@@ -37,6 +37,8 @@ _MOMENT: Final = re.compile(
 #: The decimals of a second that ``datetime`` drops, from the 27th character on.
 _FINER: Final = re.compile(r"[0-9]{1,3}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_new_str: Final = str.__new__
+_from_isoformat: Final = datetime.fromisoformat
 
 
 class Kind(Enum):
@@ -60,10 +62,10 @@ class Timestamp(str):
         ValueError: the text is no such moment, or its day does not exist.
     """
 
-    __slots__ = ("instant_ns",)
+    __slots__ = ("_seconds",)
 
-    #: Nanoseconds since the epoch; compare moments by this or by :attr:`instant_ms`.
-    instant_ns: int
+    #: The same moment to the microsecond, as ``datetime`` has it.
+    _seconds: datetime
 
     def __new__(cls, text: str) -> Self:
         if _MOMENT.fullmatch(text) is None:
@@ -73,17 +75,22 @@ class Timestamp(str):
     @classmethod
     def of_valid_form(cls, text: str) -> Self:
         """The same, for a text whose form the schema has checked: only the day can still be wrong."""
-        self = super().__new__(cls, text)
-        since = datetime.fromisoformat(text) - _EPOCH
-        microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-        finer = _FINER.match(text, 26)
-        self.instant_ns = microseconds * 1000 + (int(finer[0].ljust(3, "0")) if finer else 0)
+        self = _new_str(cls, text)
+        self._seconds = _from_isoformat(text)
         return self
 
     @classmethod
     def from_ms(cls, ms: int) -> Self:
         """The moment ``ms`` milliseconds after the epoch, in UTC."""
         return cls.of_valid_form(isoformat(ms))
+
+    @property
+    def instant_ns(self) -> int:
+        """Nanoseconds since the epoch; compare moments by this or by :attr:`instant_ms`."""
+        since = self._seconds - _EPOCH
+        microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        finer = _FINER.match(self, 26)
+        return microseconds * 1000 + (int(finer[0].ljust(3, "0")) if finer else 0)
 
     @property
     def instant_ms(self) -> int:

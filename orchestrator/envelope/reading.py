@@ -20,7 +20,6 @@ from orchestrator.envelope.model_base import (
     Attribute,
     Binding,
     Content,
-    Items,
     Numbered,
     Part,
     Repeated,
@@ -62,9 +61,10 @@ class Reading:
             self.findings.append(found(rule, message, element, value=value, attribute=attribute))
 
 
-Read = Callable[["etree._Element", Reading], Any]
-ReadChecked = Callable[[str, "etree._Element", Reading], Any]
-ReadInto = Callable[["etree._Element", Values, Reading], None]
+Element = etree._Element  # noqa: SLF001 - the only name that lxml has for the type
+Read = Callable[[Element, Reading], Any]
+ReadChecked = Callable[[str, Element, Reading], Any]
+ReadFields = Callable[[Element, Values, Reading], None]
 
 
 def build(model: type[Part], values: Values, names: set[str]) -> Any:
@@ -78,10 +78,11 @@ def build(model: type[Part], values: Values, names: set[str]) -> Any:
 
 
 def _name(text: str, element: etree._Element, reading: Reading) -> str:
-    if not text.isalnum():
-        text = collapse(text)
-        if not text or (not text[0].isalnum() and is_blank(text)):
-            reading.fail("blank", "is blank; give a name that can be seen", element, value=text)
+    if text.isascii() and text.isprintable() and " " not in text and text:
+        return text
+    text = collapse(text)
+    if is_blank(text):
+        reading.fail("blank", "is blank; give a name that can be seen", element, value=text)
     return text
 
 
@@ -150,85 +151,63 @@ def _held_reader(field: Binding) -> Read:
         return _text
     if field.kind in _PLAIN:
         plain = _PLAIN[field.kind]
-
-        def read_plain(element: etree._Element, _: Reading) -> Any:
-            return plain(element.text or "")
-
-        return read_plain
+        return lambda element, _: plain(element.text or "")
     checked = _CHECKED[field.kind]
-
-    def read_checked(element: etree._Element, reading: Reading) -> Any:
-        return checked(element.text or "", element, reading)
-
-    return read_checked
+    return lambda element, reading: checked(element.text or "", element, reading)
 
 
-def _one_reader(field: Binding) -> ReadInto:
-    name, read = field.name, _held_reader(field)
-
-    def read_into(element: etree._Element, values: Values, reading: Reading) -> None:
-        values[name] = read(element, reading)
-
-    return read_into
-
-
-def _items_reader(field: Binding) -> ReadInto:
-    name, read = field.name, _held_reader(field)
-
-    def read_into(element: etree._Element, values: Values, reading: Reading) -> None:
-        values[name] = tuple([read(child, reading) for child in element])
-
-    return read_into
+def _list_reader(field: Binding) -> Read:
+    """Reads the children of an element as a tuple."""
+    if isinstance(field.mark, Numbered):
+        return _numbered
+    read = _held_reader(field)
+    return lambda element, reading: tuple([read(child, reading) for child in element])
 
 
-def _numbered_reader(field: Binding) -> ReadInto:
-    name = field.name
-
-    def read_into(element: etree._Element, values: Values, reading: Reading) -> None:
-        items = [(int(child.get("index", "0")), child) for child in element]
-        items.sort(key=lambda item: item[0])
-        for expected, (index, child) in enumerate(items):
-            if index != expected:
-                message = f"breaks the numbering at {expected}; number the references from 0 on, each once, without gaps"
-                reading.fail("chain-index", message, child, value=str(index), attribute="index")
-                break
-        values[name] = tuple([(child.text or "").strip(WHITE_SPACE) for _, child in items])
-
-    return read_into
+def _numbered(element: etree._Element, reading: Reading) -> tuple[str, ...]:
+    items = [(int(child.get("index", "0")), child) for child in element]
+    items.sort(key=lambda item: item[0])
+    for expected, (index, child) in enumerate(items):
+        if index != expected:
+            message = f"breaks the numbering at {expected}; number the references from 0 on, each once, without gaps"
+            reading.fail("chain-index", message, child, value=str(index), attribute="index")
+            break
+    return tuple([(child.text or "").strip(WHITE_SPACE) for _, child in items])
 
 
-def _repeated_reader(field: Binding) -> ReadInto:
-    name, read = field.name, _held_reader(field)
-
-    def read_into(element: etree._Element, values: Values, reading: Reading) -> None:
-        items = values[name]
-        if items:
-            items.append(read(element, reading))
-        else:
-            values[name] = [read(element, reading)]
-
-    return read_into
-
-
-def fields_reader(model: type[Part]) -> Callable[[etree._Element, Values, Reading], None]:
+def fields_reader(model: type[Part]) -> ReadFields:
     """Reads the children of an element into the values of a ``model``'s fields."""
-    table: dict[str, ReadInto] = {}
+    #: By tag: the field, how to read text alone (the common case, without a call more), else the element.
+    table: dict[str, tuple[str, Callable[[str], Any] | None, Read]] = {}
+    repeated: dict[str, tuple[str, Read]] = {}
     for field in bindings(model):
         if isinstance(field.mark, Attribute | Content):
             continue
-        make = {Items: _items_reader, Numbered: _numbered_reader, Repeated: _repeated_reader}
-        tag = field.mark.name if isinstance(field.mark, Repeated) else field.tag
-        table[f"{{{NAMESPACE}}}{tag}"] = make.get(type(field.mark), _one_reader)(field)
+        if isinstance(field.mark, Repeated):
+            repeated[f"{{{NAMESPACE}}}{field.mark.name}"] = (field.name, _held_reader(field))
+            continue
+        plain = None if field.mark is not None or field.kind is None else _PLAIN.get(field.kind)
+        read = _held_reader(field) if field.mark is None else _list_reader(field)
+        table[f"{{{NAMESPACE}}}{field.tag}"] = (field.name, plain, read)
 
-    repeated = [field.name for field in bindings(model) if isinstance(field.mark, Repeated)]
-
-    def read(element: etree._Element, values: Values, reading: Reading) -> None:
+    def read_fields(element: etree._Element, values: Values, reading: Reading) -> None:
         for child in element:
-            table[child.tag](child, values, reading)
-        for name in repeated:
-            values[name] = tuple(values[name])
+            name, plain, read = table[child.tag]
+            values[name] = plain(child.text or "") if plain else read(child, reading)
 
-    return read
+    def read_repeated(element: etree._Element, values: Values, reading: Reading) -> None:
+        lists: dict[str, list[Any]] = {name: [] for name, _ in repeated.values()}
+        for child in element:
+            if child.tag in repeated:
+                name, read = repeated[child.tag]
+                lists[name].append(read(child, reading))
+            else:
+                name, _, read = table[child.tag]
+                values[name] = read(child, reading)
+        for name, items in lists.items():
+            values[name] = tuple(items)
+
+    return read_repeated if repeated else read_fields
 
 
 def defaults_of(model: type[Part]) -> Values:
@@ -247,7 +226,9 @@ def part_reader(model: type[Part]) -> Read:
         if isinstance(field.mark, Attribute)
     ]
     content = next((field for field in fields if isinstance(field.mark, Content)), None)
-    read_fields = fields_reader(model) if content is None else _one_reader(content)
+    read_content = None if content is None else _held_reader(content)
+    read_fields = fields_reader(model)
+    content_name = "" if content is None else content.name
 
     def read(element: etree._Element, reading: Reading) -> Any:
         values = defaults.copy()
@@ -255,7 +236,10 @@ def part_reader(model: type[Part]) -> Read:
             text = element.get(tag)
             if text is not None:
                 values[name] = plain(text)
-        read_fields(element, values, reading)
+        if read_content is None:
+            read_fields(element, values, reading)
+        else:
+            values[content_name] = read_content(element, reading)
         return build(model, values, names)
 
     return read

@@ -48,7 +48,7 @@ _TYPE_RULES: Final = {
     "percentage": ("percentage", "is not a share from 0% to 100%; write it like 82.5%"),
     "flag": ("flag", "is neither true nor false; write one of them"),
     "sha256": ("sha256", "is not a SHA-256 digest; write its 64 hexadecimal digits"),
-    "base64": ("base64", "is not base64 (RFC 4648, section 4); encode the octets again"),
+    "base64": ("base64", "is empty; put the base64 of the octets here"),
     "body-type": ("body-type", "is no type of body; use one of "),
 }
 
