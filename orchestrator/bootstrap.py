@@ -2,44 +2,131 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import socket
+import uuid
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import redis
 
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
-from orchestrator.ledger import Ledger, Limits
-from orchestrator.letters import Letters
-from orchestrator.registry import AgentRegistry
+from orchestrator.ledger import Dispatch, Ledger, Limits, Outgoing
+from orchestrator.letters import Letters, Thread
+from orchestrator.registry import OPERATOR, AgentRegistry
 from orchestrator.settings import Settings
 
+if TYPE_CHECKING:
+    from celery import Celery
 
-@dataclass(frozen=True, kw_only=True)
+    from orchestrator.delivery import Delivery
+    from orchestrator.dispatch import Dispatcher, RootResults
+
+#: The system agent in whose name the reaper reports.
+REAPER = "reaper"
+#: The queue of an agent that nobody has announced.
+_DEFAULT_QUEUE = "orchestra"
+
+
 class Parts:
-    """What works on one Redis under one set of settings. Safe to share between threads."""
+    """What works on one Redis under one set of settings. Safe to share between threads.
 
-    settings: Settings
-    redis: redis.Redis
-    ledger: Ledger
-    agents: AgentRegistry
-    keyring: Keyring
-    letters: Letters
+    Each part is made when it is first asked for, and connects to nothing until it is used.
+    """
+
+    def __init__(self, client: redis.Redis, settings: Settings) -> None:
+        self.redis = client
+        self.settings = settings
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """Sessions, runs and callbacks."""
+        return Ledger(self.redis, limits=ledger_limits(self.settings))
+
+    @cached_property
+    def agents(self) -> AgentRegistry:
+        """The registered agents."""
+        return AgentRegistry(self.redis)
+
+    @cached_property
+    def keyring(self) -> Keyring:
+        """The keys of the data folder, and the public ones of everybody."""
+        store = KeyStore(self.settings.keys_dir, self.settings.signature_algorithm)
+        return Keyring(store, KeyRegistry(self.redis, store))
+
+    @cached_property
+    def letters(self) -> Letters:
+        """Writes and signs our own envelopes."""
+        return Letters(self.keyring, self.agents)
+
+    @cached_property
+    def celery(self) -> Celery:
+        """The Celery app, for sending and for results."""
+        from orchestrator.dispatch import build_celery
+
+        return build_celery(self.settings, redis_url=self.settings.redis_url)
+
+    @cached_property
+    def dispatcher(self) -> Dispatcher:
+        """Sends runs to workers."""
+        from orchestrator.dispatch import Dispatcher
+
+        return Dispatcher(self.celery)
+
+    @cached_property
+    def results(self) -> RootResults:
+        """The Celery results of roots."""
+        from orchestrator.dispatch import RootResults
+
+        return RootResults(self.celery, self.redis)
+
+    @cached_property
+    def delivery(self) -> Delivery:
+        """Turns the ledger's state into dispatched runs."""
+        from orchestrator.delivery import Delivery
+
+        return Delivery(self.ledger, self._send)
+
+    def _send(self, dispatch: Dispatch) -> None:
+        self.dispatcher.send(dispatch, self.queue_of(dispatch.agent))
+
+    def queue_of(self, agent: str) -> str:
+        """The Celery queue of an agent's runs."""
+        record = self.agents.get(agent)
+        return record.queue if record is not None else _DEFAULT_QUEUE
+
+    def settle(self, root: str) -> None:
+        """Store what the caller of a root waits for; harmless to repeat."""
+        from orchestrator.dispatch.settling import settle_root
+
+        settle_root(self.ledger, self.results, root)
+
+    def error_letter(self, session: str, reason: str) -> Outgoing:
+        """The reaper's report of a session that came to its end without its agent.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        about = self.ledger.session(session)
+        parent = self.ledger.find([about.parent]) if about.parent else []
+        return self.letters.error(
+            sender=REAPER,
+            recipient=parent[0].agent if parent else OPERATOR,
+            message=reason,
+            thread=Thread.of(about),
+        )
 
 
 def assemble(client: redis.Redis, settings: Settings) -> Parts:
-    """Everything that needs nothing but Redis and the data folder's keys; connects to nothing."""
-    agents = AgentRegistry(client)
-    store = KeyStore(settings.keys_dir, settings.signature_algorithm)
-    keyring = Keyring(store, KeyRegistry(client, store))
-    return Parts(
-        settings=settings,
-        redis=client,
-        ledger=Ledger(client, limits=ledger_limits(settings)),
-        agents=agents,
-        keyring=keyring,
-        letters=Letters(keyring, agents),
-    )
+    """The parts of a stack; connects to nothing."""
+    return Parts(client, settings)
+
+
+def process_name(service: str) -> str:
+    """A name for this process that no other one has, telling people where it runs."""
+    return f"{service}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
 def ledger_limits(settings: Settings) -> Limits:

@@ -1,0 +1,188 @@
+"""What can be said of a package as a whole: who imports whom, in which circles, and what is there twice."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+#: Statements from which on two equal functions are worth a word.
+_DUPLICATE_FROM_STATEMENTS = 4
+_LISTED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageReview:
+    """What the lead itself says of a source tree."""
+
+    modules: int
+    lines: int
+    functions: int
+    imports: int  #: imports of one module of the tree by another
+    cycles: tuple[tuple[str, ...], ...]  #: modules that import each other, directly or around corners
+    most_imported: tuple[tuple[str, int], ...]
+    largest: tuple[tuple[str, int], ...]  #: module and lines
+    duplicates: tuple[tuple[str, ...], ...]  #: functions with the same body, as `module.function`
+
+    def to_json(self) -> dict[str, Any]:
+        """The review as JSON values."""
+        return asdict(self)
+
+
+def find_modules(paths: Iterable[Path]) -> list[Path]:
+    """Every Python file at or below ``paths``; hidden folders and caches are left out."""
+    found: set[Path] = set()
+    for path in paths:
+        if path.is_file():
+            found.add(path)
+            continue
+        for candidate in path.rglob("*.py"):
+            below = candidate.relative_to(path).parts
+            if (
+                not any(part.startswith(".") or part == "__pycache__" for part in below)
+                and candidate.is_file()
+            ):
+                found.add(candidate)
+    return sorted(found)
+
+
+def review_package(
+    files: Sequence[Path], *, name_of: Callable[[Path], str], keep_going: Callable[[], None]
+) -> PackageReview:
+    """Review ``files`` as one package.
+
+    Args:
+        files: the modules; those that cannot be read or parsed count, but say nothing.
+        name_of: the dotted name of a module.
+        keep_going: called between two modules; it raises when the work is to be stopped.
+    """
+    names = {name_of(path) for path in files}
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    sizes: dict[str, int] = {}
+    bodies: dict[str, list[str]] = defaultdict(list)
+    functions = 0
+    for path in files:
+        keep_going()
+        name = name_of(path)
+        source, tree = _read(path)
+        sizes[name] = source.count("\n")
+        if tree is None:
+            continue
+        graph[name] |= {target for target in _imports(tree, name, path) if target in names and target != name}
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                functions += 1
+                if sum(isinstance(inner, ast.stmt) for inner in ast.walk(node)) > _DUPLICATE_FROM_STATEMENTS:
+                    bodies[_fingerprint(node)].append(f"{name}.{node.name}")
+    imported: dict[str, int] = defaultdict(int)
+    for targets in graph.values():
+        for target in targets:
+            imported[target] += 1
+    return PackageReview(
+        modules=len(files),
+        lines=sum(sizes.values()),
+        functions=functions,
+        imports=sum(map(len, graph.values())),
+        cycles=tuple(sorted(find_cycles(graph))),
+        most_imported=_top(imported),
+        largest=_top(sizes),
+        duplicates=tuple(sorted(tuple(sorted(same)) for same in bodies.values() if len(same) > 1)),
+    )
+
+
+def find_cycles(graph: Mapping[str, Iterable[str]]) -> list[tuple[str, ...]]:
+    """The groups of nodes that can reach each other (Tarjan's algorithm, without recursion)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    groups: list[tuple[str, ...]] = []
+    for start in sorted(graph):
+        if start in index:
+            continue
+        work = [(start, iter(sorted(graph[start])))]
+        while work:
+            node, targets = work[-1]
+            if node not in index:
+                index[node] = low[node] = len(index)
+                stack.append(node)
+                on_stack.add(node)
+            for target in targets:
+                if target not in index:
+                    work.append((target, iter(sorted(graph[target]))))
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], index[target])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    group = _unwind(stack, on_stack, node)
+                    if len(group) > 1:
+                        groups.append(tuple(sorted(group)))
+    return groups
+
+
+def _unwind(stack: list[str], on_stack: set[str], until: str) -> list[str]:
+    group: list[str] = []
+    while True:
+        node = stack.pop()
+        on_stack.discard(node)
+        group.append(node)
+        if node == until:
+            return group
+
+
+def _top(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_LISTED])
+
+
+def _read(path: Path) -> tuple[str, ast.Module | None]:
+    try:
+        source = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "", None
+    try:
+        return source, ast.parse(source)
+    except (SyntaxError, ValueError):
+        return source, None
+
+
+def _imports(tree: ast.Module, name: str, path: Path) -> set[str]:
+    """What a module imports when it is loaded: imports inside of functions close no circle."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found: set[str] = set()
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, package)
+            found.add(base)
+            found.update(f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            waiting.extend(node.orelse)
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            waiting.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+    return found
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    kept = parts[: len(parts) - node.level + 1]
+    return ".".join([*kept, *([node.module] if node.module else [])])
+
+
+def _fingerprint(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Equal for functions with equal arguments and bodies, whatever their names, docstrings and layout."""
+    body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+    text = ast.dump(node.args) + "".join(map(ast.dump, body))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,19 @@
+"""The bundled specialist: reviews one Python module."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from orchestrator import agent
+from workers.agents.module_review import review_module
+from workers.agents.queue import BUNDLED_QUEUE
+from workers.context import Context
+
+
+@agent("reviewer", role="specialist", tier="haiku", queue=BUNDLED_QUEUE, escalation="lead")
+def reviewer(ctx: Context) -> str:
+    """Reviews the Python module whose path it is given: size, complexity, docstrings, unfinished work."""
+    path = Path(ctx.prompt.strip())
+    source = path.read_text(encoding="utf-8", errors="replace")
+    return json.dumps(review_module(str(path), source).to_json())

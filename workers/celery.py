@@ -1,0 +1,76 @@
+"""The Celery app of a stack: ``celery -A workers worker``, ``… flower``, ``… orchestra``.
+
+Celery wants one object at module level; this is it. Agents are loaded when a worker starts, so that
+Flower and clients need none.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.signals import celeryd_init, setup_logging, worker_ready
+
+from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
+from orchestrator.errors import OrchestraError
+from orchestrator.log import configure_logging
+from orchestrator.service import notify_ready
+from orchestrator.settings import Settings, load_settings
+from orchestrator.stack import resolve
+from workers.runtime import RuntimeOfProcess
+from workers.tasks import register_tasks
+
+
+def _is_celery_program() -> bool:
+    return Path(sys.argv[0]).stem == "celery" or Path(sys.argv[0]).parent.name == "celery"
+
+
+def _give_up(error: OrchestraError) -> SystemExit:
+    return SystemExit(f"Error: {' '.join(str(error).split())}")
+
+
+def _make_app() -> tuple[Celery, Settings]:
+    try:
+        settings = resolve(load_settings())
+        if settings.redis_url is None and _is_celery_program() and "orchestra" in sys.argv:
+            # `celery -A workers orchestra up` makes the stack that this app would talk to.
+            return Celery("orchestra", set_as_current=False), settings
+        made = build_celery(settings)
+    except OrchestraError as error:
+        if not _is_celery_program():
+            raise
+        # Celery would print its own traceback around the one line that matters.
+        raise _give_up(error) from error
+    made.conf.update(worker_concurrency=settings.concurrency)
+    return made, settings
+
+
+app, _settings = _make_app()
+_runtime = RuntimeOfProcess(app, _settings)
+register_tasks(app, _runtime)
+
+
+@celeryd_init.connect(weak=False)
+def _choose_queues(conf: Any, **_: Any) -> None:
+    """A worker reads the queues of the agents that it serves, and the one for submissions."""
+    try:
+        catalogue = _runtime.load_catalogue()
+    except OrchestraError as error:
+        raise _give_up(error) from error
+    served = {definition.record.queue for definition in catalogue.values() if not definition.record.foreign}
+    conf.task_queues = {name: {} for name in sorted({DEFAULT_QUEUE, *served})}
+
+
+@setup_logging.connect(weak=False)
+def _log_like_the_services(**_: Any) -> None:
+    configure_logging(_settings, service="worker")
+
+
+@worker_ready.connect(weak=False)
+def _announce(**_: Any) -> None:
+    from workers.announce import Announcer
+
+    Announcer(_runtime.get().parts, _runtime.load_catalogue()).start()
+    notify_ready()

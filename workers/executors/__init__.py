@@ -1,0 +1,1 @@
+"""What runs an agent: one module for each kind of executor."""

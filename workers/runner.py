@@ -1,0 +1,203 @@
+"""One run, from its claim to its commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Literal
+
+from billiard.process import current_process
+from celery.exceptions import WorkerShutdown, WorkerTerminate
+
+from orchestrator.agents import AgentDefinition
+from orchestrator.dispatch.settling import settle_root
+from orchestrator.errors import ClaimLost, InputError, SessionStopped
+from orchestrator.ids import new_claim_id
+from orchestrator.ledger import Claimed, Committed, Outcome, Outgoing, RetryLater
+from orchestrator.letters import Thread
+from orchestrator.log import get_logger
+from workers.context import Context
+from workers.effects import Effects
+from workers.executors import python
+from workers.heartbeat import Heartbeat, Standing
+from workers.patience import persist
+from workers.runtime import Runtime
+
+#: What came of a run, for the log.
+Verdict = Literal[
+    "refused", "not-served", "lost", "outage", "retry", "idle", "finished", "failed", "stopped", "deleted"
+]
+
+_log = get_logger()
+
+
+def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker: str) -> Verdict:
+    """Claim a run, let its agent work, and commit what it did.
+
+    Nothing is done when another worker has the run or it is over. A run whose worker cannot reach the ledger
+    any more is left as it is: its lease runs out, and it is tried again.
+
+    Raises:
+        ServerUnavailable: the ledger is out of reach, and nothing was begun.
+    """
+    log = _log.bind(agent=agent, session=session, run=run)
+    definition = runtime.catalogue.get(agent)
+    if definition is None or definition.record.foreign:
+        log.warning("agent-not-served", served=sorted(runtime.catalogue))
+        return "not-served"
+    claim_id = new_claim_id()
+    ledger = runtime.parts.ledger
+    held = persist(lambda: ledger.claim(run, claim_id, session_id=session, worker=worker), what="claim")
+    if held is None:
+        log.info("run-refused")
+        return "refused"
+    log.info("run-claimed", cause=held.run.cause, attempt=held.run.attempt, items=len(held.items))
+    verdict = _RunOfAgent(runtime, definition, held).complete()
+    log.info("run-ended", verdict=verdict)
+    return verdict
+
+
+class _RunOfAgent:
+    """A held run."""
+
+    def __init__(self, runtime: Runtime, definition: AgentDefinition, held: Claimed) -> None:
+        self._runtime = runtime
+        self._ledger = runtime.parts.ledger
+        self._letters = runtime.parts.letters
+        self._definition = definition
+        self._held = held
+        self._standing = Standing(held.claim)
+        self._effects = Effects(held, ledger=self._ledger, letters=self._letters, standing=self._standing)
+
+    def complete(self) -> Verdict:
+        settings = self._runtime.parts.settings
+        heartbeat = Heartbeat(
+            self._ledger,
+            self._held.claim,
+            self._standing,
+            interval_s=settings.heartbeat_s,
+            time_limit_s=self._definition.record.time_limit_s or settings.run_time_limit_s,
+            grace_s=settings.stop_grace_s,
+            end=self._end_by_force,
+        )
+        with heartbeat:
+            outcome = self._let_agent_work()
+            if outcome is None:
+                return "outage"
+            return self._commit(outcome)
+
+    def _let_agent_work(self) -> Outcome | None:
+        """How the agent ended; None when that cannot be said, because the ledger was out of reach."""
+        standing = self._standing
+        try:
+            context = Context(self._held, ledger=self._ledger, effects=self._effects, standing=standing)
+            text = python.execute(self._definition, context)
+            return _completed(text, context)
+        except (ClaimLost, SessionStopped) as error:
+            if standing.stop_reason:
+                return self._stopped()
+            return Outcome(status="failed", text=python.explain(error))
+        except (WorkerShutdown, WorkerTerminate):
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever an agent raises is its failure)
+            if self._effects.outage is not None:
+                _log.error("ledger-away", run=self._held.claim.run, error=str(self._effects.outage))
+                return None
+            if standing.stop_reason:
+                return self._stopped()
+            _log.warning(
+                "agent-failed", run=self._held.claim.run, agent=self._definition.name, exc_info=error
+            )
+            return Outcome(status="failed", text=python.explain(error))
+
+    def _stopped(self) -> Outcome:
+        """A run past its time limit has failed; one that was asked to stop was stopped."""
+        standing = self._standing
+        return Outcome(status="failed" if standing.timed_out else "stopped", text=standing.stop_reason)
+
+    def _commit(self, outcome: Outcome) -> Verdict:
+        session = self._held.session
+        attempts = 1 if self._standing.timed_out else self._definition.record.attempts
+        if session.task and not session.parent and outcome.status == "completed":
+            # Before the commit, while the claim is ours: afterwards the result may be final already.
+            persist(lambda: self._runtime.results.store_waiting(session.task), what="store_waiting")
+        try:
+            done = persist(
+                lambda: self._ledger.commit(
+                    self._held.claim,
+                    outcome,
+                    make_envelope=self._report(outcome),
+                    expect_over=session.pending <= len(self._held.items) and not self._effects.launched,
+                    attempts=attempts,
+                ),
+                what="commit",
+            )
+        except ClaimLost:
+            self._standing.lose()
+            return "lost"
+        return self._follow_up(done)
+
+    def _follow_up(self, done: Committed | RetryLater) -> Verdict:
+        if isinstance(done, RetryLater):
+            return "retry"
+        if done.result_owed:
+            root = self._held.session.root
+            persist(lambda: settle_root(self._ledger, self._runtime.results, root), what="settle")
+        return _verdict(done)
+
+    def _report(self, outcome: Outcome) -> Callable[[], Outgoing]:
+        """Writes the envelope that reports the end of the session, if it is one."""
+        session = self._held.session
+        thread = Thread.of(session)
+
+        def completion() -> Outgoing:
+            return self._letters.completion(
+                sender=session.agent,
+                recipient=self._effects.delegator,
+                task_id=session.id,
+                result=outcome.text,
+                thread=thread,
+            )
+
+        def error() -> Outgoing:
+            return self._letters.error(
+                sender=session.agent,
+                recipient=self._effects.delegator,
+                message=outcome.text,
+                error_type="timeout" if self._standing.timed_out else "task-failed",
+                details=json.dumps(
+                    {"session": session.id, "run": self._held.claim.run, "status": outcome.status}
+                ),
+                thread=thread,
+            )
+
+        return completion if outcome.status == "completed" else error
+
+    def _end_by_force(self, reason: str) -> None:
+        """The agent did not heed the wish to stop: end its run, then the process that it blocks."""
+        _log.error(
+            "agent-ended-by-force", run=self._held.claim.run, agent=self._definition.name, reason=reason
+        )
+        if not self._standing.lost:
+            self._commit(self._stopped())
+        if current_process().name != "MainProcess":  # a child of the prefork pool, which is replaced
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _completed(text: str, context: Context) -> Outcome:
+    state = context.new_state
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"ctx.state holds what is no JSON value: {error}") from error
+    return Outcome(status="completed", text=text, state=state, waiting=context.new_waiting)
+
+
+def _verdict(done: Committed) -> Verdict:
+    match done.session_state.value:
+        case "finished" | "failed" | "stopped" | "deleted" as state:
+            return state
+        case _:
+            return "idle"

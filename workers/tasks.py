@@ -1,0 +1,71 @@
+"""The two Celery tasks. Their messages carry ids, so that Flower shows them and repeating one is harmless."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery, Task
+from celery.exceptions import Ignore, Reject
+
+from orchestrator.dispatch import RESUME_TASK, START_TASK
+from orchestrator.errors import InputError, OrchestraError, ServerUnavailable
+from orchestrator.log import get_logger
+from orchestrator.submission import Submission
+from workers.runner import execute_run
+from workers.runtime import RuntimeOfProcess
+
+_log = get_logger()
+
+
+def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
+    """Make the tasks known to the app of a worker."""
+
+    # An error before anything is submitted (arguments of other names, say) must reach whoever waits.
+    @app.task(name=START_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
+    def start_session(
+        task: Task,
+        *,
+        agent: str = "",
+        session: str | None = None,
+        run: str | None = None,
+        prompt: str | None = None,
+        title: str = "",
+    ) -> str:
+        """The first run of a session; or, with a prompt instead of a run, a submission."""
+        if run is None or session is None:
+            _submit(runtime, task, agent=agent, prompt=prompt, title=title)
+            # The result is stored when the root is over, which is not now.
+            raise Ignore
+        return _execute(runtime, task, agent=agent, session=session, run=run)
+
+    @app.task(name=RESUME_TASK, bind=True, ignore_result=True)
+    def resume_session(task: Task, *, agent: str, session: str, run: str) -> str:
+        """A further run of a session, with callbacks or a user's words."""
+        return _execute(runtime, task, agent=agent, session=session, run=run)
+
+
+def _execute(runtime: RuntimeOfProcess, task: Task, *, agent: str, session: str, run: str) -> str:
+    try:
+        return execute_run(runtime.get(), agent=agent, session=session, run=run, worker=_worker(task))
+    except ServerUnavailable as error:
+        _log.error("run-not-begun", run=run, session=session, error=str(error))
+        raise Reject(str(error), requeue=True) from error
+
+
+def _submit(runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: object, title: object) -> None:
+    """Write a root into the ledger under the id of this very task, so that a redelivery is the same session."""
+    task_id = str(task.request.id)
+    try:
+        if not isinstance(agent, str) or not isinstance(prompt, str | None) or not isinstance(title, str):
+            raise InputError(f"{START_TASK} takes agent and prompt as text")
+        process = runtime.get()
+        Submission(process.parts).submit(agent, prompt or "", key=task_id, title=title, task=task_id)
+    except ServerUnavailable as error:
+        raise Reject(str(error), requeue=True) from error
+    except OrchestraError as error:
+        _log.warning("submission-refused", task=task_id, agent=agent, error=str(error))
+        runtime.get().results.store_result(task_id, error)
+
+
+def _worker(task: Task) -> Any:
+    return task.request.hostname or "unknown"
