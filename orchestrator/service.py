@@ -25,7 +25,7 @@ from orchestrator.log import configure_logging, get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect, is_outage
 from orchestrator.settings import Settings
-from orchestrator.stack import resolve_redis_url
+from orchestrator.stack import resolve, resolve_redis_url
 from orchestrator.tether import die_with_parent
 
 #: The descriptor on which a child of `orchestra up` says that it is ready.
@@ -65,7 +65,7 @@ def serve(
 ) -> None:
     """Run one copy of a service until SIGTERM or SIGINT; returns after a clean stop.
 
-    ``make`` connects what the service needs and is called again after an outage. With ``stop`` given the
+    ``make`` connects what the service needs and is called again after an outage; its settings name the Redis. With ``stop`` given the
     caller does the stopping and no signal handler is installed.
 
     Raises:
@@ -79,6 +79,7 @@ def serve(
         configure_logging(settings, service=name)
     log = get_logger()
     url = resolve_redis_url(settings)
+    settings = resolve(settings)
     client = connect(url, name=f"orchestra-{name}")
     life = _Life(name, client, settings)
     failures = 0

@@ -1,0 +1,177 @@
+"""The frame of the services: signs of life, outages, clean stops, and who runs where."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+from fakeredis import FakeRedis
+
+from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.errors import ConfigurationError, ServerUnavailable
+from orchestrator.redisdb.client import connect
+from orchestrator.service import Service, live_services, notify_ready, serve
+from orchestrator.settings import Settings, load_settings
+
+
+def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+class Pinging:
+    """A service that talks to Redis all the time."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.wait(0.01):
+            self._client.incr("pings")
+
+
+@contextmanager
+def serving(
+    settings: Settings, make: Callable[[redis.Redis, Settings], Service], name: str = "toy"
+) -> Iterator[None]:
+    stop = threading.Event()
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            serve(name, make, settings, stop=stop)
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not thread.is_alive()
+    if failure:
+        raise failure[0]
+
+
+def test_a_service_shows_among_the_living_until_it_stops(redis_url: str, redis: redis.Redis) -> None:
+    settings = load_settings(redis_url=redis_url, heartbeat_s=0.05)
+    with serving(settings, lambda client, _: Pinging(client)):
+        until(lambda: live_services(redis))
+        (record,) = live_services(redis)
+        assert (record.service, record.pid) == ("toy", os.getpid())
+        until(lambda: live_services(redis)[0].alive_until_ms > record.alive_until_ms)
+    assert live_services(redis) == []
+
+
+def test_copies_of_a_service_are_told_apart(redis_url: str, redis: redis.Redis) -> None:
+    settings = load_settings(redis_url=redis_url)
+    with (
+        serving(settings, lambda client, _: Pinging(client)),
+        serving(settings, lambda client, _: Pinging(client)),
+        serving(settings, lambda client, _: Pinging(client), "another"),
+    ):
+        until(lambda: len(live_services(redis)) == 3)
+        assert [record.service for record in live_services(redis)] == ["another", "toy", "toy"]
+
+
+def test_one_that_died_without_a_word_is_not_among_the_living(redis_url: str, redis: redis.Redis) -> None:
+    """A service that was killed counts as alive for a few heartbeats, and no longer."""
+    code = (
+        "import os, sys, threading\n"
+        "from orchestrator.service import serve\n"
+        "from orchestrator.settings import load_settings\n"
+        "class Dying:\n"
+        "    def run(self, stop): os.kill(os.getpid(), 9)\n"
+        "serve('dying', lambda client, settings: Dying(), load_settings(redis_url=sys.argv[1], heartbeat_s=0.2))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, redis_url], check=False, timeout=30)
+    assert done.returncode == -signal.SIGKILL
+    until(lambda: live_services(redis) == [])
+
+
+def test_a_restart_of_redis_does_not_end_a_service(start_valkey: Callable[..., ValkeyProcess]) -> None:
+    server = start_valkey()
+    settings = load_settings(redis_url=server.url, heartbeat_s=0.05)
+    made: list[int] = []
+
+    def make(client: redis.Redis, _: Settings) -> Service:
+        made.append(1)
+        return Pinging(client)
+
+    with serving(settings, make):
+        observer = connect(server.url)
+        until(lambda: observer.exists("pings"))
+        server.kill()
+        time.sleep(1.0)  # longer than the connection's own retries
+        server.start()
+        before = int(observer.get("pings") or 0)
+        until(lambda: int(observer.get("pings") or 0) > before)
+        until(lambda: live_services(observer))
+    assert len(made) >= 2
+
+
+def test_what_is_no_outage_ends_the_service(redis_url: str) -> None:
+    class Broken:
+        def run(self, stop: threading.Event) -> None:
+            raise ZeroDivisionError("a bug")
+
+    class Refused:
+        def run(self, stop: threading.Event) -> None:
+            raise redis.ResponseError("WRONGTYPE")
+
+    settings = load_settings(redis_url=redis_url)
+    for service, error in ((Broken(), ZeroDivisionError), (Refused(), redis.ResponseError)):
+        with pytest.raises(error), serving(settings, lambda *_, service=service: service):
+            time.sleep(0.2)
+
+
+def test_a_service_does_not_start_without_a_server(tmp_path: Path) -> None:
+    with pytest.raises(ServerUnavailable):
+        serve(
+            "toy",
+            lambda *_: Pinging(FakeRedis()),
+            load_settings(redis_url="redis://127.0.0.1:1/0"),
+            stop=threading.Event(),
+        )
+    with pytest.raises(ConfigurationError, match="no stack is running"):
+        serve("toy", lambda *_: Pinging(FakeRedis()), load_settings(data=tmp_path), stop=threading.Event())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_service_cleanly(number: signal.Signals, redis_url: str, redis: redis.Redis) -> None:
+    code = (
+        "import sys\n"
+        "from orchestrator.service import serve\n"
+        "from orchestrator.settings import load_settings\n"
+        "class Idle:\n"
+        "    def run(self, stop): stop.wait()\n"
+        "serve('idle', lambda client, settings: Idle(), load_settings(redis_url=sys.argv[1]))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, redis_url]) as process:
+        until(lambda: live_services(redis))
+        process.send_signal(number)
+        assert process.wait(20) == 0
+    assert live_services(redis) == []
+
+
+def test_readiness_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    monkeypatch.setenv("ORCHESTRA_READY_FD", str(write_end))
+    notify_ready()
+    notify_ready()
+    assert os.read(read_end, 64) == b"ready\n"
+    assert os.read(read_end, 64) == b""
+    os.close(read_end)

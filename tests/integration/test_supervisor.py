@@ -1,0 +1,206 @@
+"""The supervisor: readiness, restarts, giving up with a reason, stopping in order with nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ConfigurationError
+from orchestrator.supervisor import ChildSpec, Notice, Supervisor
+from orchestrator.tether import is_alive
+
+READY = "import os, signal, sys, time; os.write(int(os.environ['ORCHESTRA_READY_FD']), b'ready');"
+SLEEP = READY + "time.sleep(600)"
+STUBBORN = READY + "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+WITH_CHILD = (
+    "import subprocess, sys;"
+    "p = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)']); print(p.pid, flush=True);"
+    + SLEEP
+)
+
+
+def child(name: str, code: str, **fields: object) -> ChildSpec:
+    return ChildSpec(name=name, command=(sys.executable, "-S", "-c", code), **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def supervise(tmp_path: Path) -> Iterator[Callable[..., tuple[Supervisor, list[Notice]]]]:
+    running: list[Supervisor] = []
+
+    def make(*specs: ChildSpec) -> tuple[Supervisor, list[Notice]]:
+        notices: list[Notice] = []
+        supervisor = Supervisor(specs, env=os.environ, logs=tmp_path / "logs", notify=notices.append)
+        running.append(supervisor)
+        return supervisor, notices
+
+    yield make
+    for supervisor in running:
+        supervisor.stop(at_once=lambda: True)
+
+
+def tick_until(supervisor: Supervisor, condition: Callable[[], object], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        supervisor.tick()
+        time.sleep(0.01)
+
+
+def kinds(notices: list[Notice], name: str) -> list[str]:
+    return [notice.kind for notice in notices if notice.name == name]
+
+
+Supervise = Callable[..., tuple[Supervisor, list[Notice]]]
+
+
+def test_the_stack_is_ready_when_every_child_has_said_so(supervise: Supervise) -> None:
+    supervisor, notices = supervise(child("a", SLEEP), child("b", "import time; time.sleep(0.3);" + SLEEP))
+    tick_until(supervisor, lambda: "ready" in kinds(notices, "a"))
+    tick_until(supervisor, lambda: supervisor.ready)
+    assert kinds(notices, "a") == kinds(notices, "b") == ["ready"]
+
+
+def test_a_child_that_is_killed_is_started_again(supervise: Supervise) -> None:
+    supervisor, notices = supervise(child("a", SLEEP))
+    tick_until(supervisor, lambda: supervisor.ready)
+    first = supervisor.pids["a"]
+    os.kill(first, signal.SIGKILL)
+    tick_until(supervisor, lambda: "recovered" in kinds(notices, "a"))
+    assert kinds(notices, "a") == ["ready", "restarting", "recovered"]
+    assert "killed by signal 9" in notices[1].detail
+    assert supervisor.pids["a"] != first
+
+
+def test_what_a_killed_child_had_started_goes_with_it(supervise: Supervise) -> None:
+    """A worker's pool processes must not go on without their master."""
+    supervisor, notices = supervise(child("a", WITH_CHILD))
+    tick_until(supervisor, lambda: supervisor.ready)
+    grandchild = int(supervisor.logs["a"].read_text().split()[0])
+    os.kill(supervisor.pids["a"], signal.SIGKILL)
+    tick_until(supervisor, lambda: "recovered" in kinds(notices, "a"))
+    tick_until(supervisor, lambda: not is_alive(grandchild))
+
+
+def test_a_child_that_says_why_it_cannot_start_is_given_up_at_once(supervise: Supervise) -> None:
+    supervisor, notices = supervise(child("a", "import sys; sys.exit('Error: the moon is not full')"))
+    with pytest.raises(ConfigurationError, match=r"a does not start: the moon is not full \(log: .*a\.log\)"):
+        tick_until(supervisor, lambda: False)
+    assert not notices
+
+
+def test_the_reason_is_found_in_a_traceback_of_ours(supervise: Supervise) -> None:
+    """Celery prints what the import of the application raised, and its own words before it."""
+    code = (
+        "import sys; print('Error: Invalid value for \\'-A\\' / \\'--app\\':');"
+        "print('Traceback'); sys.exit('orchestrator.errors.AgentsFileError: cannot load agents from x.py: no')"
+    )
+    supervisor, _ = supervise(child("worker", code))
+    with pytest.raises(ConfigurationError, match=r"worker does not start: cannot load agents from x\.py: no"):
+        tick_until(supervisor, lambda: False)
+
+
+def test_a_child_that_keeps_crashing_before_it_is_ready_is_given_up(supervise: Supervise) -> None:
+    supervisor, notices = supervise(child("a", "import sys; sys.exit('boom')"))
+    with pytest.raises(ConfigurationError, match="a does not start: boom"):
+        tick_until(supervisor, lambda: False)
+    assert kinds(notices, "a") == ["restarting", "restarting"]
+
+
+def test_a_child_that_was_ready_once_is_never_given_up(supervise: Supervise, tmp_path: Path) -> None:
+    flag = tmp_path / "broken"
+    code = f"import os, sys; os.path.exists({str(flag)!r}) and sys.exit('Error: broken');" + SLEEP
+    supervisor, notices = supervise(child("a", code))
+    tick_until(supervisor, lambda: supervisor.ready)
+    flag.touch()
+    os.kill(supervisor.pids["a"], signal.SIGKILL)
+    tick_until(supervisor, lambda: kinds(notices, "a").count("restarting") >= 4)
+    flag.unlink()
+    tick_until(supervisor, lambda: supervisor.ready)
+
+
+def test_children_are_stopped_stage_by_stage(supervise: Supervise, tmp_path: Path) -> None:
+    """The worker may still finish what runs, because the services are stopped after it."""
+    order = tmp_path / "order"
+    code = (
+        "import os, signal, sys, time\n"
+        "def leave(*_):\n"
+        "    time.sleep({pause})\n"
+        f"    open({str(order)!r}, 'a').write('{{name}} ')\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, leave)\n" + SLEEP
+    )
+    supervisor, _ = supervise(
+        child("service", code.format(name="service", pause=0), stage=2),
+        child("worker", code.format(name="worker", pause=0.3), stage=1),
+    )
+    tick_until(supervisor, lambda: supervisor.ready)
+    supervisor.stop()
+    assert order.read_text() == "worker service "
+    assert supervisor.pids == {}
+
+
+def test_a_child_that_does_not_listen_is_killed_in_the_end(supervise: Supervise) -> None:
+    spec = child("a", STUBBORN, stop_with=((signal.SIGTERM, 0.2), (signal.SIGTERM, 0.1)))
+    supervisor, notices = supervise(spec)
+    tick_until(supervisor, lambda: supervisor.ready and "deaf" in supervisor.logs["a"].read_text())
+    pid = supervisor.pids["a"]
+    supervisor.stop()
+    assert not is_alive(pid)
+    assert kinds(notices, "a")[-1] == "killed"
+
+
+def test_asking_twice_kills_at_once(supervise: Supervise) -> None:
+    supervisor, _ = supervise(child("a", STUBBORN, stop_with=((signal.SIGTERM, 60.0),)))
+    tick_until(supervisor, lambda: supervisor.ready)
+    pid = supervisor.pids["a"]
+    began = time.monotonic()
+    supervisor.stop(at_once=lambda: time.monotonic() > began + 0.2)
+    assert time.monotonic() - began < 10
+    assert not is_alive(pid)
+
+
+def test_a_log_that_grew_too_long_is_kept_once_and_begun_anew(
+    supervise: Supervise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.supervisor._LOG_LIMIT_BYTES", 1000)
+    code = READY + "print('x' * 2000, flush=True); time.sleep(600)"
+    supervisor, _ = supervise(child("a", code))
+    log = supervisor.logs["a"]
+    tick_until(supervisor, lambda: supervisor.ready and log.stat().st_size > 1000)
+    supervisor.trim_logs()
+    assert log.stat().st_size == 0
+    assert "xxx" in log.with_suffix(".log.1").read_text()
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux tells a process that its parent died"
+)
+def test_children_end_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import os, sys, time
+from pathlib import Path
+from orchestrator.supervisor import ChildSpec, Supervisor
+spec = ChildSpec(name="a", command=(sys.executable, "-S", "-c", {SLEEP!r}))
+supervisor = Supervisor([spec], env=os.environ, logs=Path({str(tmp_path)!r}))
+while not supervisor.ready:
+    supervisor.tick()
+print(supervisor.pids["a"], flush=True)
+time.sleep(600)
+"""
+    import subprocess
+
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        pid = int(process.stdout.readline())
+        assert is_alive(pid)
+        process.kill()
+    deadline = time.monotonic() + 10
+    while is_alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
