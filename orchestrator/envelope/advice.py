@@ -19,7 +19,10 @@ BACKOFF_S: Final = 3_600
 #: A critical message that may take longer than this, in milliseconds, is not treated as critical.
 CRITICAL_MS: Final = 3_600_000
 
-_HEADER: Final = f"{{{NAMESPACE}}}header"
+#: What one specialist may well say to another: a request for review, and what answers it.
+BETWEEN_SPECIALISTS: Final = frozenset(
+    {"review-request", "status-update", "task-completion", "error", "reply"}
+)
 
 
 def advise(message: AgentMessage, root: etree._Element) -> tuple[Finding, ...]:
@@ -52,7 +55,8 @@ def advise(message: AgentMessage, root: etree._Element) -> tuple[Finding, ...]:
     if header.priority == "critical" and lasts_ms > CRITICAL_MS:
         text = "gives a critical message hours; shorten it or lower the priority"
         say("critical-window", text, "header/expiration", end)
-    if header.sender.agent_role == header.recipient.agent_role == "specialist":
+    among_specialists = header.sender.agent_role == header.recipient.agent_role == "specialist"
+    if among_specialists and message.body.type not in BETWEEN_SPECIALISTS:
         text = "is written to by another specialist; let their coordinator know, or ask it"
         say("specialist-to-specialist", text, "header/recipient", header.recipient.agent_name)
     if message.signature is None:

@@ -20,7 +20,8 @@ from orchestrator.envelope.findings import Finding, found, line_of
 
 _DECLARATION: Final = re.compile(
     rb"""<\?xml[ \t\r\n]+version[ \t\r\n]*=[ \t\r\n]*["']1\.[0-9]+["']"""
-    rb"""(?:[ \t\r\n]+encoding[ \t\r\n]*=[ \t\r\n]*["']([A-Za-z][A-Za-z0-9._-]*)["'])?[^?>]*\?>"""
+    rb"""(?:[ \t\r\n]+encoding[ \t\r\n]*=[ \t\r\n]*["']([A-Za-z][A-Za-z0-9._-]*)["'])?"""
+    rb"""(?:[ \t\r\n]+standalone[ \t\r\n]*=[ \t\r\n]*["'](?:yes|no)["'])?[ \t\r\n]*\?>"""
 )
 #: What may stand before the root: white space, comments, processing instructions.
 _PROLOG: Final = re.compile(rb"(?:[ \t\r\n]+|<!--.*?-->|<\?.*?\?>)*", re.DOTALL)
@@ -152,7 +153,7 @@ def parse(octets: bytes, limits: Limits = DEFAULT_LIMITS) -> Parsed:
     try:
         root = etree.fromstring(octets, _PARSER if len(octets) <= _ORDINARY_SIZE else _HUGE_PARSER)
     except etree.XMLSyntaxError as error:
-        raise Refused(_malformed(error)) from None
+        raise Refused(_malformed(error, octets)) from None
     if b"<?" in octets or b"xmlns:" in octets:  # neither can be written in another way
         _check_nodes(root)
     return Parsed(root, octets)
@@ -169,7 +170,7 @@ def _as_utf8(octets: bytes) -> bytes:
         octets = _transcode(octets, "utf-8-sig" if encoding == "utf-8" else encoding)
     if not octets.strip():
         raise Refused(found("empty", "is empty; send one agent-message element"))
-    if not octets.startswith(b"<?xml"):
+    if not octets.startswith((b"<?xml ", b"<?xml\t", b"<?xml\r", b"<?xml\n")):
         return octets
     match = _DECLARATION.match(octets)
     if match is None:
@@ -192,8 +193,7 @@ def _transcode(octets: bytes, encoding: str) -> bytes:
     try:
         return octets.decode(name).encode()
     except UnicodeError:
-        message = f"is not in the encoding {encoding} that it claims; send it in UTF-8"
-        raise Refused(found("encoding", message, value=encoding)) from None
+        raise Refused(_wrong_encoding(encoding)) from None
 
 
 def _check_prolog(octets: bytes) -> None:
@@ -233,8 +233,17 @@ def check_depth(root: etree._Element, limit: int) -> None:
             raise Refused(Finding("depth", "error", line_of(element), None, str(limit), message))
 
 
-def _malformed(error: etree.XMLSyntaxError) -> Finding:
+def _malformed(error: etree.XMLSyntaxError, octets: bytes) -> Finding:
+    try:
+        octets.decode()
+    except UnicodeDecodeError:
+        return _wrong_encoding("utf-8")
     reason = (error.msg or "not well-formed").split(", line ")[0]
     rule = "depth" if "xcessive depth" in reason else "malformed"
     message = f"the document is not well-formed XML ({reason}); correct it at this line"
     return Finding(rule, "error", error.lineno or None, None, None, message)
+
+
+def _wrong_encoding(claimed: str) -> Finding:
+    message = f"is not in the encoding {claimed}, which it claims; send it in UTF-8"
+    return found("encoding", message, value=claimed)
