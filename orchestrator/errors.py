@@ -3,6 +3,7 @@
     OrchestraError
     ├── ConfigurationError        the user's set-up: settings, agents files, data folder
     │   ├── AgentsFileError
+    │   ├── AuditError
     │   ├── KeyringError
     │   └── UnsupportedServer
     ├── InputError                what a caller handed in
@@ -61,6 +62,12 @@ class AgentsFileError(ConfigurationError):
     """An agents file could not be loaded."""
 
     template = "cannot load agents from {0}: {1}"
+
+
+class AuditError(ConfigurationError):
+    """The audit database cannot be used. Raised with (path, cause, next step)."""
+
+    template = "the audit database {0}: {1}; {2}"
 
 
 class KeyringError(ConfigurationError):

@@ -276,3 +276,12 @@ def upload(shard: int, upload: str) -> str:
 def conversation(shard: int, correlation: str) -> str:
     """One conversation: `root` (message-id of its first message), `count` of messages, `task:<task-id>` → session."""
     return f"{shard_tag(shard)}:conversation:{correlation}"
+
+
+# --- audit -----------------------------------------------------------------------------------
+
+
+@_key("ao:audit-heads", type="hash", owner="audit", lifetime="permanent; one field for each audit database")
+def audit_heads() -> str:
+    """Audit database → number and chain of the last message it has written."""
+    return f"{PREFIX}:audit-heads"

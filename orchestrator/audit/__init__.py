@@ -1,0 +1,19 @@
+"""The audit trail: everything said, in a database that can be searched and checked for tampering."""
+
+from __future__ import annotations
+
+from orchestrator.audit.reader import AuditReader, Coverage, Node, trees
+from orchestrator.audit.records import MessageRecord
+from orchestrator.audit.store import AuditStore, Break
+from orchestrator.audit.writer import AuditWriter
+
+__all__ = [
+    "AuditReader",
+    "AuditStore",
+    "AuditWriter",
+    "Break",
+    "Coverage",
+    "MessageRecord",
+    "Node",
+    "trees",
+]

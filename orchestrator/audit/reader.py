@@ -1,0 +1,194 @@
+"""Questions to the audit trail: conversations, searches, launches, and whether it is complete."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.audit.records import MessageRecord
+from orchestrator.audit.store import AuditStore
+from orchestrator.ids import is_session_id
+from orchestrator.streams import AUDIT_GROUP, RedisStreams, StreamId
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+@dataclass
+class Node:
+    """A message and what followed upon it."""
+
+    record: MessageRecord
+    replies: list[Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """How much of a stream is in the audit trail."""
+
+    stream: StreamId
+    published: int
+    audited: int
+    #: Handed to a writer and not written yet; what no writer has had is the rest.
+    pending: int
+
+    @property
+    def missing(self) -> int:
+        """Entries that are not written."""
+        return self.published - self.audited
+
+
+class AuditReader:
+    """Reads an audit database that others may be writing to."""
+
+    def __init__(self, store: AuditStore) -> None:
+        self._store = store
+
+    def find(self, identifier: str) -> list[MessageRecord]:
+        """The messages that an id stands for, oldest first.
+
+        A message-id stands for its message, a correlation-id for its conversation, a session id or any other
+        task-id for the launch and everything that followed upon it.
+        """
+        lowered = identifier.lower()
+        if _UUID.fullmatch(lowered):
+            return list(self._store.messages(where="m.message_id = ?", values=[lowered])) or list(
+                self._store.messages(where="m.correlation_id = ?", values=[lowered])
+            )
+        launches = list(
+            self._store.messages(
+                where="m.task_id = ? AND m.type IN ('task-delegation', 'review-request', 'escalation')",
+                values=[identifier],
+            )
+        )
+        if not launches:
+            return list(self._store.messages(where="m.task_id = ?", values=[identifier]))
+        return self._below(launches[0])
+
+    def _below(self, launch: MessageRecord) -> list[MessageRecord]:
+        """A launch and everything that followed upon it, directly or not."""
+        conversation = self.conversation(launch.correlation_id)
+        wanted = {launch.message_id}
+        found = []
+        for record in conversation:  # what follows was published later, so one pass is enough
+            if record.message_id in wanted or record.parent_id in wanted:
+                wanted.add(record.message_id)
+                found.append(record)
+        return found
+
+    def conversation(self, correlation_id: str) -> list[MessageRecord]:
+        """Every message of a conversation, in the order in which they were published."""
+        return list(
+            self._store.messages(
+                where="m.correlation_id = ?", values=[correlation_id.lower()], order="m.published_ms, m.seq"
+            )
+        )
+
+    def search(
+        self,
+        *,
+        text: str | None = None,
+        message_type: str | None = None,
+        sender: str | None = None,
+        recipient: str | None = None,
+        task_id: str | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        dead: bool = False,
+        limit: int = 100,
+    ) -> list[MessageRecord]:
+        """The latest messages that meet every condition given, newest first."""
+        conditions: list[tuple[str, str | int | bytes]] = []
+        for column, value in (
+            ("type", message_type),
+            ("sender", sender),
+            ("recipient", recipient),
+            ("task_id", task_id),
+        ):
+            if value is not None:
+                conditions.append((f"m.{column} = ?", value))
+        if since_ms is not None:
+            conditions.append(("m.published_ms >= ?", since_ms))
+        if until_ms is not None:
+            conditions.append(("m.published_ms < ?", until_ms))
+        if text is not None:
+            conditions.append(("instr(m.xml, ?) > 0", text.encode()))
+        where = " AND ".join(condition for condition, _ in conditions) or "1"
+        if dead:
+            where += " AND dead <> ''"
+        values = [value for _, value in conditions]
+        return list(self._store.messages(where=where, values=values, order="m.seq DESC", limit=limit))
+
+    def launches(self, session: str) -> list[str]:
+        """The ids of the sessions that a session launched, as its task-delegations say: evidence for doctor."""
+        rows = self._store.query(
+            "SELECT DISTINCT child.task_id FROM messages launch JOIN messages child "
+            "ON child.parent_id = launch.message_id AND child.type = 'task-delegation' "
+            "WHERE launch.task_id = ? AND launch.type = 'task-delegation' ORDER BY child.seq",
+            [session],
+        )
+        return [row[0] for row in rows if is_session_id(row[0])]
+
+    def launches_by_parent(self, correlation_id: str) -> dict[str, set[str]]:
+        """Parent session → the sessions it launched, for a whole tree at once."""
+        rows = self._store.query(
+            "SELECT DISTINCT launch.task_id, child.task_id FROM messages child JOIN messages launch "
+            "ON launch.message_id = child.parent_id AND launch.type = 'task-delegation' "
+            "WHERE child.correlation_id = ? AND child.type = 'task-delegation'",
+            [correlation_id.lower()],
+        )
+        found: dict[str, set[str]] = {}
+        for parent, child in rows:
+            if is_session_id(child):
+                found.setdefault(parent, set()).add(child)
+        return found
+
+    def coverage(self, streams: RedisStreams, sources: Sequence[StreamId]) -> list[Coverage]:
+        """How much of each stream that was ever published is written: the audit must miss nothing."""
+        backlog = streams.backlog(AUDIT_GROUP, sources)
+        audited = self._store.counts()
+        return [
+            Coverage(
+                stream=row.stream,
+                published=row.published,
+                audited=audited.get(str(row.stream), 0),
+                pending=row.pending,
+            )
+            for row in backlog
+            if row.published or audited.get(str(row.stream), 0)
+        ]
+
+
+def trees(records: Sequence[MessageRecord]) -> list[Node]:
+    """Messages as trees by their chains; a message whose forerunner is not among them is a root.
+
+    What cannot be read, and a chain that leads back to itself, is a root too.
+    """
+    nodes: dict[str, Node] = {}
+    order: list[Node] = []
+    for record in records:
+        if record.message_id and record.message_id in nodes:
+            continue  # a further attempt of the same message
+        node = Node(record)
+        order.append(node)
+        if record.message_id:
+            nodes[record.message_id] = node
+    roots: list[Node] = []
+    above: dict[str, Node] = {}
+    for node in order:
+        parent = nodes.get(node.record.parent_id) if node.record.parent_id else None
+        if parent is None or _leads_to(parent, node, above):
+            roots.append(node)
+        else:
+            parent.replies.append(node)
+            above[node.record.message_id] = parent
+    return roots
+
+
+def _leads_to(start: Node, wanted: Node, above: dict[str, Node]) -> bool:
+    current: Node | None = start
+    while current is not None:
+        if current is wanted:
+            return True
+        current = above.get(current.record.message_id)
+    return False

@@ -1,0 +1,163 @@
+"""The audit writer: a consumer group of its own on every stream, batched, off the hot path; misses nothing.
+
+An entry is acknowledged after the commit that wrote it. What a dead writer held is reclaimed; what is written
+already is not written twice. Any number of copies may write to one database, or each to its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import redis
+
+from orchestrator.audit.records import DeadRecord, read_entry
+from orchestrator.audit.store import AuditStore
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.errors import AuditError
+from orchestrator.log import get_logger
+from orchestrator.redisdb import keys
+from orchestrator.streams import AUDIT_GROUP, GROUPS, Entry, Portion, RedisStreams, StreamId
+
+#: Entries that one read takes from one stream.
+BATCH: Final = 200
+#: Milliseconds that an idle writer waits before it looks up.
+BLOCK_MS: Final = 1000
+#: Milliseconds after which an entry's holder counts as dead: a commit on a slow disk takes long.
+RECLAIM_IDLE_MS: Final = 60_000
+_RECLAIM_EVERY_S: Final = 5.0
+_DEAD_EVERY_S: Final = 0.5
+_RETRY_S: Final = 2.0
+
+
+class AuditWriter:
+    """One copy of the audit writer."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        store: AuditStore,
+        *,
+        consumer: str,
+        sources: Sequence[StreamId],
+        clock: Clock | None = None,
+        reclaim_idle_ms: int = RECLAIM_IDLE_MS,
+    ) -> None:
+        self._redis = client
+        self._store = store
+        self._streams = RedisStreams(client)
+        self._consumer = consumer
+        self._sources = list(sources)
+        self._shards = sorted({stream.shard for stream in sources})
+        self._clock = clock or SystemClock()
+        self._reclaim_idle_ms = reclaim_idle_ms
+        self._held: list[Entry] = []
+        self._next_reclaim = 0.0
+        self._next_dead = 0.0
+        # Before anything is read: a stream is trimmed only below what this group has acknowledged.
+        self._streams.ensure_groups(GROUPS, self._sources)
+        self._ensure_dead_groups()
+
+    def run(self, stop: threading.Event) -> None:
+        """Write until told to stop; a database that cannot be written to is tried again and again."""
+        while not stop.is_set():
+            try:
+                self.run_once(block_ms=BLOCK_MS)
+            except AuditError as error:
+                get_logger().error("audit-not-written", error=str(error), held=len(self._held))
+                stop.wait(_RETRY_S)
+
+    def run_once(self, *, block_ms: int = 0) -> int:
+        """One round: what was left over, dead letters, what is new; how many records were written.
+
+        Raises:
+            AuditError: the database cannot be written to; what was read is held for the next round.
+        """
+        written = self._write([])
+        now = time.monotonic()
+        if now >= self._next_reclaim:
+            written += self._reclaim()
+            self._next_reclaim = now + _RECLAIM_EVERY_S
+        if now >= self._next_dead:
+            written += self._write_dead()
+            self._next_dead = now + _DEAD_EVERY_S
+        entries = self._streams.read(
+            AUDIT_GROUP, self._consumer, [Portion(self._sources, BATCH)], block_ms=block_ms
+        )
+        return written + self._write(entries)
+
+    def _write(self, entries: Sequence[Entry]) -> int:
+        """Commit, then acknowledge; what could not be committed is held and goes first the next time."""
+        self._held += entries
+        if not self._held:
+            return 0
+        received_ms = self._clock.now_ms()
+        written = self._store.add([read_entry(entry, received_ms=received_ms) for entry in self._held])
+        entries, self._held = self._held, []
+        self._streams.acknowledge(AUDIT_GROUP, entries)
+        self._note_head()
+        return written
+
+    def _note_head(self) -> None:
+        """Tell Redis how far this database has come, so that a cut end shows."""
+        seq, chain = self._store.head()
+        self._redis.hset(keys.audit_heads(), self._store.id, f"{seq} {chain}")
+
+    def _reclaim(self) -> int:
+        written = 0
+        while entries := self._streams.reclaim(
+            AUDIT_GROUP, self._consumer, self._sources, idle_ms=self._reclaim_idle_ms, limit=BATCH
+        ):
+            written += self._write(entries)
+        return written
+
+    # --- dead letters ------------------------------------------------------------------------
+
+    def _ensure_dead_groups(self) -> None:
+        for shard in self._shards:
+            try:
+                self._redis.xgroup_create(keys.dead(shard), AUDIT_GROUP, id="0", mkstream=True)
+            except redis.ResponseError as error:
+                if not str(error).startswith("BUSYGROUP"):
+                    raise
+
+    def _write_dead(self) -> int:
+        written = 0
+        for shard in self._shards:
+            key = keys.dead(shard)
+            try:
+                claimed: Any = self._redis.xautoclaim(
+                    key, AUDIT_GROUP, self._consumer, self._reclaim_idle_ms, count=BATCH
+                )
+                fresh: Any = self._redis.xreadgroup(AUDIT_GROUP, self._consumer, {key: ">"}, count=BATCH)
+            except redis.ResponseError as error:
+                if not str(error).startswith("NOGROUP"):
+                    raise
+                self._ensure_dead_groups()
+                continue
+            rows = [*claimed[1], *(row for _, found in fresh for row in found)]
+            rows = [row for row in rows if row[1]]
+            if rows:
+                received_ms = self._clock.now_ms()
+                written += self._store.add([], [_dead(shard, row, received_ms) for row in rows])
+                self._redis.xack(key, AUDIT_GROUP, *[row[0] for row in rows])
+        return written
+
+
+def _dead(shard: int, row: tuple[bytes, dict[bytes, bytes]], received_ms: int) -> DeadRecord:
+    def text(name: bytes) -> str:
+        return row[1].get(name, b"").decode("utf-8", "replace")
+
+    entry_id = row[0].decode()
+    return DeadRecord(
+        dead_id=f"{shard:02x}-{entry_id}",
+        stream=text(b"stream"),
+        entry_id=text(b"entry"),
+        rule=text(b"rule"),
+        reason=text(b"reason"),
+        attempts=int(text(b"attempts") or 1),
+        at_ms=int(entry_id.partition("-")[0]),
+        received_ms=received_ms,
+    )

@@ -1,0 +1,256 @@
+"""``orchestra audit``: run the writer; show, search and verify what was said."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.options import json_option, print_json, stack_options
+
+if TYPE_CHECKING:
+    import redis
+
+    from orchestrator.audit import AuditReader, AuditStore, AuditWriter, MessageRecord, Node
+    from orchestrator.settings import Settings
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+@click.group("audit")
+def audit() -> None:
+    """Search, show and verify the audit trail; run its writer."""
+
+
+@audit.command("writer")
+@stack_options
+def writer(settings: Settings) -> None:
+    """Run one audit writer: everything that is published goes into the audit database."""
+    from orchestrator.service import serve
+
+    def make(client: redis.Redis, settings: Settings) -> AuditWriter:
+        from orchestrator.audit import AuditStore, AuditWriter
+        from orchestrator.streams import all_streams, consumer_name
+
+        return AuditWriter(
+            client,
+            AuditStore(settings.audit_file),
+            consumer=consumer_name("audit"),
+            sources=all_streams(settings.shards),
+        )
+
+    serve("audit", make, settings)
+
+
+@audit.command("show")
+@click.argument("identifier", metavar="ID|CORRELATION-ID|SESSION")
+@click.option("--xml", is_flag=True, help="Print the XML of one message, byte for byte.")
+@json_option
+@stack_options
+def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> None:
+    """Show a message, or a conversation or a session's part of it as a tree."""
+    reader = _reader(settings)
+    records = reader.find(identifier)
+    if not records:
+        raise click.ClickException(f"nothing in {settings.audit_file} is about {identifier!r}")
+    if xml:
+        if len({record.message_id for record in records}) > 1:
+            raise click.ClickException(
+                f"{identifier} stands for {len(records)} messages; give one message-id"
+            )
+        click.echo(records[0].xml, nl=False)
+        return
+    if as_json:
+        print_json([as_dict(record, with_xml=True) for record in records])
+    elif len({record.message_id for record in records}) == 1:
+        for record in records:
+            _print_message(record)
+    else:
+        print_conversation(records)
+
+
+@audit.command("search")
+@click.argument("text", required=False)
+@click.option("--type", "message_type", help="Message type.")
+@click.option("--sender", help="Name of the sender.")
+@click.option("--recipient", help="Name of the recipient.")
+@click.option("--task", help="Task-id or session id.")
+@click.option("--since", help="How long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z).")
+@click.option("--until", help="The same, for the end of the time searched.")
+@click.option("--dead", is_flag=True, help="Only messages that became dead letters.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1))
+@json_option
+@stack_options
+def search(
+    *,
+    settings: Settings,
+    text: str | None,
+    message_type: str | None,
+    sender: str | None,
+    recipient: str | None,
+    task: str | None,
+    since: str | None,
+    until: str | None,
+    dead: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Find messages, newest first; TEXT is looked for in their XML."""
+    records = _reader(settings).search(
+        text=text,
+        message_type=message_type,
+        sender=sender,
+        recipient=recipient,
+        task_id=task,
+        since_ms=parse_time(since),
+        until_ms=parse_time(until),
+        dead=dead,
+        limit=limit,
+    )
+    if as_json:
+        print_json([as_dict(record) for record in records])
+        return
+    for record in records:
+        click.echo(f"{record.published}  {describe(record)}  {record.message_id or record.entry_id}")
+    if not records:
+        click.echo("nothing found", err=True)
+
+
+@audit.command("verify")
+@json_option
+@stack_options
+def verify(*, settings: Settings, as_json: bool) -> None:
+    """Check the hash chain, and that everything that was published is there. Exit code 1: it is not."""
+    from orchestrator.audit import AuditReader
+
+    store = _store(settings)
+    head, coverage, unreached = _online(settings, store, AuditReader(store))
+    breaks = list(store.verify(head=head))
+    waiting = sum(max(0, row.missing) for row in coverage)
+    broken = bool(breaks)
+    if as_json:
+        print_json(
+            {
+                "file": str(settings.audit_file),
+                "messages": store.total(),
+                "published": sum(row.published for row in coverage) if unreached is None else None,
+                "not_written_yet": waiting if unreached is None else None,
+                "breaks": [vars(item) for item in breaks],
+                "intact": not broken,
+            }
+        )
+    else:
+        for item in breaks:
+            click.echo(f"broken: {item.table} row {item.seq}: {item.what}")
+        state = "broken" if broken else "intact"
+        click.echo(f"{settings.audit_file}: {store.total()} messages, the chain is {state}")
+        if unreached is not None:
+            click.echo(f"not compared with what was published: {unreached}", err=True)
+        else:
+            published = sum(row.published for row in coverage)
+            click.echo(f"published {published}, written {published - waiting}, still to be written {waiting}")
+    if broken:
+        click.get_current_context().exit(1)
+
+
+def _online(settings: Settings, store: AuditStore, reader: AuditReader) -> tuple[Any, list[Any], str | None]:
+    """The head that Redis knows and the coverage of the streams, or why Redis was not asked."""
+    from orchestrator.errors import OrchestraError
+    from orchestrator.redisdb import keys
+    from orchestrator.redisdb.client import connect
+    from orchestrator.stack import resolve_redis_url
+    from orchestrator.streams import RedisStreams, all_streams
+
+    try:
+        client = connect(resolve_redis_url(settings), name="orchestra-audit-verify")
+    except OrchestraError as error:
+        return None, [], str(error)
+    noted: Any = client.hget(keys.audit_heads(), store.id)
+    head = None
+    if noted is not None:
+        seq, _, chain = noted.decode().partition(" ")
+        head = (int(seq), chain)
+    return head, reader.coverage(RedisStreams(client), all_streams(settings.shards)), None
+
+
+def _store(settings: Settings) -> AuditStore:
+    from orchestrator.audit import AuditStore
+
+    return AuditStore(settings.audit_file, read_only=True)
+
+
+def _reader(settings: Settings) -> AuditReader:
+    from orchestrator.audit import AuditReader
+
+    return AuditReader(_store(settings))
+
+
+def print_conversation(records: list[MessageRecord]) -> None:
+    """Print messages as a tree by their chains."""
+    from orchestrator.audit import trees
+
+    click.echo(f"conversation {records[0].correlation_id}, {len(records)} messages")
+    for root in trees(records):
+        _print_node(root, "", "")
+
+
+def _print_node(top: Node, first: str, rest: str) -> None:
+    # A stack of our own: a conversation may be deeper than Python's.
+    waiting = [(top, first, rest)]
+    while waiting:
+        node, head, indent = waiting.pop()
+        click.echo(f"{node.record.published}  {head}{describe(node.record)}")
+        last = len(node.replies) - 1
+        waiting += [
+            (reply, indent + ("└ " if number == last else "├ "), indent + ("  " if number == last else "│ "))
+            for number, reply in reversed(list(enumerate(node.replies)))
+        ]
+
+
+def describe(record: MessageRecord) -> str:
+    """A message in one line."""
+    task = f" [{record.task_id}]" if record.task_id else ""
+    dead = f"  DEAD {record.dead}" if record.dead else ""
+    again = f" (attempt {record.attempt})" if record.attempt > 1 else ""
+    who = f"{record.sender or '?'} → {record.recipient or '?'}"
+    return f"{record.type} {who}{task} {record.priority}{again}{dead}"
+
+
+def as_dict(record: MessageRecord, *, with_xml: bool = False) -> dict[str, Any]:
+    """A message for JSON."""
+    facts = dict(vars(record))
+    xml = facts.pop("xml")
+    if with_xml:
+        facts["xml"] = xml.decode("utf-8", "replace")
+    return facts | {"published": record.published}
+
+
+def _print_message(record: MessageRecord) -> None:
+    for name, value in as_dict(record).items():
+        if value not in ("", 0):
+            click.echo(f"{name:14} {value}")
+    click.echo()
+    click.echo(record.xml.decode("utf-8", "replace"))
+
+
+def parse_time(text: str | None) -> int | None:
+    """Milliseconds since the epoch of a time, or of so long ago.
+
+    Raises:
+        click.BadParameter: the text is neither.
+    """
+    if text is None:
+        return None
+    if text[-1:] in _UNITS and text[:-1].isascii() and text[:-1].isdigit():
+        when = datetime.now(UTC) - timedelta(seconds=int(text[:-1]) * _UNITS[text[-1]])
+    else:
+        try:
+            when = datetime.fromisoformat(text)
+        except ValueError:
+            raise click.BadParameter(
+                f"{text!r} is neither how long ago (90s, 15m, 2h, 7d) nor a time (2026-01-31T08:00:00Z)"
+            ) from None
+        if when.tzinfo is None:
+            when = when.astimezone()
+    return round(when.timestamp() * 1000)

@@ -1,0 +1,263 @@
+"""The audit trail: misses nothing, writes nothing twice, shows what was changed."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+from click.testing import CliRunner
+
+from orchestrator.audit import AuditReader, AuditStore, AuditWriter, trees
+from orchestrator.cli import main
+from orchestrator.errors import AuditError
+from orchestrator.ids import new_message_id
+from orchestrator.redisdb import keys
+from orchestrator.streams import Portion, RedisStreams, StreamId, all_streams
+
+MESSAGES = StreamId(0, "message", "normal")
+DELEGATIONS = StreamId(0, "task-delegation", "high")
+CONVERSATION = "6f1c6a3e-6a52-4d4f-9d7a-0c8f3f6f2b11"
+
+
+def xml(
+    *,
+    message_id: str | None = None,
+    sender: str = "lead",
+    parent: str = "",
+    task: str = "",
+    text: str = "hello",
+) -> bytes:
+    """An envelope without a signature; the audit trail judges nothing."""
+    chain = f'<conversation-chain><message-ref index="0">{parent}</message-ref></conversation-chain>'
+    body = (
+        f'<body type="task-delegation"><task><task-id>{task}</task-id><title>t</title>'
+        f"<description>{text}</description></task></body>"
+        if task
+        else f'<body type="message"><content>{text}</content></body>'
+    )
+    return (
+        '<agent-message xmlns="http://agent-orchestra.local/protocol/1.0" version="1.0"><header>'
+        f"<message-id>{message_id or new_message_id()}</message-id><timestamp>2026-01-01T00:00:00Z</timestamp>"
+        f"<sender><agent-name>{sender}</agent-name><agent-role>coordinator</agent-role></sender>"
+        "<recipient><agent-name>reviewer</agent-name><agent-role>specialist</agent-role></recipient>"
+        f"<correlation-id>{CONVERSATION}</correlation-id>{chain if parent else ''}</header>{body}</agent-message>"
+    ).encode()
+
+
+@pytest.fixture
+def streams(redis: redis_py.Redis) -> RedisStreams:
+    """The streams of an empty server."""
+    return RedisStreams(redis)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where the audit database will be."""
+    return tmp_path / "audit.sqlite"
+
+
+@pytest.fixture
+def writer(redis: redis_py.Redis, file: Path) -> Callable[..., AuditWriter]:
+    """Makes writers on one database."""
+
+    def make(consumer: str = "a1", **options: int) -> AuditWriter:
+        return AuditWriter(redis, AuditStore(file), consumer=consumer, sources=all_streams(), **options)
+
+    return make
+
+
+def test_everything_published_is_written_once(
+    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+) -> None:
+    """What was there before the writer, what is malformed, what comes later; and nothing twice."""
+    streams.publish(MESSAGES, xml())
+    streams.publish(MESSAGES, b"\xffnot xml")
+    one = writer()
+    assert one.run_once() == 2
+    streams.publish(DELEGATIONS, xml(task="t1"))
+    assert (one.run_once(), one.run_once()) == (1, 0)
+    coverage = AuditReader(AuditStore(file)).coverage(streams, all_streams())
+    assert [(c.published, c.audited, c.missing, c.pending) for c in coverage] == [(1, 1, 0, 0), (2, 2, 0, 0)]
+
+
+def test_what_a_dead_writer_read_is_written_by_the_next(
+    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+) -> None:
+    """An entry that was committed and not acknowledged is written once; one that was only read is not lost."""
+    streams.publish(MESSAGES, xml(text="committed"))
+    streams.publish(MESSAGES, xml(text="read"))
+    one = writer()
+    entries = streams.read("audit", "dead", [Portion([MESSAGES], 10)])
+    one._held = [entries[0]]
+    one._streams.acknowledge = lambda *_: 0  # type: ignore[method-assign,assignment]
+    one._write([])
+    assert writer("a2", reclaim_idle_ms=0).run_once() == 1
+    texts = [r.xml for r in AuditStore(file).messages()]
+    assert [b"committed" in texts[0], b"read" in texts[1], len(texts)] == [True, True, 2]
+    assert streams.backlog("audit", [MESSAGES])[0].pending == 0
+
+
+def test_a_database_that_cannot_be_written_to_loses_nothing(
+    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+) -> None:
+    """The writer holds what it read, says so, and writes it when it can."""
+    one = writer()
+    streams.publish(MESSAGES, xml())
+    one._store._db.execute("PRAGMA query_only = 1")
+    with pytest.raises(AuditError, match="nothing is lost meanwhile"):
+        one.run_once()
+    assert streams.backlog("audit", [MESSAGES])[0].pending == 1
+    one._store._db.execute("PRAGMA query_only = 0")
+    assert one.run_once() == 1
+    assert streams.backlog("audit", [MESSAGES])[0].pending == 0
+
+
+def test_two_writers_share_a_database(
+    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+) -> None:
+    """Their rows form one unbroken chain."""
+    one, two = writer("a1"), writer("a2")
+    for number in range(6):
+        streams.publish(MESSAGES, xml(text=str(number)))
+        (one if number % 2 else two).run_once()
+    store = AuditStore(file)
+    assert (store.total(), list(store.verify(head=store.head()))) == (6, [])
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("UPDATE messages SET sender = 'mallory' WHERE seq = 3", "facts"),
+        ("UPDATE messages SET xml = x'00' WHERE seq = 3", "XML"),
+        ("DELETE FROM messages WHERE seq = 3", "missing"),
+        ("DELETE FROM messages WHERE seq = 5", "cut off"),
+    ],
+)
+def test_tampering_shows(
+    streams: RedisStreams,
+    writer: Callable[..., AuditWriter],
+    file: Path,
+    redis_url: str,
+    tmp_path: Path,
+    statement: str,
+    what: str,
+) -> None:
+    """A changed fact, a changed text, a removed row, a removed end: each is named, and the command says no."""
+    for number in range(5):
+        streams.publish(MESSAGES, xml(text=str(number)))
+    writer().run_once()
+    arguments = ["audit", "verify", "--data", str(tmp_path), "--redis-url", redis_url]
+    good = CliRunner().invoke(main, arguments)
+    assert (good.exit_code, "published 5, written 5, still to be written 0" in good.output) == (0, True)
+    with sqlite3.connect(file) as db:
+        db.execute(statement)
+    db.close()
+    bad = CliRunner().invoke(main, arguments)
+    assert (bad.exit_code, what in bad.output) == (1, True), bad.output
+
+
+def test_a_dead_letters_reason_stands_beside_its_message(
+    redis: redis_py.Redis, streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+) -> None:
+    """The refusal is audited with the message."""
+    entry = streams.publish(MESSAGES, xml())
+    one = writer()
+    redis.xadd(
+        keys.dead(0),
+        {"stream": str(MESSAGES), "entry": entry, "rule": "expired", "reason": "too late", "attempts": 2},
+    )
+    assert one.run_once() == 2
+    store = AuditStore(file)
+    assert [r.dead for r in AuditReader(store).search(dead=True)] == ["expired: too late"]
+    assert list(store.verify()) == []
+
+
+def test_a_conversation_is_shown_as_a_tree(
+    streams: RedisStreams, writer: Callable[..., AuditWriter], redis_url: str, tmp_path: Path
+) -> None:
+    """Each message stands below the one it follows upon; a session shows its own part."""
+    root, child = new_message_id(), new_message_id()
+    session = "ses_00" + "a" * 24
+    streams.publish(DELEGATIONS, xml(message_id=root, sender="operator", task="ses_00" + "b" * 24))
+    streams.publish(DELEGATIONS, xml(message_id=child, parent=root, task=session))
+    streams.publish(MESSAGES, xml(sender="reviewer", parent=child))
+    writer().run_once()
+    options = ["--data", str(tmp_path), "--redis-url", redis_url]
+    whole = CliRunner().invoke(main, ["audit", "show", CONVERSATION, *options])
+    lines = [line.partition("Z  ")[2] for line in whole.output.splitlines()[1:]]
+    assert [line[: line.index(" →")] for line in lines] == [
+        "task-delegation operator",
+        "└ task-delegation lead",
+        "  └ message reviewer",
+    ]
+    part = CliRunner().invoke(main, ["audit", "show", session, "--json", *options])
+    assert [record["sender"] for record in json.loads(part.output)] == ["lead", "reviewer"]
+    raw = CliRunner().invoke(main, ["audit", "show", child, "--xml", *options])
+    assert raw.output.encode() == xml(message_id=child, parent=root, task=session)
+
+
+def test_launches_are_read_from_the_envelopes(
+    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+) -> None:
+    """What a session launched is known without the ledger; a copy of a launch is no second one."""
+    parent, launch = "ses_00" + "b" * 24, new_message_id()
+    children = [f"ses_00{number:024x}" for number in range(3)]
+    streams.publish(DELEGATIONS, xml(message_id=launch, sender="operator", task=parent))
+    for child in children:
+        streams.publish(DELEGATIONS, xml(parent=launch, task=child))
+    streams.publish(DELEGATIONS, xml(parent=launch, task=children[0]))
+    writer().run_once()
+    reader = AuditReader(AuditStore(file, read_only=True))
+    assert reader.launches(parent) == children
+    assert reader.launches(children[0]) == []
+    assert reader.launches_by_parent(CONVERSATION) == {parent: set(children)}
+
+
+def test_messages_are_found_by_what_is_known_of_them(
+    streams: RedisStreams, writer: Callable[..., AuditWriter], redis_url: str, tmp_path: Path
+) -> None:
+    """Text, type, sender and time narrow a search; the newest comes first."""
+    for number in range(3):
+        streams.publish(MESSAGES, xml(sender=f"agent-{number}", text=f"needle {number}"))
+    streams.publish(DELEGATIONS, xml(task="t1"))
+    writer().run_once()
+
+    def senders(*arguments: str) -> list[str]:
+        options = ["--json", "--data", str(tmp_path), "--redis-url", redis_url]
+        result = CliRunner().invoke(main, ["audit", "search", *arguments, *options])
+        return [record["sender"] for record in json.loads(result.output)]
+
+    assert senders("needle") == ["agent-2", "agent-1", "agent-0"]
+    assert senders("needle 1", "--since", "1h") == ["agent-1"]
+    assert senders("--type", "task-delegation") == ["lead"]
+    assert senders("--sender", "agent-0", "--limit", "1") == ["agent-0"]
+    assert senders("--until", "2020-01-01T00:00:00Z") == []
+
+
+def test_an_absent_database_is_named(tmp_path: Path) -> None:
+    """One line says where it was looked for and what to do."""
+    result = CliRunner().invoke(main, ["audit", "search", "--data", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "audit.sqlite" in result.output
+    assert "orchestra audit writer" in result.output
+
+
+def test_a_chain_that_leads_back_to_itself_is_shown_too(file: Path) -> None:
+    """Foreign programs may write anything; nothing is left out."""
+    store = AuditStore(file)
+    from orchestrator.audit.records import read_entry
+    from orchestrator.streams import Entry
+
+    one, two = new_message_id(), new_message_id()
+    pairs = [(one, two), (two, one)]
+    records = [
+        read_entry(Entry(MESSAGES, f"{number}-0", xml(message_id=mine, parent=above), {}), received_ms=number)
+        for number, (mine, above) in enumerate(pairs)
+    ]
+    store.add(records)
+    roots = trees(list(store.messages()))
+    assert [(root.record.message_id, len(root.replies)) for root in roots] == [(two, 1)]
