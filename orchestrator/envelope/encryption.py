@@ -17,6 +17,7 @@ from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable
 from typing import Any, Final
+from xml.sax.saxutils import escape
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
@@ -57,11 +58,11 @@ _TEMPLATE: Final = (
     f'<xenc:EncryptedData xmlns:xenc="{XENC}" Type="{_CONTENT}">'
     f'<xenc:EncryptionMethod Algorithm="{AES_256_GCM}"/>'
     f'<ds:KeyInfo xmlns:ds="{DSIG}"><xenc:EncryptedKey><xenc:EncryptionMethod Algorithm="{RSA_OAEP}">'
-    "<xenc:OAEPparams/></xenc:EncryptionMethod>"
-    "<ds:KeyInfo><ds:KeyName/></ds:KeyInfo><xenc:CipherData><xenc:CipherValue/></xenc:CipherData>"
+    "<xenc:OAEPparams>{label}</xenc:OAEPparams></xenc:EncryptionMethod>"
+    "<ds:KeyInfo><ds:KeyName>{key_id}</ds:KeyName></ds:KeyInfo><xenc:CipherData><xenc:CipherValue/></xenc:CipherData>"
     "</xenc:EncryptedKey></ds:KeyInfo><xenc:CipherData><xenc:CipherValue/></xenc:CipherData></xenc:EncryptedData>"
 )
-_BODY: Final = re.compile(rb"<body( [^<>]*)>(.*)</body>", re.DOTALL)
+_BODY: Final = re.compile(rb"<body [^<>]*>(.+)</body>", re.DOTALL)
 #: Initialization vector, authentication tag, and no content at all: nothing genuine is shorter.
 _LEAST_BYTES: Final = 12 + 16
 
@@ -72,6 +73,11 @@ _MANAGERS: Final = 64
 FindKey = Callable[[str], RSAPrivateKey | None]
 
 _loading = threading.Lock()
+
+
+def template(key_id: str, message_id: str) -> str:
+    """What any tool for XML Encryption fills in to make the one shape that is accepted here."""
+    return _TEMPLATE.format(label=_label(message_id), key_id=escape(key_id))
 
 
 def encrypt(body: bytes, *, key_id: str, public: RSAPublicKey, message_id: str) -> str:
@@ -86,19 +92,16 @@ def encrypt(body: bytes, *, key_id: str, public: RSAPublicKey, message_id: str) 
         One ``<xenc:EncryptedData>`` in exclusive canonical form.
 
     Raises:
-        ValueError: ``body`` is not one body element in canonical form.
+        ValueError: ``body`` is not one body element with content, in canonical form.
     """
     xmlsec = _xmlsec()
     whole = _BODY.fullmatch(body)
     if whole is None:
-        raise ValueError("not one <body> element in canonical form")
-    template = etree.fromstring(_TEMPLATE)
-    _only(template, _LABEL).text = _label(message_id)
-    _only(template, _KEY_NAME).text = key_id
+        raise ValueError("not one <body> element with content, in canonical form")
     pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     context = xmlsec.EncryptionContext(_managers.of(pem, key_id))
     context.key = xmlsec.Key.generate(xmlsec.constants.KeyDataAes, 256, xmlsec.constants.KeyDataTypeSession)
-    sealed = context.encrypt_binary(template, whole[2])
+    sealed = context.encrypt_binary(etree.fromstring(template(key_id, message_id)), whole[1])
     for value in sealed.iter(_VALUE):
         value.text = "".join((value.text or "").split())
     return bytes(etree.tostring(sealed, method="c14n", exclusive=True, with_comments=False)).decode()

@@ -1,0 +1,96 @@
+"""Anyone can check a signature with `xmllint` and `openssl` alone: the recipe of docs/security.md, as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.envelope.model import AgentMessage, Header, Message, Party
+from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.signature import sign, sign_message
+from orchestrator.ids import new_message_id
+from orchestrator.keyring.store import KeyStore
+
+NOW_MS = 1_700_000_000_000
+ALGORITHMS = ("RSA-SHA256", "Ed25519")
+
+
+def recipe(root: Path, algorithm: str) -> str:
+    """The shell commands of the documentation for one algorithm."""
+    text = (root / "docs" / "security.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    common = next(block for block in blocks if "octets.xml" in block and "xmllint" in block)
+    last = next(block for block in blocks if "openssl" in block and f"# {algorithm}" in block)
+    return f"set -e\n{common}\n{last}"
+
+
+@pytest.fixture
+def check(root: Path, tmp_path: Path, program: Callable[[str], str]) -> Callable[..., bool]:
+    for name in ("xmllint", "openssl", "base64", "sed"):
+        program(name)
+
+    def run(octets: bytes, public_pem: str, algorithm: str) -> bool:
+        (tmp_path / "message.xml").write_bytes(octets)
+        (tmp_path / "public.pem").write_text(public_pem)
+        done = subprocess.run(
+            ["sh", "-c", recipe(root, algorithm)], cwd=tmp_path, capture_output=True, check=False
+        )
+        return done.returncode == 0
+
+    return run
+
+
+def message(content: str) -> AgentMessage:
+    return AgentMessage(
+        header=Header(
+            message_id=new_message_id(),
+            timestamp=Timestamp.from_ms(NOW_MS),
+            sender=Party(agent_name="lead", agent_role="coordinator"),
+            recipient=Party(agent_name="réviseur", agent_role="specialist"),
+        ),
+        body=Message(content=content),
+    )
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_xmllint_and_openssl_accept_our_signature_and_notice_a_change(
+    check: Callable[..., bool], tmp_path: Path, algorithm: str
+) -> None:
+    store = KeyStore(tmp_path / "keys", algorithm)
+    signer = store.signer("lead")
+    octets = sign_message(message("<hello> & \u4e2d\n"), signer, now_ms=NOW_MS)
+    public_pem = store.record(signer.key_id).public_pem
+    assert check(octets, public_pem, algorithm)
+    assert check(b'<?xml version="1.0"?>\n' + octets + b"\n", public_pem, algorithm)
+    assert not check(octets.replace(b"hello", b"hallo"), public_pem, algorithm)
+    assert not check(octets.replace(b"<signer>lead", b"<signer>leaf"), public_pem, algorithm)
+    other = store.record(store.signer("other").key_id).public_pem
+    assert not check(octets, other, algorithm)
+
+
+def test_a_foreign_document_that_we_signed_passes_too(check: Callable[..., bool], tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "keys", "Ed25519")
+    signer = store.signer("lead")
+    plain = sign_message(message("x"), signer, now_ms=1)
+    foreign = plain.replace(b"<", b"<ao:").replace(b"<ao:/", b"</ao:").replace(b"xmlns=", b"xmlns:ao=")
+    octets = sign(b"<!-- by hand -->" + foreign, signer, now_ms=NOW_MS)
+    assert check(octets, store.record(signer.key_id).public_pem, "Ed25519")
+
+
+def test_a_key_id_is_the_digest_of_the_key(program: Callable[[str], str], tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "keys", "Ed25519")
+    record = store.create("lead")
+    (tmp_path / "public.pem").write_text(record.public_pem)
+    der = subprocess.run(
+        [program("openssl"), "pkey", "-pubin", "-in", str(tmp_path / "public.pem"), "-outform", "DER"],
+        capture_output=True,
+        check=True,
+    ).stdout
+    digest = subprocess.run(
+        [program("openssl"), "dgst", "-sha256"], input=der, capture_output=True, check=True
+    ).stdout
+    assert digest.decode().split("= ")[1].strip().startswith(record.key_id.removeprefix("key_"))

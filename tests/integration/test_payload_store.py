@@ -1,0 +1,193 @@
+"""Payloads in Redis: stored once, in chunks, whole or not at all, and never longer than somebody needs them."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis as redis_py
+
+from orchestrator.envelope.payload import CHUNK_BYTES, UPLOAD_TTL_S, BlobRef, BlobStore
+from orchestrator.errors import PayloadError
+from orchestrator.redisdb import keys
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def blobs(redis: redis_py.Redis) -> BlobStore:
+    return BlobStore(redis, 0)
+
+
+def noise(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [b"", b"x", b"ab" * 1_000_000, noise(CHUNK_BYTES - 1), noise(CHUNK_BYTES), noise(3 * CHUNK_BYTES + 1)],
+    ids=["empty", "one", "repetitive", "almost a chunk", "a chunk", "chunks"],
+)
+def test_octets_come_back(blobs: BlobStore, octets: bytes) -> None:
+    ref = blobs.put(octets, ttl_s=60)
+    assert (ref.size, ref.sha256) == (len(octets), hashlib.sha256(octets).hexdigest())
+    assert blobs.get(ref) == octets
+    assert b"".join(blobs.stream(ref)) == octets
+
+
+def test_fifty_mebibytes_come_back_in_chunks_of_bounded_size(blobs: BlobStore, redis: redis_py.Redis) -> None:
+    octets = noise(50 * MIB)
+    ref = blobs.put(octets, ttl_s=60)
+    assert blobs.get(ref) == octets
+    assert ref.chunks >= 100
+    name = keys.blob(0, ref.sha256)
+    assert max(redis.hstrlen(name, str(n)) for n in range(ref.chunks)) <= CHUNK_BYTES
+    assert sum(redis.hstrlen(name, str(n)) for n in range(ref.chunks)) == ref.stored_size
+
+
+def test_a_stream_is_stored_under_the_same_name_as_its_octets(
+    blobs: BlobStore, redis: redis_py.Redis
+) -> None:
+    octets = noise(MIB)
+    streamed = blobs.put_stream((octets[i : i + 1000] for i in range(0, MIB, 1000)), ttl_s=60)
+    assert blobs.put(octets, ttl_s=60) == streamed
+    assert len(redis.keys()) == 1
+
+
+def test_the_same_content_is_stored_once_and_lives_for_its_last_reference(
+    blobs: BlobStore, redis: redis_py.Redis
+) -> None:
+    first = blobs.put(b"content", ttl_s=100)
+    assert blobs.put(b"content", ttl_s=200) == first
+    assert blobs.put(b"content", ttl_s=50) == first
+    (name,) = redis.keys()
+    assert 190_000 < redis.pttl(name) <= 200_000
+    assert blobs.touch(first, ttl_s=300)
+    assert 290_000 < redis.pttl(name) <= 300_000
+
+
+def test_every_stored_payload_has_a_lifetime(blobs: BlobStore, redis: redis_py.Redis) -> None:
+    blobs.put(noise(2 * MIB), ttl_s=100)
+    blobs.put_stream([b"a", b"b"], ttl_s=0.5)
+    assert all(0 < redis.pttl(name) <= 100_000 for name in redis.scan_iter())
+
+
+def test_a_writer_that_dies_leaves_nothing_that_could_be_read_or_stays(
+    blobs: BlobStore, redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    octets = noise(3 * CHUNK_BYTES)
+    monkeypatch.setattr(blobs, "_drop", lambda _: None)
+
+    def dying() -> Iterator[bytes]:
+        yield octets[: 2 * CHUNK_BYTES]
+        yield octets[2 * CHUNK_BYTES :]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        blobs.put_stream(dying(), ttl_s=60)
+    (left,) = redis.keys()
+    assert left.decode().startswith(keys.upload(0, ""))
+    assert 0 < redis.ttl(left) <= UPLOAD_TTL_S
+    missing = BlobRef(sha256=hashlib.sha256(octets).hexdigest(), size=len(octets), chunks=3, stored_size=1)
+    with pytest.raises(PayloadError, match="is not stored"):
+        blobs.get(missing)
+    assert blobs.get(blobs.put(octets, ttl_s=60)) == octets
+
+
+def test_a_writer_that_fails_cleans_up_at_once(blobs: BlobStore, redis: redis_py.Redis) -> None:
+    with pytest.raises(ZeroDivisionError):
+        blobs.put_stream((bytes([1 // n]) * CHUNK_BYTES for n in (1, 0)), ttl_s=60)
+    assert redis.keys() == []
+
+
+def test_an_upload_that_expired_is_never_taken_for_whole(blobs: BlobStore, redis: redis_py.Redis) -> None:
+    def interrupted() -> Iterator[bytes]:
+        yield noise(2 * CHUNK_BYTES)
+        redis.flushall()
+        yield noise(CHUNK_BYTES)
+
+    with pytest.raises(PayloadError, match="send them again"):
+        blobs.put_stream(interrupted(), ttl_s=60)
+    assert redis.keys() == []
+
+
+def lose_chunk(redis: redis_py.Redis, name: str) -> None:
+    redis.hdel(name, "1")
+
+
+def alter_chunk(redis: redis_py.Redis, name: str) -> None:
+    chunk = redis.hget(name, "1")
+    redis.hset(name, "1", chunk[:100] + bytes([chunk[100] ^ 1]) + chunk[101:])
+
+
+def cut_chunk(redis: redis_py.Redis, name: str) -> None:
+    redis.hset(name, "2", redis.hget(name, "2")[:-1])
+
+
+def swap_chunks(redis: redis_py.Redis, name: str) -> None:
+    redis.hset(name, mapping={"0": redis.hget(name, "1"), "1": redis.hget(name, "0")})
+
+
+def spoil_facts(redis: redis_py.Redis, name: str) -> None:
+    redis.hset(name, "facts", "{}")
+
+
+def claim_fewer_chunks(redis: redis_py.Redis, name: str) -> None:
+    redis.hset(name, "facts", redis.hget(name, "facts").replace(b'"chunks": 4', b'"chunks": 1'))
+
+
+@pytest.mark.parametrize(
+    "spoil", [lose_chunk, alter_chunk, cut_chunk, swap_chunks, spoil_facts, claim_fewer_chunks]
+)
+def test_a_spoilt_payload_is_a_clean_error(
+    blobs: BlobStore, redis: redis_py.Redis, spoil: Callable[[redis_py.Redis, str], None]
+) -> None:
+    octets = noise(3 * CHUNK_BYTES + 5)
+    ref = blobs.put(octets, ttl_s=60)
+    spoil(redis, keys.blob(0, ref.sha256))
+    with pytest.raises(PayloadError):
+        blobs.get(ref)
+
+
+def test_a_payload_that_lost_a_chunk_is_stored_anew(blobs: BlobStore, redis: redis_py.Redis) -> None:
+    octets = noise(3 * CHUNK_BYTES)
+    ref = blobs.put(octets, ttl_s=60)
+    lose_chunk(redis, keys.blob(0, ref.sha256))
+    assert blobs.get(blobs.put(octets, ttl_s=60)) == octets
+
+
+def test_a_reference_that_lies_about_the_size_is_refused(blobs: BlobStore) -> None:
+    ref = blobs.put(bytes(10 * MIB), ttl_s=60)
+    for size in (10, 10 * MIB - 1, 10 * MIB + 1):
+        lie = BlobRef(sha256=ref.sha256, size=size, chunks=ref.chunks, stored_size=ref.stored_size)
+        with pytest.raises(PayloadError):
+            blobs.get(lie)
+
+
+def test_what_is_too_large_is_neither_stored_nor_read(redis: redis_py.Redis) -> None:
+    small, large = BlobStore(redis, max_bytes=1000), BlobStore(redis)
+    with pytest.raises(PayloadError, match="larger than the limit"):
+        small.put(bytes(1001), ttl_s=60)
+    with pytest.raises(PayloadError, match="larger than the limit"):
+        small.put_stream([bytes(600), bytes(600)], ttl_s=60)
+    assert redis.keys() == []
+    with pytest.raises(PayloadError, match="larger than the limit"):
+        small.get(large.put(bytes(1001), ttl_s=60))
+
+
+def test_a_deleted_payload_is_gone(blobs: BlobStore, redis: redis_py.Redis) -> None:
+    ref = blobs.put(b"content", ttl_s=60)
+    blobs.delete(ref)
+    assert redis.keys() == []
+    assert not blobs.touch(ref, ttl_s=60)
+    with pytest.raises(PayloadError, match="is not stored"):
+        blobs.get(ref)
+
+
+def test_shards_keep_their_payloads_apart(redis: redis_py.Redis) -> None:
+    ref = BlobStore(redis, 1).put(b"content", ttl_s=60)
+    assert redis.keys() == [keys.blob(1, ref.sha256).encode()]
+    with pytest.raises(PayloadError):
+        BlobStore(redis, 0).get(ref)
