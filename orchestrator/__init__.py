@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.agents import AgentDefinition, agent
-    from orchestrator.client import AsyncClient, Client
+    from orchestrator.async_client import AsyncClient
+    from orchestrator.client import Client
     from orchestrator.errors import (
         AgentsFileError,
         ConfigurationError,
@@ -55,7 +56,7 @@ __all__ = [
 
 _HOME = {
     "AgentDefinition": "orchestrator.agents",
-    "AsyncClient": "orchestrator.client",
+    "AsyncClient": "orchestrator.async_client",
     "Callback": "orchestrator.policy.callback_text",
     "Client": "orchestrator.client",
     "Session": "orchestrator.ledger.model",

@@ -17,6 +17,7 @@ from orchestrator.envelope.model import (
     ErrorDetails,
     ErrorReport,
     Header,
+    Message,
     Party,
     RecoveryOption,
     StatusUpdate,
@@ -152,6 +153,10 @@ class Letters:
             current_activity=activity or None,
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread)
+
+    def message(self, *, sender: str, recipient: str, text: str, thread: Thread) -> Outgoing:
+        """Something said outside of any task: a user's further prompt, for one."""
+        return self._write(Message(content=text), sender=sender, recipient=recipient, thread=thread)
 
     def _write(
         self, body: Body, *, sender: str, recipient: str, thread: Thread, priority: Priority | None = None

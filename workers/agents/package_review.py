@@ -72,7 +72,7 @@ def review_package(
         sizes[name] = source.count("\n")
         if tree is None:
             continue
-        graph[name] |= {target for target in _imports(tree, name, path) if target in names and target != name}
+        graph[name] |= _imports(tree, name, path, names) - {name}
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 functions += 1
@@ -153,8 +153,8 @@ def _read(path: Path) -> tuple[str, ast.Module | None]:
         return source, None
 
 
-def _imports(tree: ast.Module, name: str, path: Path) -> set[str]:
-    """What a module imports when it is loaded: imports inside of functions close no circle."""
+def _imports(tree: ast.Module, name: str, path: Path, names: set[str]) -> set[str]:
+    """Which of ``names`` a module imports when it is loaded: imports inside of functions close no circle."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
     waiting: list[ast.stmt] = list(tree.body)
@@ -164,13 +164,13 @@ def _imports(tree: ast.Module, name: str, path: Path) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(node, package)
-            found.add(base)
-            found.update(f"{base}.{alias.name}" for alias in node.names)
+            # A module that is imported through its package is what is meant, not the package.
+            found.update(full if (full := f"{base}.{alias.name}") in names else base for alias in node.names)
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             waiting.extend(node.orelse)
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             waiting.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
-    return found
+    return found & names
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:

@@ -1,0 +1,102 @@
+"""The client for asyncio: every call runs in a thread, so that the event loop never waits for Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from orchestrator.client import Client
+from orchestrator.ledger import Session
+from orchestrator.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _in_thread(
+    method: Callable[Concatenate[Client, P], R],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]]:
+    """A method of `Client` as a coroutine."""
+
+    @wraps(method)
+    async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(method, self.client, *args, **kwargs)
+
+    return call
+
+
+@dataclass(frozen=True)
+class AsyncSessionHandle:
+    """A submitted session."""
+
+    id: str
+    _client: AsyncClient
+
+    async def result(self, timeout_s: float | None = None) -> str:
+        """As :meth:`Client.result`."""
+        return await self._client.result(self.id, timeout_s=timeout_s)
+
+    async def session(self) -> Session:
+        """As :meth:`Client.session`."""
+        return await self._client.session(self.id)
+
+
+class AsyncClient:
+    """`Client` for asyncio: the same methods, to be awaited. A cancelled wait ends within a quarter of a second."""
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        redis_url: str | None = None,
+        data: Path | str | None = None,
+    ) -> None:
+        self.client = Client(settings, redis_url=redis_url, data=data)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    close = _in_thread(Client.close)
+    resume = _in_thread(Client.resume)
+    stop = _in_thread(Client.stop)
+    session = _in_thread(Client.session)
+    sessions = _in_thread(Client.sessions)
+    tree = _in_thread(Client.tree)
+    agents = _in_thread(Client.agents)
+
+    async def submit(
+        self, agent: str, prompt: str, *, key: str | None = None, title: str = ""
+    ) -> AsyncSessionHandle:
+        """As :meth:`Client.submit`."""
+        handle = await asyncio.to_thread(self.client.submit, agent, prompt, key=key, title=title)
+        return AsyncSessionHandle(handle.id, self)
+
+    async def result(self, session: str, *, timeout_s: float | None = None) -> str:
+        """As :meth:`Client.result`."""
+        await self.wait(session, timeout_s=timeout_s)
+        return await asyncio.to_thread(self.client.answer, session)
+
+    async def wait(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Session:
+        """As :meth:`Client.wait`."""
+        waiting = await asyncio.to_thread(self.client.waiting, session, timeout_s=timeout_s, item=item)
+        while (over := await asyncio.to_thread(self.client.step, waiting)) is None:
+            pass
+        return over
+
+    async def watch(self, session: str, *, timeout_s: float | None = None) -> AsyncIterator[list[Session]]:
+        """As :meth:`Client.watch`."""
+        watching = await asyncio.to_thread(self.client.watching, session, timeout_s=timeout_s)
+        while not watching.over:
+            picture = await asyncio.to_thread(self.client.step, watching)
+            if picture is not None:
+                yield picture

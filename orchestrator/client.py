@@ -1,0 +1,252 @@
+"""The stack from Python: submit work, wait for answers, look at trees, resume and stop.
+
+    with Client() as client:
+        answer = client.submit("lead", "review src/").result(timeout_s=600)
+
+`orchestrator.AsyncClient` has the same methods for asyncio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import redis
+
+from orchestrator.bootstrap import assemble
+from orchestrator.dispatch.settling import final_answer
+from orchestrator.errors import EmptyPrompt, SessionFailed
+from orchestrator.ids import item_id
+from orchestrator.ledger import Session, StopVerdict
+from orchestrator.letters import Thread
+from orchestrator.redisdb.client import connect, explain
+from orchestrator.registry import OPERATOR, AgentRecord
+from orchestrator.settings import Settings, load_settings
+from orchestrator.stack import resolve, resolve_redis_url
+from orchestrator.submission import Submission
+from orchestrator.waiting import Steps, Waiting, Watching, subtree
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SessionHandle:
+    """A submitted session."""
+
+    id: str
+    _client: Client
+
+    def result(self, timeout_s: float | None = None) -> str:
+        """As :meth:`Client.result`."""
+        return self._client.result(self.id, timeout_s=timeout_s)
+
+    def session(self) -> Session:
+        """As :meth:`Client.session`."""
+        return self._client.session(self.id)
+
+
+class Client:
+    """A connection to one stack. Safe to share between threads.
+
+    Args:
+        settings: the settings of the stack; by default from the environment and `orchestra.toml`.
+        redis_url: the ledger's Redis; by default the one that is set, else that of the stack on the data folder.
+        data: the data folder, which holds the operator's key.
+
+    Raises:
+        ConfigurationError: no stack can be found, or its Redis is not usable.
+        ServerUnavailable: its Redis does not answer.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        redis_url: str | None = None,
+        data: Path | str | None = None,
+    ) -> None:
+        self.settings = resolve(settings or load_settings(redis_url=redis_url, data=data))
+        self._url = resolve_redis_url(self.settings)
+        self._redis = connect(self._url, name="orchestra-client")
+        self._parts = assemble(self._redis, self.settings)
+        self._ledger = self._parts.ledger
+
+    def close(self) -> None:
+        """Close the connections; idempotent."""
+        self._redis.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except redis.RedisError as error:
+            raise explain(error, self._url) from error
+
+    # --- work ----------------------------------------------------------------------------------
+
+    def submit(self, agent: str, prompt: str, *, key: str | None = None, title: str = "") -> SessionHandle:
+        """Give ``agent`` a prompt: a new root session, in the ledger when this returns.
+
+        Args:
+            agent: the name of an agent that a worker serves.
+            prompt: what it is to do.
+            key: the same key is the same session, however often it is submitted.
+            title: what people call it; by default the beginning of the prompt.
+
+        Raises:
+            EmptyPrompt: there is nothing to do.
+            UnknownAgent: no worker serves such an agent.
+            ServerUnavailable: Redis does not answer.
+        """
+        submitted = Submission(self._parts).submit(agent, prompt, key=key, title=title)
+        return SessionHandle(submitted.session, self)
+
+    def result(self, session: str, *, timeout_s: float | None = None) -> str:
+        """The final answer of a session; waits for it.
+
+        Raises:
+            SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
+            TimeoutError: it is not over after ``timeout_s`` seconds.
+            UnknownSession: there is no such session.
+        """
+        self.wait(session, timeout_s=timeout_s)
+        return self.answer(session)
+
+    def answer(self, session: str) -> str:
+        """The final answer of a session that is over; empty if it has none yet.
+
+        Raises:
+            SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            answer = final_answer(self._ledger, session)
+        if isinstance(answer, SessionFailed):
+            raise answer
+        return answer or ""
+
+    def wait(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Session:
+        """Wait until a session is over; with ``item``, until what was put into its queue is dealt with, too.
+
+        Raises:
+            TimeoutError: it is not over after ``timeout_s`` seconds.
+            UnknownSession: there is no such session.
+        """
+        waiting = self.waiting(session, timeout_s=timeout_s, item=item)
+        while (over := self.step(waiting)) is None:
+            pass
+        return over
+
+    def waiting(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Waiting:
+        """As :meth:`wait`, in steps: call :meth:`step` with it until that returns the session."""
+        with self._clear_errors():
+            return Waiting(self._ledger, session, timeout_s=timeout_s, item=item)
+
+    def watching(self, session: str, *, timeout_s: float | None = None) -> Watching:
+        """As :meth:`watch`, in steps: call :meth:`step` with it until it is over."""
+        with self._clear_errors():
+            return Watching(self._ledger, session, timeout_s=timeout_s)
+
+    def step(self, steps: Steps[T]) -> T:
+        """One step of waiting or watching, a quarter of a second at most.
+
+        Raises:
+            TimeoutError: its time is over.
+        """
+        with self._clear_errors():
+            return steps.step()
+
+    def resume(self, session: str, prompt: str, *, key: str | None = None) -> str:
+        """Give a session a further prompt; it runs as soon as the session is not busy. The id of the prompt.
+
+        Raises:
+            EmptyPrompt: there is nothing to say.
+            UnknownSession: there is no such session.
+            WrongState: the session has failed, or was stopped or deleted.
+        """
+        about = self.session(session)
+        if not prompt.strip():
+            raise EmptyPrompt(about.agent)
+        with self._clear_errors():
+            letter = self._parts.letters.message(
+                sender=OPERATOR, recipient=about.agent, text=prompt, thread=Thread.of(about)
+            )
+            item = item_id(session, key or letter.message_id)
+            self._ledger.put(session, prompt, item_id=item, envelope=letter)
+        return item
+
+    def stop(self, session: str, reason: str = "stopped by a user") -> StopVerdict:
+        """Stop a session and, by its policy, everything below it. `ended`: it is over; `asked`: its run was asked.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            about = self._ledger.session(session)
+            letter = self._parts.letters.error(
+                sender=OPERATOR, recipient=about.agent, message=reason, thread=Thread.of(about)
+            )
+            verdict = self._ledger.stop(session, reason, envelope=letter)
+            if verdict.outcome == "ended" and about.parent == "" and about.task:
+                self._parts.settle(session)
+            return verdict
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def session(self, session: str) -> Session:
+        """A session as it stands.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            return self._ledger.session(session)
+
+    def sessions(self, *, limit: int = 50) -> list[Session]:
+        """The latest root sessions, newest first."""
+        with self._clear_errors():
+            found = [
+                root
+                for shard in range(self.settings.shards)
+                for root in self._ledger.roots(shard, limit=limit)
+            ]
+        return sorted(found, key=lambda root: root.created_ms, reverse=True)[:limit]
+
+    def tree(self, session: str) -> list[Session]:
+        """A session and everything below it, each after its parent, in the order of their launches.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            return subtree(self._ledger, session)
+
+    def watch(self, session: str, *, timeout_s: float | None = None) -> Iterator[list[Session]]:
+        """Pictures of the tree below a session, as it changes, until the session is over; the last shows that.
+
+        Raises:
+            TimeoutError: it is not over after ``timeout_s`` seconds.
+            UnknownSession: there is no such session.
+        """
+        watching = self.watching(session, timeout_s=timeout_s)
+        while not watching.over:
+            picture = self.step(watching)
+            if picture is not None:
+                yield picture
+
+    def agents(self) -> list[AgentRecord]:
+        """The registered agents, by name."""
+        with self._clear_errors():
+            return self._parts.agents.all()
