@@ -57,8 +57,7 @@ def verify(files: tuple[Any, ...], *, as_json: bool, settings: Settings) -> None
         print_json(rows)
     else:
         for row in rows:
-            good = f"signed by {row['signer']} at {row['signed']} with {row['algorithm']} key {row['key_id']}"
-            click.echo(f"{row['file']}: {good if row['valid'] else row['rule'] + ': ' + row['message']}")
+            click.echo(f"{row['file']}: {_sentence(row)}")
     if not all(row["valid"] for row in rows):
         sys.exit(1)
 
@@ -84,6 +83,12 @@ def _verdict(name: str, octets: bytes, keys: KeyLookup) -> dict[str, Any]:
         "algorithm": good.algorithm,
         "signed": isoformat(good.signed_ms),
     }
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    if not row["valid"]:
+        return f"{row['rule']}: {row['message']}"
+    return f"signed by {row['signer']} at {row['signed']} with {row['algorithm']} key {row['key_id']}"
 
 
 def _keyring(settings: Settings) -> Any:

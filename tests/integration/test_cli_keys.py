@@ -1,0 +1,212 @@
+"""`orchestra keys`, `sign` and `verify`, as a user types them; with and without a server."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator.cli import main
+from orchestrator.envelope import codec
+from orchestrator.envelope.model import AgentMessage, Header, Message, Party
+from orchestrator.envelope.model_values import Timestamp
+from orchestrator.ids import new_message_id
+from orchestrator.keyring import algorithms
+
+Orchestra = Callable[..., Result]
+
+
+@pytest.fixture
+def orchestra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orchestra:
+    """Run `orchestra` on the data folder of a host; keys are Ed25519, for speed."""
+    monkeypatch.setenv("ORCHESTRA_SIGNATURE_ALGORITHM", "Ed25519")
+
+    def run(*arguments: str, host: str = "first", input: bytes | None = None) -> Result:
+        command = [*arguments, "--data", str(tmp_path / host)]
+        return CliRunner().invoke(main, command, input=input, catch_exceptions=False)
+
+    return run
+
+
+@pytest.fixture
+def message(tmp_path: Path) -> Path:
+    path = tmp_path / "message.xml"
+    path.write_bytes(
+        codec.encode(
+            AgentMessage(
+                header=Header(
+                    message_id=new_message_id(),
+                    timestamp=Timestamp.from_ms(1_700_000_000_000),
+                    sender=Party(agent_name="lead", agent_role="coordinator"),
+                    recipient=Party(agent_name="reviewer", agent_role="specialist"),
+                ),
+                body=Message(content="hello"),
+            )
+        )
+    )
+    return path
+
+
+def rows(result: Result) -> list[dict[str, str]]:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_generate_makes_one_key_for_each_agent_and_no_second_one(orchestra: Orchestra) -> None:
+    first = rows(orchestra("keys", "generate", "lead", "reviewer", "--json"))
+    again = rows(orchestra("keys", "generate", "lead", "reviewer", "--json"))
+    assert [row["agent"] for row in first] == ["lead", "reviewer"]
+    assert again == first
+    assert set(first[0]) == {
+        "key_id", "agent", "use", "algorithm", "state", "private", "created", "retired", "revoked",
+    }  # fmt: skip
+
+
+def test_the_algorithm_can_be_chosen(orchestra: Orchestra) -> None:
+    (row,) = rows(orchestra("keys", "generate", "lead", "--algorithm", "RSA-SHA256", "--json"))
+    assert row["algorithm"] == "RSA-SHA256"
+
+
+def test_without_a_server_the_user_is_told_what_is_still_to_come(orchestra: Orchestra) -> None:
+    result = orchestra("keys", "generate", "lead")
+    assert "registered when one starts" in result.stderr
+    assert "lead" in result.stdout
+
+
+def test_a_message_is_signed_and_verified_without_a_server(
+    orchestra: Orchestra, message: Path, tmp_path: Path
+) -> None:
+    signed = tmp_path / "signed.xml"
+    assert orchestra("sign", str(message), "--out", str(signed)).exit_code == 0
+    (row,) = rows(orchestra("verify", str(signed), "--json"))
+    assert (row["valid"], row["signer"], row["algorithm"]) == (True, "lead", "Ed25519")
+    through_pipes = orchestra("sign", "-", input=message.read_bytes()).stdout_bytes
+    assert orchestra("verify", "-", input=through_pipes).exit_code == 0
+
+
+def test_verify_says_what_is_wrong_and_exits_with_1(
+    orchestra: Orchestra, message: Path, tmp_path: Path
+) -> None:
+    signed, changed, broken = (tmp_path / name for name in ("signed.xml", "changed.xml", "broken.xml"))
+    orchestra("sign", str(message), "-o", str(signed))
+    changed.write_bytes(signed.read_bytes().replace(b"hello", b"hallo"))
+    broken.write_bytes(b"<agent-message")
+    result = orchestra("verify", *map(str, (signed, message, changed, broken)), "--json")
+    assert result.exit_code == 1
+    verdicts = json.loads(result.stdout)
+    assert [row["valid"] for row in verdicts] == [True, False, False, False]
+    assert [row["rule"] for row in verdicts[1:]] == ["signature-missing", "signature-invalid", "malformed"]
+    text = orchestra("verify", str(changed))
+    assert text.exit_code == 1
+    assert "signature-invalid: the signature by 'lead' does not fit" in text.stdout
+
+
+def test_what_is_no_envelope_is_not_signed(orchestra: Orchestra) -> None:
+    for octets in (b"", b"<invoice/>", b"\x00", b"<!DOCTYPE x><x/>"):
+        result = orchestra("sign", "-", input=octets)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("Error: ")
+        assert result.stdout == ""
+
+
+def test_a_rotated_key_still_verifies_and_a_revoked_one_does_not(
+    orchestra: Orchestra, message: Path, tmp_path: Path
+) -> None:
+    signed = tmp_path / "signed.xml"
+    orchestra("sign", str(message), "-o", str(signed))
+    (old,) = rows(orchestra("keys", "list", "--json"))
+    (new,) = rows(orchestra("keys", "rotate", "lead", "--json"))
+    assert new["key_id"] != old["key_id"]
+    assert orchestra("verify", str(signed)).exit_code == 0
+    states = {row["key_id"]: row["state"] for row in rows(orchestra("keys", "list", "--json"))}
+    assert states == {old["key_id"]: "rotated", new["key_id"]: "current"}
+    assert orchestra("keys", "revoke", old["key_id"]).exit_code == 0
+    result = orchestra("verify", str(signed))
+    assert result.exit_code == 1
+    assert "key-revoked" in result.stdout
+
+
+def test_an_unknown_key_cannot_be_revoked(orchestra: Orchestra) -> None:
+    result = orchestra("keys", "revoke", "key_" + "0" * 32)
+    assert result.exit_code == 1
+    assert "orchestra keys list" in result.stderr
+
+
+def test_a_second_host_imports_what_it_serves(orchestra: Orchestra, message: Path, tmp_path: Path) -> None:
+    bundle, passphrase = tmp_path / "keys.json", tmp_path / "pass"
+    passphrase.write_text("correct horse\n")
+    orchestra("keys", "generate", "lead", "secret")
+    with_pass = ("--passphrase-file", str(passphrase))
+    assert orchestra("keys", "export", "lead", "-o", str(bundle), *with_pass).exit_code == 0
+    assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
+    assert b"BEGIN PRIVATE" not in bundle.read_bytes()
+    (row,) = rows(orchestra("keys", "import", str(bundle), "--json", *with_pass, host="second"))
+    assert row["agent"] == "lead"
+    signed = orchestra("sign", str(message), host="second").stdout_bytes
+    assert orchestra("verify", "-", input=signed).exit_code == 0
+    refused = orchestra("keys", "generate", "other", host="second")
+    assert refused.exit_code == 1
+    assert "operator's host" in refused.stderr
+
+
+def test_a_bundle_without_passphrase_is_pointed_out(orchestra: Orchestra) -> None:
+    orchestra("keys", "generate", "lead")
+    result = orchestra("keys", "export")
+    assert "not encrypted" in result.stderr
+    assert json.loads(result.stdout)["keys"]
+
+
+def test_public_keys_are_exported_for_other_tools(orchestra: Orchestra) -> None:
+    orchestra("keys", "generate", "lead")
+    result = orchestra("keys", "export", "--public", "lead")
+    assert algorithms.load_public(result.stdout)
+    assert orchestra("keys", "export", "--public", "nobody").exit_code == 1
+
+
+def test_the_public_key_of_a_foreign_program_can_be_registered(
+    orchestra: Orchestra, redis_url: str, tmp_path: Path
+) -> None:
+    pem = tmp_path / "public.pem"
+    pem.write_text(algorithms.public_pem(algorithms.generate("Ed25519").public_key()))
+    orchestra("keys", "import", str(pem), "--agent", "foreign", "--redis-url", redis_url)
+    found = rows(
+        orchestra("keys", "list", "--agent", "foreign", "--json", "--redis-url", redis_url, host="second")
+    )
+    assert [(row["agent"], row["private"]) for row in found] == [("foreign", False)]
+
+
+def test_with_a_server_another_host_verifies_and_obeys_a_revocation(
+    orchestra: Orchestra, redis_url: str, message: Path
+) -> None:
+    server = ("--redis-url", redis_url)
+    signed = orchestra("sign", str(message), *server).stdout_bytes
+    assert orchestra("verify", "-", *server, host="second", input=signed).exit_code == 0
+    (row,) = rows(orchestra("keys", "list", "--json", *server, host="second"))
+    assert orchestra("keys", "revoke", row["key_id"], *server, host="second").exit_code == 1
+    assert orchestra("keys", "revoke", row["key_id"], *server).exit_code == 0
+    result = orchestra("verify", "-", *server, host="second", input=signed)
+    assert result.exit_code == 1
+    assert "key-revoked" in result.stdout
+
+
+def test_what_was_done_without_a_server_reaches_it_with_the_next_command(
+    orchestra: Orchestra, redis_url: str
+) -> None:
+    orchestra("keys", "generate", "lead")
+    assert rows(orchestra("keys", "list", "--json", "--redis-url", redis_url, host="second")) == []
+    orchestra("keys", "generate", "reviewer", "--redis-url", redis_url)
+    found = rows(orchestra("keys", "list", "--json", "--redis-url", redis_url, host="second"))
+    assert [row["agent"] for row in found] == ["lead", "reviewer"]
+
+
+def test_a_folder_of_another_stack_is_told_so(orchestra: Orchestra, redis_url: str) -> None:
+    server = ("--redis-url", redis_url)
+    assert orchestra("keys", "generate", "lead", *server).exit_code == 0
+    assert orchestra("keys", "generate", "lead", host="second").exit_code == 0
+    result = orchestra("keys", "generate", "other", *server, host="second")
+    assert result.exit_code == 1
+    assert "another operator" in result.stderr
