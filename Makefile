@@ -67,10 +67,10 @@ format: .venv/.dev ## Format the code and mend what ruff can mend
 	@$(BIN)/python -m ruff check --fix --quiet . ; $(BIN)/python -m ruff format .
 
 docs: .venv/.dev ## Write the generated parts of the documentation anew
-	@$(BIN)/python -m cogapp -r $$(grep -rl '\[\[\[cog' docs README.md)
+	@$(BIN)/python -m cogapp -I docs -r $$(grep -rl '\[\[\[cog' docs README.md)
 
 docs-check: .venv/.dev ## Whether the generated parts are up to date
-	@$(BIN)/python -m cogapp --check $$(grep -rl '\[\[\[cog' docs README.md)
+	@$(BIN)/python -m cogapp -I docs --check --diff $$(grep -rl '\[\[\[cog' docs README.md)
 
 lock: .venv/.dev ## Resolve the dependencies anew into requirements/*.txt
 	@$(BIN)/python -m pip install --quiet uv

@@ -1,0 +1,28 @@
+"""`python -m orchestrator.healthcheck SERVICE`: exit code 0 if a copy of it on this host is alive; for containers."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from orchestrator.errors import OrchestraError
+from orchestrator.redisdb.client import connect
+from orchestrator.service import live_services
+from orchestrator.settings import load_settings
+from orchestrator.stack import resolve_redis_url
+
+
+def check(service: str) -> str | None:
+    """What is wrong with this host's copy of the service; None: it is well."""
+    try:
+        with connect(resolve_redis_url(load_settings())) as client:
+            hosts = {record.host for record in live_services(client) if record.service == service}
+    except OrchestraError as error:
+        return str(error)
+    host = socket.gethostname()
+    return None if host in hosts else f"no {service} on {host} gave a sign of life"
+
+
+if __name__ == "__main__":
+    complaint = check(sys.argv[1])
+    sys.exit(f"Error: {complaint}" if complaint else 0)
