@@ -20,6 +20,7 @@ import redis
 from orchestrator.bootstrap import assemble
 from orchestrator.dispatch.settling import final_answer
 from orchestrator.errors import EmptyPrompt, SessionFailed
+from orchestrator.history import Event, history
 from orchestrator.ids import item_id
 from orchestrator.ledger import Session, StopVerdict
 from orchestrator.letters import Thread
@@ -245,6 +246,15 @@ class Client:
             picture = self.step(watching)
             if picture is not None:
                 yield picture
+
+    def history(self, session: str) -> list[Event]:
+        """What happened in a session, oldest first.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            return history(self._ledger, session)
 
     def agents(self) -> list[AgentRecord]:
         """The registered agents, by name."""

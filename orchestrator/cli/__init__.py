@@ -26,9 +26,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tree": ("orchestrator.cli.sessions:tree", "Show a session and everything below it."),
     "logs": ("orchestrator.cli.sessions:logs", "Show what happened in a session, in order."),
     "resume": ("orchestrator.cli.control:resume", "Give a session a further prompt."),
-    "reply": ("orchestrator.cli.control:reply", "Answer a question of an agent."),
+    "reply": ("orchestrator.cli.reply:reply", "Answer a question of an agent."),
     "stop": ("orchestrator.cli.control:stop", "Stop a session and, by its policy, its tree."),
-    "delete": ("orchestrator.cli.control:delete", "Delete a session; a tombstone with its counts stays."),
+    "delete": ("orchestrator.cli.delete:delete", "Delete a session; a tombstone with its counts stays."),
     "why": ("orchestrator.cli.why:why", "Say what a session waits for."),
     "doctor": (
         "orchestrator.cli.doctor:doctor",

@@ -1,0 +1,167 @@
+"""Sessions as people want to see them: a tree that fits the screen, a line, a table. Nothing here connects."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.clock import isoformat
+from orchestrator.ledger.model import CLOSED, Session, SessionState
+
+_STYLES = {
+    SessionState.PENDING: "dim",
+    SessionState.RUNNING: "bold cyan",
+    SessionState.IDLE: "yellow",
+    SessionState.FINISHED: "green",
+    SessionState.FAILED: "bold red",
+    SessionState.STOPPED: "red",
+    SessionState.DELETED: "red",
+}
+#: Who is shown first when not all fit.
+_RANK = {
+    SessionState.FAILED: 0,
+    SessionState.RUNNING: 1,
+    SessionState.IDLE: 2,
+    SessionState.STOPPED: 3,
+    SessionState.DELETED: 3,
+    SessionState.PENDING: 4,
+    SessionState.FINISHED: 5,
+}
+_BAR_CELLS = 20
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The promise in numbers, over some sessions."""
+
+    launched: int
+    delivered: int
+    pending: int
+    dead: int
+
+    @classmethod
+    def of(cls, sessions: Iterable[Session]) -> Promise:
+        """Summed up over ``sessions``."""
+        found = list(sessions)
+        return cls(
+            launched=sum(s.launched for s in found),
+            delivered=sum(s.delivered for s in found),
+            pending=sum(s.pending for s in found),
+            dead=sum(s.dead for s in found),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.launched} launched = {self.delivered} delivered + {self.pending} pending + {self.dead} dead"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a tree."""
+
+    indent: str
+    text: str
+    style: str
+
+    def __str__(self) -> str:
+        return f"{self.indent}{self.text}"
+
+
+def tree_lines(sessions: Sequence[Session], *, rows: int | None = None) -> list[Line]:
+    """The tree whose first session is its top; with ``rows``, what matters most of it in about so many lines."""
+    if not sessions:
+        return []
+    children: dict[str, list[Session]] = defaultdict(list)
+    for session in sessions[1:]:
+        children[session.parent].append(session)
+    parents = max(1, sum(bool(below) for below in children.values()))
+    each = None if rows is None or len(sessions) <= rows else max(2, (rows - parents * 2) // parents)
+    lines: list[Line] = []
+    _add(lines, sessions[0], children, each, stem="", mark="")
+    return lines if rows is None else lines[:rows]
+
+
+def _add(
+    lines: list[Line],
+    session: Session,
+    children: dict[str, list[Session]],
+    each: int | None,
+    *,
+    stem: str,
+    mark: str,
+) -> None:
+    below = children.get(session.id, [])
+    lines.append(Line(stem + mark, session_line(session, below), _STYLES[session.state]))
+    stem += {"": "", "├─ ": "│  ", "└─ ": "   "}[mark]
+    shown = _most_important(below, children, each)
+    hidden = Counter(child.state for child in below) - Counter(child.state for child in shown)
+    for number, child in enumerate(shown, 1):
+        last = number == len(shown) and not hidden
+        _add(lines, child, children, each, stem=stem, mark="└─ " if last else "├─ ")
+    if hidden:
+        rest = ", ".join(f"{count} {state}" for state, count in sorted(hidden.items()))
+        lines.append(Line(f"{stem}└─ ", f"… and {rest}", "dim"))
+
+
+def _most_important(
+    below: list[Session], children: dict[str, list[Session]], each: int | None
+) -> list[Session]:
+    if each is None or len(below) <= each:
+        return below
+    ranked = sorted(below, key=lambda s: (s.id not in children, _RANK[s.state], -s.updated_ms))[:each]
+    chosen = {session.id for session in ranked}
+    return [session for session in below if session.id in chosen]
+
+
+def session_line(session: Session, below: Sequence[Session] = ()) -> str:
+    """One session in one line: agent, state, progress, what it does or why it ended."""
+    parts = [f"{session.agent:<10} {session.state:<8}"]
+    percent = progress(session, below)
+    if percent is not None and session.state not in CLOSED:
+        parts.append(bar(percent))
+    if below:
+        over = sum(child.ended_ms > 0 for child in below)
+        parts.append(f"{over}/{len(below)} children over")
+    about = session.reason or (session.activity if session.state is not SessionState.FINISHED else "")
+    parts.append(_short(f"{session.title}{f' - {about}' if about else ''}", 100))
+    return "  ".join(parts)
+
+
+def progress(session: Session, below: Sequence[Session] = ()) -> int | None:
+    """How far a session is, in percent: what its agent says, else how many of its children are over."""
+    if session.state is SessionState.FINISHED:
+        return 100 if below or session.progress >= 0 else None
+    if session.progress >= 0:
+        return session.progress
+    return 100 * sum(child.ended_ms > 0 for child in below) // len(below) if below else None
+
+
+def bar(percent: int) -> str:
+    """A progress bar."""
+    full = _BAR_CELLS * percent // 100
+    return f"{'█' * full}{'░' * (_BAR_CELLS - full)} {percent:>3}%"
+
+
+def age(ms: int, *, now_ms: int | None = None) -> str:
+    """How long ago, in the unit that fits."""
+    seconds = max(0, (time.time_ns() // 1_000_000 if now_ms is None else now_ms) - ms) // 1000
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def session_json(session: Session) -> dict[str, Any]:
+    """A session as JSON values, with times that can be read."""
+    facts = asdict(session)
+    for name in ("created", "updated", "ended"):
+        ms = facts.pop(f"{name}_ms")
+        facts[name] = isoformat(ms) if ms else None
+    return {**facts, "state": session.state.value, "busy": session.busy, "pending": session.pending}
+
+
+def _short(text: str, length: int) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= length else f"{flat[: length - 1]}…"

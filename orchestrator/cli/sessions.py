@@ -1,0 +1,70 @@
+"""`orchestra sessions`, `tree` and `logs`: what is there, and what happened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import json_option, print_json, stack_options
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
+
+
+@click.command()
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
+@json_option
+@stack_options
+def sessions(settings: Settings, *, limit: int, as_json: bool) -> None:
+    """List the latest root sessions, newest first."""
+    from orchestrator.cli.render import age, session_json, session_line
+    from orchestrator.client import Client
+
+    with Client(settings) as client:
+        found = client.sessions(limit=limit)
+    if as_json:
+        print_json([session_json(session) for session in found])
+        return
+    for session in found:
+        click.echo(f"{session.id}  {age(session.created_ms):>6} ago  {session_line(session)}")
+    if not found:
+        click.echo('no sessions yet; submit one: orchestra submit AGENT "PROMPT"', err=True)
+
+
+@click.command()
+@click.argument("session")
+@json_option
+@stack_options
+def tree(settings: Settings, *, session: str, as_json: bool) -> None:
+    """Show SESSION and everything below it."""
+    from orchestrator.cli.render import Promise, session_json, tree_lines
+    from orchestrator.client import Client
+
+    with Client(settings) as client:
+        found = client.tree(session)
+    if as_json:
+        print_json([session_json(member) for member in found])
+        return
+    for line in tree_lines(found):
+        click.echo(str(line))
+    click.echo(str(Promise.of(found)))
+
+
+@click.command()
+@click.argument("session")
+@json_option
+@stack_options
+def logs(settings: Settings, *, session: str, as_json: bool) -> None:
+    """Show what happened in SESSION, in order: its runs, what they carried, and what it launched and heard."""
+    from dataclasses import asdict
+
+    from orchestrator.client import Client
+
+    with Client(settings) as client:
+        events = client.history(session)
+    if as_json:
+        print_json([asdict(event) for event in events])
+        return
+    for event in events:
+        click.echo(f"{event.at}  {event.what:<9}  {event.text}")

@@ -1,0 +1,110 @@
+"""`orchestra submit` and `orchestra result`: work in, answers out."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.errors import SessionFailed
+
+if TYPE_CHECKING:
+    from orchestrator.client import Client
+    from orchestrator.settings import Settings
+
+timeout_option = click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds to wait at most. Default: for ever."
+)
+
+
+@click.command()
+@click.argument("agent")
+@click.argument("prompt")
+@click.option("--wait", is_flag=True, help="Wait for the final answer and print it.")
+@click.option("--key", help="Idempotency key: the same key is the same session.")
+@click.option("--title", default="", help="What to call the session. Default: the beginning of the prompt.")
+@timeout_option
+@json_option
+@stack_options
+def submit(
+    settings: Settings,
+    *,
+    agent: str,
+    prompt: str,
+    wait: bool,
+    key: str | None,
+    title: str,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Give AGENT a PROMPT (- reads it from standard input) and print the id of its session.
+
+    With --wait: print the final answer and exit with 0, or print the failure and exit with 1.
+    """
+    from orchestrator.client import Client
+
+    with Client(settings) as client:
+        text = sys.stdin.read() if prompt == "-" else prompt
+        session = client.submit(agent, text, key=key, title=title).id
+        if wait:
+            wait_and_print(client, session, timeout_s=timeout, as_json=as_json)
+        elif as_json:
+            print_json({"session": session})
+        else:
+            click.echo(session)
+
+
+@click.command()
+@click.argument("session")
+@click.option("--wait", is_flag=True, help="Wait for the final answer.")
+@timeout_option
+@json_option
+@stack_options
+def result(settings: Settings, *, session: str, wait: bool, timeout: float | None, as_json: bool) -> None:
+    """Print the final answer of SESSION; exit with 1 if it failed or has none yet."""
+    from orchestrator.client import Client
+    from orchestrator.waiting import is_over
+
+    with Client(settings) as client:
+        about = client.session(session)
+        if wait or is_over(about):
+            wait_and_print(client, session, timeout_s=timeout, as_json=as_json)
+        elif as_json:
+            print_json({"session": session, "status": about.state.value})
+            sys.exit(1)
+        else:
+            raise click.ClickException(f"session {session} is {about.state}; wait for its answer with --wait")
+
+
+def wait_and_print(
+    client: Client, session: str, *, timeout_s: float | None, as_json: bool, item: str = ""
+) -> None:
+    """Print the final answer of a session, or its failure and exit with 1."""
+    try:
+        client.wait(session, timeout_s=timeout_s, item=item)
+        answer = client.answer(session)
+    except SessionFailed as error:
+        fail(client, session, str(error.args[1]), error, as_json=as_json)
+    except TimeoutError as error:
+        status = client.session(session).state.value
+        if as_json:
+            print_json({"session": session, "status": status, "error": str(error)})
+            sys.exit(1)
+        raise click.ClickException(f"{error}; it goes on: orchestra result {session} --wait") from error
+    except KeyboardInterrupt:
+        click.echo(f"not waiting any more; it goes on: orchestra result {session} --wait", err=True)
+        sys.exit(130)
+    if as_json:
+        print_json({"session": session, "status": "finished", "result": answer})
+    else:
+        click.echo(answer)
+
+
+def fail(client: Client, session: str, reason: str, error: SessionFailed, *, as_json: bool) -> NoReturn:
+    """Say why a session has no answer, and exit with 1."""
+    if as_json:
+        print_json({"session": session, "status": client.session(session).state.value, "error": reason})
+        sys.exit(1)
+    raise click.ClickException(str(error)) from error

@@ -1,0 +1,112 @@
+"""`orchestra watch`: a tree of sessions as it changes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import json_option, stack_options
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from orchestrator.ledger import Session
+    from orchestrator.settings import Settings
+
+#: Lines of the terminal that the tree leaves free.
+_SPARE_ROWS = 4
+
+
+@click.command()
+@click.argument("session")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds to watch at most.")
+@json_option
+@stack_options
+def watch(settings: Settings, *, session: str, timeout: float | None, as_json: bool) -> None:
+    """Follow SESSION and everything below it until it is over.
+
+    On a terminal: a live tree. To a pipe: one line for each change. With --json: one JSON document a line.
+    """
+    from orchestrator.cli.render import Promise
+    from orchestrator.client import Client
+
+    with Client(settings) as client:
+        picture: list[Session] = []
+        try:
+            with tree_display(as_json=as_json) as show:
+                for picture in client.watch(session, timeout_s=timeout):
+                    show(picture)
+        except TimeoutError as error:
+            raise click.ClickException(str(error)) from error
+        except KeyboardInterrupt:
+            click.echo(f"not watching any more; it goes on: orchestra watch {session}", err=True)
+            sys.exit(130)
+        if not as_json:
+            click.echo(str(Promise.of(picture)))
+
+
+@contextmanager
+def tree_display(*, as_json: bool = False) -> Iterator[Callable[[list[Session]], None]]:
+    """Gives a function that shows one picture of a tree after the other, in the way that fits the output."""
+    if as_json:
+        yield _JsonLines().show
+        return
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        yield _PlainLines().show
+        return
+    from rich.live import Live
+
+    with Live(console=console, refresh_per_second=8, transient=False) as live:
+        yield lambda sessions: live.update(_picture(console, sessions))
+
+
+def _picture(console: Console, sessions: list[Session]) -> RenderableType:
+    from rich.text import Text
+
+    from orchestrator.cli.render import Promise, tree_lines
+
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for line in tree_lines(sessions, rows=max(8, console.height - _SPARE_ROWS)):
+        text.append(line.indent, style="dim")
+        text.append(f"{line.text}\n", style=line.style)
+    text.append(str(Promise.of(sessions)), style="dim")
+    return text
+
+
+class _PlainLines:
+    """One line for each session whose state, activity or progress has changed."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, tuple[str, str, int]] = {}
+
+    def show(self, sessions: list[Session]) -> None:
+        from orchestrator.cli.render import session_line
+
+        for session in sessions:
+            facts = (session.state.value, session.activity, session.progress)
+            if self._shown.get(session.id) != facts:
+                self._shown[session.id] = facts
+                click.echo(f"{time.strftime('%H:%M:%S')}  {session.id}  {session_line(session)}")
+
+
+class _JsonLines:
+    """The sessions that have changed, as one JSON document on one line."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, Session] = {}
+
+    def show(self, sessions: list[Session]) -> None:
+        from orchestrator.cli.render import session_json
+
+        changed = [session for session in sessions if self._shown.get(session.id) != session]
+        self._shown.update((session.id, session) for session in changed)
+        click.echo(json.dumps({"sessions": [session_json(s) for s in changed]}, ensure_ascii=False))

@@ -1,0 +1,82 @@
+"""What happened in one session, in order, as the ledger tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.clock import isoformat
+from orchestrator.ledger import Item, Ledger, Run, Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened."""
+
+    at: str  #: ISO 8601, UTC
+    what: str  #: `launched`, `run`, `delegated`, `callback`, `prompt`, `ended`, …
+    text: str
+    run: str = ""
+    about: str = ""  #: the other session, if there is one
+
+
+def history(ledger: Ledger, session: str) -> list[Event]:
+    """Every event of a session, oldest first.
+
+    Raises:
+        UnknownSession: there is no such session.
+    """
+    about = ledger.session(session)
+    items = ledger.items(session)
+    timed = [_launched(about), *_ended(about)]
+    for run in ledger.runs(session):
+        timed += _of_run(run)
+    for child in ledger.find([item.child for item in items if item.kind == "completion"]):
+        timed.append(
+            (
+                child.created_ms,
+                Event(at="", what="delegated", text=f"{child.agent}: {child.title}", about=child.id),
+            )
+        )
+    timed += [_of_item(item) for item in items if item.seq]
+    # Sorting is stable: what happened in one millisecond stays in the order in which it was collected.
+    return [
+        Event(at=isoformat(ms), what=event.what, text=event.text, run=event.run, about=event.about)
+        for ms, event in sorted(timed, key=lambda pair: pair[0])
+    ]
+
+
+def _launched(session: Session) -> tuple[int, Event]:
+    by = f"by {session.parent}" if session.parent else "as a root"
+    text = f"{session.agent}: {session.title}, {by}"
+    return session.created_ms, Event(at="", what="launched", text=text, about=session.parent)
+
+
+def _ended(session: Session) -> list[tuple[int, Event]]:
+    if not session.ended_ms:
+        return []
+    text = f"{session.state}{f': {session.reason}' if session.reason else ''}"
+    return [(session.ended_ms, Event(at="", what="ended", text=text))]
+
+
+def _of_run(run: Run) -> list[tuple[int, Event]]:
+    events = []
+    if run.started_ms:
+        carried = f" with {len(run.items)} callbacks or messages" if run.items else ""
+        again = f", attempt {run.attempt}" if run.attempt > 1 else ""
+        text = f"{run.cause}{carried} on {run.worker}{again}"
+        events.append((run.started_ms, Event(at="", what="run", text=text, run=run.id)))
+    if run.ended_ms:
+        took = f" after {(run.ended_ms - run.started_ms) / 1000:.3f} s" if run.started_ms else ""
+        text = f"{run.state}{took}{f': {run.reason}' if run.reason else ''}"
+        events.append((run.ended_ms, Event(at="", what="run ended", text=text, run=run.id)))
+    return events
+
+
+def _of_item(item: Item) -> tuple[int, Event]:
+    if item.kind == "completion":
+        text = f"{item.agent}: {item.title} {item.status}, {item.state}"
+    else:
+        text = f"{item.kind}, {item.state}"
+    what = "callback" if item.kind == "completion" else item.kind
+    reason = f": {item.reason}" if item.reason else ""
+    return item.at_ms, Event(at="", what=what, text=f"{text}{reason}", run=item.run, about=item.child)
