@@ -11,12 +11,9 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from threading import Lock
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-import xmlschema
 from lxml import etree
-from xmlschema.validators.exceptions import XMLSchemaChildrenValidationError, XMLSchemaValidationError
-from xmlschema.validators.groups import XsdGroup
 
 import schemas
 from orchestrator.envelope.document import BODIES
@@ -24,6 +21,11 @@ from orchestrator.envelope.findings import FINDINGS_LIMIT, Finding, found
 from orchestrator.envelope.model_base import bindings
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.xsd import schema
+
+if TYPE_CHECKING:
+    import xmlschema
+    from xmlschema.validators.exceptions import XMLSchemaChildrenValidationError, XMLSchemaValidationError
+    from xmlschema.validators.groups import XsdGroup
 
 _ATTRIBUTE_REASON: Final = re.compile(r"attribute (?P<name>[^=]+)=")
 _QUOTED: Final = re.compile(r"'([^']*)'")
@@ -55,6 +57,8 @@ _TYPE_RULES: Final = {
 
 @cache
 def _detailed_schema() -> xmlschema.XMLSchema10:
+    import xmlschema  # takes as long as the rest of this project's imports; refusals are rare
+
     return xmlschema.XMLSchema10(schemas.read(schemas.AGENT_MESSAGE).decode(), allow="none")
 
 
@@ -78,6 +82,8 @@ def _from_log(root: etree._Element, entry: etree._LogEntry) -> Finding:
 
 
 def _detailed(root: etree._Element) -> Iterator[Finding]:
+    from xmlschema.validators.exceptions import XMLSchemaChildrenValidationError
+
     for error in _detailed_schema().iter_errors(root):
         element: etree._Element = cast("Any", error.elem)
         if isinstance(error, XMLSchemaChildrenValidationError):

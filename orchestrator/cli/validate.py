@@ -1,0 +1,131 @@
+"""`orchestra validate`: what the rules say about envelopes in files, folders or standard input."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.options import json_option, print_json, stack_options
+
+if TYPE_CHECKING:
+    from orchestrator.envelope.findings import Finding
+    from orchestrator.envelope.validate import Report
+    from orchestrator.settings import Settings
+
+#: Says what the live rules (layer 3) find in an envelope that layers 1 and 2 have passed.
+LiveCheck = Callable[[bytes, "Report"], Iterable["Finding"]]
+#: Connects to the stack of the settings for as long as the check is needed.
+Connect = Callable[["Settings"], AbstractContextManager[LiveCheck]]
+
+_HELP = """Validate the envelope in each FILE.
+
+A folder stands for all .xml files below it, `-` for standard input. Checked are the XML, the schema and
+the rules about content; docs/protocol.md lists them by name. Warnings and infos leave the exit code alone.
+Exit code 0: no error; 1: at least one.
+"""
+
+
+def build(connect: Connect | None = None) -> click.Command:
+    """The command; with ``connect`` it offers ``--online``, which adds the live rules."""
+
+    def run(files: tuple[str, ...], *, as_json: bool, live: LiveCheck | None = None) -> None:
+        rows = [_judge(name, octets, live) for name, octets in _documents(files)]
+        if as_json:
+            print_json(rows)
+        else:
+            _print(rows)
+        sys.exit(0 if all(row["valid"] for row in rows) else 1)
+
+    if connect is None:
+        return click.Command("validate", callback=run, params=_params(run), help=_HELP)
+
+    @click.option("--online", is_flag=True, help="Also ask the stack: registered agents, keys, duplicates.")
+    @stack_options
+    def with_stack(files: tuple[str, ...], *, as_json: bool, online: bool, settings: Settings) -> None:
+        if not online:
+            run(files, as_json=as_json)
+            return
+        with connect(settings) as live:
+            run(files, as_json=as_json, live=live)
+
+    return click.Command("validate", callback=with_stack, params=_params(with_stack), help=_HELP)
+
+
+def _params(function: Any) -> list[click.Parameter]:
+    """The arguments and options of the command, those that decorators left on ``function`` included."""
+    for decorate in (json_option, click.argument("files", nargs=-1, required=True, metavar="FILE...")):
+        function = decorate(function)
+    return list(reversed(function.__click_params__))
+
+
+def _documents(names: Iterable[str]) -> Iterator[tuple[str, bytes | Finding]]:
+    """Each document with its name; in place of its octets, why they could not be had."""
+    from orchestrator.envelope.findings import Finding
+    from orchestrator.envelope.parse import DEFAULT_LIMITS
+
+    def unreadable(reason: str) -> Finding:
+        return Finding(
+            "unreadable", "error", None, None, None, f"{reason}; name a file with an envelope in it"
+        )
+
+    for name in names:
+        if name == "-":
+            yield name, sys.stdin.buffer.read(DEFAULT_LIMITS.size + 1)
+            continue
+        paths = _below(name) if Path(name).is_dir() else [name]
+        if not paths:
+            yield name, unreadable("the folder holds no .xml file")
+        for path in paths:
+            try:
+                with Path(path).open("rb") as file:
+                    yield path, file.read(DEFAULT_LIMITS.size + 1)
+            except OSError as error:
+                yield path, unreadable(f"the file cannot be read ({error.strerror})")
+
+
+def _below(folder: str) -> list[str]:
+    return sorted(
+        os.path.join(parent, name)  # noqa: PTH118 - the folder is named back as it was given
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if name.lower().endswith(".xml")
+    )
+
+
+def _judge(name: str, octets: bytes | Finding, live: LiveCheck | None) -> dict[str, Any]:
+    from orchestrator.envelope.validate import check
+
+    if not isinstance(octets, bytes):
+        findings = [octets]
+    else:
+        report = check(octets)
+        findings = list(report.findings)
+        if live is not None and report.valid:
+            findings += live(octets, report)
+    valid = all(finding.severity != "error" for finding in findings)
+    return {"file": name, "valid": valid, "errors": [finding.as_dict() for finding in findings]}
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        if not row["errors"]:
+            click.echo(f"{row['file']}: valid")
+        for finding in row["errors"]:
+            place = row["file"] if finding["line"] is None else f"{row['file']}:{finding['line']}"
+            click.echo(f"{place}: {finding['severity']}: {finding['message']} [{finding['rule']}]")
+            if finding["path"]:
+                value = "" if finding["value"] is None else f" = {finding['value']!r}"
+                click.echo(f"    at {finding['path']}{value}")
+    if len(rows) > 1:
+        counts = Counter(row["valid"] for row in rows)
+        click.echo(f"{len(rows)} documents: {counts[True]} valid, {counts[False]} not", err=True)
+
+
+validate = build()
