@@ -43,22 +43,22 @@ def check_redis_url(url: str) -> str:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise ValueError(f"is not a URL ({error}); write it like redis://host:6379/0") from None
+        raise ValueError(f"not a URL ({error}); write it like redis://host:6379/0") from None
     if parts.scheme not in REDIS_SCHEMES:
         raise ValueError(
-            f"has the scheme {parts.scheme!r}; write it like redis://host:6379/0, "
+            f"the scheme {parts.scheme!r} is none of Redis; write it like redis://host:6379/0, "
             "rediss://host:6380/0 or unix:///path/to/socket?db=0"
         )
     if parts.scheme == "unix":
         if not parts.path:
-            raise ValueError("names no socket; write it like unix:///path/to/socket?db=0")
+            raise ValueError("no socket is named; write it like unix:///path/to/socket?db=0")
         database = dict(parse_qsl(parts.query)).get("db", "0")
     else:
         if not parts.hostname:
-            raise ValueError(f"names no host; write it like {parts.scheme}://host:6379/0")
+            raise ValueError(f"no host is named; write it like {parts.scheme}://host:6379/0")
         database = parts.path.strip("/") or dict(parse_qsl(parts.query)).get("db", "0")
     if not (database.isascii() and database.isdigit()):
-        raise ValueError(f"names the database {database!r}; a database is a number, 0 on most servers")
+        raise ValueError(f"the database {database!r} is no number; use 0, or what your server has")
     return url
 
 

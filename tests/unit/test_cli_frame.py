@@ -1,0 +1,151 @@
+"""The frame of the commands: lazily loaded, one line for an error, exit codes that mean something."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+
+import click
+import pytest
+import redis
+from click.testing import CliRunner, Result
+
+from orchestrator import cli
+from orchestrator.cli import COMMANDS, main
+from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.errors import OrchestraError, UnknownSession
+from orchestrator.settings import Settings
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run a function as the command `probe`."""
+
+    def invoke(function: Callable[..., None], *arguments: str) -> Result:
+        module = types.ModuleType("probe_module")
+        module.probe = click.command("probe")(function)  # type: ignore[attr-defined]
+        module.__spec__ = types.SimpleNamespace(name="probe_module")  # type: ignore[assignment]
+        monkeypatch.setitem(sys.modules, "probe_module", module)
+        monkeypatch.setitem(cli.COMMANDS, "probe", ("probe_module:probe", "A probe."))
+        return CliRunner().invoke(main, ["probe", *arguments], catch_exceptions=True)
+
+    return invoke
+
+
+def test_an_error_of_ours_is_one_line_and_exit_code_1(run: Callable[..., Result]) -> None:
+    def probe() -> None:
+        raise UnknownSession("ses_x")
+
+    result = run(probe)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: no session 'ses_x'")
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_error_of_many_lines_is_folded_into_one(run: Callable[..., Result]) -> None:
+    def probe() -> None:
+        raise OrchestraError("first\n  second")
+
+    assert run(probe).stderr == "Error: first second\n"
+
+
+def test_an_outage_of_redis_is_one_line(run: Callable[..., Result]) -> None:
+    def probe() -> None:
+        raise redis.ConnectionError("gone")
+
+    result = run(probe)
+    assert result.exit_code == 1
+    assert result.stderr == "Error: Redis did not answer: gone; is it running?\n"
+
+
+def test_a_bug_is_not_hidden(run: Callable[..., Result]) -> None:
+    def probe() -> None:
+        raise ZeroDivisionError
+
+    assert isinstance(run(probe).exception, ZeroDivisionError)
+
+
+def test_interrupting_a_command_is_exit_code_130(run: Callable[..., Result]) -> None:
+    def probe() -> None:
+        raise KeyboardInterrupt
+
+    result = run(probe)
+    assert result.exit_code == 130
+    assert result.stderr == "interrupted\n"
+
+
+def test_wrong_usage_is_exit_code_2() -> None:
+    runner = CliRunner()
+    assert runner.invoke(main, ["no-such-command"]).exit_code == 2
+    assert runner.invoke(main, ["up", "--no-such-option"]).exit_code == 2
+    assert runner.invoke(main, ["up", "--concurrency", "0"]).exit_code == 2
+
+
+def test_a_command_gets_its_settings_from_options_and_environment(
+    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Settings] = []
+
+    @stack_options
+    def probe(settings: Settings) -> None:
+        seen.append(settings)
+
+    monkeypatch.setenv("ORCHESTRA_SHARDS", "3")
+    assert run(probe, "--redis-url", "redis://h/1").exit_code == 0
+    assert (seen[0].redis_url, seen[0].shards) == ("redis://h/1", 3)
+    assert run(probe, "--redis-url", "ftp://h").stderr.startswith("Error: setting 'redis_url': the scheme 'ftp'")
+
+
+def test_json_is_one_readable_document(run: Callable[..., Result]) -> None:
+    @json_option
+    def probe(as_json: bool) -> None:
+        assert as_json
+        print_json({"text": "ä", "path": types})
+
+    output = run(probe, "--json").stdout
+    assert "ä" in output
+    assert output.startswith("{")
+
+
+def test_the_help_lists_what_there_is_and_only_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "ghost", ("orchestrator.cli.ghost:ghost", "Not there."))
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    assert "Run the whole stack in this terminal." in result.stdout
+    assert "ghost" not in result.stdout
+    assert CliRunner().invoke(main, ["ghost"]).exit_code == 2
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_the_table_explains_itself(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "--help"])
+    assert result.exit_code == 0, result.output
+    assert "Usage:" in result.stdout
+
+
+def test_the_group_is_quick_to_load() -> None:
+    """Every `celery …` call loads it: nothing heavy may come along."""
+    code = (
+        "import sys, orchestrator.cli\n"
+        "heavy = {'redis', 'pydantic', 'lxml', 'celery', 'structlog', 'rich', 'cryptography', 'xmlschema'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_celery_has_the_commands_too() -> None:
+    from importlib.metadata import entry_points
+
+    (entry,) = [ep for ep in entry_points(group="celery.commands") if ep.name == "orchestra"]
+    assert entry.load() is main
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("orchestra, version ")
