@@ -72,6 +72,7 @@ class AsyncClient:
     session = _in_thread(Client.session)
     sessions = _in_thread(Client.sessions)
     tree = _in_thread(Client.tree)
+    runs = _in_thread(Client.runs)
     history = _in_thread(Client.history)
     agents = _in_thread(Client.agents)
 

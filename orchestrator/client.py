@@ -22,7 +22,7 @@ from orchestrator.dispatch.settling import final_answer
 from orchestrator.errors import EmptyPrompt, SessionFailed
 from orchestrator.history import Event, history
 from orchestrator.ids import item_id
-from orchestrator.ledger import Session, StopVerdict
+from orchestrator.ledger import Run, Session, StopVerdict
 from orchestrator.letters import Thread
 from orchestrator.redisdb.client import connect, explain
 from orchestrator.registry import OPERATOR, AgentRecord
@@ -246,6 +246,11 @@ class Client:
             picture = self.step(watching)
             if picture is not None:
                 yield picture
+
+    def runs(self, session: str) -> list[Run]:
+        """The runs of a session, oldest first; each names the callbacks it carried."""
+        with self._clear_errors():
+            return self._ledger.runs(session)
 
     def history(self, session: str) -> list[Event]:
         """What happened in a session, oldest first.

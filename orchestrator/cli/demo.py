@@ -1,0 +1,200 @@
+"""`orchestra demo`: the whole system at work on a source tree, with nothing to set up."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+if TYPE_CHECKING:
+    from orchestrator.ledger import Session
+    from orchestrator.local_stack import LocalStack
+    from orchestrator.settings import Settings
+    from orchestrator.supervisor import Notice
+
+#: A killed worker is to be noticed within the time that somebody watches a demo.
+_SETTINGS = {
+    "lease_s": 4,
+    "heartbeat_s": 1,
+    "sweep_interval_s": 0.5,
+    "redispatch_after_s": 3,
+    "stop_grace_s": 3,
+    "log_format": "json",
+}
+
+
+class _Interrupted(Exception):
+    """The user has had enough."""
+
+
+class _Interruption:
+    """Signals that ask the demo to end: heard between two steps, so that nothing is torn down within one."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._before: dict[signal.Signals, Any] = {}
+        self.stack: LocalStack | None = None
+
+    def _handle(self, _number: int, _frame: object) -> None:
+        if self._asked.is_set() and self.stack is not None:
+            self.stack.stop(at_once=True)  # asked again: what runs is not waited for
+        self._asked.set()
+
+    def check(self, wait_s: float = 0) -> None:
+        """Return, after ``wait_s`` seconds.
+
+        Raises:
+            _Interrupted: the demo is to end.
+        """
+        if self._asked.wait(wait_s):
+            raise _Interrupted
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+@click.command()
+@click.argument("path", required=False, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--data", type=click.Path(path_type=Path), metavar="DIR", help="Keep the data here. Default: nowhere."
+)
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Runs that the worker executes at once."
+)
+def demo(path: Path | None, data: Path | None, concurrency: int | None) -> None:
+    """Review the Python modules below PATH (default: this project's own) with the bundled agents.
+
+    It starts an embedded Valkey, the services and a worker, and gives the coordinator `lead` the tree to review.
+    `lead` delegates one review for each module, goes on with its own part of the review, and is resumed with
+    what its reviewers found. Everything is gone when it ends.
+    """
+    with _Interruption() as interruption, _data_folder(data) as folder:
+        settings = _settings(folder, concurrency)
+        try:
+            _run(settings, _targets(path), interruption)
+        except _Interrupted:
+            click.echo("interrupted; everything is stopped", err=True)
+            sys.exit(130)
+
+
+def _run(settings: Settings, targets: list[Path], interruption: _Interruption) -> None:
+    from orchestrator.local_stack import LocalStack
+
+    began = time.monotonic()
+    click.echo(f"starting an embedded Valkey, the services and a worker to review {_names(targets)}")
+    with LocalStack(settings, notify=_notice) as stack:
+        interruption.stack = stack
+        _wait_ready(stack, interruption)
+        ready = time.monotonic()
+        click.echo(f"ready after {ready - began:.1f} s")
+        tree, answer, sizes = _review(stack, targets, interruption)
+        took = time.monotonic() - ready
+    click.echo(f"\n{answer}\n")
+    _conclude(tree, sizes, took_s=took, total_s=time.monotonic() - began, path=targets[0])
+
+
+def _review(
+    stack: LocalStack, targets: list[Path], interruption: _Interruption
+) -> tuple[list[Session], str, list[int]]:
+    """The final picture of the tree, the report, and how many callbacks each resume carried."""
+    from orchestrator.cli.watch import tree_display
+    from orchestrator.client import Client
+
+    with Client(stack.settings) as client, tree_display() as show:
+        session = client.submit("lead", "\n".join(map(str, targets)), title=f"Review {_names(targets)}").id
+        watching = client.watching(session)
+        picture: list[Session] = []
+        while not watching.over:
+            interruption.check()
+            if stack.failure is not None:
+                raise stack.failure
+            seen = client.step(watching)
+            if seen is not None:
+                picture = seen
+                show(seen)
+        carried = [len(run.items) for run in client.runs(session) if run.items]
+        return picture, client.answer(session), carried
+
+
+def _conclude(tree: list[Session], sizes: list[int], *, took_s: float, total_s: float, path: Path) -> None:
+    from orchestrator.cli.render import Promise
+
+    children = len(tree) - 1
+    rate = f", {children / took_s:.0f} sessions a second" if children else ""
+    click.echo(
+        f"{len(sizes)} resumes of `lead` carried {sum(sizes)} callbacks, up to {max(sizes, default=0)} at once"
+    )
+    click.echo(str(Promise.of(tree)))
+    click.echo(f"{children} modules reviewed in {took_s:.1f} s{rate}; {total_s:.1f} s with start and stop")
+    click.echo(
+        "\nWhat to try next:\n"
+        "  orchestra up                                # a stack that stays, in this terminal\n"
+        f'  orchestra submit lead "{path}" --wait       # in another one: the same review\n'
+        "  orchestra sessions; orchestra tree SESSION  # what ran, and what became of it\n"
+        "  README.md                                   # agents of your own in 15 lines"
+    )
+
+
+def _targets(path: Path | None) -> list[Path]:
+    if path is not None:
+        return [path.absolute()]
+    import orchestrator
+
+    here = Path(orchestrator.__file__).parent
+    return [folder for folder in (here, here.parent / "workers", here.parent / "schemas") if folder.is_dir()]
+
+
+def _names(targets: list[Path]) -> str:
+    return ", ".join(target.name or str(target) for target in targets)
+
+
+def _settings(folder: Path, concurrency: int | None) -> Settings:
+    from orchestrator.settings import load_settings
+
+    settings = load_settings(data=folder, concurrency=concurrency, **_SETTINGS)
+    # Whatever stack the environment names, the demo has one of its own.
+    return settings.model_copy(update={"redis_url": None, "broker_url": None, "agents": (), "shards": 1})
+
+
+def _wait_ready(stack: LocalStack, interruption: _Interruption) -> None:
+    while not stack.ready:
+        interruption.check(0.02)
+        if stack.failure is not None:
+            raise stack.failure
+
+
+def _notice(notice: Notice) -> None:
+    from orchestrator.local_stack import describe
+
+    if notice.kind in ("restarting", "died", "recovered"):
+        click.echo(f"  {describe(notice)}", err=True)
+
+
+@contextmanager
+def _data_folder(data: Path | None) -> Iterator[Path]:
+    if data is not None:
+        yield data
+        return
+    folder = Path(tempfile.mkdtemp(prefix="orchestra-demo-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
