@@ -9,7 +9,8 @@ local now = clock(ARGV[1])
 local s = session_facts()
 if s.id == '' then return { 'unknown' } end
 local deleting = ARGV[3] == 'deleted'
-if CLOSED[s.state] or (s.state == 'finished' and s.run == '' and not deleting) then
+local at_rest = s.state == 'finished' and s.run == '' and redis.call('ZCARD', QUEUE) == 0
+if CLOSED[s.state] or (at_rest and not deleting) then
   if not (deleting and s.state ~= 'deleted') then return { 'over', s.state } end
   -- a session that is over keeps what it told its parent; only its own books are closed
   redis.call('HSET', S, 'state', 'deleted', 'reason', ARGV[2], 'updated_ms', now)

@@ -1,0 +1,91 @@
+"""The states of sessions, runs and callbacks, and every way from one to another.
+
+The Lua transitions carry these out; the state machine tests hold them to it, and the picture in
+``docs/explanation/states.md`` is drawn from these tables. A state without an entry is terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: state → (next state → what leads there)
+Transitions = Mapping[str, Mapping[str, str]]
+
+SESSION: Transitions = {
+    "pending": {
+        "running": "a worker claims its first run",
+        "failed": "refused, or its first run fails for good",
+        "stopped": "stopped before it ran",
+        "deleted": "deleted by a user",
+    },
+    "running": {
+        "idle": "its run commits, something is outstanding",
+        "finished": "its run commits, nothing is outstanding",
+        "failed": "its run fails for good",
+        "stopped": "stopped by a user or by policy",
+        "deleted": "deleted by a user",
+    },
+    "idle": {
+        "running": "a resume is claimed",
+        "failed": "failed by policy",
+        "stopped": "stopped by a user or by policy",
+        "deleted": "deleted by a user",
+    },
+    "finished": {
+        "running": "a user resumes it",
+        "stopped": "stopped while a further resume waits",
+        "failed": "failed by policy while a further resume waits",
+        "deleted": "deleted by a user",
+    },
+    "failed": {"deleted": "deleted by a user"},
+    "stopped": {"deleted": "deleted by a user"},
+}
+
+RUN: Transitions = {
+    "queued": {
+        "running": "claimed by a worker",
+        "stopped": "its session is stopped before it runs",
+        "failed": "its session is failed before it runs",
+    },
+    "running": {
+        "completed": "committed",
+        "queued": "lease lost, or failed with attempts left",
+        "failed": "failed for good, or lost too often",
+        "stopped": "stopped",
+    },
+}
+
+CALLBACK: Transitions = {
+    "owed": {
+        "queued": "the child is over",
+        "dead": "the parent is closed, the failure is ignored by policy, or a retry did not take the child up",
+    },
+    "queued": {
+        "claimed": "a resume takes it, or a blocking call",
+        "dead": "the parent is closed, or a retry did not take the child up",
+    },
+    "claimed": {
+        "delivered": "the run that carries it commits",
+        "dead": "the run that carries it fails for good",
+    },
+}
+
+#: What the picture shows, in its order.
+MACHINES: Mapping[str, Transitions] = {"Session": SESSION, "Run": RUN, "Callback": CALLBACK}
+STARTS: Mapping[str, str] = {"Session": "pending", "Run": "queued", "Callback": "owed"}
+
+
+def allowed(machine: Transitions, before: str, after: str) -> bool:
+    """Whether one step may lead from ``before`` to ``after``; staying is always allowed."""
+    return before == after or after in machine.get(before, {})
+
+
+def mermaid(name: str) -> str:
+    """One machine as a Mermaid state diagram."""
+    machine = MACHINES[name]
+    lines = ["stateDiagram-v2", f"    [*] --> {STARTS[name]}"]
+    for before, steps in machine.items():
+        lines += [f"    {before} --> {after}: {why}" for after, why in steps.items()]
+    ends = sorted({after for steps in machine.values() for after in steps} - machine.keys())
+    lines += [f"    {end} --> [*]" for end in ends]
+    return "\n".join(lines)
