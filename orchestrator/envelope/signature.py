@@ -10,23 +10,49 @@ Foreign XML goes through :func:`sign`, which canonicalizes it first.
 
 from __future__ import annotations
 
-import re
-from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
+from base64 import b64encode
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 from xml.sax.saxutils import escape
 
 from lxml import etree
 
 from orchestrator.clock import isoformat
+from orchestrator.envelope.model_values import NAMESPACE
+from orchestrator.envelope.signature_reading import (
+    CHILDREN,
+    RULES,
+    SIGNATURE,
+    fields_of,
+    instant,
+    name_of_sender,
+    raw_signature,
+    require_root,
+)
 from orchestrator.errors import InvalidEnvelope, SignatureError
 
 if TYPE_CHECKING:
     from orchestrator.envelope.model import AgentMessage
 
-NAMESPACE: Final = "http://agent-orchestra.local/protocol/1.0"
+__all__ = [
+    "ALGORITHMS",
+    "CLOCK_SKEW_MS",
+    "ED25519",
+    "NAMESPACE",
+    "RSA_SHA256",
+    "RULES",
+    "KeyLookup",
+    "Signer",
+    "VerificationKey",
+    "VerifiedSignature",
+    "canonical",
+    "octets_to_sign",
+    "sender_of",
+    "sign",
+    "sign_encoded",
+    "sign_message",
+    "verify",
+]
 
 RSA_SHA256: Final = "RSA-SHA256"
 ED25519: Final = "Ed25519"
@@ -36,37 +62,8 @@ ALGORITHMS: Final = frozenset({RSA_SHA256, ED25519})
 #: Milliseconds that the clock of a signer may be ahead of the clock that wrote a key's record.
 CLOCK_SKEW_MS: Final = 300_000
 
-#: Rule → what it demands: what :func:`verify` may raise, in the order in which it looks.
-RULES: Final = {
-    "signature-root": "What is signed is a whole agent-message document with nothing but comments beside it.",
-    "signature-missing": "A message is signed, unless the settings make signatures optional.",
-    "signature-position": "A message has one signature, the last child of its root.",
-    "signature-malformed": "A signature has its five elements in order, with a time that has a zone and base64.",
-    "key-unknown": "The signer's public key is registered.",
-    "key-not-vouched": "The operator vouches for the record of the key.",
-    "signature-sender": "A signed message names one sender.",
-    "signature-algorithm": "The algorithm is the one that the key is for.",
-    "key-owner": "The key belongs to the signer.",
-    "signer-sender": "The signer is the sender.",
-    "key-revoked": "The key was not revoked.",
-    "key-too-young": "The message was signed after its key was made.",
-    "key-retired": "The message was signed before its key was rotated out.",
-    "signature-invalid": "The signature fits the message.",
-}
-
-_ROOT: Final = f"{{{NAMESPACE}}}agent-message"
-_SIGNATURE: Final = f"{{{NAMESPACE}}}signature"
-_VALUE: Final = f"{{{NAMESPACE}}}signature-value"
-_CHILDREN: Final = [
-    f"{{{NAMESPACE}}}{name}"
-    for name in ("algorithm", "signer", "timestamp", "public-key-id", "signature-value")
-]
-_SENDER: Final = f"{{{NAMESPACE}}}header/{{{NAMESPACE}}}sender/{{{NAMESPACE}}}agent-name"
-
 _END: Final = b"</agent-message>"
 _TAIL: Final = b"</signature-value></signature></agent-message>"
-_BLANKS: Final = re.compile("[ \t\r\n]+")
-_DATE_WITH_ZONE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 class Signer(Protocol):
@@ -180,13 +177,13 @@ def sign(xml: bytes, signer: Signer, *, now_ms: int) -> bytes:
         SignatureError: the root element is no agent-message.
     """
     root = _parsed(xml)
-    for old in root.findall(_SIGNATURE):
+    for old in root.findall(SIGNATURE):
         root.remove(old)
     if len(root):
         root[-1].tail = None
-    block = etree.SubElement(root, _SIGNATURE)
+    block = etree.SubElement(root, SIGNATURE)
     texts = (signer.algorithm, signer.agent, isoformat(now_ms), signer.key_id, "")
-    for tag, text in zip(_CHILDREN, texts, strict=True):
+    for tag, text in zip(CHILDREN, texts, strict=True):
         etree.SubElement(block, tag).text = text
     block[-1].text = b64encode(signer.sign(canonical(root))).decode()
     return canonical(root)
@@ -199,17 +196,12 @@ def sender_of(xml: bytes) -> str:
         InvalidEnvelope: the parser refuses the octets.
         SignatureError: it is no agent-message, or names no single sender.
     """
-    return _sender(_parsed(xml))
+    return name_of_sender(_parsed(xml))
 
 
 def canonical(root: etree._Element) -> bytes:
     """The exclusive canonical form of an element, without comments."""
     return bytes(etree.tostring(root, method="c14n", exclusive=True, with_comments=False))
-
-
-def is_signed(root: etree._Element) -> bool:
-    """Whether the message carries any signature element where one belongs."""
-    return root.find(_SIGNATURE) is not None
 
 
 def verify(root: etree._Element, keys: KeyLookup, *, octets: bytes | None = None) -> VerifiedSignature:
@@ -224,10 +216,10 @@ def verify(root: etree._Element, keys: KeyLookup, *, octets: bytes | None = None
     Raises:
         SignatureError: with the rule that is broken, one of those in ``docs/security.md``.
     """
-    _require_root(root)
-    algorithm, signer, timestamp, key_id, value = _fields(root)
-    signed_ms = _instant(timestamp)
-    signature = _base64(value)
+    require_root(root)
+    algorithm, signer, timestamp, key_id, value = fields_of(root)
+    signed_ms = instant(timestamp)
+    signature = raw_signature(value)
     key = keys.lookup(key_id)
     if key is None:
         raise SignatureError(
@@ -235,7 +227,7 @@ def verify(root: etree._Element, keys: KeyLookup, *, octets: bytes | None = None
             f"no public key {key_id!r} is registered; the signer's host must register it "
             "(`orchestra keys generate`), or this data folder trusts another operator",
         )
-    _check_key(key, algorithm=algorithm, signer=signer, sender=_sender(root), signed_ms=signed_ms)
+    _check_key(key, algorithm=algorithm, signer=signer, sender=name_of_sender(root), signed_ms=signed_ms)
     if not (_holds_as_sent(key, signature, value, octets) or key.verifies(signature, _signed_octets(root))):
         raise SignatureError(
             "signature-invalid",
@@ -252,81 +244,8 @@ def _parsed(xml: bytes) -> etree._Element:
         root = parse(xml).root
     except Refused as refused:
         raise InvalidEnvelope(refused.finding.message, (refused.finding,)) from None
-    _require_root(root)
+    require_root(root)
     return root
-
-
-def _require_root(root: etree._Element) -> None:
-    if root.tag != _ROOT or root.getparent() is not None:
-        raise SignatureError(
-            "signature-root", f"a signature covers a whole <agent-message> document, and this is {root.tag!r}"
-        )
-    if any(next(root.itersiblings(etree.PI, preceding=before), None) is not None for before in (True, False)):
-        raise SignatureError(
-            "signature-root", "a processing instruction stands beside the signed <agent-message>; take it out"
-        )
-
-
-def _fields(root: etree._Element) -> tuple[str, str, str, str, str]:
-    """The five texts of the one signature, with white space collapsed."""
-    found = list(root.iter(_SIGNATURE))
-    if not found:
-        raise SignatureError(
-            "signature-missing", "the message carries no signature; sign it with `orchestra sign`"
-        )
-    block = found[0]
-    if len(found) > 1 or block.getparent() is not root or root[-1] is not block:
-        raise SignatureError(
-            "signature-position",
-            "a message has exactly one <signature>, and it is the last child of <agent-message>",
-        )
-    if [child.tag for child in block] != _CHILDREN or any(len(child) for child in block):
-        raise SignatureError(
-            "signature-malformed",
-            "<signature> holds algorithm, signer, timestamp, public-key-id and signature-value, "
-            "in this order and with plain text in each",
-        )
-    algorithm, signer, timestamp, key_id, value = [_collapsed(child.text) for child in block]
-    return algorithm, signer, timestamp, key_id, value
-
-
-def _sender(root: etree._Element) -> str:
-    names = root.findall(_SENDER)
-    if len(names) != 1 or len(names[0]):
-        raise SignatureError(
-            "signature-sender", "the header names no single sender; a signed message has exactly one"
-        )
-    return _collapsed(names[0].text)
-
-
-def _collapsed(text: str | None) -> str:
-    """The text as the model reads names and tokens: XML's white space at the ends off, in the middle once."""
-    if text is None:
-        return ""
-    return " ".join(word for word in _BLANKS.split(text) if word) if _BLANKS.search(text) else text
-
-
-def _instant(text: str) -> int:
-    if _DATE_WITH_ZONE.fullmatch(text):
-        try:
-            return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1000)
-        except (ValueError, OverflowError):
-            pass
-    raise SignatureError(
-        "signature-malformed", f"the signature's timestamp {text!r} is not an ISO 8601 time with a zone"
-    )
-
-
-def _base64(value: str) -> bytes:
-    """Decode; one signature has one spelling, but for blanks, so that nobody can respell it."""
-    compact = value.replace(" ", "")
-    try:
-        raw = b64decode(compact, validate=True)
-    except (Base64Error, ValueError):
-        raw = b""
-    if not raw or b64encode(raw).decode() != compact:
-        raise SignatureError("signature-malformed", "<signature-value> is not the base64 of a signature")
-    return raw
 
 
 def _check_key(key: VerificationKey, *, algorithm: str, signer: str, sender: str, signed_ms: int) -> None:

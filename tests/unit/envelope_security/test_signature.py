@@ -6,6 +6,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -384,3 +385,8 @@ class HostileKey:
 
 def test_a_key_of_another_type_than_its_record_says_verifies_nothing(keys, signed: bytes) -> None:
     assert refusal(signed, HostileKey(keys)) == "signature-invalid"
+
+
+def test_the_documentation_lists_every_rule_in_its_order(root: Path) -> None:
+    table = re.findall(r"^\| `([a-z-]+)` \|", (root / "docs" / "security.md").read_text(), re.MULTILINE)
+    assert table == list(RULES)

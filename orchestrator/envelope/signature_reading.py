@@ -1,0 +1,127 @@
+"""The signature element of a parsed message: where it must stand, and what can be read from it."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from datetime import UTC, datetime
+from typing import Final
+
+from lxml import etree
+
+from orchestrator.envelope.model_values import NAMESPACE
+from orchestrator.errors import SignatureError
+
+#: Rule → what it demands: what :func:`verify` may raise, in the order in which it looks.
+RULES: Final = {
+    "signature-root": "What is signed is a whole agent-message document with nothing but comments beside it.",
+    "signature-missing": "A message is signed, unless the settings make signatures optional.",
+    "signature-position": "A message has one signature, the last child of its root.",
+    "signature-malformed": "A signature has its five elements in order, with a time that has a zone and base64.",
+    "key-unknown": "The signer's public key is registered.",
+    "key-not-vouched": "The operator vouches for the record of the key.",
+    "signature-sender": "A signed message names one sender.",
+    "signature-algorithm": "The algorithm is the one that the key is for.",
+    "key-owner": "The key belongs to the signer.",
+    "signer-sender": "The signer is the sender.",
+    "key-revoked": "The key was not revoked.",
+    "key-too-young": "The message was signed after its key was made.",
+    "key-retired": "The message was signed before its key was rotated out.",
+    "signature-invalid": "The signature fits the message.",
+}
+
+_ROOT: Final = f"{{{NAMESPACE}}}agent-message"
+SIGNATURE: Final = f"{{{NAMESPACE}}}signature"
+_VALUE: Final = f"{{{NAMESPACE}}}signature-value"
+CHILDREN: Final = [
+    f"{{{NAMESPACE}}}{name}"
+    for name in ("algorithm", "signer", "timestamp", "public-key-id", "signature-value")
+]
+_HEADER: Final = f"{{{NAMESPACE}}}header"
+_SENDER: Final = f"{{{NAMESPACE}}}sender"
+_NAME: Final = f"{{{NAMESPACE}}}agent-name"
+
+_BLANKS: Final = re.compile("[ \t\r\n]+")
+_DATE_WITH_ZONE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def require_root(root: etree._Element) -> None:
+    if root.tag != _ROOT or root.getparent() is not None:
+        raise SignatureError(
+            "signature-root", f"a signature covers a whole <agent-message> document, and this is {root.tag!r}"
+        )
+    if any(next(root.itersiblings(etree.PI, preceding=before), None) is not None for before in (True, False)):
+        raise SignatureError(
+            "signature-root", "a processing instruction stands beside the signed <agent-message>; take it out"
+        )
+
+
+def fields_of(root: etree._Element) -> tuple[str, str, str, str, str]:
+    """The five texts of the one signature, with white space collapsed."""
+    found = list(root.iter(SIGNATURE))
+    if not found:
+        raise SignatureError(
+            "signature-missing", "the message carries no signature; sign it with `orchestra sign`"
+        )
+    block = found[0]
+    if len(found) > 1 or block.getparent() is not root or root[-1] is not block:
+        raise SignatureError(
+            "signature-position",
+            "a message has exactly one <signature>, and it is the last child of <agent-message>",
+        )
+    texts = [child.text or "" for child in block if not len(child)]
+    if len(texts) != len(CHILDREN) or [child.tag for child in block] != CHILDREN:
+        raise SignatureError(
+            "signature-malformed",
+            "<signature> holds algorithm, signer, timestamp, public-key-id and signature-value, "
+            "in this order and with plain text in each",
+        )
+    algorithm, signer, timestamp, key_id, value = texts
+    return _collapsed(algorithm), _collapsed(signer), _collapsed(timestamp), _collapsed(key_id), value
+
+
+def name_of_sender(root: etree._Element) -> str:
+    names = [
+        name
+        for header in root.iterchildren(_HEADER)
+        for sender in header.iterchildren(_SENDER)
+        for name in sender.iterchildren(_NAME)
+    ]
+    if len(names) != 1 or len(names[0]):
+        raise SignatureError(
+            "signature-sender", "the header names no single sender; a signed message has exactly one"
+        )
+    return _collapsed(names[0].text or "")
+
+
+def _collapsed(text: str) -> str:
+    """The text as the model reads names and tokens: XML's white space at the ends off, in the middle once."""
+    return _BLANKS.sub(" ", text).strip(" ") if _BLANKS.search(text) else text
+
+
+def instant(text: str) -> int:
+    if _DATE_WITH_ZONE.fullmatch(text):
+        try:
+            return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            pass
+    raise SignatureError(
+        "signature-malformed", f"the signature's timestamp {text!r} is not an ISO 8601 time with a zone"
+    )
+
+
+def raw_signature(value: str) -> bytes:
+    """Decode; one signature has one spelling, but for blanks, so that nobody can respell it."""
+    octets = value.encode()
+    try:
+        raw = b64decode(octets, validate=True)
+    except (Base64Error, ValueError):
+        octets = _BLANKS.sub("", value).encode()
+        try:
+            raw = b64decode(octets, validate=True)
+        except (Base64Error, ValueError):
+            raw = b""
+    if not raw or b64encode(raw) != octets:
+        raise SignatureError("signature-malformed", "<signature-value> is not the base64 of a signature")
+    return raw
