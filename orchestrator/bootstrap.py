@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import redis
 
+from orchestrator.envelope.payload import BlobStore
+from orchestrator.envelope.sealing import Sealer
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
@@ -59,7 +61,14 @@ class Parts:
     @cached_property
     def letters(self) -> Letters:
         """Writes and signs our own envelopes."""
-        return Letters(self.keyring, self.agents)
+        settings = self.settings
+        sealer = Sealer(
+            BlobStore(self.redis),
+            compress_above=settings.compress_above_bytes,
+            claim_check_above=settings.claim_check_above_bytes,
+            blob_ttl_s=settings.blob_ttl_s,
+        )
+        return Letters(self.keyring, self.agents, sealer=sealer)
 
     @cached_property
     def celery(self) -> Celery:
