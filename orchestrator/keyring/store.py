@@ -50,6 +50,8 @@ class FileSigner:
     agent: str
     key_id: str
     algorithm: str
+    #: What it signs after this does not count; None while its key is current.
+    retired_ms: int | None
     _key: PrivateKey = field(repr=False)
 
     def sign(self, octets: bytes) -> bytes:
@@ -80,20 +82,28 @@ class KeyStore:
         Cheap enough to be asked for each message, which is how a process notices a rotation.
 
         Raises:
-            KeyringError: the key has to be made and this is not the operator's host.
+            KeyringError: the key has to be made, or was rotated out, and this is not the operator's host.
         """
-        pointer = self._pointer(agent, "sign")
-        stamp = _stamp(pointer)
+        stamp = _stamp(self._pointer(agent, "sign"))
         known = self._signers.get(agent)
         if known is not None and known[0] == stamp:
-            return known[1]
+            signer = known[1]
+        else:
+            signer = self._load_signer(agent)
+            # The stamp from before the pointer was read: a rotation in between is noticed next time.
+            if stamp is not None:
+                self._signers[agent] = stamp, signer
+        if signer.retired_ms is not None and self._clock.now_ms() > signer.retired_ms:
+            raise KeyringError(
+                f"key {signer.key_id} of {agent!r} was rotated out on the operator's host; export the new one there "
+                "(`orchestra keys export`) and import it here (`orchestra keys import`)"
+            )
+        return signer
+
+    def _load_signer(self, agent: str) -> FileSigner:
         record = self.current(agent) or self.create(agent)
         key = self.private_key(record.key_id)
-        signer = FileSigner(agent, record.key_id, record.algorithm, key)
-        # The stamp from before the pointer was read: a rotation in between is noticed next time.
-        if stamp is not None:
-            self._signers[agent] = (stamp, signer)
-        return signer
+        return FileSigner(agent, record.key_id, record.algorithm, record.retired_ms, key)
 
     def private_key(self, key_id: str) -> PrivateKey:
         """The private key of that id.
@@ -326,7 +336,11 @@ class KeyStore:
         if current is not None and current.revoked_ms is not None:
             self._pointer(record.agent, record.use).unlink(missing_ok=True)
             current = None
-        newest = current is None or record.created_ms > current.created_ms
+        if current is not None and current.key_id == record.key_id:
+            # Written again, so that signers that were made of it before are made anew.
+            self._point(record)
+            return
+        newest = current is None or not current.current or record.created_ms > current.created_ms
         if newest and record.current and self.has_private(record.key_id):
             self._point(record)
 

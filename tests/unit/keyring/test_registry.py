@@ -178,6 +178,11 @@ def test_a_host_with_imported_keys_learns_that_one_was_rotated(
     clock.advance(31)
     assert there.signer("lead").key_id == old
     assert there.store.record(old).retired_ms == clock.now_ms() - 31_000 + 3_600_000
+    clock.advance(3600)
+    with pytest.raises(KeyringError, match="rotated out"):
+        there.signer("lead")
+    there.store.import_(store.export(["lead"]))
+    assert there.signer("lead").key_id == store.signer("lead").key_id != old
 
 
 def test_a_host_with_imported_keys_stops_using_one_that_was_revoked(
