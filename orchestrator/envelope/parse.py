@@ -25,8 +25,8 @@ _DECLARATION: Final = re.compile(
 )
 #: What may stand before the root: white space, comments, processing instructions.
 _PROLOG: Final = re.compile(rb"(?:[ \t\r\n]+|<!--.*?-->|<\?.*?\?>)*", re.DOTALL)
-#: The root element with nothing before it.
-_ROOT_FIRST: Final = re.compile(rb"<[A-Za-z_:]")
+#: How the root element begins.
+_ROOT: Final = re.compile(rb"<[A-Za-z_:\x80-\xff]")
 _INSTANCE: Final = "{http://www.w3.org/2001/XMLSchema-instance}"
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -148,7 +148,7 @@ def parse(octets: bytes, limits: Limits = DEFAULT_LIMITS) -> Parsed:
         message = f"is larger than {limits.size} octets; send large content compressed or as a claim check"
         raise Refused(found("size", message, value=str(len(octets))))
     octets = _as_utf8(octets)
-    if not _ROOT_FIRST.match(octets):
+    if not _ROOT.match(octets):
         _check_prolog(octets)
     try:
         root = etree.fromstring(octets, _PARSER if len(octets) <= _ORDINARY_SIZE else _HUGE_PARSER)
@@ -197,13 +197,24 @@ def _transcode(octets: bytes, encoding: str) -> bytes:
 
 
 def _check_prolog(octets: bytes) -> None:
-    """Refuse a document type declaration; the same octets inside the root are mere text."""
+    """Let nothing pass to the parser but a root element behind white space, comments and instructions.
+
+    In the place of the root a document type declaration would stand; inside it the same octets are text.
+    """
     prolog = _PROLOG.match(octets)
     end = prolog.end() if prolog else 0
-    if octets[end : end + 9] == b"<!DOCTYPE":
+    if _ROOT.match(octets, end):
+        return
+    line = octets.count(b"\n", 0, end) + 1
+    if octets.startswith(b"<!DOCTYPE", end):
         message = "the document has a document type declaration; leave out <!DOCTYPE and all entities"
-        line = octets.count(b"\n", 0, end) + 1
         raise Refused(Finding("dtd", "error", line, None, "<!DOCTYPE", message))
+    try:
+        octets.decode()
+    except UnicodeDecodeError:
+        raise Refused(_wrong_encoding("utf-8")) from None
+    message = "the document does not begin with an element; send XML with agent-message as its root"
+    raise Refused(Finding("malformed", "error", line, None, None, message))
 
 
 def _check_nodes(root: etree._Element) -> None:

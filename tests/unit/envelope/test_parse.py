@@ -1,0 +1,86 @@
+"""Layer 1: what is refused before anything reads it, and what is read whatever its encoding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import schemas
+from orchestrator.envelope.parse import Limits, Refused, check_depth, parse
+from orchestrator.envelope.validate import check
+
+TEMPLATE = schemas.read("templates/task-completion.xml")
+
+
+def _refusal(octets: bytes, limits: Limits | None = None) -> str:
+    with pytest.raises(Refused) as refused:
+        parse(octets, limits or Limits())
+    return refused.value.finding.rule
+
+
+def test_a_document_above_the_size_limit_is_refused_unread() -> None:
+    """One octet too many is too many; the limit itself is not."""
+    assert parse(TEMPLATE, Limits(size=len(TEMPLATE))).root is not None
+    assert _refusal(TEMPLATE, Limits(size=len(TEMPLATE) - 1)) == "size"
+
+
+def test_a_file_that_an_entity_points_to_is_never_opened(tmp_path: Path) -> None:
+    """The declaration is refused as such; the secret shows nowhere."""
+    secret = tmp_path / "secret"
+    secret.write_text("swordfish")
+    octets = f'<!DOCTYPE a [<!ENTITY s SYSTEM "{secret.as_uri()}">]><a>&s;</a>'.encode()
+    report = check(octets)
+    assert [f.rule for f in report.findings] == ["dtd"]
+    assert "swordfish" not in str(report)
+
+
+@pytest.mark.parametrize("prolog", ["", "\ufeff", "<!-- x -->", "\n\n", '<?xml version="1.0"?>', "<?pi x?>"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-32"])
+def test_a_doctype_is_found_behind_any_prolog_and_encoding(prolog: str, encoding: str) -> None:
+    """No way of writing it gets past: it is refused, as a DTD or as something worse."""
+    octets = f"{prolog}<!DOCTYPE a><a/>".encode(encoding)
+    assert _refusal(octets) in {"dtd", "encoding", "malformed"}
+
+
+@pytest.mark.parametrize("prolog", ["", "<!-- x -->\n", "\n"])
+def test_a_doctype_in_text_is_text(prolog: str) -> None:
+    """A document about HTML may quote a DOCTYPE."""
+    octets = f"{prolog}<a><![CDATA[<!DOCTYPE html>]]></a>".encode()
+    assert parse(octets).root.text == "<!DOCTYPE html>"
+
+
+def test_comments_leave_the_text_around_them_whole() -> None:
+    """A comment inside a name does not hide what follows it."""
+    assert parse(b"<a>admin<!-- -->istrator</a>").root.text == "administrator"
+
+
+def test_the_line_numbers_are_those_of_the_document() -> None:
+    """Also when its declaration spans lines or it had to be transcoded."""
+    octets = '<?xml version="1.0"\n encoding="iso-8859-1"?>\n<a>\n<b>é</b></a>'.encode("latin-1")
+    root = parse(octets).root
+    assert (root.sourceline, root[0].sourceline, root[0].text) == (3, 4, "é")
+
+
+def test_a_finding_in_a_malformed_document_names_the_line() -> None:
+    """The reader is sent to the place."""
+    with pytest.raises(Refused) as refused:
+        parse(b"<a>\n<b>\n</a>")
+    assert refused.value.finding.line == 3
+    assert refused.value.finding.rule == "malformed"
+
+
+def test_depth_counts_nested_elements() -> None:
+    """The limit itself is allowed."""
+    root = parse(b"<a>" * 5 + b"</a>" * 5).root
+    check_depth(root, 5)
+    with pytest.raises(Refused) as refused:
+        check_depth(root, 4)
+    assert refused.value.finding.rule == "depth"
+
+
+def test_text_of_more_than_ten_million_octets_is_read_when_the_limit_allows() -> None:
+    """The parser's own limit on one text does not come in the way."""
+    octets = b"<a>" + b"x" * 10_500_000 + b"</a>"
+    assert _refusal(octets) == "size"
+    assert len(parse(octets, Limits(size=20_000_000)).root.text or "") == 10_500_000
