@@ -37,6 +37,8 @@ from orchestrator.registry import OPERATOR, AgentRegistry
 SUMMARY_CHARS = 200
 
 ErrorType = Literal["task-failed", "timeout", "blocked", "validation-error"]
+Severity = Literal["critical", "warning", "info"]
+RecommendedAction = Literal["escalate", "retry", "abandon"]
 
 
 class Signers(Protocol):
@@ -124,20 +126,22 @@ class Letters:
         message: str,
         thread: Thread,
         error_type: ErrorType = "task-failed",
+        severity: Severity = "critical",
+        recommended: RecommendedAction = "escalate",
         details: str = "",
     ) -> Outgoing:
-        """A session has failed, was stopped or could not start."""
+        """A session has failed, was stopped or could not start, or a message was not accepted."""
         body = ErrorReport(
             error_id=new_message_id(),
             error_type=error_type,
-            severity="critical",
+            severity=severity,
             message=message,
             details=ErrorDetails(context_data=details) if details else None,
             recovery_options=(
                 RecoveryOption(text="delegate the task again", priority=1, type="retry"),
                 RecoveryOption(text="ask whoever delegated this task to you", priority=2, type="escalate"),
             ),
-            recommended_action="escalate",
+            recommended_action=recommended,
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread)
 

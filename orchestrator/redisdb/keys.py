@@ -278,6 +278,23 @@ def conversation(shard: int, correlation: str) -> str:
     return f"{shard_tag(shard)}:conversation:{correlation}"
 
 
+@_key("ao:{S}:parked", type="zset", owner="router", lifetime="permanent; one member for each message that waits")
+def parked(shard: int) -> str:
+    """Messages that wait for their next attempt or for other tasks, scored by when to look at them again."""
+    return f"{shard_tag(shard)}:parked"
+
+
+@_key(
+    "ao:{S}:parked:<type>:<priority>:<entry>",
+    type="hash",
+    owner="router",
+    lifetime="until the message is back in its stream or is a dead letter",
+)
+def parked_message(shard: int, parked_id: str) -> str:
+    """One message that waits: its bytes, its stream, which attempt comes next, and why it waits."""
+    return f"{shard_tag(shard)}:parked:{parked_id}"
+
+
 # --- audit -----------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from orchestrator.ids import is_session_id, run_id
 from orchestrator.ledger import Dispatch, Ledger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
+from orchestrator.router.conversations import Conversations
 from orchestrator.router.intake import reject
 from orchestrator.router.letter import Letter, Rejection
 from orchestrator.streams import ROUTER_GROUP, stream_key
@@ -44,6 +45,8 @@ class Act:
     keys: Sequence[str]
     args: Sequence[Arg]
     read: Callable[[Any], Outcome] = field(repr=False)
+    #: Plain commands that go before it in the same round trip; harmless by themselves.
+    before: Sequence[tuple[str | int, ...]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +62,9 @@ class Limits:
 class Acts:
     """Makes the act for a letter."""
 
-    def __init__(self, ledger: Ledger, *, limits: Limits) -> None:
+    def __init__(self, ledger: Ledger, conversations: Conversations, *, limits: Limits) -> None:
         self._ledger = ledger
+        self._conversations = conversations
         self._limits = limits
 
     def act(self, letter: Letter) -> Act:
@@ -128,7 +132,13 @@ class Acts:
                     )
             return Outcome(kind="done", dispatch=self._ledger.started(session, answer))
 
-        return Act(script="start", keys=call[0], args=call[1], read=read)
+        note = self._conversations.note(
+            shard=letter.entry.stream.shard,
+            conversation=letter.conversation,
+            message_id=letter.id,
+            session=session,
+        )
+        return Act(script="start", keys=call[0], args=call[1], read=read, before=note)
 
     def _conversation_fault(self, fault: str, letter: Letter) -> tuple[str, str]:
         if fault == "chain":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 
 import redis
 
@@ -10,8 +11,12 @@ from orchestrator.bootstrap import assemble
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.dispatch import Dispatcher, build_celery
 from orchestrator.policy.routing import RoutingTable
+from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.acts import Acts, Limits
+from orchestrator.router.conversations import Conversations
 from orchestrator.router.intake import Intake
+from orchestrator.router.parking import Parking
+from orchestrator.router.retries import Retries
 from orchestrator.router.service import RECLAIM_IDLE_MS, Router
 from orchestrator.router.undelivered import Undelivered
 from orchestrator.settings import Settings
@@ -27,6 +32,7 @@ def build_router(
     dispatcher: Dispatcher | None = None,
     clock: Clock | None = None,
     reclaim_idle_ms: int = RECLAIM_IDLE_MS,
+    jitter: Callable[[], float] = random.random,
 ) -> Router:
     """A router that consumes ``types``; connects to nothing but ``client`` until it has a run to send.
 
@@ -34,13 +40,15 @@ def build_router(
         ConfigurationError: the routing table in the settings is wrong.
     """
     parts = assemble(client, settings)
+    clock = clock or SystemClock()
     table = RoutingTable()
     limits = Limits()
+    conversations = Conversations(client, shards=settings.shards, keep_ms=limits.max_age_ms)
     intake = Intake(
         keys=parts.keyring,
         find_agent=parts.agents.get,
         table=table,
-        clock=clock or SystemClock(),
+        clock=clock,
         signatures_required=settings.signatures_required,
         max_bytes=settings.max_message_bytes,
         max_age_ms=limits.max_age_ms,
@@ -49,11 +57,20 @@ def build_router(
         ledger=parts.ledger,
         streams=RedisStreams(client),
         intake=intake,
-        acts=Acts(parts.ledger, limits=limits),
-        undelivered=Undelivered(parts.ledger, parts.letters),
+        acts=Acts(parts.ledger, conversations, limits=limits),
+        undelivered=Undelivered(
+            parts.ledger,
+            parts.letters,
+            table=table,
+            find_agent=parts.agents.get,
+            conversations=conversations,
+        ),
+        retries=Retries(table, clock=clock, find_agent=parts.agents.get, jitter=jitter),
+        parking=Parking(Scripts(client), shards=range(settings.shards), mark_ms=limits.max_age_ms),
         dispatcher=dispatcher or Dispatcher(build_celery(settings)),
         agents=parts.agents,
         consumer=consumer,
         sources=all_streams(settings.shards, types),
+        clock=clock,
         reclaim_idle_ms=reclaim_idle_ms,
     )

@@ -15,14 +15,18 @@ import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from orchestrator.clock import Clock
 from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Dispatch, Ledger
 from orchestrator.log import get_logger
+from orchestrator.policy.retry import RetryEnd
 from orchestrator.registry import AgentRegistry
-from orchestrator.router.acts import Acts, Outcome
+from orchestrator.router.acts import Act, Acts, Outcome
 from orchestrator.router.intake import Intake, reject
-from orchestrator.router.letter import Letter, Rejection
+from orchestrator.router.letter import Letter, Rejection, attempt_of
+from orchestrator.router.parking import Parking
+from orchestrator.router.retries import Retries
 from orchestrator.router.undelivered import Undelivered
 from orchestrator.streams import GROUPS, ROUTER_GROUP, Entry, RedisStreams, StreamId
 from orchestrator.streams.priority import BLOCK_MS, PriorityReader
@@ -42,6 +46,8 @@ class Handled:
     duplicates: int = 0
     dead: int = 0
     reclaimed: int = 0
+    parked: int = 0
+    released: int = 0
     dispatched: list[str] = field(default_factory=list)
 
 
@@ -56,10 +62,13 @@ class Router:
         intake: Intake,
         acts: Acts,
         undelivered: Undelivered,
+        retries: Retries,
+        parking: Parking,
         dispatcher: Dispatcher,
         agents: AgentRegistry,
         consumer: str,
         sources: Sequence[StreamId],
+        clock: Clock,
         reclaim_idle_ms: int = RECLAIM_IDLE_MS,
     ) -> None:
         self._ledger = ledger
@@ -67,6 +76,9 @@ class Router:
         self._intake = intake
         self._acts = acts
         self._undelivered = undelivered
+        self._retries = retries
+        self._parking = parking
+        self._clock = clock
         self._dispatcher = dispatcher
         self._agents = agents
         self._consumer = consumer
@@ -80,7 +92,14 @@ class Router:
     def run(self, stop: threading.Event) -> None:
         """Route until told to stop."""
         while not stop.is_set():
-            self.run_once(block_ms=BLOCK_MS)
+            self.run_once(block_ms=self._patience_ms())
+
+    def _patience_ms(self) -> int:
+        """How long to wait for news: no longer than until a message that waits is due."""
+        due_ms = self._parking.next_due_ms()
+        if due_ms is None:
+            return BLOCK_MS
+        return max(1, min(BLOCK_MS, due_ms - self._clock.now_ms()))
 
     def run_once(self, *, block_ms: int = 0) -> Handled:
         """One round: what was left by dead routers, what is new; waits up to ``block_ms`` when nothing is."""
@@ -89,6 +108,7 @@ class Router:
         if now >= self._next_reclaim:
             self.reclaim(handled)
             self._next_reclaim = now + _RECLAIM_EVERY_S
+        self._wake(handled)
         entries = self._reader.next_round(block_ms=block_ms)
         self._handle(entries, handled)
         return handled
@@ -106,7 +126,7 @@ class Router:
                     reason = (
                         f"it was handed out alone {entry.deliveries - 2} times and its router died each time"
                     )
-                    self._bury(entry, reject("poison", reason), handled)
+                    self._reject(entry, reject("poison", reason), handled)
                 else:
                     self._handle([entry], handled)
 
@@ -114,6 +134,8 @@ class Router:
         letters: list[Letter] = []
         for entry in entries:
             opened = self._open(entry)
+            if isinstance(opened, Letter):
+                opened = self._retries.late(opened) or opened
             if isinstance(opened, Letter):
                 letters.append(opened)
             else:
@@ -145,27 +167,57 @@ class Router:
     def _carry_out(self, letters: Sequence[Letter]) -> list[Outcome]:
         """All steps in one round trip; the answers decide."""
         batch = self._ledger.scripts.batch()
-        acts = [self._acts.act(letter) for letter in letters]
-        for act in acts:
+        places: list[tuple[Letter, Act, int]] = []
+        for letter in letters:
+            act = self._acts.act(letter)
+            for command in act.before:
+                batch.command(*command)
+            places.append((letter, act, len(batch)))
             batch.script(act.script, act.keys, act.args)
-        outcomes = []
-        for letter, act, answer in zip(letters, acts, batch.execute(), strict=True):
-            if isinstance(answer, (RedisConnectionError, RedisTimeoutError)):
-                raise answer
-            if isinstance(answer, redis.RedisError):
-                get_logger().error("act-failed", script=act.script, message=letter.id, error=str(answer))
-                rejection = reject("internal-error", f"{act.script}: {answer}", letter.message)
-                outcomes.append(Outcome(kind="rejected", rejection=rejection))
-            else:
-                outcomes.append(act.read(answer))
-        return outcomes
+        answers = batch.execute()
+        return [self._read(letter, act, answers[place]) for letter, act, place in places]
+
+    def _read(self, letter: Letter, act: Act, answer: object) -> Outcome:
+        if isinstance(answer, (RedisConnectionError, RedisTimeoutError)):
+            raise answer
+        if isinstance(answer, redis.RedisError):
+            get_logger().error("act-failed", script=act.script, message=letter.id, error=str(answer))
+            rejection = reject("internal-error", f"{act.script}: {answer}", letter.message)
+            return Outcome(kind="rejected", rejection=rejection)
+        return act.read(answer)
 
     def _reject(self, entry: Entry, rejection: Rejection, handled: Handled) -> None:
-        self._bury(entry, rejection, handled)
+        """Let a message wait for its next attempt, or give it up."""
+        decision = self._retries.decide(entry, rejection)
+        if decision.at_ms is None or rejection.message is None:
+            if (
+                self._undelivered.bury(entry, rejection, exhausted=decision.end is RetryEnd.ATTEMPTS)
+                is not None
+            ):
+                handled.dead += 1
+            return
+        parked = self._parking.park(
+            entry,
+            message_id=rejection.message.header.message_id.lower(),
+            due_ms=decision.at_ms,
+            attempt=attempt_of(entry) + 1,
+            now_ms=self._clock.now_ms(),
+            rule=rejection.rule,
+            reason=rejection.reason,
+        )
+        handled.parked += parked
+        get_logger().info(
+            "message-parked",
+            stream=str(entry.stream),
+            entry=entry.id,
+            rule=rejection.rule,
+            due_ms=decision.at_ms,
+        )
 
-    def _bury(self, entry: Entry, rejection: Rejection, handled: Handled) -> None:
-        if self._undelivered.bury(entry, rejection) is not None:
-            handled.dead += 1
+    def _wake(self, handled: Handled) -> None:
+        """Put back into their streams what has waited long enough."""
+        for parked in self._parking.due(self._clock.now_ms()):
+            handled.released += self._parking.release(parked)
 
     def _dispatch(self, runs: Sequence[Dispatch], handled: Handled) -> None:
         if not runs:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 
 from orchestrator.envelope.bodies import TaskDelegation
+from orchestrator.envelope.model import AgentMessage
 from orchestrator.errors import KeyringError, UnknownSession
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import Ledger, Outgoing
 from orchestrator.letters import ErrorType, Letters, Thread
 from orchestrator.log import get_logger
+from orchestrator.policy.escalation import above
+from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
+from orchestrator.registry import AgentRecord
+from orchestrator.router.conversations import Conversations
 from orchestrator.router.deadletters import dead_letter_fields
-from orchestrator.router.letter import Rejection
+from orchestrator.router.letter import Rejection, attempt_of
+from orchestrator.router.retries import LAUNCHES
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
 #: The name under which the router speaks.
@@ -27,33 +35,46 @@ _ERROR_TYPES: dict[str, ErrorType] = {"timeout": "timeout", "dependency-failed":
 class Undelivered:
     """Gives messages up, for good."""
 
-    def __init__(self, ledger: Ledger, letters: Letters) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        letters: Letters,
+        *,
+        table: RoutingTable,
+        find_agent: Callable[[str], AgentRecord | None],
+        conversations: Conversations,
+    ) -> None:
         self._ledger = ledger
         self._letters = letters
+        self._table = table
+        self._find_agent = find_agent
+        self._conversations = conversations
         self._scripts = Scripts(ledger.redis)
 
-    def bury(self, entry: Entry, rejection: Rejection) -> str | None:
-        """Make an entry a dead letter, fail the session it would have started, tell the sender.
+    def bury(self, entry: Entry, rejection: Rejection, *, exhausted: bool = False) -> str | None:
+        """Make an entry a dead letter, fail the session it would have started, and report it.
 
-        Harmless to repeat: every step is carried out once. Returns the dead letter's id, or None when
+        A refusal is told to the sender; a message whose attempts are ``exhausted`` also goes up the escalation
+        path. Harmless to repeat: every step is carried out once. Returns the dead letter's id, or None when
         another router was first.
         """
         # First the session: if this process dies here, the entry is still pending and all of it comes again.
         self._refuse_session(entry, rejection)
-        report = self._report(rejection)
-        reports = StreamId(entry.stream.shard, "error", report.priority if report else "critical")
+        reports = self._reports(rejection, attempts=attempt_of(entry), exhausted=exhausted)
+        shard = entry.stream.shard
         answer = self._scripts.run(
             "route_dead",
             [
                 stream_key(entry.stream),
-                keys.dead(entry.stream.shard),
-                stream_key(reports),
-                keys.totals(entry.stream.shard),
+                keys.dead(shard),
+                stream_key(StreamId(shard, "error", self._table["error"].priority)),
+                keys.totals(shard),
             ],
             [
                 ROUTER_GROUP,
                 entry.id,
-                report.data if report else "",
+                len(reports),
+                *[report.data for report in reports],
                 *dead_letter_fields(entry, rejection),
             ],
         )
@@ -64,7 +85,7 @@ class Undelivered:
             rule=rejection.rule,
             reason=rejection.reason,
         )
-        return f"{entry.stream.shard:02x}-{answer.decode()}" if answer else None
+        return f"{shard:02x}-{answer.decode()}" if answer else None
 
     def _refuse_session(self, entry: Entry, rejection: Rejection) -> None:
         launch = _named_launch(entry) if rejection.rule == "poison" else _launch(rejection)
@@ -79,26 +100,66 @@ class Undelivered:
         if session.message.lower() == message_id:
             self._ledger.refuse(session.id, f"{rejection.rule}: {rejection.reason}")
 
-    def _report(self, rejection: Rejection) -> Outgoing | None:
+    def _reports(self, rejection: Rejection, *, attempts: int, exhausted: bool) -> list[Outgoing]:
         message = rejection.message
         # A report about a report could go on for ever; a name that nobody vouched for is told nothing.
         if message is None or not rejection.trusted or message.body.type == "error":
-            return None
-        header = message.header
-        chain = (header.message_id, *header.conversation_chain)
-        try:
-            return self._letters.error(
-                sender=ROUTER,
-                recipient=header.sender.agent_name,
-                message=f"message {header.message_id} to {header.recipient.agent_name} was not accepted: "
-                f"{rejection.reason}",
-                thread=Thread(correlation=message.conversation_id, chain=chain),
-                error_type=_ERROR_TYPES.get(rejection.rule, "validation-error"),
-                details=f'{{"rule": "{rejection.rule}"}}',
+            return []
+        sender = message.header.sender.agent_name
+        recipients = [sender]
+        if exhausted:
+            record = self._find_agent(sender)
+            recipients.append(
+                above(
+                    sender,
+                    role=record.role if record else message.header.sender.agent_role,
+                    escalates_to=record.escalates_to if record else "",
+                    delegator=self._delegator(message),
+                    table=self._table,
+                    exists=lambda name: self._find_agent(name) is not None,
+                )
             )
+        try:
+            return [
+                self._report(message, rejection, recipient=recipient, attempts=attempts)
+                for recipient in dict.fromkeys(recipients)
+            ]
         except KeyringError as error:
             get_logger().error("report-not-signed", error=str(error))
+            return []
+
+    def _report(
+        self, message: AgentMessage, rejection: Rejection, *, recipient: str, attempts: int
+    ) -> Outgoing:
+        header = message.header
+        tries = f" after {attempts} attempts" if attempts > 1 else ""
+        return self._letters.error(
+            sender=ROUTER,
+            recipient=recipient,
+            message=f"{message.body.type} {header.message_id} from {header.sender.agent_name} to "
+            f"{header.recipient.agent_name} was not accepted{tries}: {rejection.reason}",
+            thread=Thread(
+                correlation=message.conversation_id, chain=(header.message_id, *header.conversation_chain)
+            ),
+            error_type=_ERROR_TYPES.get(rejection.rule, "validation-error"),
+            severity="critical" if message.body.type in LAUNCHES else "warning",
+            recommended="retry" if rejection.retryable else "escalate",
+            details=json.dumps({"rule": rejection.rule, "attempts": attempts}),
+        )
+
+    def _delegator(self, message: AgentMessage) -> str | None:
+        """Who gave the sender its task: the agent of its session's parent, as far as the conversation is known."""
+        chain = message.header.conversation_chain
+        if not chain:
             return None
+        session = self._conversations.launched(message.conversation_id, chain[0].lower())
+        if session is None:
+            return None
+        found = self._ledger.find([session])
+        if not found or not found[0].parent:
+            return None
+        parent = self._ledger.find([found[0].parent])
+        return parent[0].agent if parent else None
 
 
 def _launch(rejection: Rejection) -> tuple[str, str] | None:

@@ -10,8 +10,7 @@ from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import SessionState
 from orchestrator.streams import Portion, StreamId, all_streams
-
-from .conftest import Stack
+from tests.integration.router.conftest import Stack
 
 UPDATE = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)
 
@@ -60,7 +59,7 @@ def test_the_same_message_is_handled_once_whatever_its_stream_entries(stack: Sta
     ("name", "rule"),
     [
         ("empty", "empty"),
-        ("binary", "malformed"),
+        ("binary", "encoding"),
         ("doctype", "dtd"),
         ("truncated", "malformed"),
         ("unsigned", "signature-missing"),

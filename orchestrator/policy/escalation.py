@@ -1,0 +1,28 @@
+"""Who hears of a message that could not be delivered: up the path, specialist, coordinator, tech-lead, operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from orchestrator.policy.routing import RoutingTable
+
+
+def above(
+    name: str,
+    *,
+    role: str,
+    escalates_to: str,
+    delegator: str | None,
+    table: RoutingTable,
+    exists: Callable[[str], bool],
+) -> str:
+    """The next one up from an agent, who is never that agent itself.
+
+    What the agent's own settings say comes first; then, for a specialist, whoever gave it its task; then the
+    tech-lead; then the operator. Names that are not registered are passed over.
+    """
+    steps = [escalates_to, (delegator or "") if role == "specialist" else "", table.tech_lead]
+    for step in steps:
+        if step and step != name and exists(step):
+            return step
+    return table.operator

@@ -1,0 +1,160 @@
+"""Messages that cannot be accepted yet: tried again durably, then given up and reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.envelope.model import (
+    AgentMessage,
+    ErrorReport,
+    Message,
+    RetryPolicy,
+    StatusUpdate,
+    Task,
+    TaskDelegation,
+)
+from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.validate import check
+from orchestrator.ids import derived_uuid
+from orchestrator.ledger import SessionState
+from orchestrator.redisdb.scripts import Scripts
+from orchestrator.registry import AgentRecord
+from orchestrator.router.parking import Parking
+from tests.integration.router.conftest import Stack
+
+LATER = AgentRecord(name="later", role="specialist")
+SLOW = RetryPolicy(max_attempts=3, backoff_strategy="linear", timeout_seconds=30)
+
+
+def parking(stack: Stack) -> Parking:
+    """What waits."""
+    return Parking(Scripts(stack.redis), shards=[0], mark_ms=60_000)
+
+
+def errors(stack: Stack) -> list[AgentMessage]:
+    """The errors that were published."""
+    found = [check(data).message for data in stack.published("error")]
+    assert None not in found
+    return [message for message in found if message is not None]
+
+
+def wake(stack: Stack) -> None:
+    """Let the time come for everything that waits."""
+    for parked in parking(stack).all():
+        assert parking(stack).release(parked)
+
+
+def test_an_agent_that_is_registered_later_gets_its_task(stack: Stack) -> None:
+    """The delegation waits, outside of any process, and is carried out when its agent is there."""
+    session = stack.submit(agent="later")
+    handled = stack.router("one").run_once()
+    assert (handled.parked, handled.dead, stack.pending()) == (1, 0, 0)
+    (waiting,) = parking(stack).all()
+    assert (waiting.attempt, waiting.rule, waiting.why) == (2, "recipient-unknown", "retry")
+    stack.parts.agents.announce([LATER])
+    wake(stack)
+    handled = stack.router("two").run_once()
+    assert (handled.done, stack.dead()) == (1, [])
+    assert stack.parts.ledger.session(session).busy
+
+
+def test_when_attempts_are_used_up_the_session_fails_and_the_path_hears_of_it(stack: Stack) -> None:
+    """Three attempts in all; then a dead letter, a failed session, and errors to the sender and upwards."""
+    session = stack.submit(agent="nobody")
+    router = stack.router()
+    for _ in range(2):
+        assert router.run_once().parked == 1
+        wake(stack)
+    handled = router.run_once()
+    (letter,) = stack.dead()
+    assert (handled.dead, letter.attempts, letter.rule) == (1, 3, "recipient-unknown")
+    state, reason = stack.parts.ledger.result(session)
+    assert state == SessionState.FAILED
+    assert "no agent 'nobody' is registered" in str(reason)
+    heard = [message.header.recipient.agent_name for message in errors(stack)]
+    assert heard == ["operator", "tech-lead"]
+    body = errors(stack)[0].body
+    assert isinstance(body, ErrorReport)
+    assert (body.error_type, body.severity, body.recommended_action) == (
+        "validation-error",
+        "critical",
+        "retry",
+    )
+    assert "after 3 attempts" in body.message
+
+
+def test_a_wait_never_goes_past_the_expiration(stack: Stack) -> None:
+    """A message that would be expired by its next attempt is given up at once."""
+    now_ms = int(stack.redis.time()[0]) * 1000
+    data = stack.envelope(
+        Message(content="x"), recipient="nobody", expiration=Timestamp.from_ms(now_ms + 1500), retry=SLOW
+    )
+    stack.publish(data, "message")
+    router = stack.router()
+    router.run_once()
+    wake(stack)
+    assert (router.run_once().dead, stack.dead()[0].attempts) == (1, 2)
+
+
+def test_waiting_survives_the_router_and_ends_by_itself(stack: Stack) -> None:
+    """Another router takes the message up when it is due; nothing sleeps meanwhile."""
+    policy = RetryPolicy(max_attempts=2, backoff_strategy="exponential", timeout_seconds=30)
+    stack.publish(stack.envelope(Message(content="x"), recipient="later", retry=policy), "message")
+    stack.router("one", jitter=lambda: 0.05).run_once()
+    stack.parts.agents.announce([LATER])
+    other = stack.router("two")
+    done = 0
+    while not done:
+        done = other.run_once(block_ms=20).done
+    assert (done, parking(stack).all(), stack.dead()) == (1, [], [])
+
+
+def test_a_copy_of_a_message_that_waited_has_no_second_effect(stack: Stack) -> None:
+    """The mark names the entry that the message came back under."""
+    session = stack.submit(agent="later")
+    (copy,) = stack.published("task-delegation")
+    stack.router().run_once()
+    stack.parts.agents.announce([LATER])
+    wake(stack)
+    stack.publish(copy, "task-delegation", "high")
+    handled = stack.router("two").run_once()
+    assert (handled.done, handled.duplicates, len(stack.parts.ledger.runs(session))) == (1, 1, 1)
+
+
+def test_what_no_router_took_in_time_is_given_up_as_timed_out(stack: Stack) -> None:
+    """Beyond the timeout of its last attempt a message is a dead letter of type timeout, in the path too."""
+    policy = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=1)
+    task = TaskDelegation(task=Task(task_id="t-1", title="t", description="d"))
+    data = stack.envelope(task, recipient="reviewer", retry=policy)
+    entry = stack.publish(data, "task-delegation", "high")
+    later_ms = int(entry.partition("-")[0]) + 1500
+    stack.router(clock=_At(later_ms)).run_once()
+    assert [(letter.rule, letter.attempts) for letter in stack.dead()] == [("timeout", 1)]
+    bodies = [message.body for message in errors(stack)]
+    assert [body.error_type for body in bodies if isinstance(body, ErrorReport)] == ["timeout", "timeout"]
+
+
+@pytest.mark.parametrize("sender", ["lead", "partner"])
+def test_only_what_is_not_in_the_ledger_yet_can_be_late(stack: Stack, sender: str) -> None:
+    """What our own agents report was accepted when they reported it; a foreign program's word was not."""
+    update = StatusUpdate(task_id="t", status="in-progress")
+    correlation = derived_uuid("test", sender)
+    entry = stack.publish(
+        stack.envelope(update, sender=sender, recipient="tech-lead", correlation=correlation),
+        "status-update",
+    )
+    handled = stack.router(clock=_At(int(entry.partition("-")[0]) + 121_000)).run_once()
+    assert (handled.done, handled.dead) == ((1, 0) if sender == "lead" else (0, 1))
+
+
+class _At:
+    """A wall clock that stands still."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return 0.0
