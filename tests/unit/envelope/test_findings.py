@@ -1,0 +1,75 @@
+"""What findings say: the place, the value, and how many of them there can be."""
+
+from __future__ import annotations
+
+import pytest
+
+import schemas
+from orchestrator.envelope.findings import FINDINGS_LIMIT, VALUE_LIMIT
+from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.validate import check
+
+UPDATE = schemas.read("templates/status-update.xml")
+
+
+def test_a_path_counts_where_siblings_share_a_name() -> None:
+    """The second of two is the second."""
+    octets = schemas.read("templates/task-delegation.xml").replace(b'priority="2"', b'priority="second"')
+    (finding,) = check(octets).findings
+    assert finding.path == "/agent-message/body/task/objectives/objective[2]/@priority"
+    assert finding.value == "second"
+    assert finding.rule == "number"
+
+
+def test_every_flaw_of_the_schema_is_told_at_once() -> None:
+    """Two defects, two findings."""
+    octets = UPDATE.replace(b">40<", b">140<").replace(b">normal<", b">urgent<")
+    assert {finding.rule for finding in check(octets).findings} == {"percentage", "enumeration"}
+
+
+def test_every_flaw_of_the_content_is_told_at_once() -> None:
+    """Also those that only the reading finds."""
+    octets = UPDATE.replace(b"2026-01-31T", b"2026-02-30T").replace(b"task-42", b"\xc2\xa0")
+    rules = [finding.rule for finding in check(octets).findings]
+    assert set(rules) == {"timestamp", "blank"}
+    assert len(rules) == 4
+
+
+def test_a_long_value_is_cut() -> None:
+    """A finding stays readable."""
+    octets = UPDATE.replace(b">40<", b">" + b"9" * 10_000 + b"<")
+    (finding,) = check(octets).findings
+    assert finding.value is not None
+    assert len(finding.value) == VALUE_LIMIT + 1
+
+
+@pytest.mark.parametrize("detail", [0, 10_000_000])
+def test_findings_are_bounded(detail: int) -> None:
+    """However many flaws there are, with the detailed report or without it."""
+    steps = b'<step order="x">y</step>' * 1000
+    octets = UPDATE.replace(b"<next-steps>", b"<next-steps>" + steps)
+    findings = check(octets, limits=Limits(detail=detail)).findings
+    assert 0 < len(findings) <= FINDINGS_LIMIT
+
+
+def test_a_document_too_large_for_the_detailed_report_still_gets_a_reason() -> None:
+    """It says what libxml2 says, with the line and the path."""
+    octets = UPDATE.replace(b">40<", b">140<")
+    (finding,) = check(octets, limits=Limits(detail=10)).findings
+    assert finding.rule == "schema"
+    assert finding.path == "/agent-message/body/progress-percentage"
+    assert "140" in finding.message
+
+
+def test_the_path_of_a_foreign_element_is_its_local_name() -> None:
+    """Prefixes are left out."""
+    octets = UPDATE.replace(b"<priority>", b'<x:note xmlns:x="urn:x"/><priority>')
+    (finding,) = check(octets).findings
+    assert finding.path == "/agent-message/header/note"
+
+
+def test_advice_can_be_left_out() -> None:
+    """The router has no use for it."""
+    octets = schemas.read("examples/valid/warning-retry-excessive.xml")
+    assert check(octets, advice=False).findings == ()
+    assert len(check(octets).findings) == 1
