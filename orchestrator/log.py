@@ -1,66 +1,127 @@
 """Structured logs: an event name and fields, on standard error, for people or for machines.
 
-Events are names (``run-claimed``), never sentences with values in them; the values are fields.
-Lines of other libraries that use the standard ``logging`` come out in the same form.
+Events are names (``run-claimed``), never sentences with values in them; the values are fields. Lines of
+other libraries come out in the same form. This is the standard ``logging`` with two formatters: each of a
+stack's processes loads it at its start, where a logging library would cost a fifth of that time.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+import time
 from typing import Any, Literal
 
-import structlog
-
+from orchestrator.clock import isoformat
 from orchestrator.settings import Settings
 
+_LOGGER = logging.getLogger("orchestra")
+#: What `logging` puts on every record; anything else was given with the line.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "fields", "data"}
+_COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 
-def get_logger(**fields: Any) -> structlog.stdlib.BoundLogger:
+
+class Log:
+    """A logger whose every line carries the fields it is bound to."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+
+    def bind(self, **fields: Any) -> Log:
+        """A logger with these fields as well."""
+        return Log({**self._fields, **fields})
+
+    def debug(self, event: str, **fields: Any) -> None:
+        self._write(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._write(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._write(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        self._write(logging.ERROR, event, fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """An error with the traceback of the exception that is being handled."""
+        self._write(logging.ERROR, event, fields, with_traceback=True)
+
+    def _write(self, level: int, event: str, fields: dict[str, Any], *, with_traceback: bool = False) -> None:
+        if _LOGGER.isEnabledFor(level):
+            # The event is no format string; logging leaves it alone when there are no arguments.
+            _LOGGER.log(level, event, exc_info=with_traceback, extra={"fields": {**self._fields, **fields}})
+
+
+def get_logger(**fields: Any) -> Log:
     """A logger whose every line carries ``fields``."""
-    logger: structlog.stdlib.BoundLogger = structlog.get_logger(**fields)
-    return logger
+    return Log(fields)
 
 
 def configure_logging(settings: Settings, **fields: Any) -> None:
     """Set up logging for this process; ``fields`` (such as the service's name) are on every line."""
-    shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.StackInfoRenderer(),
-    ]
-    console = _wants_console(settings.log_format)
-    render: list[structlog.typing.Processor] = (
-        [
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-            )
-        ]
-        if console
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
-    )
     handler = logging.StreamHandler()
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
-        )
+        _ConsoleFormatter(fields) if _wants_console(settings.log_format) else _JsonFormatter(fields)
     )
-    level = getattr(logging, settings.log_level.upper())
-    logging.basicConfig(handlers=[handler], level=level, force=True)
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        wrapper_class=structlog.stdlib.BoundLogger,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=False,
-    )
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(**fields)
+    logging.basicConfig(handlers=[handler], level=settings.log_level.upper(), force=True)
 
 
 def _wants_console(log_format: Literal["auto", "console", "json"]) -> bool:
     return log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        super().__init__()
+        self._fields = fields
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": isoformat(round(record.created * 1000)),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **self._fields,
+            **_fields_of(record),
+        }
+        if record.name != _LOGGER.name:
+            line["logger"] = record.name
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class _ConsoleFormatter(logging.Formatter):
+    """A line for people: time, level, event, fields."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        super().__init__()
+        self._fields = fields
+        self._coloured = sys.stderr.isatty()
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = record.levelname.lower()
+        shown = (
+            f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level:<8} {record.getMessage()}"
+        )
+        if self._coloured and level in _COLOURS:
+            shown = f"{_COLOURS[level]}{shown}\x1b[0m"
+        fields = {**self._fields, **_fields_of(record)}
+        line = " ".join([shown, *(f"{name}={_short(value)}" for name, value in fields.items())])
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if not text or " " in text or "\n" in text else text
+
+
+def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The fields given with a line: ours, and what other libraries pass as ``extra``."""
+    given: dict[str, Any] | None = getattr(record, "fields", None)
+    if given is not None:
+        return given
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}

@@ -1,6 +1,6 @@
 """Every knob of a stack, in one validated, frozen object.
 
-A value comes from, first found wins: the constructor (command-line options), the environment
+A value comes from, first found wins: an override (command-line options), the environment
 (``ORCHESTRA_`` + the name in capitals), the table ``[orchestra]`` of a TOML file (``ORCHESTRA_CONFIG``,
 else ``orchestra.toml`` in the working directory), the default. `docs/reference/settings.md` is generated
 from the descriptions below. No ``repr`` and no error message shows a password.
@@ -16,13 +16,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
 )
 
 from orchestrator.errors import ConfigurationError
@@ -59,22 +60,15 @@ def is_agents_file(name: str) -> bool:
 
 RedisUrl = Annotated[str, AfterValidator(check_redis_url)]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
-AgentSources = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_agents)]
+AgentSources = Annotated[tuple[str, ...], BeforeValidator(_split_agents)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
 
 
-class Settings(BaseSettings):
-    """The settings of one stack. Build it with :func:`load_settings`, which explains what is wrong."""
+class Settings(BaseModel):
+    """The settings of one stack. :func:`load_settings` builds them from all their sources."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX,
-        env_ignore_empty=True,
-        frozen=True,
-        extra="forbid",
-        hide_input_in_errors=True,
-        validate_default=True,
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
 
     # Where things are
     redis_url: RedisUrl | None = Field(
@@ -188,18 +182,6 @@ class Settings(BaseSettings):
         description="`console` for people, `json` for machines, `auto`: console on a terminal, else json.",
     )
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Constructor, environment, TOML file; no ``.env`` and no secrets folder."""
-        return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=read_config_file())
-
     @model_validator(mode="after")
     def _durations_fit(self) -> Settings:
         if self.heartbeat_s * 2 > self.lease_s:
@@ -287,6 +269,12 @@ def read_config_file() -> dict[str, Any]:
     return table
 
 
+def read_environment() -> dict[str, str]:
+    """The settings that environment variables give; an empty variable counts as not set."""
+    variables = {name: os.environ.get(ENV_PREFIX + name.upper()) for name in Settings.model_fields}
+    return {name: value for name, value in variables.items() if value}
+
+
 def load_settings(**overrides: Any) -> Settings:
     """Build the settings; an override that is None counts as not given.
 
@@ -295,7 +283,7 @@ def load_settings(**overrides: Any) -> Settings:
     """
     given = {name: value for name, value in overrides.items() if value is not None}
     try:
-        return Settings(**given)
+        return Settings(**{**read_config_file(), **read_environment(), **given})
     except ValidationError as error:
         raise ConfigurationError(_explain(error, given)) from None
 

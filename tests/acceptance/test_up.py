@@ -1,0 +1,291 @@
+"""`orchestra up` as a user runs it: ready, joined, stopped, killed, and started wrongly; nothing is ever left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.redisdb.client import connect
+from orchestrator.service import live_services
+
+pytestmark = pytest.mark.acceptance
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc for what is left")
+
+
+class Place:
+    """A folder of a user with a space in its name, and everything that runs because of it."""
+
+    def __init__(self, home: Path, tmp: Path) -> None:
+        self.home = home
+        self.tmp = tmp
+        self.data = home / ".orchestra"
+        # Everything that is started here carries this mark in its environment.
+        self.mark = f"TESTED_IN={home}"
+        self.env = {k: v for k, v in os.environ.items() if k not in ("ORCHESTRA_DATA", "XDG_RUNTIME_DIR")}
+        self.env |= {"TMPDIR": str(tmp), "TESTED_IN": str(home), "ORCHESTRA_CONCURRENCY": "2"}
+        self.running: list[subprocess.Popen[str]] = []
+
+    def up(self, *arguments: str, prelude: str = "", **env: str) -> subprocess.Popen[str]:
+        code = f"{prelude}\nfrom orchestrator.cli import main; main(prog_name='orchestra')"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "up", *arguments],
+            cwd=self.home,
+            env={**self.env, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(process)
+        return process
+
+    def orchestra(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "orchestrator", *arguments],
+            cwd=self.home,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=50,
+        )
+
+    def processes(self) -> list[str]:
+        """What still runs of all that was started here."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark.encode() in (entry / "environ").read_bytes():
+                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue
+        return found
+
+    def assert_nothing_left(self) -> None:
+        until(lambda: not self.processes(), 15, self.processes)
+        assert list(self.tmp.glob("orchestra-*")) == []
+        assert list((self.data / "up").glob("*.json")) == []
+
+
+def until(
+    condition: Callable[[], object], timeout_s: float, explain: Callable[[], object] = lambda: ""
+) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not happen in time {explain()}"
+        time.sleep(0.02)
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """The output up to the line that begins with these words."""
+    assert process.stdout
+    assert process.stderr
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith(words):
+            return "".join(lines)
+    raise AssertionError(f"it ended first: {''.join(lines)}{process.stderr.read()}")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    home = tmp_path / "a home"
+    home.mkdir()
+    tmp = Path(tempfile.mkdtemp(prefix="up", dir="/tmp"))
+    place = Place(home, tmp)
+    yield place
+    for process in place.running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    if sys.platform.startswith("linux"):
+        until(lambda: not place.processes(), 15, place.processes)
+    shutil.rmtree(tmp, ignore_errors=True)
+
+
+@linux
+def test_a_stack_starts_is_joined_and_stops_without_a_trace(place: Place) -> None:
+    """Ready within seconds; others find it by its folder; a second `up` makes it bigger and outlives the first."""
+    first = place.up()
+    output = read_until(first, "ready after")
+    assert "lead" in output
+    assert "reviewer" in output
+    sessions = place.orchestra("sessions", "--json")
+    assert sessions.returncode == 0, sessions.stderr
+    assert json.loads(sessions.stdout) == [] or json.loads(sessions.stdout)
+
+    (announced,) = (place.data / "up").glob("*.json")
+    url = json.loads(announced.read_text())["redis_url"]
+    client = connect(url)
+    names = ["audit", "callbacks", "reaper", "router"]
+    assert [record.service for record in live_services(client)] == names
+
+    second = place.up()
+    read_until(second, "ready after")
+    assert sorted(record.service for record in live_services(client)) == sorted(names * 2)
+    first.send_signal(signal.SIGINT)
+    assert first.wait(30) == 0
+    assert [record.service for record in live_services(client)] == names
+    client.set("kept", "yes")
+    client.close()
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(30) == 0
+    place.assert_nothing_left()
+    refused = place.orchestra("sessions")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("Error: no stack is running on")
+
+    third = place.up()
+    read_until(third, "starting a stack")
+    until(lambda: list((place.data / "up").glob("*.json")), 20)
+    (announced,) = (place.data / "up").glob("*.json")
+    with connect(json.loads(announced.read_text())["redis_url"]) as client:
+        assert client.get("kept") == b"yes"
+
+
+@linux
+def test_a_killed_up_leaves_nothing(place: Place) -> None:
+    """After `kill -9`: no worker, no service, no server, no socket; what is left of the announcement is stale."""
+    process = place.up()
+    read_until(process, "ready after")
+    assert len(place.processes()) >= 7
+    process.kill()
+    process.wait()
+    until(lambda: not place.processes(), 20, place.processes)
+    assert list(place.tmp.glob("orchestra-*")) == []
+    assert place.orchestra("sessions").stderr.startswith("Error: no stack is running on")
+
+
+@linux
+@pytest.mark.parametrize("delay_s", [0.1, 0.6, 1.2, 2.4])
+def test_interrupting_at_any_moment_leaves_nothing(delay_s: float, place: Place) -> None:
+    process = place.up()
+    time.sleep(delay_s)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=40)
+    place.assert_nothing_left()
+
+
+# --- started wrongly: one line, an exit code, nothing left --------------------------------------------------------
+
+
+def assert_refused(place: Place, process: subprocess.Popen[str], words: str) -> None:
+    _, errors = process.communicate(timeout=50)
+    assert process.returncode == 1
+    last = errors.strip().splitlines()[-1]
+    assert last.startswith("Error: "), errors
+    assert words in last, errors
+    assert "Traceback" not in errors
+    assert errors.strip().count("\n") == 0, errors
+    place.assert_nothing_left()
+
+
+@linux
+def test_an_unreachable_redis(place: Place) -> None:
+    assert_refused(
+        place,
+        place.up("--redis-url", "redis://:hunter2@127.0.0.1:1/0"),
+        "cannot reach Redis at redis://:***@",
+    )
+
+
+@linux
+def test_a_wrong_password(place: Place, start_valkey: Callable[..., ValkeyProcess]) -> None:
+    server = start_valkey(durable=False)
+    with connect(server.url) as client:
+        client.config_set("requirepass", "right")
+    assert_refused(
+        place, place.up("--redis-url", server.url + "&password=wrong"), "refused the password in the URL"
+    )
+
+
+class _OldRedis(socketserver.StreamRequestHandler):
+    """Answers as a Redis 5 would, as far as a client asks one that it does not know yet."""
+
+    def handle(self) -> None:
+        while line := self.rfile.readline():
+            count = int(line[1:])
+            words = []
+            for _ in range(count):
+                self.rfile.readline()
+                words.append(self.rfile.readline().strip().upper())
+            if words[0] == b"INFO":
+                body = b"# Server\r\nredis_version:5.0.14\r\n"
+                self.wfile.write(b"$%d\r\n%s\r\n" % (len(body), body))
+            else:
+                self.wfile.write(b"+PONG\r\n" if words[0] == b"PING" else b"+OK\r\n")
+
+
+@linux
+def test_a_redis_that_is_too_old(place: Place) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _OldRedis) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        process = place.up("--redis-url", f"redis://127.0.0.1:{server.server_address[1]}/0")
+        assert_refused(place, process, "is version 5.0.14; agent-orchestra needs Redis 6.2 or newer")
+        server.shutdown()
+
+
+@linux
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "does not start: cannot load agents from"),
+        ("import no_such_module_anywhere\n", "no_such_module_anywhere"),
+        ("def broken(:\n", "cannot load agents from"),
+        (
+            "from orchestrator import agent\n@agent('twin')\ndef one(ctx): ...\n@agent('twin')\ndef two(ctx): ...\n",
+            "twin",
+        ),
+    ],
+    ids=["missing", "import-error", "syntax-error", "named-twice"],
+)
+def test_agents_that_cannot_be_loaded(content: str | None, words: str, place: Place) -> None:
+    if content is not None:
+        (place.home / "mine.py").write_text(content)
+    assert_refused(place, place.up("--agents", "mine.py"), words)
+
+
+@linux
+def test_a_data_folder_that_cannot_be_written_to(place: Place) -> None:
+    (place.home / "file").write_text("in the way")
+    assert_refused(place, place.up("--data", "file/data"), "cannot write to the data folder")
+
+
+@linux
+def test_a_wrong_setting(place: Place) -> None:
+    assert_refused(place, place.up(ORCHESTRA_LEASE_S="soon"), "ORCHESTRA_LEASE_S: ")
+
+
+@linux
+def test_a_full_disk(place: Place) -> None:
+    """The server stops rather than lose a write, and `up` says why and ends."""
+    # A limit on the size of files stands in for the disk; it is given to everything that `up` starts.
+    prelude = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))"
+    process = place.up(prelude=prelude)
+    read_until(process, "ready after")
+    (announced,) = (place.data / "up").glob("*.json")
+    client = connect(json.loads(announced.read_text())["redis_url"])
+    written = 0
+    try:
+        for written in range(100):
+            client.set(f"key{written}", "x" * 20_000)
+    except Exception:
+        assert written > 0
+    assert_refused(place, process, "the disk is full or broken")
+    client.close()
