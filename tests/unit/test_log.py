@@ -33,7 +33,7 @@ def write(capfd: pytest.CaptureFixture[str], lines: Callable[[], None]) -> dict[
 
 
 def test_a_line_holds_the_event_the_fields_and_whose_it_is(
-    lines: Callable[[], list[dict[str, object]]],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     line = write(
         capfd,
@@ -52,7 +52,7 @@ def test_a_line_holds_the_event_the_fields_and_whose_it_is(
 
 
 def test_lines_of_other_libraries_come_out_in_the_same_form(
-    lines: Callable[[], list[dict[str, object]]],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     line = write(
         capfd,
