@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reply": ("orchestrator.cli.reply:reply", "Answer a question of an agent."),
     "stop": ("orchestrator.cli.control:stop", "Stop a session and, by its policy, its tree."),
     "delete": ("orchestrator.cli.delete:delete", "Delete a session; a tombstone with its counts stays."),
-    "why": ("orchestrator.cli.why:why", "Say what a session waits for."),
+    "why": ("orchestrator.cli.doctor:why", "Say what a session waits for."),
     "doctor": (
         "orchestrator.cli.doctor:doctor",
         "Prove the promise over all live trees, or name what breaks it.",
@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dlq": ("orchestrator.cli.dlq:dlq", "List, show, replay and drop dead letters."),
     "audit": ("orchestrator.cli.audit:audit", "Search, replay and verify the audit trail; run its writer."),
     "send": ("orchestrator.cli.send:send", "Publish an envelope from a file."),
+    "conversation": ("orchestrator.cli.send:conversation", "Show what was said in a conversation, as a tree."),
     "validate": ("orchestrator.cli.validate:validate", "Validate envelopes; needs no server."),
     "sign": ("orchestrator.cli.sign:sign", "Sign an envelope."),
     "verify": ("orchestrator.cli.sign:verify", "Verify the signature of an envelope."),

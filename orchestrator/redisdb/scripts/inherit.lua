@@ -9,7 +9,9 @@ if not record then return { 'not owed', 'unknown' } end
 if record.state ~= 'owed' then return { 'not owed', record.state } end
 local heir = fields(KEYS[3], 'id', 'state')
 if heir.id == '' or CLOSED[heir.state] then return { 'no heir', heir.state } end
+record.inherited = true
 save(KEYS[4], ARGV[1], record)
+record.inherited = nil
 redis.call('HINCRBY', KEYS[3], 'launched', 1)
 redis.call('HINCRBY', KEYS[3], 'owed', 1)
 redis.call('HINCRBY', KEYS[3], group_field(record.group, 'owed'), 1)

@@ -1,0 +1,126 @@
+"""``orchestra doctor`` and ``orchestra why``: the promise proved, and one session explained."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import json_option, print_json, stack_options
+
+if TYPE_CHECKING:
+    from orchestrator.doctor import Diagnosis, Doctor
+    from orchestrator.settings import Settings
+
+_MARKS = {"break": ("BREAK", "red"), "stuck": ("stuck", "yellow"), "warning": ("warning", "cyan")}
+#: Pending callbacks that are shown one by one; the JSON has all.
+_SHOWN_WAITS = 10
+
+
+def _doctor(settings: Settings) -> Doctor:
+    from orchestrator.audit.reader import AuditReader
+    from orchestrator.audit.store import AuditStore
+    from orchestrator.bootstrap import assemble
+    from orchestrator.doctor import Doctor
+    from orchestrator.redisdb.client import connect
+    from orchestrator.stack import resolve_redis_url
+
+    client = connect(resolve_redis_url(settings), name="orchestra-doctor")
+    path = settings.audit_file
+    audit = AuditReader(AuditStore(path, read_only=True)) if path.exists() else None
+    return Doctor(assemble(client, settings), audit=audit)
+
+
+@click.command("doctor")
+@click.option("--fix", is_flag=True, help="Run the reconciliation sweep first, then examine.")
+@click.option("--quick", is_flag=True, help="Do not watch leases, which takes a heartbeat.")
+@json_option
+@stack_options
+@click.pass_context
+def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as_json: bool) -> None:
+    """Prove the promise over all live trees, or name what breaks it and what is stuck.
+
+    Exit code 0: the promise holds (warnings allowed); 1: it does not; 2: could not look.
+    """
+    import redis
+
+    from orchestrator.errors import OrchestraError
+
+    try:
+        if fix:
+            _sweep(settings)
+        diagnosis = _doctor(settings).examine(watch_leases=not quick)
+    except (OrchestraError, redis.RedisError, OSError) as error:
+        click.echo(f"Error: could not look: {error}", err=True)
+        ctx.exit(2)
+    if as_json:
+        print_json(
+            {"holds": diagnosis.holds, "promise": str(diagnosis.tally), **dataclasses.asdict(diagnosis)}
+        )
+    else:
+        _print(diagnosis)
+    ctx.exit(0 if diagnosis.holds else 1)
+
+
+def _sweep(settings: Settings) -> None:
+    from orchestrator.cli.reaper import make_reaper
+    from orchestrator.redisdb.client import connect
+    from orchestrator.stack import resolve_redis_url
+
+    client = connect(resolve_redis_url(settings), name="orchestra-doctor")
+    swept = make_reaper(client, settings).run_once()
+    done = ", ".join(f"{v} {k}" for k, v in dataclasses.asdict(swept).items() if v)
+    click.echo(f"sweep: {done or 'nothing to do'}", err=True)
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    for finding in sorted(diagnosis.findings, key=lambda f: (list(_MARKS).index(f.severity), f.session)):
+        mark, colour = _MARKS[finding.severity]
+        about = f"{finding.session}: " if finding.session and finding.session not in finding.message else ""
+        click.echo(f"{click.style(f'{mark:<8}', fg=colour)}{about}{finding.message}  [{finding.rule}]")
+    for wait in diagnosis.waits[:_SHOWN_WAITS]:
+        click.echo(f"pending  {wait.subject}: {wait.waits_for}; moved by {wait.mover}; {wait.by}")
+    if len(diagnosis.waits) > _SHOWN_WAITS:
+        click.echo(f"pending  … and {len(diagnosis.waits) - _SHOWN_WAITS} more (--json lists all)")
+    counts = Counter(str(f.severity) for f in diagnosis.findings)
+    verdict = (
+        click.style("the promise holds", fg="green") if diagnosis.holds else click.style("BROKEN", fg="red")
+    )
+    evidence = "ledger, runs and audit trail" if diagnosis.audited else "ledger and runs"
+    click.echo(f"{verdict}: {diagnosis.tally}")
+    click.echo(
+        f"{diagnosis.tally.sessions} sessions in {diagnosis.trees} trees, from {evidence}; "
+        f"{counts['break']} breaks, {counts['stuck']} stuck, {counts['warning']} warnings"
+    )
+
+
+@click.command("why")
+@click.argument("session")
+@json_option
+@stack_options
+@click.pass_context
+def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) -> None:
+    """Say what SESSION waits for, what will move it, and by when."""
+    known, wait, breaks = _doctor(settings).why(session)
+    if as_json:
+        print_json(
+            {
+                "session": known.id,
+                "agent": known.agent,
+                "state": known.state,
+                "wait": dataclasses.asdict(wait) if wait else None,
+                "breaks": [dataclasses.asdict(b) for b in breaks],
+            }
+        )
+    else:
+        reason = f": {known.reason}" if known.reason else ""
+        click.echo(f"{known.id} ({known.agent}) is {known.state}{reason}")
+        if wait is None:
+            click.echo("  it waits for nothing")
+        else:
+            click.echo(f"  waits for: {wait.waits_for}\n  moved by:  {wait.mover}\n  by when:   {wait.by}")
+        for finding in breaks:
+            click.echo(f"  {click.style('BREAK', fg='red')} {finding.message}  [{finding.rule}]")
+    ctx.exit(1 if breaks else 0)

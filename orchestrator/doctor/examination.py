@@ -1,0 +1,207 @@
+"""One examination of all live trees: gather, judge, look again at what seems wrong, report."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+
+from orchestrator.audit.reader import AuditReader
+from orchestrator.bootstrap import Parts
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.doctor import promise, vitals, waits
+from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wait
+from orchestrator.doctor.snapshot import Snapshot, take
+from orchestrator.ledger import CLOSED, Lease, RunState, Session, SessionState
+
+#: Looks at a session that seems wrong, and the seconds before each: a live system moves between two reads.
+SECOND_LOOKS = (0.05, 0.25, 1.0)
+#: Milliseconds after which an idle session with nothing to come, or a closed one with children, is stuck.
+_LATE_MS = 60_000
+
+
+class Doctor:
+    """Examines one stack. ``audit`` is its audit trail where one is at hand."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        audit: AuditReader | None,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._parts = parts
+        self._ledger = parts.ledger
+        self._audit = audit
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        settings = parts.settings
+        self._shards = range(settings.shards)
+        self._terms = waits.Terms(
+            lease_s=settings.lease_s,
+            sweep_s=settings.sweep_interval_s,
+            redispatch_s=settings.redispatch_after_s,
+            run_limit_s=settings.run_time_limit_s,
+        )
+
+    def examine(self, *, watch_leases: bool = True) -> Diagnosis:
+        """Look at every tree that is kept.
+
+        With ``watch_leases`` it takes a little more than a heartbeat while runs are at work.
+
+        Raises:
+            redis.RedisError: Redis does not answer.
+        """
+        began = self._clock.monotonic()
+        leases = self._leases() if watch_leases else []
+        findings: list[Finding] = []
+        pending: list[Wait] = []
+        totals: Counter[str] = Counter()
+        waiting_for: Counter[str] = Counter()
+        trees = 0
+        for shard in self._shards:
+            for root in self._ledger.all_roots(shard):
+                trees += 1
+                for snapshot, found in self._tree(root):
+                    findings += found
+                    pending += waits.of_pending(snapshot, self._terms)
+                    session = snapshot.session
+                    totals.update(
+                        sessions=1,
+                        launched=session.launched,
+                        delivered=session.delivered,
+                        dead=session.dead,
+                        pending=session.pending,
+                    )
+                    if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
+                        waiting_for[session.agent] += 1
+                    findings += self._stuck(snapshot)
+        findings += self._stack(waiting_for)
+        if leases:
+            rest = self._parts.settings.heartbeat_s * 1.5 - (self._clock.monotonic() - began)
+            if rest > 0:
+                self._sleep(rest)
+            findings += vitals.leases(leases, self._leases(), self._terms.lease_s)
+        return Diagnosis(
+            tally=Tally(
+                sessions=totals["sessions"],
+                launched=totals["launched"],
+                delivered=totals["delivered"],
+                pending=totals["pending"],
+                dead=totals["dead"],
+            ),
+            trees=trees,
+            findings=tuple(findings),
+            waits=tuple(pending),
+            audited=self._audit is not None,
+        )
+
+    def why(self, session_id: str) -> tuple[Session, Wait | None, list[Finding]]:
+        """Why one session sleeps, and what breaks the promise in it.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        session = self._ledger.session(session_id)
+        snapshot = take(self._ledger, session_id)
+        if snapshot is None:
+            return session, None, []
+        launches, children = self._evidence(session.root)
+        found = self._confirmed(snapshot, launches, children)
+        return snapshot.session, waits.of_session(snapshot.session, snapshot, self._terms), found
+
+    # --- one tree ---------------------------------------------------------------------------
+
+    def _tree(self, root: str) -> Iterator[tuple[Snapshot, list[Finding]]]:
+        members = self._ledger.tree(root)
+        launches, children = self._evidence(root)
+        for member in members:
+            snapshot = take(self._ledger, member.id)
+            if snapshot is not None:
+                yield snapshot, self._confirmed(snapshot, launches, children)
+
+    def _evidence(self, root: str) -> tuple[dict[str, set[str]] | None, dict[str, set[str]]]:
+        """Who launched whom, by the audit trail and by the sessions of the tree themselves."""
+        children: dict[str, set[str]] = defaultdict(set)
+        correlation = ""
+        for member in self._ledger.tree(root):
+            if member.id == root:
+                correlation = member.correlation
+            if member.parent:
+                children[member.parent].add(member.id)
+        if self._audit is None or not correlation:
+            return None, children
+        return self._audit.launches_by_parent(correlation), children
+
+    def _confirmed(
+        self, snapshot: Snapshot, launches: dict[str, set[str]] | None, children: dict[str, set[str]]
+    ) -> list[Finding]:
+        """The breaks that are still there on every further look, so that a moving system is not accused."""
+        found = list(self._breaks(snapshot, launches, children))
+        for pause in SECOND_LOOKS:
+            if not found:
+                break
+            self._sleep(pause)
+            again = take(self._ledger, snapshot.session.id)
+            if again is None:
+                return []
+            launches, children = self._evidence(snapshot.session.root)
+            still = {f.key for f in self._breaks(again, launches, children)}
+            found = [f for f in found if f.key in still]
+        return found
+
+    @staticmethod
+    def _breaks(
+        snapshot: Snapshot, launches: dict[str, set[str]] | None, children: dict[str, set[str]]
+    ) -> Iterator[Finding]:
+        own = snapshot.session.id
+        said = None if launches is None else launches.get(own, set())
+        return promise.breaks(snapshot, said, children.get(own, set()))
+
+    def _stuck(self, snapshot: Snapshot) -> Iterator[Finding]:
+        s = snapshot.session
+        late = self._ledger.server_ms() - s.updated_ms > _LATE_MS
+        if not late or s.busy:
+            return
+        said = waits.of_session(s, snapshot, self._terms)
+        over = s.state in CLOSED or s.state == SessionState.FINISHED
+        if s.state == SessionState.PENDING:
+            message = (
+                "has not started for over a minute: its task-delegation was not routed; is a router running?"
+            )
+        elif snapshot.queue and s.owed == 0:
+            message = f"has {len(snapshot.queue)} items queued for over a minute and no run: is a callback service running?"
+        elif s.questions and said is not None:
+            message = f"waits for over a minute for {said.waits_for}; {said.mover}"
+        elif over and "results" in snapshot.indexed:
+            message = (
+                "is over, and its Celery result has not been stored for over a minute: is a reaper running?"
+            )
+        else:
+            return
+        yield Finding(
+            severity=Severity.STUCK, rule="late", session=s.id, subject=s.id, message=f"{s.id} {message}"
+        )
+
+    # --- the stack --------------------------------------------------------------------------
+
+    def _stack(self, waiting_for: Counter[str]) -> Iterator[Finding]:
+        client = self._parts.redis
+        yield from vitals.services(client)
+        yield from vitals.streams(client, len(self._shards))
+        now = self._ledger.server_ms()
+        yield from vitals.agents(self._parts.agents, waiting_for, vitals.announcements(client), now)
+        yield from vitals.setup(client, self._parts.settings)
+        if self._audit is None:
+            yield Finding(
+                severity=Severity.WARNING,
+                rule="no-audit-trail",
+                session="",
+                subject="",
+                message=f"no audit trail at {self._parts.settings.audit_file}: launches were taken from the ledger itself; "
+                "run the doctor where the audit writer runs",
+            )
+
+    def _leases(self) -> list[Lease]:
+        return [lease for shard in self._shards for lease in self._ledger.leases(shard)]

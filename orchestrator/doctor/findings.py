@@ -1,0 +1,77 @@
+"""What the doctor says: breaks of the promise, what is stuck, and what merely deserves a look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    BREAK = "break"  #: the promise does not hold
+    STUCK = "stuck"  #: nothing is lost, but it will not move by itself, or is late
+    WARNING = "warning"  #: a set-up that weakens a guarantee
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that is wrong, in one sentence that says what and, where there is one, the next step."""
+
+    severity: Severity
+    rule: str
+    #: The session concerned; empty for the stack as a whole.
+    session: str
+    #: The callback, run or service concerned, or empty.
+    subject: str
+    message: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What makes two findings of two examinations the same."""
+        return self.rule, self.session, self.subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """What one pending thing waits for, what will move it, and by when."""
+
+    session: str
+    #: The callback or other item that is pending, or the session itself.
+    subject: str
+    waits_for: str
+    #: What moves it: a worker's lease, a timer, an unread entry, a waiting policy, a person.
+    mover: str
+    #: By when, in words; empty where only an agent's own work decides.
+    by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """The promise in numbers over many sessions."""
+
+    sessions: int
+    launched: int
+    delivered: int
+    pending: int
+    dead: int
+
+    def __str__(self) -> str:
+        return f"{self.launched} launched = {self.delivered} delivered + {self.pending} pending + {self.dead} dead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """Everything one examination found."""
+
+    tally: Tally
+    trees: int
+    findings: tuple[Finding, ...]
+    waits: tuple[Wait, ...]
+    #: False where launches could only be taken from the ledger itself.
+    audited: bool
+
+    @property
+    def holds(self) -> bool:
+        """Whether the promise holds."""
+        return not any(f.severity == Severity.BREAK for f in self.findings)

@@ -1,0 +1,172 @@
+"""The promise, checked for one session from evidence that is kept in different places by different transitions.
+
+    launched     the task-delegations of the audit trail; the items; the children of the tree; the counter
+    delivered    the lists of the committed runs; the items; the counter
+    pending      the items against the queue, the runs that carry them, and the children they are owed for
+    dead         the items, each with its reason; the counter
+
+Pure: it looks at a snapshot and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from orchestrator.doctor.findings import Finding, Severity
+from orchestrator.doctor.snapshot import Snapshot
+from orchestrator.ledger import CLOSED, Item, ItemState, RunState, SessionState
+
+
+def breaks(snapshot: Snapshot, launches: set[str] | None, tree_children: set[str]) -> Iterator[Finding]:
+    """Everything about one session that the promise does not allow.
+
+    ``launches`` are the children that the audit trail says it launched (None: no trail at hand);
+    ``tree_children`` those sessions of the tree that name it as their parent.
+    """
+    owing = [i for i in snapshot.items if i.kind == "completion" and i.callback]
+    if snapshot.session.state == SessionState.DELETED and "closing" not in snapshot.indexed:
+        yield from _tombstone(snapshot, owing)
+        return
+    yield from _launched(snapshot, launches, tree_children)
+    yield from _counters(snapshot, owing)
+    yield from _delivered(snapshot, owing)
+    for item in snapshot.items:
+        yield from _item(snapshot, item)
+    yield from _queue(snapshot)
+    yield from _run(snapshot)
+
+
+def _found(snapshot: Snapshot, rule: str, subject: str, message: str) -> Finding:
+    return Finding(
+        severity=Severity.BREAK, rule=rule, session=snapshot.session.id, subject=subject, message=message
+    )
+
+
+def _tombstone(snapshot: Snapshot, owing: list[Item]) -> Iterator[Finding]:
+    s = snapshot.session
+    if s.pending != 0:
+        yield _found(
+            snapshot, "counters", "", f"deleted with {s.pending} callbacks neither delivered nor dead"
+        )
+    if sum(i.state == ItemState.DEAD for i in owing) != s.dead:
+        yield _found(
+            snapshot, "counters", "", f"says {s.dead} callbacks are dead, and its tombstone names others"
+        )
+
+
+def _launched(snapshot: Snapshot, launches: set[str] | None, tree_children: set[str]) -> Iterator[Finding]:
+    booked = {i.child for i in snapshot.items if i.kind == "completion"}
+    inherited = {i.child for i in snapshot.items if i.extra.get("inherited")}
+    for child in sorted(tree_children - booked):
+        yield _found(
+            snapshot, "unbooked-child", child, f"child {child} names it as its parent and is not in its books"
+        )
+    if launches is None:
+        return
+    for child in sorted(launches - booked):
+        yield _found(
+            snapshot,
+            "lost-launch",
+            child,
+            f"the audit trail says it launched {child}; its books do not know of it",
+        )
+    for child in sorted(booked - launches - inherited):
+        yield _found(
+            snapshot,
+            "unaudited-launch",
+            child,
+            f"its books name a launch of {child} that the audit trail lacks",
+        )
+
+
+def _counters(snapshot: Snapshot, owing: list[Item]) -> Iterator[Finding]:
+    s = snapshot.session
+    states = Counter(i.state for i in owing)
+    for name, said, booked in (
+        ("launched", s.launched, len(owing)),
+        ("delivered", s.delivered, states[ItemState.DELIVERED]),
+        ("dead", s.dead, states[ItemState.DEAD]),
+        ("owed", s.owed, states[ItemState.OWED]),
+    ):
+        if said != booked:
+            yield _found(
+                snapshot, "counters", name, f"says {said} callbacks are {name}; its books hold {booked}"
+            )
+
+
+def _delivered(snapshot: Snapshot, owing: list[Item]) -> Iterator[Finding]:
+    carried = Counter(i for r in snapshot.runs if r.state == RunState.COMPLETED for i in r.items)
+    for item in owing:
+        times = carried[item.id]
+        if item.state == ItemState.DELIVERED and times == 0:
+            yield _found(
+                snapshot, "delivered-by-none", item.id, f"{item.id} counts as delivered, by no committed run"
+            )
+        elif times and item.state != ItemState.DELIVERED:
+            yield _found(
+                snapshot,
+                "delivered-uncounted",
+                item.id,
+                f"a committed run carried {item.id}, which counts as {item.state}",
+            )
+        elif times > 1:
+            yield _found(snapshot, "delivered-twice", item.id, f"{times} committed runs carried {item.id}")
+    known = {i.id for i in snapshot.items}
+    for stray in sorted(carried.keys() - known):
+        yield _found(
+            snapshot, "delivered-unknown", stray, f"a committed run carried {stray}, which its books lack"
+        )
+
+
+def _item(snapshot: Snapshot, item: Item) -> Iterator[Finding]:
+    run = snapshot.run
+    if item.state == ItemState.OWED:
+        yield from _owed(snapshot, item)
+    if item.state == ItemState.QUEUED and item.id not in snapshot.queue:
+        yield _found(snapshot, "queue-lost", item.id, f"{item.id} counts as queued and is not in the queue")
+    if item.state == ItemState.CLAIMED and (run is None or item.id not in run.items):
+        yield _found(
+            snapshot, "claimed-by-none", item.id, f"{item.id} counts as claimed, by no run that is open"
+        )
+    if item.state in {ItemState.QUEUED, ItemState.CLAIMED} and item.id not in snapshot.texts:
+        yield _found(snapshot, "text-lost", item.id, f"{item.id} is {item.state} and its text is gone")
+    if item.state == ItemState.DEAD and item.callback and not item.reason:
+        yield _found(snapshot, "dead-without-reason", item.id, f"{item.id} is dead and nothing says why")
+
+
+def _owed(snapshot: Snapshot, item: Item) -> Iterator[Finding]:
+    child = snapshot.children.get(item.child)
+    if child is None:
+        yield _found(snapshot, "child-gone", item.id, f"{item.id} is owed for {item.child}, which is gone")
+    elif child.told or child.state in CLOSED:
+        yield _found(
+            snapshot,
+            "callback-lost",
+            item.id,
+            f"{item.child} is over ({child.state}), and {item.id} still counts as owed",
+        )
+    elif child.parent != snapshot.session.id:
+        yield _found(
+            snapshot,
+            "child-strayed",
+            item.id,
+            f"{item.id} is owed for {item.child}, whose parent is {child.parent}",
+        )
+    if snapshot.session.state in CLOSED and "closing" not in snapshot.indexed:
+        yield _found(snapshot, "closed-owed", item.id, f"closed, and {item.id} is still owed")
+
+
+def _queue(snapshot: Snapshot) -> Iterator[Finding]:
+    queued = {i.id for i in snapshot.items if i.state == ItemState.QUEUED}
+    for stray in sorted(snapshot.queue - queued):
+        yield _found(snapshot, "queue-stray", stray, f"{stray} is in the queue, and its books do not say so")
+
+
+def _run(snapshot: Snapshot) -> Iterator[Finding]:
+    s = snapshot.session
+    if not s.run:
+        return
+    run = snapshot.run
+    if run is None or run.state not in {RunState.QUEUED, RunState.RUNNING}:
+        yield _found(snapshot, "busy-with-none", s.run, f"counts as busy with {s.run}, which is not open")

@@ -1,0 +1,151 @@
+"""The stack as a whole: services that are silent, entries that nobody takes, leases that stand still, weak set-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import redis
+
+from orchestrator.doctor.findings import Finding, Severity
+from orchestrator.ledger import Lease
+from orchestrator.redisdb import keys
+from orchestrator.registry import AgentRegistry
+from orchestrator.service import live_services
+from orchestrator.settings import Settings
+from orchestrator.streams import AUDIT_GROUP, GROUPS, ROUTER_GROUP, RedisStreams, all_streams
+
+#: The services without which nothing moves, and what stands still without them.
+NEEDED: Mapping[str, str] = {
+    "router": "no message is acted upon: start one with `orchestra router`",
+    "callbacks": "resumes wait for the reaper's sweep: start one with `orchestra callbacks`",
+    "reaper": "nothing lost is found again: start one with `orchestra reaper`",
+    "audit": "nothing is written to the audit trail: start one with `orchestra audit writer`",
+}
+#: Milliseconds that an entry may be held before somebody should have taken it over.
+LATE_MS = 60_000
+#: Seconds since an agent was last announced after which its workers count as silent; they announce every 30 s.
+SILENT_S = 120
+
+
+def _finding(severity: Severity, rule: str, subject: str, message: str) -> Finding:
+    return Finding(severity=severity, rule=rule, session="", subject=subject, message=message)
+
+
+def services(client: redis.Redis) -> Iterator[Finding]:
+    """Kinds of service of which no copy gave a sign of life."""
+    alive = {record.service for record in live_services(client)}
+    for name, consequence in NEEDED.items():
+        if name not in alive:
+            yield _finding(
+                Severity.STUCK, "service-silent", name, f"no {name} service is alive: {consequence}"
+            )
+
+
+def streams(client: redis.Redis, shards: int) -> Iterator[Finding]:
+    """Entries that a consumer took and never acknowledged."""
+    port = RedisStreams(client)
+    for group in GROUPS:
+        for backlog in port.backlog(group, all_streams(shards)):
+            if backlog.oldest_pending_ms > LATE_MS:
+                yield _finding(
+                    Severity.STUCK,
+                    "entries-held",
+                    f"{group}/{backlog.stream}",
+                    f"{backlog.pending} entries of {backlog.stream} are held in group {group}, the oldest for "
+                    f"{backlog.oldest_pending_ms // 1000} s: a living {_service(group)} takes them over",
+                )
+
+
+def _service(group: str) -> str:
+    return {ROUTER_GROUP: "router", AUDIT_GROUP: "audit writer"}.get(group, group)
+
+
+def agents(
+    registry: AgentRegistry, waiting_for: Mapping[str, int], announced: Mapping[str, float], now_ms: int
+) -> Iterator[Finding]:
+    """Agents that queued runs wait for and that no worker has announced lately."""
+    for name, runs in sorted(waiting_for.items()):
+        if registry.get(name) is None:
+            yield _finding(
+                Severity.STUCK,
+                "agent-unknown",
+                name,
+                f"{runs} runs wait for agent {name!r}, which no worker has announced",
+            )
+        elif now_ms - announced.get(name, 0) > SILENT_S * 1000:
+            yield _finding(
+                Severity.STUCK,
+                "workers-silent",
+                name,
+                f"{runs} runs wait for agent {name!r}, and no worker has announced it for "
+                f"{(now_ms - announced.get(name, 0)) // 1000:.0f} s: start a worker that serves it",
+            )
+
+
+def leases(before: list[Lease], after: list[Lease], lease_s: float) -> Iterator[Finding]:
+    """Leases that did not move between two looks that were more than a heartbeat apart."""
+    seen = {(lease.run, lease.claim): lease.beat for lease in before}
+    for lease in after:
+        if seen.get((lease.run, lease.claim)) == lease.beat:
+            yield Finding(
+                severity=Severity.STUCK,
+                rule="lease-still",
+                session=lease.session,
+                subject=lease.run,
+                message=f"{lease.run} on {lease.worker} gave no sign of life while it was watched: "
+                f"the reaper gives it to another worker {lease_s:g} s after its last one",
+            )
+
+
+def setup(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
+    """What weakens a guarantee without breaking it now."""
+    if not settings.signatures_required:
+        yield _finding(
+            Severity.WARNING,
+            "signatures-optional",
+            "",
+            "signatures are optional (signatures_required = false): anybody who can write to Redis can speak as any agent",
+        )
+    config = _config(client, "appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
+    if config.get("appendonly") == "no":
+        yield _finding(
+            Severity.WARNING,
+            "no-append-only-file",
+            "",
+            "the server keeps no append-only file: a restart loses everything",
+        )
+    elif config and config.get("appendfsync") != "always":
+        yield _finding(
+            Severity.WARNING,
+            "fsync-not-always",
+            "",
+            f"appendfsync is {config.get('appendfsync')}: a server that is killed can take back about a second of "
+            "acknowledged transitions",
+        )
+    if config.get("maxmemory", "0") != "0" and config.get("maxmemory-policy") != "noeviction":
+        yield _finding(
+            Severity.WARNING,
+            "eviction",
+            "",
+            f"maxmemory-policy is {config.get('maxmemory-policy')}: a full server drops keys of the ledger; "
+            "set it to noeviction",
+        )
+
+
+def _config(client: redis.Redis, *names: str) -> dict[str, str]:
+    try:
+        answer: Any = client.config_get(*names)
+    except redis.ResponseError:  # a managed server does not say
+        return {}
+    return {_text(k): _text(v) for k, v in answer.items()}
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def announcements(client: redis.Redis) -> dict[str, float]:
+    """Agent name → when a worker last announced it, in milliseconds since the epoch."""
+    rows: Any = client.zrange(keys.agents(), 0, -1, withscores=True)
+    return {_text(name): float(score) for name, score in rows}

@@ -1,0 +1,211 @@
+"""The doctor finds the promise kept where it is, and every kind of damage done behind the ledger's back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+from click.testing import CliRunner
+
+from orchestrator.audit.reader import AuditReader
+from orchestrator.audit.store import AuditStore
+from orchestrator.audit.writer import AuditWriter
+from orchestrator.bootstrap import Parts, assemble
+from orchestrator.cli import main
+from orchestrator.doctor import Diagnosis, Doctor, Severity
+from orchestrator.ids import callback_id, child_session_id, derived_uuid, root_session_id
+from orchestrator.ledger import Claimed
+from orchestrator.letters import Thread
+from orchestrator.redisdb import keys
+from orchestrator.settings import load_settings
+from orchestrator.streams import all_streams
+
+from .conftest import Play
+
+
+class Ward:
+    """A root with one child in each condition: delivered, queued, in hand, owed, dead; and its audit trail."""
+
+    def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
+        self.redis = redis
+        self.parts: Parts = assemble(redis, load_settings(redis_url=url, data=data))
+        self.play = Play(self.parts.ledger)
+        self.store = AuditStore(self.parts.settings.audit_file)
+        self.writer = AuditWriter(redis, self.store, consumer="w", sources=all_streams(1))
+        self.root = root_session_id("ward")
+        self.correlation = derived_uuid("conversation", self.root)
+        self.children: dict[str, str] = {}
+        self._fill()
+
+    def _fill(self) -> None:
+        letters, ledger, play = self.parts.letters, self.parts.ledger, self.play
+        launch = letters.delegation(
+            sender="operator",
+            recipient="lead",
+            task_id=self.root,
+            title="t",
+            description="d",
+            thread=Thread(correlation=self.correlation),
+        )
+        ledger.submit(self.root, agent="lead", prompt="p", envelope=launch, correlation=self.correlation)
+        held = play.run(self.root)
+        for name in ("delivered", "dead", "claimed", "queued", "owed"):
+            self.children[name] = self._delegate(held, name)
+        play.finish(self.children["delivered"])
+        ledger.effect(held.claim, effect="x")
+        play.commit(held.claim)
+        play.commit(play.resume(self.root).claim)
+        play.finish(self.children["dead"], "no", status="failed")
+        play.finish(self.children["claimed"])
+        self.resumed = play.resume(self.root)
+        play.finish(self.children["queued"])
+        while self.writer.run_once():
+            pass
+
+    def _delegate(self, held: Claimed, name: str) -> str:
+        child = child_session_id(self.root, name)
+        letter = self.parts.letters.delegation(
+            sender="lead",
+            recipient="reviewer",
+            task_id=child,
+            title=name,
+            description="d",
+            thread=Thread.of(held.session),
+        )
+        on_failure = "ignore" if name == "dead" else "deliver"
+        return self.play.delegate(held, name, envelope=letter, on_failure=on_failure)
+
+    def examine(self) -> Diagnosis:
+        reader = AuditReader(AuditStore(self.parts.settings.audit_file, read_only=True))
+        return Doctor(self.parts, audit=reader, sleep=lambda _: None).examine(watch_leases=False)
+
+    def broken_rules(self) -> set[str]:
+        return {f.rule for f in self.examine().findings if f.severity == Severity.BREAK}
+
+
+@pytest.fixture
+def ward(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Iterator[Ward]:
+    ward = Ward(redis, redis_url, tmp_path / "data")
+    yield ward
+    ward.store.close()
+
+
+def test_a_kept_promise_is_found_kept_and_every_pending_callback_names_its_mover(ward: Ward) -> None:
+    diagnosis = ward.examine()
+    assert [f for f in diagnosis.findings if f.severity == Severity.BREAK] == []
+    assert str(diagnosis.tally) == "5 launched = 1 delivered + 3 pending + 1 dead"
+    assert {w.subject for w in diagnosis.waits} == {
+        callback_id(ward.children[n]) for n in ("claimed", "queued", "owed")
+    }
+    assert all(w.waits_for and w.mover and w.by for w in diagnosis.waits)
+
+
+DAMAGE: dict[str, tuple[Callable[[Ward], object], str]] = {
+    "a ledger entry is removed": (
+        lambda w: w.redis.hdel(keys.items(w.root), callback_id(w.children["owed"])),
+        "lost-launch",
+    ),
+    "a queue item is removed": (
+        lambda w: w.redis.zrem(keys.queue(w.root), callback_id(w.children["queued"])),
+        "queue-lost",
+    ),
+    "a committed callback is removed": (
+        lambda w: w.redis.hset(keys.run(w.redis.lindex(keys.runs(w.root), 1).decode()), "items", "[]"),
+        "delivered-by-none",
+    ),
+    "a committed run is removed": (
+        lambda w: w.redis.delete(keys.run(w.redis.lindex(keys.runs(w.root), 1).decode())),
+        "delivered-by-none",
+    ),
+    "a callback is delivered by two runs": (
+        lambda w: w.redis.hset(
+            keys.run(w.redis.lindex(keys.runs(w.root), 0).decode()),
+            "items",
+            json.dumps([callback_id(w.children["delivered"])]),
+        ),
+        "delivered-twice",
+    ),
+    "the run in hand is removed": (lambda w: w.redis.delete(keys.run(w.resumed.run.id)), "claimed-by-none"),
+    "a child is removed": (lambda w: w.redis.delete(keys.session(w.children["owed"])), "child-gone"),
+    "a child's end did not reach its parent": (
+        lambda w: w.redis.hset(keys.session(w.children["owed"]), mapping={"state": "finished", "told": "1"}),
+        "callback-lost",
+    ),
+    "a counter is off by one": (lambda w: w.redis.hincrby(keys.session(w.root), "delivered", 1), "counters"),
+    "a queued text is removed": (
+        lambda w: w.redis.hdel(keys.bodies(w.root), callback_id(w.children["queued"])),
+        "text-lost",
+    ),
+    "a launch is forged into the books": (
+        lambda w: w.redis.hset(
+            keys.items(w.root),
+            callback_id(child_session_id(w.root, "forged")),
+            w.redis.hget(keys.items(w.root), callback_id(w.children["owed"])).replace(
+                w.children["owed"].encode(), child_session_id(w.root, "forged").encode()
+            ),
+        ),
+        "unaudited-launch",
+    ),
+    "an audited launch is removed": (
+        lambda w: (
+            w.store._db.execute(  # damage is done where no public call would do it
+                "DELETE FROM messages WHERE task_id = ?", [w.children["owed"]]
+            ),
+            w.store._db.commit(),
+        ),
+        "unaudited-launch",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_the_doctor_can_fail(ward: Ward, damage: str) -> None:
+    """Each damage, done behind the ledger's back, is named."""
+    act, rule = DAMAGE[damage]
+    act(ward)
+    assert rule in ward.broken_rules()
+
+
+def test_why_says_what_each_condition_waits_for(ward: Ward) -> None:
+    doctor = Doctor(ward.parts, audit=None, sleep=lambda _: None)
+    _, at_work, _ = doctor.why(ward.root)
+    assert at_work is not None
+    assert "at work" in at_work.waits_for
+    _, pending, _ = doctor.why(ward.children["owed"])
+    assert pending is not None
+    assert "router" in pending.mover
+    _, over, _ = doctor.why(ward.children["delivered"])
+    assert over is None
+    dispatch = ward.play.start(ward.children["owed"])
+    _, queued, _ = doctor.why(ward.children["owed"])
+    assert queued is not None
+    assert dispatch.run in queued.waits_for
+
+
+def test_the_command_exits_with_the_verdict(ward: Ward, redis_url: str) -> None:
+    """0: holds; 1: broken, each break named; 2: could not look."""
+    options = ["--redis-url", redis_url, "--data", str(ward.parts.settings.data)]
+    well = CliRunner().invoke(main, ["doctor", "--quick", "--json", *options])
+    assert well.exit_code == 0, well.output
+    assert json.loads(well.stdout)["promise"] == "5 launched = 1 delivered + 3 pending + 1 dead"
+    ward.redis.zrem(keys.queue(ward.root), callback_id(ward.children["queued"]))
+    ill = CliRunner().invoke(main, ["doctor", "--quick", *options])
+    assert ill.exit_code == 1
+    assert "queue-lost" in ill.stdout
+    away = CliRunner().invoke(main, ["doctor", "--redis-url", "redis://127.0.0.1:1/0"])
+    assert away.exit_code == 2
+    assert "could not look" in away.stderr
+
+
+def test_a_lease_that_stands_still_is_stuck_and_one_that_moves_is_not(ward: Ward) -> None:
+    ledger = ward.parts.ledger
+
+    def examine(between: Callable[[float], object]) -> set[str]:
+        doctor = Doctor(ward.parts, audit=None, sleep=between)
+        return {f.rule for f in doctor.examine().findings}
+
+    assert "lease-still" in examine(lambda _: None)
+    assert "lease-still" not in examine(lambda _: ledger.renew(ward.resumed.claim))
