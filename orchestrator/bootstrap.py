@@ -17,7 +17,9 @@ from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
 from orchestrator.ledger import Dispatch, Ledger, Limits, Outgoing
 from orchestrator.letters import Letters, Thread
+from orchestrator.policy.routing import RoutingTable
 from orchestrator.registry import OPERATOR, AgentRegistry
+from orchestrator.routing_config import load_routing
 from orchestrator.settings import Settings
 
 if TYPE_CHECKING:
@@ -68,7 +70,16 @@ class Parts:
             claim_check_above=settings.claim_check_above_bytes,
             blob_ttl_s=settings.blob_ttl_s,
         )
-        return Letters(self.keyring, self.agents, sealer=sealer)
+        return Letters(self.keyring, self.agents, routing=self.routing, sealer=sealer)
+
+    @cached_property
+    def routing(self) -> RoutingTable:
+        """The routing table with the user's overrides.
+
+        Raises:
+            ConfigurationError: a row in the TOML file is wrong.
+        """
+        return load_routing()
 
     @cached_property
     def celery(self) -> Celery:

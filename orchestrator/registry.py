@@ -20,6 +20,8 @@ Tier = Literal["opus", "sonnet", "haiku"]
 
 #: Seconds that an agent stays known after a worker last announced it.
 LIFETIME_S = 86_400
+#: The score of an agent that is never forgotten by itself.
+_FOR_EVER_MS = 1 << 52
 #: Seconds that a looked-up agent is taken from memory.
 CACHE_S = 1.0
 
@@ -83,8 +85,10 @@ class AgentRegistry:
         now = self._clock.now_ms()
         pipeline = self._redis.pipeline(transaction=False)
         for record in records:
-            pipeline.set(keys.agent(record.name), record.model_dump_json(), ex=LIFETIME_S)
-            pipeline.zadd(keys.agents(), {record.name: now})
+            # Nobody announces a foreign program again and again: it stays until it is withdrawn.
+            lifetime_s = None if record.foreign else LIFETIME_S
+            pipeline.set(keys.agent(record.name), record.model_dump_json(), ex=lifetime_s)
+            pipeline.zadd(keys.agents(), {record.name: _FOR_EVER_MS if record.foreign else now})
             with self._lock:
                 self._cache.pop(record.name, None)
         pipeline.execute()

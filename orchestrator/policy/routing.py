@@ -23,6 +23,10 @@ Recipient = Literal[
 ]
 
 
+#: Types that begin a session: recorded for their recipient when the router has done so.
+LAUNCHES = frozenset({"task-delegation", "review-request", "escalation"})
+
+
 class Row(BaseModel):
     """What holds for one type of message."""
 

@@ -69,7 +69,7 @@ class Acts:
 
     def act(self, letter: Letter) -> Act:
         """The step that carries the letter out."""
-        body = letter.message.body
+        body = letter.body
         if isinstance(body, TaskDelegation) and is_session_id(body.task.task_id):
             return self._start(letter, body.task.task_id)
         return self._done(letter)

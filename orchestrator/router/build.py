@@ -10,7 +10,8 @@ import redis
 from orchestrator.bootstrap import assemble
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.dispatch import Dispatcher, build_celery
-from orchestrator.policy.routing import RoutingTable
+from orchestrator.envelope.payload import BlobStore
+from orchestrator.envelope.sealing import Opener
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.acts import Acts, Limits
 from orchestrator.router.conversations import Conversations
@@ -41,11 +42,12 @@ def build_router(
     """
     parts = assemble(client, settings)
     clock = clock or SystemClock()
-    table = RoutingTable()
+    table = parts.routing
     limits = Limits()
     conversations = Conversations(client, shards=settings.shards, keep_ms=limits.max_age_ms)
     intake = Intake(
         keys=parts.keyring,
+        opener=Opener(BlobStore(client), find_key=parts.keyring.decryption_key),
         find_agent=parts.agents.get,
         table=table,
         clock=clock,

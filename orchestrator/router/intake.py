@@ -11,12 +11,14 @@ from typing import Final
 
 from orchestrator.clock import Clock
 from orchestrator.envelope import signature
+from orchestrator.envelope.bodies import OpaqueBody
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.validate import check
-from orchestrator.errors import SignatureError
+from orchestrator.errors import DecryptionError, PayloadError, SignatureError
 from orchestrator.policy.authorisation import Party, refusal
-from orchestrator.policy.routing import RoutingTable
+from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.registry import AgentRecord
 from orchestrator.router.letter import Letter, Rejection
 from orchestrator.router.live_rules import RULES
@@ -35,6 +37,7 @@ class Intake:
         self,
         *,
         keys: signature.KeyLookup,
+        opener: Opener,
         find_agent: Callable[[str], AgentRecord | None],
         table: RoutingTable,
         clock: Clock,
@@ -43,6 +46,7 @@ class Intake:
         max_age_ms: int = 86_400_000,
         max_chain: int = 1000,
     ) -> None:
+        self._opener = opener
         self._keys = keys
         self._find_agent = find_agent
         self._table = table
@@ -76,7 +80,22 @@ class Intake:
                 rule, reason = str(error.args[0]), str(error)
                 retryable = RULES.get(rule, (False, ""))[0]
                 return Rejection(rule=rule, reason=reason, retryable=retryable, message=message)
-        return self._judge(entry, message) or Letter(entry, message)
+        return self._judge(entry, message) or self._unseal(entry, message)
+
+    def _unseal(self, entry: Entry, message: AgentMessage) -> Letter | Rejection:
+        """The letter with its body readable, if anything is to be done with it."""
+        body = message.body
+        if not isinstance(body, OpaqueBody):
+            return Letter(entry, message, body)
+        sender = self._find_agent(message.header.sender.agent_name)
+        if entry.stream.type not in LAUNCHES and not (sender is not None and sender.foreign):
+            return Letter(entry, message, None)  # the ledger has it already, and it may be large
+        try:
+            opened = self._opener.open(message).body
+        except (PayloadError, DecryptionError) as error:
+            return reject("payload", str(error), message)
+        assert not isinstance(opened, OpaqueBody)
+        return Letter(entry, message, opened)
 
     def _judge(self, entry: Entry, message: AgentMessage) -> Rejection | None:
         header = message.header

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.envelope.model import AgentMessage
+from orchestrator.envelope.model import (
+    AgentMessage,
+    Body,
+    ClearBody,
+    Escalation,
+    ReviewRequest,
+    StatusUpdate,
+    TaskCompletion,
+    TaskDelegation,
+)
 from orchestrator.streams import Entry
 
 #: The entry's field that holds which attempt this is; absent on the first.
@@ -16,7 +25,10 @@ class Letter:
     """A message that layers 1 to 3 accept, as far as they can be checked without the ledger."""
 
     entry: Entry
+    #: As it was sent.
     message: AgentMessage
+    #: The body as its sender wrote it: decompressed, fetched, decrypted. None: it was not needed.
+    body: ClearBody | None
 
     @property
     def type(self) -> str:
@@ -75,6 +87,16 @@ class Rejection:
     message: AgentMessage | None = None
     #: Whether the sender's signature was verified, so that its name can be relied upon.
     trusted: bool = False
+
+
+def task_id_of(body: Body | None) -> str:
+    """The task-id in a body; empty where its type has none or it cannot be read."""
+    match body:
+        case TaskDelegation(task=about) | ReviewRequest(review=about) | Escalation(escalation=about):
+            return about.task_id
+        case StatusUpdate(task_id=task_id) | TaskCompletion(task_id=task_id):
+            return task_id
+    return ""
 
 
 def attempt_of(entry: Entry) -> int:

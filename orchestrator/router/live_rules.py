@@ -21,6 +21,10 @@ RULES: Final[dict[str, tuple[bool, str]]] = {
     "recipient-unknown": (True, "The recipient is a registered agent or a part of the system."),
     "unauthorised": (False, "The sender may send this type of message to this recipient."),
     "retry-limit": (False, "No more attempts are asked for than the system makes."),
+    "payload": (
+        False,
+        "A sealed body can be opened: its parts are there, whole, and for a key that is here.",
+    ),
     "duplicate": (False, "A message-id is acted upon once; a further copy is acknowledged without effect."),
     "conversation-chain": (False, "The chain of a message ends at the first message of its conversation."),
     "conversation-limit": (False, "A conversation has no more messages and no longer chains than allowed."),

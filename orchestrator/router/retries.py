@@ -9,14 +9,12 @@ from typing import Final
 from orchestrator.clock import Clock
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.policy.retry import RetryDecision, RetryEnd, decide
-from orchestrator.policy.routing import Backoff, RoutingTable
+from orchestrator.policy.routing import LAUNCHES, Backoff, RoutingTable
 from orchestrator.registry import AgentRecord
 from orchestrator.router.intake import reject
 from orchestrator.router.letter import Letter, Rejection, attempt_of
 from orchestrator.streams import Entry
 
-#: Types that begin a session: recorded for their recipient when the router has done so.
-LAUNCHES: Final = frozenset({"task-delegation", "review-request", "escalation"})
 #: Types that nothing ever refuses for being late: they end what others wait for.
 NEVER_LATE: Final = frozenset({"task-completion", "error", "reply"})
 

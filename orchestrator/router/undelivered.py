@@ -14,14 +14,13 @@ from orchestrator.ledger import Ledger, Outgoing
 from orchestrator.letters import ErrorType, Letters, Thread
 from orchestrator.log import get_logger
 from orchestrator.policy.escalation import above
-from orchestrator.policy.routing import RoutingTable
+from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import AgentRecord
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.deadletters import dead_letter_fields
 from orchestrator.router.letter import Rejection, attempt_of
-from orchestrator.router.retries import LAUNCHES
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
 #: The name under which the router speaks.

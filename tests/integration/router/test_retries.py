@@ -90,7 +90,7 @@ def test_a_wait_never_goes_past_the_expiration(stack: Stack) -> None:
         Message(content="x"), recipient="nobody", expiration=Timestamp.from_ms(now_ms + 1500), retry=SLOW
     )
     stack.publish(data, "message")
-    router = stack.router()
+    router = stack.router(clock=_At(now_ms))
     router.run_once()
     wake(stack)
     assert (router.run_once().dead, stack.dead()[0].attempts) == (1, 2)

@@ -1,0 +1,101 @@
+"""``orchestra agents``: who is registered; register a program that reads the streams itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import json_option, print_json, stack_options
+
+if TYPE_CHECKING:
+    from orchestrator.registry import AgentRegistry
+    from orchestrator.settings import Settings
+
+
+@click.group("agents", invoke_without_command=True)
+@json_option
+@stack_options
+@click.pass_context
+def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None:
+    """List the registered agents."""
+    if context.invoked_subcommand is not None:
+        return
+    found = _registry(settings).all()
+    if as_json:
+        print_json([record.model_dump() for record in found])
+        return
+    for record in found:
+        tier = f" {record.tier}" if record.tier else ""
+        click.echo(
+            f"{record.name:24} {record.role}{tier}, {record.executor}, queue {record.queue}  {record.description}"
+        )
+    if not found:
+        click.echo(
+            "no agents are registered; start a worker, for example: orchestra up --agents my_agents.py",
+            err=True,
+        )
+
+
+@agents.command("register")
+@click.argument("name")
+@click.option(
+    "--role", type=click.Choice(["coordinator", "specialist"]), default="specialist", show_default=True
+)
+@click.option("--tier", type=click.Choice(["opus", "sonnet", "haiku"]))
+@click.option("--escalates-to", metavar="AGENT", default="", help="Who its errors and escalations go to.")
+@click.option("--may-send-to", metavar="AGENT", multiple=True, help="Only to these; may be repeated.")
+@click.option("--accepts-from", metavar="AGENT", multiple=True, help="Only from these; may be repeated.")
+@stack_options
+def register(
+    *,
+    settings: Settings,
+    name: str,
+    role: str,
+    tier: str | None,
+    escalates_to: str,
+    may_send_to: tuple[str, ...],
+    accepts_from: tuple[str, ...],
+) -> None:
+    """Register NAME, a program outside of the stack that reads its messages from the streams.
+
+    It stays registered until it is withdrawn. Its public key is made known with `orchestra keys`.
+    """
+    from orchestrator.errors import InputError
+    from orchestrator.registry import SYSTEM_AGENTS, AgentRecord
+
+    registry = _registry(settings)
+    known = registry.get(name)
+    if name in SYSTEM_AGENTS or (known is not None and not known.foreign):
+        raise InputError(f"{name!r} is the name of an agent that the stack itself runs; choose another")
+    record = AgentRecord.model_validate(
+        {
+            "name": name,
+            "role": role,
+            "tier": tier,
+            "executor": "foreign",
+            "escalates_to": escalates_to,
+            "may_send_to": may_send_to or None,
+            "accepts_from": accepts_from or None,
+        }
+    )
+    registry.announce([record])
+    click.echo(f"{name} is registered as a {role} outside of the stack")
+
+
+@agents.command("withdraw")
+@click.argument("name")
+@stack_options
+def withdraw(*, settings: Settings, name: str) -> None:
+    """Forget NAME; a worker that still serves it registers it again."""
+    if not _registry(settings).withdraw(name):
+        raise click.ClickException(f"no agent {name!r} is registered")
+    click.echo(f"{name} is not registered any more")
+
+
+def _registry(settings: Settings) -> AgentRegistry:
+    from orchestrator.redisdb.client import connect
+    from orchestrator.registry import AgentRegistry
+    from orchestrator.stack import resolve_redis_url
+
+    return AgentRegistry(connect(resolve_redis_url(settings), name="orchestra-agents"))

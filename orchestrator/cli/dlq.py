@@ -1,0 +1,195 @@
+"""``orchestra dlq``: list, show, replay and drop dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.options import json_option, print_json, stack_options
+
+if TYPE_CHECKING:
+    from orchestrator.bootstrap import Parts
+    from orchestrator.router.deadletters import DeadLetter
+    from orchestrator.settings import Settings
+
+
+@click.group("dlq")
+def dlq() -> None:
+    """List, show, replay and drop dead letters: messages that are not tried again."""
+
+
+@dlq.command("list")
+@click.option("--type", "message_type", help="Only this message type.")
+@click.option("--agent", help="Only from or to this agent.")
+@click.option("--since", help="Not older than this (90s, 15m, 2h, 7d), or since a time.")
+@json_option
+@stack_options
+def list_(
+    *, settings: Settings, message_type: str | None, agent: str | None, since: str | None, as_json: bool
+) -> None:
+    """List dead letters, oldest first, each with its reason."""
+    with _parts(settings) as parts:
+        letters = _select(parts, message_type=message_type, agent=agent, since=since)
+    if as_json:
+        print_json([as_dict(letter) for letter in letters])
+        return
+    for letter in letters:
+        click.echo(_line(letter))
+    if not letters:
+        click.echo("no dead letters", err=True)
+
+
+@dlq.command("show")
+@click.argument("dead_id", metavar="ID")
+@json_option
+@stack_options
+def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
+    """Show one dead letter with its original bytes."""
+    with _parts(settings) as parts:
+        letter = _get(parts, dead_id)
+    facts = as_dict(letter, with_data=True)
+    if as_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        if name != "envelope":
+            click.echo(f"{name:14} {value}")
+    click.echo()
+    click.echo(letter.data)
+
+
+@dlq.command("replay")
+@click.argument("dead_ids", metavar="[ID]…", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every dead letter (that the options below select).")
+@click.option("--type", "message_type", help="With --all: only this message type.")
+@click.option("--agent", help="With --all: only from or to this agent.")
+@json_option
+@stack_options
+def replay(
+    *,
+    settings: Settings,
+    dead_ids: tuple[str, ...],
+    everything: bool,
+    message_type: str | None,
+    agent: str | None,
+    as_json: bool,
+) -> None:
+    """Send dead letters again, after what was wrong is mended."""
+    from orchestrator.router.replay import Replays
+
+    done = []
+    with _parts(settings) as parts:
+        replays = Replays(parts)
+        for letter in _chosen(parts, dead_ids, everything=everything, message_type=message_type, agent=agent):
+            replayed = replays.replay(letter)
+            if replayed is not None:
+                done.append({"dead_letter": letter.id, **asdict(replayed)})
+                if not as_json:
+                    click.echo(f"{letter.id} replayed as a new {replayed.how}: {replayed.id}")
+    if as_json:
+        print_json(done)
+
+
+@dlq.command("drop")
+@click.argument("dead_ids", metavar="[ID]…", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every dead letter (that the options below select).")
+@click.option("--type", "message_type", help="With --all: only this message type.")
+@click.option("--agent", help="With --all: only from or to this agent.")
+@stack_options
+def drop(
+    *,
+    settings: Settings,
+    dead_ids: tuple[str, ...],
+    everything: bool,
+    message_type: str | None,
+    agent: str | None,
+) -> None:
+    """Remove dead letters for good; the audit trail keeps them and that they were dropped."""
+    from orchestrator.router.replay import Replays
+
+    with _parts(settings) as parts:
+        replays = Replays(parts)
+        for letter in _chosen(parts, dead_ids, everything=everything, message_type=message_type, agent=agent):
+            if replays.drop(letter):
+                click.echo(f"{letter.id} dropped")
+
+
+@contextmanager
+def _parts(settings: Settings) -> Iterator[Parts]:
+    from orchestrator.bootstrap import assemble
+    from orchestrator.redisdb.client import connect
+    from orchestrator.stack import resolve, resolve_redis_url
+
+    settings = resolve(settings)
+    client = connect(resolve_redis_url(settings), name="orchestra-dlq")
+    try:
+        yield assemble(client, settings)
+    finally:
+        client.close()
+
+
+def _select(
+    parts: Parts, *, message_type: str | None = None, agent: str | None = None, since: str | None = None
+) -> list[DeadLetter]:
+    from orchestrator.cli.audit import parse_time
+    from orchestrator.router.deadletters import DeadLetters
+
+    since_ms = parse_time(since) or 0
+    return [
+        letter
+        for letter in DeadLetters(parts.redis, shards=parts.settings.shards).all()
+        if (message_type is None or letter.type == message_type)
+        and (agent is None or agent in {letter.sender, letter.recipient})
+        and letter.at_ms >= since_ms
+    ]
+
+
+def _chosen(
+    parts: Parts,
+    dead_ids: tuple[str, ...],
+    *,
+    everything: bool,
+    message_type: str | None,
+    agent: str | None,
+) -> list[DeadLetter]:
+    if everything == bool(dead_ids):
+        raise click.UsageError("name dead letters, or say --all")
+    if everything:
+        return _select(parts, message_type=message_type, agent=agent)
+    return [_get(parts, dead_id) for dead_id in dead_ids]
+
+
+def _get(parts: Parts, dead_id: str) -> DeadLetter:
+    from orchestrator.router.deadletters import DeadLetters
+
+    letter = DeadLetters(parts.redis, shards=parts.settings.shards).get(dead_id)
+    if letter is None:
+        raise click.ClickException(f"no dead letter {dead_id!r}; `orchestra dlq list` shows what is there")
+    return letter
+
+
+def as_dict(letter: DeadLetter, *, with_data: bool = False) -> dict[str, Any]:
+    """A dead letter for JSON."""
+    from orchestrator.clock import isoformat
+
+    facts = asdict(letter)
+    data = facts.pop("data")
+    facts["stream"] = str(letter.stream)
+    facts["at"] = isoformat(letter.at_ms)
+    if with_data:
+        facts["envelope"] = data.decode("utf-8", "replace")
+    return facts
+
+
+def _line(letter: DeadLetter) -> str:
+    from orchestrator.clock import isoformat
+
+    who = f"{letter.sender or '?'} → {letter.recipient or '?'}"
+    tries = f" after {letter.attempts} attempts" if letter.attempts > 1 else ""
+    return (
+        f"{letter.id}  {isoformat(letter.at_ms)}  {letter.type} {who}  {letter.rule}{tries}: {letter.reason}"
+    )

@@ -1,0 +1,85 @@
+"""``orchestra send`` and ``orchestra conversation``: say something, and see what was said."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import json_option, print_json, stack_options
+
+if TYPE_CHECKING:
+    from orchestrator.envelope.model import AgentMessage
+    from orchestrator.settings import Settings
+
+
+@click.command("send")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--sign", "signer", metavar="AGENT", help="Sign it with this agent's key; default: as the file is signed."
+)
+@json_option
+@stack_options
+def send(*, settings: Settings, file: Path, signer: str | None, as_json: bool) -> None:
+    """Publish the envelope in FILE (`-`: standard input) in the stream of its type and priority."""
+    from orchestrator.bootstrap import assemble
+    from orchestrator.envelope.codec import decode
+    from orchestrator.envelope.parse import Limits
+    from orchestrator.envelope.signature import sign
+    from orchestrator.policy.priority import priority_of
+    from orchestrator.redisdb.client import connect
+    from orchestrator.stack import resolve, resolve_redis_url
+    from orchestrator.streams import RedisStreams, StreamId
+    from orchestrator.streams.pressure import Backpressure
+
+    data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    message = decode(data, limits=Limits(size=settings.max_message_bytes))
+    settings = resolve(settings)
+    client = connect(resolve_redis_url(settings), name="orchestra-send")
+    parts = assemble(client, settings)
+    if signer is not None:
+        now_ms = int(client.time()[0]) * 1000
+        data = sign(data, parts.keyring.signer(signer), now_ms=now_ms)
+    priority = priority_of(message.body.type, message.header.priority, parts.routing)
+    stream = StreamId(shard_of_message(message, settings.shards), message.body.type, priority)
+    limit = Backpressure(client, limit=settings.stream_max_entries).admit(stream)
+    entry = RedisStreams(client).publish(stream, data, limit=limit)
+    facts = {"message_id": message.header.message_id, "stream": str(stream), "entry": entry}
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(f"published {facts['message_id']} in {stream} as {entry}")
+
+
+@click.command("conversation")
+@click.argument("identifier", metavar="CORRELATION-ID|MESSAGE-ID|SESSION")
+@json_option
+@stack_options
+def conversation(*, settings: Settings, identifier: str, as_json: bool) -> None:
+    """Show everything that was said in a conversation, as a tree."""
+    from orchestrator.audit import AuditReader, AuditStore
+    from orchestrator.cli.audit import as_dict, print_conversation
+
+    reader = AuditReader(AuditStore(settings.audit_file, read_only=True))
+    found = reader.find(identifier)
+    if not found:
+        raise click.ClickException(f"nothing in {settings.audit_file} is about {identifier!r}")
+    records = reader.conversation(found[0].correlation_id)
+    if as_json:
+        print_json([as_dict(record) for record in records])
+    else:
+        print_conversation(records)
+
+
+def shard_of_message(message: AgentMessage, shards: int) -> int:
+    """The shard that a message of a foreign program belongs to: its session's, else one of its conversation."""
+    from orchestrator.ids import is_session_id, shard_of
+    from orchestrator.router.letter import task_id_of
+
+    task_id = task_id_of(message.body)
+    if is_session_id(task_id):
+        return shard_of(task_id)
+    return zlib.crc32(message.conversation_id.encode()) % shards

@@ -1,0 +1,140 @@
+"""What people do with dead letters: replay them after a fix, or drop them; both leave their mark in the audit trail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.bootstrap import Parts
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.envelope.bodies import TaskDelegation
+from orchestrator.envelope.model import AgentMessage
+from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.signature import sign_message
+from orchestrator.envelope.validate import check
+from orchestrator.ids import derived_uuid, is_session_id, new_message_id, root_session_id
+from orchestrator.letters import Thread
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import Scripts
+from orchestrator.registry import OPERATOR
+from orchestrator.router.deadletters import DeadLetter
+from orchestrator.streams import StreamId, stream_key
+
+_MARK_MS: Final = 86_400_000
+#: The field of a replayed entry that names its dead letter.
+REPLAYS_FIELD: Final = "replays"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What a replay made of a dead letter."""
+
+    #: `message`: a new message of the sender; `task`: a new root session; `copy`: the same bytes once more.
+    how: str
+    #: The new message-id, session id, or entry id.
+    id: str
+
+
+class Replays:
+    """Takes dead letters out again."""
+
+    def __init__(self, parts: Parts, *, clock: Clock | None = None) -> None:
+        self._parts = parts
+        self._clock = clock or SystemClock()
+        self._scripts = Scripts(parts.redis)
+
+    def replay(self, letter: DeadLetter) -> Replayed | None:
+        """Publish a dead letter anew; None: it is gone already.
+
+        A message becomes a new one that names the old in its chain, signed by its sender, if the sender's key is
+        in this data folder; else the same bytes are published again. A task of our own whose session has failed
+        becomes a new root session: its parent was told of the failure, and is told nothing twice.
+        """
+        message = check(letter.data, advice=False).message
+        if message is None:
+            return self._publish(letter, letter.data, how="copy")
+        body = message.body
+        if isinstance(body, TaskDelegation) and is_session_id(body.task.task_id):
+            return self._submit(letter, message, body)
+        sender = message.header.sender.agent_name
+        if self._parts.keyring.store.current(sender) is None:
+            return self._publish(letter, letter.data, how="copy", message_id=message.header.message_id)
+        renewed = self._renewed(message)
+        data = sign_message(renewed, self._parts.keyring.signer(sender), now_ms=self._clock.now_ms())
+        return self._publish(letter, data, how="message", message_id=renewed.header.message_id)
+
+    def _renewed(self, message: AgentMessage) -> AgentMessage:
+        header = message.header
+        now_ms = self._clock.now_ms()
+        expiration = header.expiration
+        if expiration is not None:
+            lifetime_ms = expiration.instant_ms - header.timestamp.instant_ms
+            expiration = Timestamp.from_ms(now_ms + max(1, lifetime_ms))
+        renewed = header.model_copy(
+            update={
+                "message_id": new_message_id(),
+                "timestamp": Timestamp.from_ms(now_ms),
+                "correlation_id": message.conversation_id,
+                "conversation_chain": (header.message_id, *header.conversation_chain),
+                "expiration": expiration,
+            }
+        )
+        return message.model_copy(update={"header": renewed, "signature": None})
+
+    def _submit(self, letter: DeadLetter, message: AgentMessage, body: TaskDelegation) -> Replayed | None:
+        parts = self._parts
+        session = root_session_id(f"replay|{letter.id}", parts.settings.shards)
+        recipient = message.header.recipient.agent_name
+        thread = Thread(correlation=derived_uuid("conversation", session))
+        envelope = parts.letters.delegation(
+            sender=OPERATOR,
+            recipient=recipient,
+            task_id=session,
+            title=body.task.title,
+            description=body.task.description,
+            thread=thread,
+        )
+        # Derived from the dead letter's id, so that two people who replay it at once make one session.
+        parts.ledger.submit(
+            session,
+            agent=recipient,
+            prompt=body.task.description,
+            envelope=envelope,
+            correlation=thread.correlation,
+            title=body.task.title,
+        )
+        note = f"dead letter {letter.id} was replayed as session {session}"
+        return Replayed(how="task", id=session) if self._note(letter, note) else None
+
+    def drop(self, letter: DeadLetter) -> bool:
+        """Remove a dead letter for good; the audit trail keeps who, what and why. False: it is gone already."""
+        return self._note(
+            letter, f"dead letter {letter.id} was dropped by the operator: {letter.rule}: {letter.reason}"
+        )
+
+    def _note(self, letter: DeadLetter, text: str) -> bool:
+        thread = Thread(correlation=letter.conversation or derived_uuid("dead-letter", letter.id))
+        note = self._parts.letters.message(sender=OPERATOR, recipient="router", text=text, thread=thread)
+        shard = letter.stream.shard
+        stream = StreamId(shard, note.type, note.priority)
+        return bool(self._leave(letter, stream, note.data, message_id=None))
+
+    def _publish(
+        self, letter: DeadLetter, data: bytes, *, how: str, message_id: str | None = None
+    ) -> Replayed | None:
+        entry = self._leave(letter, letter.stream, data, message_id=message_id)
+        if entry is None:
+            return None
+        return Replayed(how=how, id=message_id if how == "message" and message_id else entry)
+
+    def _leave(
+        self, letter: DeadLetter, stream: StreamId, data: bytes, *, message_id: str | None
+    ) -> str | None:
+        dead = keys.dead(letter.stream.shard)
+        mark = keys.seen(stream.shard, message_id.lower()) if message_id else dead
+        answer = self._scripts.run(
+            "dead_leave",
+            [dead, stream_key(stream), keys.totals(stream.shard), mark],
+            [letter.id.partition("-")[2], _MARK_MS, "envelope", data, REPLAYS_FIELD, letter.id],
+        )
+        return answer.decode() if answer else None

@@ -1,0 +1,79 @@
+"""Backpressure: whoever brings new work is slowed, then refused, while the streams are longer than they may be.
+
+Only new work asks. Commits, errors, replies and retries are taken whatever the streams hold.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+import redis
+
+from orchestrator.errors import StreamFull
+from orchestrator.streams.port import StreamId
+from orchestrator.streams.redis_streams import stream_key
+
+#: The part of the limit from which on publishers are slowed.
+SOFT: Final = 0.8
+#: Seconds that a publisher is slowed at most, just below the limit.
+MAX_DELAY_S: Final = 0.25
+#: Seconds to wait for room before new work is refused.
+PATIENCE_S: Final = 5.0
+#: Seconds that a length is taken from memory while the stream is far from its limit.
+MEMORY_S: Final = 0.1
+
+
+class Backpressure:
+    """Asks for room in the streams of one server. Safe to share between threads."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        limit: int,
+        patience_s: float = PATIENCE_S,
+        max_delay_s: float = MAX_DELAY_S,
+        memory_s: float = MEMORY_S,
+    ) -> None:
+        self._redis = client
+        self._limit = limit
+        self._patience_s = patience_s
+        self._max_delay_s = max_delay_s
+        self._memory_s = memory_s
+        self._seen: dict[StreamId, tuple[float, int]] = {}
+        self._lock = threading.Lock()
+
+    def admit(self, stream: StreamId) -> int:
+        """Return the limit when there is room for new work; slows the caller when there is little left.
+
+        Raises:
+            StreamFull: there was no room for ``patience_s`` seconds.
+        """
+        length = self._length(stream)
+        soft = self._limit * SOFT
+        if length <= soft:
+            return self._limit
+        if length < self._limit:
+            time.sleep(self._max_delay_s * (length - soft) / max(1.0, self._limit - soft))
+            return self._limit
+        deadline = time.monotonic() + self._patience_s
+        while length >= self._limit:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise StreamFull(str(stream), length, self._limit)
+            time.sleep(min(0.1, remaining))
+            length = self._length(stream)
+        return self._limit
+
+    def _length(self, stream: StreamId) -> int:
+        now = time.monotonic()
+        with self._lock:
+            known = self._seen.get(stream)
+        if known is not None and now - known[0] < self._memory_s and known[1] < self._limit * SOFT / 2:
+            return known[1]
+        length = int(self._redis.xlen(stream_key(stream)))
+        with self._lock:
+            self._seen[stream] = (now, length)
+        return length

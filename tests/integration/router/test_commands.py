@@ -1,0 +1,154 @@
+"""The commands around messages: dlq, send, agents; as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator.cli import main
+from orchestrator.envelope.model import Message, StatusUpdate
+from orchestrator.envelope.validate import check
+from orchestrator.errors import StreamFull
+from orchestrator.ids import new_message_id
+from orchestrator.ledger import SessionState
+from orchestrator.registry import AgentRecord
+from orchestrator.streams import StreamId
+from orchestrator.streams.pressure import Backpressure
+from tests.integration.router.conftest import Stack
+
+LATER = AgentRecord(name="later", role="specialist")
+STREAM = StreamId(0, "task-delegation", "high")
+
+
+def run(stack: Stack, *arguments: str, stdin: bytes | None = None) -> Result:
+    """One command on the stack."""
+    options = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
+    environment = {"ORCHESTRA_SIGNATURE_ALGORITHM": "Ed25519"}
+    return CliRunner().invoke(main, [*arguments, *options], input=stdin, env=environment)
+
+
+def kill(stack: Stack, **options: object) -> str:
+    """Make a message a dead letter; its message-id."""
+    message_id = new_message_id()
+    data = stack.envelope(Message(content="hello"), recipient="later", message_id=message_id, **options)  # type: ignore[arg-type]
+    stack.publish(data, "message")
+    router = stack.router(jitter=lambda: 0.0)
+    while not router.run_once().dead:
+        pass
+    return message_id
+
+
+def test_dead_letters_are_listed_and_shown(stack: Stack) -> None:
+    """With reason, rule, attempts and the original bytes; narrowed by type, agent and time."""
+    message_id = kill(stack)
+    (listed,) = json.loads(run(stack, "dlq", "list", "--json").output)
+    assert (listed["message_id"], listed["rule"], listed["attempts"]) == (message_id, "recipient-unknown", 2)
+    assert "partner → later" in run(stack, "dlq", "list", "--type", "message", "--agent", "later").output
+    assert json.loads(run(stack, "dlq", "list", "--type", "query", "--json").output) == []
+    assert json.loads(run(stack, "dlq", "list", "--since", "2100-01-01T00:00:00Z", "--json").output) == []
+    shown = json.loads(run(stack, "dlq", "show", listed["id"], "--json").output)
+    assert message_id in shown["envelope"]
+    assert run(stack, "dlq", "show", "00-1-1").exit_code == 1
+
+
+def test_a_replay_is_a_new_message_that_names_the_old_one(stack: Stack) -> None:
+    """After the fix it goes through, once."""
+    old = kill(stack)
+    stack.parts.agents.announce([LATER])
+    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)
+    assert replayed["how"] == "message"
+    stack.router("two").run_once()
+    assert (stack.dead(), stack.pending()) == ([], 0)
+    message = check(stack.published("message")[-1]).message
+    assert message is not None
+    assert (message.header.message_id, message.header.conversation_chain) == (replayed["id"], (old,))
+    assert message.header.correlation_id == old
+    assert json.loads(run(stack, "dlq", "replay", "--all", "--json").output) == []
+
+
+def test_what_cannot_be_read_is_replayed_as_it_was(stack: Stack) -> None:
+    """The same bytes; they die again while nothing is mended."""
+    stack.publish(b"no xml", "message")
+    router = stack.router()
+    router.run_once()
+    dead_id = stack.dead()[0].id
+    (replayed,) = json.loads(run(stack, "dlq", "replay", dead_id, "--json").output)
+    assert (replayed["how"], stack.dead()) == ("copy", [])
+    assert router.run_once().dead == 1
+
+
+def test_a_failed_task_is_replayed_as_a_session_of_its_own(stack: Stack) -> None:
+    """Its parent was told of the failure and is told nothing twice."""
+    session = stack.submit(agent="later")
+    router = stack.router(jitter=lambda: 0.0)
+    while not router.run_once().dead:
+        pass
+    assert stack.parts.ledger.session(session).state == SessionState.FAILED
+    stack.parts.agents.announce([LATER])
+    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)
+    stack.router("two").run_once()
+    again = stack.parts.ledger.session(replayed["id"])
+    assert (replayed["how"], again.busy, again.agent) == ("task", True, "later")
+
+
+def test_dropping_is_kept_in_the_audit_trail(stack: Stack) -> None:
+    """The dead letter is gone; a message says who dropped it and why it had died."""
+    kill(stack)
+    dead_id = stack.dead()[0].id
+    assert run(stack, "dlq", "drop").exit_code == 2
+    assert "dropped" in run(stack, "dlq", "drop", dead_id).output
+    assert stack.dead() == []
+    note = check(stack.published("message")[-1]).message
+    assert note is not None
+    assert note.header.sender.agent_name == "operator"
+    assert f"dead letter {dead_id} was dropped" in note.body.content
+    assert stack.router("two").run_once().done >= 1
+    assert run(stack, "dlq", "drop", dead_id).exit_code == 1
+
+
+def test_an_envelope_is_sent_from_a_file_or_standard_input(stack: Stack, tmp_path: Path) -> None:
+    """It goes to the stream of its type, at its priority or the table's; signed by us if wanted."""
+    signed = tmp_path / "update.xml"
+    signed.write_bytes(stack.envelope(StatusUpdate(task_id="t", status="in-progress")))
+    facts = json.loads(run(stack, "send", str(signed), "--json").output)
+    assert facts["stream"] == "00/status-update/normal"
+    bare = stack.envelope(Message(content="x"), sender="lead", priority="low")
+    unsigned = bare[: bare.index(b"<signature>")] + b"</agent-message>"
+    sent = run(stack, "send", "-", "--sign", "lead", "--json", stdin=unsigned)
+    assert json.loads(sent.output)["stream"] == "00/message/low"
+    handled = stack.router().run_once()
+    assert (handled.done, handled.dead, handled.parked) == (2, 0, 0), stack.dead()
+
+
+def test_what_is_not_valid_is_not_sent(stack: Stack, tmp_path: Path) -> None:
+    """One line names the place."""
+    file = tmp_path / "bad.xml"
+    file.write_bytes(b"<agent-message/>")
+    result = run(stack, "send", str(file))
+    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+
+
+def test_programs_outside_of_the_stack_are_registered_until_withdrawn(stack: Stack) -> None:
+    """They may not take the name of an agent that the stack runs."""
+    assert run(stack, "agents", "register", "outsider", "--role", "coordinator").exit_code == 0
+    listed = {a["name"]: a["executor"] for a in json.loads(run(stack, "agents", "--json").output)}
+    assert (listed["outsider"], listed["lead"]) == ("foreign", "python")
+    assert stack.redis.ttl("ao:agent:outsider") == -1
+    assert run(stack, "agents", "register", "lead").exit_code == 1
+    assert run(stack, "agents", "register", "operator").exit_code == 1
+    assert run(stack, "agents", "withdraw", "outsider").exit_code == 0
+    assert run(stack, "agents", "withdraw", "outsider").exit_code == 1
+    assert "outsider" not in run(stack, "agents").output
+
+
+def test_new_work_is_slowed_then_refused_when_streams_are_too_long(stack: Stack) -> None:
+    """Far from the limit at once; at the limit, refused after a moment, with what to do about it."""
+    pressure = Backpressure(stack.redis, limit=10, patience_s=0.05, max_delay_s=0.01, memory_s=0)
+    for _ in range(10):
+        assert pressure.admit(STREAM) == 10
+        stack.publish(b"x", "task-delegation", "high")
+    with pytest.raises(StreamFull, match="holds 10 entries"):
+        pressure.admit(STREAM)
