@@ -127,7 +127,12 @@ def _try_to_join(data: Path, deadline: float) -> Membership | None:
         return None
     said = json.loads(greeting.splitlines()[0])
     if said["event"] != "ready":
+        # It closes the connection when everything is cleared away.
+        with suppress(OSError):
+            while control.recv(4096):
+                pass
         control.close()
+        _wait_for_end(record.pid)
         raise ConfigurationError(str(said.get("reason", "the embedded server cannot run")))
     return Membership(control, said["url"], record.pid)
 
