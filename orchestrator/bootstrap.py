@@ -160,4 +160,5 @@ def ledger_limits(settings: Settings) -> Limits:
         max_lost_workers=settings.max_lost_workers,
         redispatch_ms=round(settings.redispatch_after_s * 1000),
         tree_ttl_ms=round(settings.tree_ttl_s * 1000),
+        replicas=settings.replicas,
     )

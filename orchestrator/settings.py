@@ -129,6 +129,11 @@ class Settings(BaseModel):
         10, description="Seconds after which a run that was queued and never claimed is dispatched again."
     )
     sweep_interval_s: Seconds = Field(2, description="Seconds between two reconciliation sweeps of a reaper.")
+    replicas: int = Field(
+        0,
+        ge=0,
+        description="Replicas that must have a claim or a commit before a worker goes on (Redis `WAIT`).",
+    )
     tree_ttl_s: Seconds = Field(
         7 * DAY_S, description="Seconds that a tree's keys live after its root is terminal."
     )

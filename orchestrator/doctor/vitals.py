@@ -123,6 +123,15 @@ def setup(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
             f"appendfsync is {config.get('appendfsync')}: a server that is killed can take back about a second of "
             "acknowledged transitions",
         )
+    replicas = int(_info(client).get("connected_slaves", 0))
+    if replicas and not settings.replicas:
+        yield _finding(
+            Severity.WARNING,
+            "replicas-not-waited-for",
+            "",
+            f"{replicas} replicas are connected and claims do not wait for them (replicas = 0): "
+            "a failover can lose what they had not got",
+        )
     if config.get("maxmemory", "0") != "0" and config.get("maxmemory-policy") != "noeviction":
         yield _finding(
             Severity.WARNING,
@@ -131,6 +140,11 @@ def setup(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
             f"maxmemory-policy is {config.get('maxmemory-policy')}: a full server drops keys of the ledger; "
             "set it to noeviction",
         )
+
+
+def _info(client: redis.Redis) -> dict[str, Any]:
+    answer: Any = client.info("replication")
+    return dict(answer)
 
 
 def _config(client: redis.Redis, *names: str) -> dict[str, str]:

@@ -23,8 +23,11 @@ from orchestrator.ledger.model import (
     SessionState,
     Submitted,
 )
+from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg, Scripts
+
+_log = get_logger()
 
 
 def _flat(facts: Mapping[str, Arg]) -> list[Arg]:
@@ -166,6 +169,7 @@ class Runs(Books):
         )
         if reply[0] != b"held":
             return None
+        self._replicate("claim", run_id)
         session = decode.session(decode.pairs(reply[1]))
         run = decode.run(decode.pairs(reply[2]))
         # What a held run carries does not change under its holder, so reading it needs no atomicity.
@@ -239,12 +243,24 @@ class Runs(Books):
                 case b"retry":
                     return RetryLater(failures=int(reply[1]))
                 case _:
+                    self._replicate("commit", claim.run)
                     return Committed(
                         session_state=SessionState(decode.text(reply[1])),
                         over=reply[2] == b"1",
                         first=reply[3] == b"1",
                         result_owed=reply[4] == b"1",
                     )
+
+    def _replicate(self, what: str, run_id: str) -> None:
+        """Wait until the replicas have what was just done, so that a failover does not take it back.
+
+        What is done is done: too few replicas are told in the log, and the doctor names the window.
+        """
+        wanted = self.limits.replicas
+        if wanted:
+            have = self.redis.wait(wanted, self.limits.replica_timeout_ms)
+            if have < wanted:
+                _log.warning("replicas-behind", during=what, run=run_id, wanted=wanted, have=have)
 
     def effect(
         self,
