@@ -1,0 +1,87 @@
+"""With replicas, a claim and a commit wait until they have it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+
+from orchestrator.embedded.valkey import find_binary
+from orchestrator.ledger import Ledger, Limits
+
+from .conftest import Play
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _until(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 15
+    while not ready():
+        assert time.monotonic() < deadline, "the servers did not come up"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[redis_py.Redis, subprocess.Popen[bytes], redis_py.Redis]]:
+    """A server and its replica on free ports of the loopback interface."""
+    ports = [_free_port(), _free_port()]
+    servers = []
+    for port in ports:
+        folder = tmp_path / str(port)
+        folder.mkdir()
+        arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+        arguments += ["--repl-diskless-sync-delay", "0"]
+        if port == ports[1]:
+            arguments += ["--replicaof", f"127.0.0.1 {ports[0]}"]
+        servers.append(
+            subprocess.Popen(
+                [str(find_binary()), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        )
+    clients = [redis_py.Redis(port=port) for port in ports]
+
+    def linked() -> bool:
+        try:
+            return clients[1].info("replication")["master_link_status"] == "up"
+        except redis_py.ConnectionError:
+            return False
+
+    try:
+        _until(linked)
+        yield clients[0], servers[1], clients[1]
+    finally:
+        for client in clients:
+            client.close()
+        for server in servers:
+            server.kill()
+            server.wait()
+
+
+def test_a_claim_and_a_commit_are_on_the_replica_when_they_return(
+    pair: tuple[redis_py.Redis, subprocess.Popen[bytes], redis_py.Redis],
+) -> None:
+    """And where the replica is gone, the work goes on after the wait."""
+    client, replica_server, replica = pair
+    play = Play(Ledger(client, limits=Limits(replicas=1, replica_timeout_ms=10_000)))
+    copy = Ledger(replica)
+    for n in range(20):
+        root = play.submit(f"root-{n}")
+        held = play.run(root)
+        assert copy.session(root).state == "running"
+        play.commit(held.claim)
+        assert copy.session(root).state == "finished"
+    replica_server.kill()
+    replica_server.wait()
+    play.ledger = Ledger(client, limits=Limits(replicas=1, replica_timeout_ms=50))
+    root = play.submit("alone")
+    play.commit(play.run(root).claim)
+    assert play.ledger.session(root).state == "finished"
