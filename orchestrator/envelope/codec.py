@@ -14,13 +14,13 @@ from lxml import etree
 
 from orchestrator.envelope.document import read_body, write_body, write_head, write_signature
 from orchestrator.envelope.findings import Finding
-from orchestrator.envelope.model import NAMESPACE, AgentMessage, Body
-from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, parse
+from orchestrator.envelope.model import NAMESPACE, AgentMessage, Body, EncryptedBody
+from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, check_depth, parse
 from orchestrator.envelope.reading import Reading
 from orchestrator.envelope.report import schema_findings
 from orchestrator.envelope.validate import check
 from orchestrator.envelope.writing import escape_text
-from orchestrator.envelope.xsd import schema
+from orchestrator.envelope.xsd import has_more_elements
 from orchestrator.errors import InvalidEnvelope
 
 _END: Final = "</agent-message>"
@@ -78,16 +78,20 @@ def decode_body(octets: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Body:
     """
     try:
         element, octets = parse(octets, limits)
+        if element.tag != _BODY:
+            raise InvalidEnvelope(f"a payload must be one body element, not {element.tag}", ())
+        carrier = deepcopy(_carrier())
+        carrier.append(element)
+        whole = etree.tostring(carrier) if has_more_elements(carrier, octets, limits.detail) else octets
+        violations = schema_findings(carrier, whole, limits)
+        if violations:
+            raise _invalid(violations)
+        reading = Reading(encoded=b"encoding" in octets)
+        body: Body | None = read_body(element, reading)
+        if isinstance(body, EncryptedBody):
+            check_depth(element, limits.depth)
     except Refused as refused:
         raise _invalid((refused.finding,)) from None
-    if element.tag != _BODY:
-        raise InvalidEnvelope(f"a payload must be one body element, not {element.tag}", ())
-    carrier = deepcopy(_carrier())
-    carrier.append(element)
-    if not schema().validate(carrier):
-        raise _invalid(schema_findings(carrier, detailed=len(octets) <= limits.detail))
-    reading = Reading(encoded=b"encoding" in octets)
-    body: Body | None = read_body(element, reading)
     if body is None or reading.findings:
         raise _invalid(tuple(reading.findings))
     return body

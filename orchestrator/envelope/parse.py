@@ -88,13 +88,13 @@ _ENCODINGS: Final = frozenset(
 class Limits:
     """What a document may cost.
 
-    ``size`` in octets; ``depth`` in nested elements; ``detail`` is the size in octets up to which a
+    ``size`` in octets; ``depth`` in nested elements; ``detail`` is the number of elements up to which a
     refused document gets the detailed report, which costs a hundred times what refusing it does.
     """
 
     size: int = 8 * 1024 * 1024
     depth: int = 64
-    detail: int = 256 * 1024
+    detail: int = 5_000
 
 
 DEFAULT_LIMITS: Final = Limits()

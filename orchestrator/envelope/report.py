@@ -20,7 +20,8 @@ from orchestrator.envelope.document import BODIES
 from orchestrator.envelope.findings import FINDINGS_LIMIT, Finding, found
 from orchestrator.envelope.model_base import bindings
 from orchestrator.envelope.model_values import NAMESPACE
-from orchestrator.envelope.xsd import schema
+from orchestrator.envelope.parse import Limits, check_depth
+from orchestrator.envelope.xsd import first_violations, has_more_elements, schema
 
 if TYPE_CHECKING:
     import xmlschema
@@ -31,7 +32,11 @@ _ATTRIBUTE_REASON: Final = re.compile(r"attribute (?P<name>[^=]+)=")
 _QUOTED: Final = re.compile(r"'([^']*)'")
 _ALTERNATIVES: Final = re.compile(r"\(([a-z|0-9A-Z-]+)\)")
 _NO_ZONE: Final = re.compile(r"\s*[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?\s*")
+_ELEMENT_SAID: Final = re.compile(r"Element '([^']+)'")
 _LOG_LOCK: Final = Lock()
+
+#: What libxml2 says is repetitive; so many findings of it are enough.
+FEW: Final = 10
 
 #: For each simple type of the schema that is not a closed list: the rule, and what is wrong and to do.
 _TYPE_RULES: Final = {
@@ -62,23 +67,34 @@ def _detailed_schema() -> xmlschema.XMLSchema10:
     return xmlschema.XMLSchema10(schemas.read(schemas.AGENT_MESSAGE).decode(), allow="none")
 
 
-def schema_findings(root: etree._Element, *, detailed: bool) -> tuple[Finding, ...]:
-    """What the schema refuses in a document that it does not accept; at least one finding."""
-    if detailed:
-        findings = tuple(islice(_detailed(root), FINDINGS_LIMIT))
-        if findings:
-            return findings
-    with _LOG_LOCK:
+def schema_findings(root: etree._Element, octets: bytes, limits: Limits) -> tuple[Finding, ...]:
+    """What the schema refuses in a document, given as a tree and as its octets in UTF-8; nothing if it holds.
+
+    Raises:
+        Refused: the document nests too deep for a report to be made.
+    """
+    if has_more_elements(root, octets, limits.detail):
+        return tuple(_located(root, message) for message in islice(first_violations(octets), FEW))
+    if schema().validate(root):
+        return ()
+    check_depth(root, limits.depth)
+    findings = tuple(islice(_detailed(root), FINDINGS_LIMIT))
+    if findings:
+        return findings
+    with _LOG_LOCK:  # the log belongs to the schema, not to the call
         schema().validate(root)
         log: list[etree._LogEntry] = [*cast("Any", schema().error_log)]
-    return tuple(_from_log(root, entry) for entry in log[:FINDINGS_LIMIT])
+    return tuple(_located(root, entry.message) for entry in log[:FEW])
 
 
-def _from_log(root: etree._Element, entry: etree._LogEntry) -> Finding:
-    where = root.xpath(entry.path) if entry.path else None
-    element = where[0] if isinstance(where, list) and where and etree.iselement(where[0]) else root
-    message = entry.message.replace(f"{{{NAMESPACE}}}", "")
-    return found("schema", f"breaks the schema: {message}", element)
+def _located(root: etree._Element, message: str) -> Finding:
+    """A finding out of what libxml2 says, with its place where one element alone can be meant."""
+    quoted = _ELEMENT_SAID.match(message)
+    meant = [] if quoted is None else list(islice(root.iter(quoted[1]), 2))
+    text = f"breaks the schema: {message.replace(f'{{{NAMESPACE}}}', '')}"
+    if len(meant) == 1:
+        return found("schema", text, meant[0])
+    return found("schema", text)
 
 
 def _detailed(root: etree._Element) -> Iterator[Finding]:

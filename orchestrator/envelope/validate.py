@@ -16,7 +16,6 @@ from orchestrator.envelope.model import AgentMessage, EncryptedBody
 from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, check_depth, parse
 from orchestrator.envelope.reading import Reading
 from orchestrator.envelope.report import schema_findings
-from orchestrator.envelope.xsd import schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,9 @@ def check(octets: bytes, *, limits: Limits = DEFAULT_LIMITS, advice: bool = True
     """
     try:
         root, octets = parse(octets, limits)
-        if not schema().validate(root):
-            check_depth(root, limits.depth)
-            return Report(schema_findings(root, detailed=len(octets) <= limits.detail), None, root)
+        violations = schema_findings(root, octets, limits)
+        if violations:
+            return Report(violations, None, root)
         reading = Reading(encoded=b"encoding" in octets)
         message = read_message(root, reading)
         if isinstance(message.body, EncryptedBody):

@@ -43,7 +43,7 @@ def test_a_long_value_is_cut() -> None:
     assert len(finding.value) == VALUE_LIMIT + 1
 
 
-@pytest.mark.parametrize("detail", [0, 10_000_000])
+@pytest.mark.parametrize("detail", [100, 10_000_000])
 def test_findings_are_bounded(detail: int) -> None:
     """However many flaws there are, with the detailed report or without it."""
     steps = b'<step order="x">y</step>' * 1000
@@ -53,12 +53,22 @@ def test_findings_are_bounded(detail: int) -> None:
 
 
 def test_a_document_too_large_for_the_detailed_report_still_gets_a_reason() -> None:
-    """It says what libxml2 says, with the line and the path."""
-    octets = UPDATE.replace(b">40<", b">140<")
-    (finding,) = check(octets, limits=Limits(detail=10)).findings
+    """It says what libxml2 says, with line and path where one element alone can be meant."""
+    few = Limits(detail=10)
+    (finding,) = check(UPDATE.replace(b">40<", b">140<"), limits=few).findings
     assert finding.rule == "schema"
     assert finding.path == "/agent-message/body/progress-percentage"
     assert "140" in finding.message
+    (finding,) = check(UPDATE.replace(b'order="2"', b'order="x"'), limits=few).findings
+    assert finding.path is None
+    assert "step" in finding.message
+    (finding,) = check(UPDATE.replace(b"  <signature>", b"  <stamp/><signature>"), limits=few).findings
+    assert finding.path == "/agent-message/stamp"
+
+
+def test_a_document_too_large_for_the_detailed_report_is_taken_all_the_same() -> None:
+    """The verdict does not depend on how it is reached."""
+    assert check(UPDATE, limits=Limits(detail=10)).valid
 
 
 def test_the_path_of_a_foreign_element_is_its_local_name() -> None:
