@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 
+from orchestrator.crashpoints import reach
 from orchestrator.errors import UnknownSession, WrongState
-from orchestrator.ids import item_id
+from orchestrator.ids import reply_id
 from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, Session
 from orchestrator.log import get_logger
 
@@ -43,7 +44,9 @@ class Delivery:
         for session, verdict in zip(wanted, self.ledger.flush_all(wanted), strict=True):
             if verdict.dispatch is not None:
                 resumed += 1
+                reach("delivery.flushed")
                 self.send(verdict.dispatch)
+                reach("delivery.sent")
             elif verdict.outcome == "closed" and verdict.detail != "unknown":
                 self.ledger.closed(session)
         return resumed
@@ -59,12 +62,14 @@ class Delivery:
         for item in self.ledger.items(session_id):
             if _concerns_living_child(item):
                 self._close_child(session, item)
+                reach("delivery.child-closed")
             elif item.extra.get("question"):
                 self._close_question(session, item)
         self.ledger.closed(session_id)
+        reach("delivery.closed")
 
     def _close_child(self, session: Session, item: Item) -> None:
-        policy, _, heir = session.close_policy.partition(":")
+        policy, _, heir = (item.extra.get("on_close") or session.close_policy).partition(":")
         if policy == "heir" and item.callback and self.ledger.inherit(session.id, heir, item.child, item.id):
             return
         if policy == "abandon":
@@ -80,11 +85,11 @@ class Delivery:
             self.ledger.put(
                 item.child,
                 f"no reply will come: session {session.id} {session.state}: {session.reason}",
-                item_id=item_id(item.child, f"unanswered|{item.id}"),
+                item_id=reply_id(item.id),
                 kind="reply",
                 priority="high",
                 answers=item.id,
-                extra={"agent": session.agent, "status": "failed"},
+                extra={"agent": session.agent, "status": "failed", "answers": item.id},
             )
 
 

@@ -4,7 +4,8 @@ A session id carries its shard, so that every key of a tree can be found from an
 
     ses_03f1c2…    ses_ + two hex digits of shard + 24 hex digits
 
-A run id carries the session's shard likewise. Derived ids are hashes of what they stand for:
+A run id carries the session's shard likewise; the ids of a callback, a question and a reply carry the
+whole session that they come from or go to. Derived ids are hashes of what they stand for:
 the same launch, tried again, has the same id.
 """
 
@@ -40,6 +41,11 @@ def child_session_id(parent: str, effect_key: str) -> SessionId:
     return SessionId(f"ses_{parent[4:6]}{_digest('child', parent, effect_key)}")
 
 
+def foreign_session_id(shard: int, message_id: str) -> SessionId:
+    """The id of the root session that a foreign program's message begins in ``shard``."""
+    return SessionId(f"ses_{shard:02x}{_digest('foreign', message_id)}")
+
+
 def run_id(session: str, number: int) -> RunId:
     """The id of the ``number``-th run of ``session``."""
     return RunId(f"run_{session[4:6]}{_digest('run', session, str(number))}")
@@ -48,6 +54,25 @@ def run_id(session: str, number: int) -> RunId:
 def item_id(session: str, effect_key: str) -> ItemId:
     """The id of something that waits in the queue of ``session``."""
     return ItemId(f"itm_{session[4:6]}{_digest('item', session, effect_key)}")
+
+
+def question_id(session: str, effect_key: str) -> ItemId:
+    """The id of something that ``session`` asks; it names the asker, so that a reply finds its way by it alone."""
+    return ItemId(f"ask_{session[4:]}{_digest('question', session, effect_key)[:12]}")
+
+
+def asker_of(question: str) -> SessionId | None:
+    """The session that asked the question of that id; None: the text is no id of a question."""
+    session = f"ses_{question[4:30]}"
+    tail = question[30:]
+    if len(question) != 42 or not question.startswith("ask_") or not is_session_id(session):
+        return None
+    return SessionId(session) if all(c in "0123456789abcdef" for c in tail) else None
+
+
+def reply_id(question: str) -> ItemId:
+    """The id of the one reply that the question of that id can get."""
+    return ItemId(f"rep_{question[4:]}")
 
 
 def callback_id(child: str) -> ItemId:

@@ -99,6 +99,7 @@ def run(h: Mapping[str, str]) -> Run:
         ended_ms=int(float(h.get("ended_ms") or 0)),
         stop=h.get("stop", ""),
         reason=h.get("reason", ""),
+        late=tuple(json.loads(h.get("late") or "[]")),
     )
 
 

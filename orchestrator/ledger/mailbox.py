@@ -118,6 +118,33 @@ class Mailbox(Runs):
                 raise WrongState(f"the question to {session_id}", "answered", "it has its reply already")
         return decode.text(reply[0])
 
+    def withdraw(
+        self, question: str, *, asker: str, asked: str, reason: str, claim: Claim | None = None
+    ) -> bool:
+        """Nobody needs to answer a question any more; False when it was not open.
+
+        It leaves the queue of the session that was asked, if it is still there. With a ``claim`` this is
+        an effect of the asker's own run.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+        """
+        reply = self.scripts.run(
+            "withdraw",
+            [
+                keys.session(asker),
+                keys.session(asked),
+                keys.items(asked),
+                keys.queue(asked),
+                keys.waiting(shard_of(asked)),
+                keys.run(claim.run) if claim else keys.session(asker),
+            ],
+            [question, reason, claim.claim if claim else ""],
+        )
+        if claim is not None and reply[0] == b"lost":
+            raise ClaimLost(claim.run)
+        return bool(reply[0] == b"open")
+
     def take(self, claim: Claim, item_id: str) -> tuple[Item, str] | None:
         """Take one queued item into the current run: how a blocking call gets its answer; None: not there yet.
 

@@ -120,6 +120,7 @@ class Run:
     ended_ms: int
     stop: str  #: reason for which it was asked to stop, or empty
     reason: str
+    late: tuple[str, ...] = ()  #: groups of delegations whose deadline made this run, with children missing
 
 
 @dataclass(frozen=True, kw_only=True)

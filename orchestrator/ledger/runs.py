@@ -102,9 +102,13 @@ class Runs(Books):
         callback: bool = True,
         group: str = "",
         on_failure: str = "deliver",
+        on_close: str = "",
         facts: Mapping[str, Arg] | None = None,
     ) -> Delegated:
         """Launch a child of a running session. ``chain`` is the parent's, nearest message first.
+
+        ``on_close`` is what becomes of the child when its parent is closed: stop, abandon, heir:<session>;
+        empty: what the parent's own policy says.
 
         The same effect key gives the same child, however often the run is tried.
 
@@ -149,6 +153,7 @@ class Runs(Books):
                 self.limits.max_children,
                 self.limits.max_depth,
                 self.limits.max_tree_sessions,
+                on_close,
                 *_flat(about),
             ],
         )

@@ -168,6 +168,8 @@ class Model:
             return "busy"
         if s.state in CLOSED:
             return "closed"
+        if s.state == "pending":
+            return "waits"
         queue = s.queue
         if not queue:
             if s.state == "idle" and not s.completions("owed", "queued", "claimed"):

@@ -3,7 +3,8 @@
 -- KEYS  1 parent  2 parent's items  3 run  4 effects  5 child  6 child's bodies  7 tree  8 totals  9 stream
 -- ARGV  1 now or ''  2 claim  3 effect key  4 child id  5 callback id  6 callback owed '1' | '0'  7 group
 --       8 on_failure  9 priority  10 title  11 prompt  12 envelope  13 max children  14 max depth
---       15 max sessions in the tree  16… field, value, … of the child
+--       15 max sessions in the tree  16 on_close: what becomes of it when its parent is closed, or ''
+--       17… field, value, … of the child
 -- Returns  {'created' | 'exists', child id} | {'lost'} | {'limit', name, limit}
 -- include: base
 local now = clock(ARGV[1])
@@ -22,7 +23,7 @@ if count(p.depth) + 1 > tonumber(ARGV[14]) then return { 'limit', 'max_depth', A
 if redis.call('ZCARD', KEYS[7]) >= tonumber(ARGV[15]) then return { 'limit', 'max_tree_sessions', ARGV[15] } end
 local owes = ARGV[6] == '1'
 local facts = {}
-for i = 16, #ARGV do facts[#facts + 1] = ARGV[i] end
+for i = 17, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[5], 'id', ARGV[4], 'root', p.root, 'parent', p.id, 'depth', count(p.depth) + 1,
   'state', 'pending', 'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
   'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', ARGV[6],
@@ -32,7 +33,7 @@ redis.call('ZADD', KEYS[7], now, ARGV[4])
 local agent = redis.call('HGET', KEYS[5], 'agent')
 save(KEYS[2], ARGV[5], { kind = 'completion', state = owes and 'owed' or 'none', child = ARGV[4], agent = agent,
   status = '', priority = ARGV[9], seq = 0, size = 0, run = '', reason = '', title = ARGV[10],
-  group = ARGV[7], on_failure = ARGV[8], at_ms = now })
+  group = ARGV[7], on_failure = ARGV[8], on_close = ARGV[16] ~= '' and ARGV[16] or nil, at_ms = now })
 redis.call('HINCRBY', KEYS[1], 'children', 1)
 if owes then
   redis.call('HINCRBY', KEYS[1], 'launched', 1)

@@ -1,5 +1,6 @@
 -- flush: when a session is not busy and its waiting policy is met, one new run claims what is queued,
 -- bounded by count and bytes; the rest follows with the next run. Sent twice, it finds the session busy.
+-- A deadline makes a run, too, even when nothing has come: the run's field `late` names the groups it was for.
 -- KEYS  1 session  2 items  3 queue  4 runs  5 run  6 dispatch  7 waiting  8 timers
 -- ARGV  1 now or ''  2 run id  3 number of the run  4 max items  5 max bytes  6 ms until it is dispatched again
 -- Returns  {'run', run id, agent, cause, '1' if more is queued} | {'busy', run} | {'empty'}
@@ -7,14 +8,45 @@
 -- include: base
 local now = clock(ARGV[1])
 local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'launched', 'delivered',
-  'dead', 'questions')
+  'dead', 'questions', 'owed')
 if s.id == '' then return { 'closed', 'unknown' } end
 if s.run ~= '' then return { 'busy', s.run } end
 if CLOSED[s.state] then
   redis.call('ZREM', KEYS[7], s.id)
   return { 'closed', s.state }
 end
+-- Its first run is the router's to make: what is said to it meanwhile comes after its task.
+if s.state == 'pending' then return { 'waits', '0' } end
 if count(s.runs) + 1 ~= tonumber(ARGV[3]) then return { 'number', s.runs } end
+
+-- The waiting policy of a group: any | all | quorum; a deadline or an unreachable quorum meets it too.
+-- What a group has no rule for is under the rule of the group ''.
+local policy = s.waiting ~= '' and cjson.decode(s.waiting) or {}
+local function rule_of(group) return policy[group] or policy[''] or { mode = 'any' } end
+
+-- Deadlines that are over while something of their groups is missing, and the next one that is not.
+local missing
+function missing(group)
+  if group ~= '' then return count(redis.call('HGET', KEYS[1], group_field(group, 'owed'))) end
+  local others = 0
+  for name in pairs(policy) do
+    if name ~= '' then others = others + missing(name) end
+  end
+  return count(s.owed) - others
+end
+local late, is_late, wake_at = {}, {}, 0
+for group, rule in pairs(policy) do
+  local due = tonumber(rule.deadline_ms)
+  if due and missing(group) > 0 then
+    if now >= due then
+      late[#late + 1] = group
+      is_late[group] = true
+    elseif wake_at == 0 or due < wake_at then
+      wake_at = due
+    end
+  end
+end
+table.sort(late)
 
 local function make_run(ids, cause)
   redis.call('HSET', KEYS[5], 'id', ARGV[2], 'session', s.id, 'number', ARGV[3], 'cause', cause, 'state', 'queued',
@@ -22,47 +54,53 @@ local function make_run(ids, cause)
     'worker', '', 'created_ms', now, 'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
   redis.call('RPUSH', KEYS[4], ARGV[2])
   redis.call('HSET', KEYS[1], 'run', ARGV[2], 'runs', ARGV[3], 'updated_ms', now)
+  redis.call('HDEL', KEYS[1], 'window_until')
+  redis.call('ZREM', KEYS[8], 'flush|' .. s.id)
   redis.call('ZADD', KEYS[6], now + tonumber(ARGV[6]), ARGV[2])
   if redis.call('ZCARD', KEYS[3]) == 0 then redis.call('ZREM', KEYS[7], s.id) end
+  if #late > 0 and cause == 'callbacks' then
+    -- A deadline fires once: what comes after it is delivered as it comes.
+    for _, group in ipairs(late) do policy[group] = { mode = 'any', window_ms = policy[group].window_ms } end
+    redis.call('HSET', KEYS[1], 'waiting', cjson.encode(policy))
+    redis.call('HSET', KEYS[5], 'late', cjson.encode(late))
+  end
+end
+local function sleep_until(due)
+  if due > 0 then redis.call('ZADD', KEYS[8], due, 'flush|' .. s.id) end
+  return { 'waits', tostring(due) }
 end
 
 local queued = redis.call('ZRANGE', KEYS[3], 0, -1)
 if #queued == 0 then
   redis.call('ZREM', KEYS[7], s.id)
   -- Its last callback died by policy: nothing will come any more, so it runs once more for its final answer.
+  -- Or a deadline is over, and nothing at all has come.
   local pending = count(s.launched) - count(s.delivered) - count(s.dead)
-  if s.state == 'idle' and pending <= 0 and count(s.questions) <= 0 then
+  if #late > 0 or (s.state == 'idle' and pending <= 0 and count(s.questions) <= 0) then
     make_run({}, 'callbacks')
     return { 'run', ARGV[2], s.agent, 'callbacks', '0' }
   end
+  if wake_at > 0 then return sleep_until(wake_at) end
   return { 'empty' }
 end
 
--- The waiting policy of a group: any | all | quorum; a deadline or an unreachable quorum meets it too.
-local policy = s.waiting ~= '' and cjson.decode(s.waiting) or {}
-local verdicts, wake_at = {}, 0
+local verdicts = {}
 local function met(group)
   if verdicts[group] ~= nil then return verdicts[group] end
-  local rule = policy[group] or policy[''] or { mode = 'any' }
-  local verdict = rule.mode == 'any' or rule.mode == nil
+  local rule = rule_of(group)
+  local verdict = rule.mode == 'any' or rule.mode == nil or is_late[policy[group] and group or '']
   if not verdict then
     local c = redis.call('HMGET', KEYS[1], group_field(group, 'owed'), group_field(group, 'launched'))
     local owed, launched = count(c[1]), count(c[2])
     verdict = owed <= 0 or (rule.mode == 'quorum' and launched - owed >= (tonumber(rule.k) or 1))
   end
-  if not verdict and rule.deadline_ms then
-    if now >= tonumber(rule.deadline_ms) then
-      verdict = true
-    elseif wake_at == 0 or tonumber(rule.deadline_ms) < wake_at then
-      wake_at = tonumber(rule.deadline_ms)
-    end
-  end
-  verdicts[group] = verdict
-  return verdict
+  verdicts[group] = verdict or false
+  return verdicts[group]
 end
 
 -- One run carries one prompt of a user, or callbacks and messages; what comes first decides.
-local chosen, bytes, urgent, cause, left = {}, 0, false, nil, false
+-- Callbacks that arrive close together share a run: the window opens with the first of them.
+local chosen, bytes, urgent, cause, left, window = {}, 0, #late > 0, nil, false, nil
 for _, id in ipairs(queued) do
   local record = item(KEYS[2], id)
   local kind = record.kind == 'prompt' and 'user' or 'callbacks'
@@ -77,20 +115,22 @@ for _, id in ipairs(queued) do
       break
     end
     cause = kind
-    if record.kind ~= 'completion' then urgent = true end
+    if record.kind ~= 'completion' then
+      urgent = true
+    else
+      local own = tonumber(rule_of(record.group or '').window_ms) or 0
+      if window == nil or own < window then window = own end
+    end
     bytes = bytes + record.size
     chosen[#chosen + 1] = { id, record }
   end
 end
-local function sleep_until(due)
-  if due > 0 then redis.call('ZADD', KEYS[8], due, 'flush|' .. s.id) end
-  return { 'waits', tostring(due) }
+if #chosen == 0 then
+  if #late == 0 then return sleep_until(wake_at) end
+  cause = 'callbacks'
 end
-if #chosen == 0 then return sleep_until(wake_at) end
 
--- Callbacks that arrive close together share a run: the window opens with the first of them.
-local window = tonumber((policy[''] or {}).window_ms) or 0
-if window > 0 and not urgent then
+if (window or 0) > 0 and not urgent then
   local ends = count(s.window_until)
   if ends == 0 then
     ends = now + window
@@ -98,8 +138,6 @@ if window > 0 and not urgent then
   end
   if now < ends then return sleep_until(ends) end
 end
-redis.call('HDEL', KEYS[1], 'window_until')
-redis.call('ZREM', KEYS[8], 'flush|' .. s.id)
 
 local ids = {}
 for i, pair in ipairs(chosen) do

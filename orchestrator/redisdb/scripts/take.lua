@@ -1,4 +1,5 @@
 -- take: a running session takes one queued item into its current run: how a blocking call gets its answer.
+-- The mark `taken` tells it, when the run is tried again, from what the run was made to carry.
 -- KEYS  1 items  2 queue  3 run  4 bodies  5 session  6 waiting
 -- ARGV  1 claim id  2 item id
 -- Returns  {'taken', record as JSON, text} | {'not yet', state of the item} | {'lost'} | {'unknown'}
@@ -13,6 +14,7 @@ end
 if record.state ~= 'queued' then return { 'not yet', record.state } end
 record.state = 'claimed'
 record.run = r.id
+record.taken = true
 save(KEYS[1], ARGV[2], record)
 redis.call('ZREM', KEYS[2], ARGV[2])
 if redis.call('ZCARD', KEYS[2]) == 0 then redis.call('ZREM', KEYS[6], r.session) end

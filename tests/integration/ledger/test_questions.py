@@ -1,0 +1,195 @@
+"""Questions, replies and what is taken into a running run: once each, whatever is tried again."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.errors import ClaimLost, WrongState
+from orchestrator.ids import asker_of, callback_id, new_claim_id, question_id, reply_id
+from orchestrator.ledger import Claimed, ItemState, Ledger, SessionState
+
+from .conftest import Play
+from .test_services import Stack
+
+
+@pytest.fixture
+def stack(redis, play: Play) -> Stack:
+    return Stack(redis, play)
+
+
+def _family(play: Play) -> tuple[Claimed, Claimed]:
+    """A parent and its child, both running."""
+    parent = play.run(play.submit())
+    return parent, play.run(play.delegate(parent, "a"))
+
+
+def _ask(
+    ledger: Ledger, child: Claimed, parent: str, *, effect: str = "ask", priority: str = "normal"
+) -> str:
+    question = question_id(child.claim.session, f"{child.claim.run}:{effect}")
+    return ledger.say(
+        child.claim,
+        parent,
+        "which?",
+        effect=effect,
+        item_id=question,
+        kind="query",
+        priority=priority,
+        opens=True,
+    )
+
+
+def _reply(ledger: Ledger, question: str, text: str = "that one") -> bool:
+    asker = asker_of(question)
+    assert asker is not None
+    return ledger.put(
+        asker, text, item_id=reply_id(question), kind="reply", priority="high", answers=question
+    )
+
+
+def test_a_question_names_its_asker() -> None:
+    question = question_id("ses_0a0123456789abcdef01234567", "key")
+    assert asker_of(question) == "ses_0a0123456789abcdef01234567"
+    assert reply_id(question) != question
+    for other in ("ask_", question[:-1], "cb_" + question[4:], question[:-1] + "g", "ses_x"):
+        assert asker_of(other) is None
+
+
+def test_a_blocked_asker_takes_its_reply_into_the_run_that_asked(play: Play, ledger: Ledger) -> None:
+    """It is delivered by that run's commit, and no resume carries it."""
+    parent, child = _family(play)
+    question = _ask(ledger, child, parent.claim.session)
+    assert ledger.take(child.claim, reply_id(question)) is None
+    assert _reply(ledger, question)
+    item, text = ledger.take(child.claim, reply_id(question))
+    assert (item.kind, text, item.extra["taken"]) == ("reply", "that one", True)
+    assert play.commit(child.claim).session_state == SessionState.FINISHED
+    assert ledger.item(child.claim.session, reply_id(question)).state == ItemState.DELIVERED
+    assert ledger.flush(child.claim.session).outcome == "empty"
+
+
+@pytest.mark.parametrize("cut", ["asked", "answered", "taken"])
+def test_a_run_tried_again_asks_the_same_question_and_gets_the_same_reply(
+    play: Play, ledger: Ledger, cut: str
+) -> None:
+    parent, child = _family(play)
+    session = child.claim.session
+    question = _ask(ledger, child, parent.claim.session)
+    if cut != "asked":
+        _reply(ledger, question)
+    if cut == "taken":
+        ledger.take(child.claim, reply_id(question))
+    (lease,) = [lease for lease in ledger.leases(0) if lease.session == session]
+    ledger.release(lease)
+    again = ledger.claim(child.run.id, new_claim_id(), session_id=session, worker="w2")
+    assert _ask(ledger, again, parent.claim.session) == question
+    assert [i.id for i in ledger.items(parent.claim.session) if i.kind == "query"] == [question]
+    if cut == "asked":
+        _reply(ledger, question)
+    assert ledger.take(again.claim, reply_id(question))[1] == "that one"
+    play.commit(again.claim)
+    assert ledger.session(session).questions == ()
+
+
+def test_a_question_is_answered_once(play: Play, ledger: Ledger) -> None:
+    parent, child = _family(play)
+    question = _ask(ledger, child, parent.claim.session)
+    assert _reply(ledger, question)
+    assert not _reply(ledger, question, "again")
+    with pytest.raises(WrongState, match="has its reply"):
+        ledger.say(
+            parent.claim,
+            child.claim.session,
+            "another",
+            effect="r",
+            item_id="itm_00other",
+            kind="reply",
+            priority="high",
+            answers=question,
+        )
+
+
+def test_an_asker_that_waits_no_longer_withdraws_its_question(play: Play, ledger: Ledger) -> None:
+    """It leaves the queue, dead with the reason; its session may finish; a late reply is refused."""
+    parent, child = _family(play)
+    asked = parent.claim.session
+    play.commit(parent.claim)
+    question = _ask(ledger, child, asked)
+    withdraw = {"asker": child.claim.session, "asked": asked, "reason": "waited too long"}
+    assert ledger.withdraw(question, **withdraw, claim=child.claim)
+    assert not ledger.withdraw(question, **withdraw, claim=child.claim)
+    item = ledger.item(asked, question)
+    assert (item.state, item.reason) == (ItemState.DEAD, "waited too long")
+    assert ledger.flush(asked).outcome == "empty"
+    assert ledger.waiting(0) == []
+    with pytest.raises(WrongState):
+        _reply(ledger, question)
+    assert play.commit(child.claim).session_state == SessionState.FINISHED
+
+
+def test_a_withdrawal_under_a_lost_claim_is_refused(play: Play, ledger: Ledger) -> None:
+    parent, child = _family(play)
+    question = _ask(ledger, child, parent.claim.session)
+    (lease,) = [lease for lease in ledger.leases(0) if lease.session == child.claim.session]
+    ledger.release(lease)
+    with pytest.raises(ClaimLost):
+        ledger.withdraw(
+            question,
+            asker=child.claim.session,
+            asked=parent.claim.session,
+            reason="x",
+            claim=child.claim,
+        )
+    assert ledger.session(child.claim.session).questions == (question,)
+
+
+def test_a_question_that_was_read_already_can_be_closed_only(play: Play, ledger: Ledger) -> None:
+    """The run that carries it keeps it; only the reply comes too late."""
+    parent, child = _family(play)
+    asked = parent.claim.session
+    question = _ask(ledger, child, asked)
+    play.commit(parent.claim)
+    reading = play.resume(asked)
+    assert ledger.withdraw(question, asker=child.claim.session, asked=asked, reason="x", claim=child.claim)
+    play.commit(reading.claim)
+    assert ledger.item(asked, question).state == ItemState.DELIVERED
+
+
+def test_an_urgent_question_overtakes_what_is_queued(play: Play, ledger: Ledger) -> None:
+    parent, child = _family(play)
+    asked = parent.claim.session
+    done = play.delegate(parent, "b", priority="high")
+    play.finish(done)
+    question = _ask(ledger, child, asked, priority="critical")
+    play.commit(parent.claim, waiting={"": {"mode": "all"}})
+    resumed = play.resume(asked)
+    assert [i.id for i in resumed.items] == [question]
+
+
+def test_who_asked_a_session_that_is_closed_hears_that_no_reply_will_come(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """Under the id of the reply, so that one who is blocked on it is woken; let go, it may work on."""
+    parent = play.run(play.submit())
+    child = play.run(play.delegate(parent, "a", on_close="abandon"))
+    question = _ask(ledger, child, parent.claim.session)
+    play.commit(parent.claim, "boom", status="failed")
+    stack.drain()
+    item, text = ledger.take(child.claim, reply_id(question))
+    assert (item.status, item.extra["answers"]) == ("failed", question)
+    assert text.startswith("no reply will come: ")
+
+
+def test_what_becomes_of_a_child_may_be_said_with_its_delegation(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """Before the policy of the parent itself."""
+    root = play.submit()
+    parent = play.run(root)
+    stopped, kept = play.delegate(parent, "a"), play.delegate(parent, "b", on_close="abandon")
+    play.commit(parent.claim, "boom", status="failed")
+    stack.drain()
+    assert ledger.session(stopped).state == SessionState.STOPPED
+    assert ledger.session(kept).state == SessionState.PENDING
+    assert ledger.item(root, callback_id(kept)).reason == "abandoned: parent failed"
+    assert play.balance(root) == (2, 0, 0, 2)

@@ -1,0 +1,118 @@
+"""When a parent is resumed: deadlines, windows and groups, and what a session that never ran is spared."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.ledger import Ledger, SessionState
+
+from .conftest import Play
+
+
+@pytest.fixture
+def ledger(ledger: Ledger) -> Ledger:
+    ledger.set_time(1_000_000)
+    return ledger
+
+
+def test_a_deadline_resumes_a_parent_to_whom_nothing_has_come(play: Play, ledger: Ledger) -> None:
+    """It is told for which group it was resumed, and once; what comes later is delivered as it comes."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    other = play.delegate(parent, "b")
+    play.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    flushed = ledger.flush(root)
+    assert (flushed.outcome, flushed.detail) == ("waits", "1060000")
+    ledger.set_time(1_060_000)
+    assert ledger.due_timers(0) == [("flush", root)]
+    resumed = play.resume(root)
+    assert (resumed.run.late, resumed.items) == (("",), ())
+    play.commit(resumed.claim)
+    assert ledger.flush(root).outcome == "empty"
+    play.finish(child)
+    assert [i.child for i in play.resume(root).items] == [child]
+    assert ledger.session(other).state == SessionState.PENDING
+
+
+def test_a_deadline_delivers_what_is_there_and_says_that_something_is_missing(
+    play: Play, ledger: Ledger
+) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    children = [play.delegate(parent, str(n)) for n in range(2)]
+    play.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    play.finish(children[0])
+    assert ledger.flush(root).outcome == "waits"
+    ledger.set_time(1_060_001)
+    resumed = play.resume(root)
+    assert (resumed.run.late, [i.child for i in resumed.items]) == (("",), children[:1])
+
+
+def test_a_deadline_that_is_kept_leaves_no_trace(play: Play, ledger: Ledger) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    ledger.flush(root)
+    play.finish(child)
+    ledger.set_time(2_000_000)
+    assert play.resume(root).run.late == ()
+    assert ledger.due_timers(0) == []
+
+
+def test_groups_have_their_own_policies_and_deadlines(play: Play, ledger: Ledger) -> None:
+    """A group without a rule is under the default one; the next deadline is the one that is slept for."""
+    root = play.submit()
+    parent = play.run(root)
+    names = {g: [play.delegate(parent, f"{g}{n}", group=g) for n in range(2)] for g in ("tests", "docs", "")}
+    rules = {
+        "": {"mode": "all", "deadline_ms": 1_300_000},
+        "tests": {"mode": "all", "deadline_ms": 1_100_000},
+        "docs": {"mode": "quorum", "k": 1},
+    }
+    play.commit(parent.claim, waiting=rules)
+    assert ledger.flush(root).detail == "1100000"
+    play.finish(names["tests"][0])
+    assert ledger.flush(root).outcome == "waits"
+    play.finish(names["docs"][0])
+    resumed = play.resume(root)
+    assert [i.child for i in resumed.items] == [names["docs"][0]]
+    play.commit(resumed.claim)
+    ledger.set_time(1_100_000)
+    resumed = play.resume(root)
+    assert (resumed.run.late, [i.child for i in resumed.items]) == (("tests",), [names["tests"][0]])
+    play.commit(resumed.claim)
+    assert ledger.flush(root).detail == "1300000"
+    ledger.set_time(1_300_000)
+    assert play.resume(root).run.late == ("",)
+
+
+def test_a_window_of_a_group_folds_only_that_group(play: Play, ledger: Ledger) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    slow = [play.delegate(parent, f"s{n}", group="slow") for n in range(2)]
+    quick = play.delegate(parent, "q", group="quick")
+    play.commit(parent.claim, waiting={"slow": {"mode": "any", "window_ms": 500}})
+    play.finish(slow[0])
+    assert ledger.flush(root).detail == "1000500"
+    play.finish(quick)
+    resumed = play.resume(root)
+    assert [i.child for i in resumed.items] == [slow[0], quick]
+    play.commit(resumed.claim)
+    play.finish(slow[1])
+    assert ledger.flush(root).outcome == "waits"
+    ledger.set_time(1_000_500)
+    assert len(play.resume(root).items) == 1
+
+
+def test_what_is_said_to_a_session_before_its_first_run_comes_after_its_task(
+    play: Play, ledger: Ledger
+) -> None:
+    root = play.submit(prompt="the task")
+    ledger.put(root, "and this", item_id="itm_00p")
+    assert ledger.flush(root).outcome == "waits"
+    first = play.run(root)
+    assert (first.run.cause, first.prompt) == ("start", "the task")
+    assert play.commit(first.claim).session_state == SessionState.IDLE
+    assert play.resume(root).texts == {"itm_00p": "and this"}
