@@ -28,7 +28,7 @@ _SETTINGS = {
     "heartbeat_s": 1,
     "sweep_interval_s": 0.5,
     "redispatch_after_s": 3,
-    "stop_grace_s": 3,
+    "stop_grace_s": 0.3,
     "log_format": "json",
 }
 

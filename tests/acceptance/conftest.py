@@ -1,0 +1,147 @@
+"""A user's terminal: commands as they are typed, in a folder of their own, and a look at what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import Client
+
+#: Seconds that anything may take here: the machine is shared with the other tests.
+PATIENCE_S = 60.0
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
+    """Return once ``condition`` holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}"
+        time.sleep(0.02)
+
+
+@dataclass
+class Background:
+    """A command that goes on running, with what it has printed so far."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def output(self) -> str:
+        """Everything it has printed."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def wait_for(self, text: str) -> None:
+        """Return once it has printed ``text``."""
+        wait_until(
+            lambda: text in self.output or self.process.poll() is not None,
+            f"{text!r} from {self.process.args}",
+        )
+        assert text in self.output, f"{self.process.args} ended without {text!r}:\n{self.output}"
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C and return the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(PATIENCE_S)
+
+
+@dataclass
+class Terminal:
+    """Runs commands in one folder. Everything started from here carries the folder in its environment."""
+
+    folder: Path
+    env: dict[str, str]
+    background: list[Background] = field(default_factory=list)
+
+    def run(self, command: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Type a command and wait for it."""
+        return subprocess.run(
+            ["/bin/sh", "-c", command],
+            check=False,
+            cwd=self.folder,
+            env={**self.env, **env},
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE_S,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def start(self, command: str, **env: str) -> Background:
+        """Type a command and leave it running."""
+        log = self.folder / f"terminal-{len(self.background)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {command}"],
+                cwd=self.folder,
+                env={**self.env, **env},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.background.append(Background(process, log))
+        return self.background[-1]
+
+    def client(self) -> Client:
+        """A client of the stack that runs here."""
+        return Client(data=self.folder / ".orchestra")
+
+    def processes(self) -> dict[int, str]:
+        """Every process that was started from here, directly or not: its id and its command line."""
+        mark = f"TMPDIR={self.env['TMPDIR']}\0".encode()
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                if mark in (entry / "environ").read_bytes():
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+        return found
+
+    def assert_nothing_left(self) -> None:
+        """No process that was started from here runs any more, and no socket or temporary file is there."""
+        wait_until(lambda: not self.processes(), f"the end of {self.processes()}", 10)
+        # A worker that is killed leaves the empty folder that multiprocessing made for itself.
+        left = [path.name for path in Path(self.env["TMPDIR"]).iterdir() if not path.name.startswith("pymp-")]
+        assert left == []
+
+    def close(self) -> None:
+        """End what still runs."""
+        for running in self.background:
+            if running.process.poll() is None:
+                running.process.send_signal(signal.SIGTERM)
+        for running in self.background:
+            try:
+                running.process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(running.process.pid, signal.SIGKILL)
+                running.process.wait()
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    """A terminal in a new folder, whose path is short enough for sockets; the virtual environment is active."""
+    if not Path("/proc/self/environ").exists():
+        pytest.skip("what a command leaves behind is looked up in /proc")
+    folder = Path(tempfile.mkdtemp(prefix="orc", dir="/tmp"))
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("ORCHESTRA_", "XDG_"))}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    env["TMPDIR"] = str(temporary)
+    opened = Terminal(folder, env)
+    yield opened
+    opened.close()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,108 @@
+"""The README's quickstart, each step as it is printed there."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import Terminal, wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A fenced block of the quickstart."""
+
+    language: str
+    text: str
+
+    @property
+    def expected(self) -> str:
+        """The output that the block promises: its last lines that are comments."""
+        lines = self.text.rstrip().splitlines()
+        return lines[-1].removeprefix("# ") if lines[-1].startswith("# ") else ""
+
+
+def steps(readme: Path) -> list[Step]:
+    """The fenced blocks between the headings Quickstart and Guarantees."""
+    section = readme.read_text(encoding="utf-8").partition("## Quickstart\n")[2].partition("\n## ")[0]
+    return [Step(language, text) for language, text in re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL)]
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(str(self._path))
+
+
+def tasks_in_flower(path: Path) -> list[dict[str, str]]:
+    """What Flower's page of tasks lists."""
+    connection = _UnixConnection(path)
+    query = (
+        "draw=1&start=0&length=100&search%5Bvalue%5D=&order%5B0%5D%5Bcolumn%5D=0&order%5B0%5D%5Bdir%5D=asc"
+    )
+    try:
+        connection.request("GET", f"/tasks/datatable?{query}&columns%5B0%5D%5Bdata%5D=name")
+        found: list[dict[str, str]] = json.loads(connection.getresponse().read())["data"]
+    except OSError:
+        return []
+    finally:
+        connection.close()
+    return found
+
+
+def test_every_step_of_the_quickstart_works_as_printed(terminal: Terminal, root: Path) -> None:
+    agents, up, submit, celery, client, worker, flower = steps(root / "README.md")
+    assert len(agents.text.strip().splitlines()) <= 20
+    (terminal.folder / "my_agents.py").write_text(agents.text, encoding="utf-8")
+
+    stack = terminal.start(up.text.strip())
+    stack.wait_for("ready after")
+
+    done = terminal.run(submit.text.splitlines()[0])
+    assert (0, f"{submit.expected}\n") == (done.returncode, done.stdout), done.stderr
+
+    for name, step in (("with_celery.py", celery), ("with_client.py", client)):
+        (terminal.folder / name).write_text(step.text, encoding="utf-8")
+        done = terminal.run(f"python {name}")
+        assert (0, f"{step.expected}\n") == (done.returncode, done.stdout), done.stderr
+
+    second = terminal.start(worker.text.strip())
+    page = terminal.folder / "flower.sock"
+    terminal.start(flower.text.strip(), FLOWER_UNIX_SOCKET=str(page))
+    second.wait_for(" ready.")
+    wait_until(page.exists, "Flower's socket")
+
+    with terminal.client() as look:
+        handle = look.submit("lead", ". ".join(["one two three"] * 60))
+        assert handle.result(timeout_s=60) == "180 words"
+        tree = look.tree(handle.id)
+        workers = {run.worker for session in tree for run in look.runs(session.id)}
+        assert len(workers) == 2, "both workers took part"
+
+    def flower_shows_it() -> bool:
+        kwargs = [task["kwargs"] for task in tasks_in_flower(page)]
+        return any("'agent': 'lead'" in text and handle.id in text for text in kwargs)
+
+    wait_until(flower_shows_it, "the session in Flower")
+
+    listed = terminal.run("orchestra sessions --json")
+    assert handle.id in [session["id"] for session in json.loads(listed.stdout)]
+    for command in ("watch", "tree"):
+        done = terminal.run(f"orchestra {command} {handle.id}")
+        assert "60 launched = 60 delivered + 0 pending + 0 dead" in done.stdout, done.stderr
+    assert "delegated" in terminal.run(f"orchestra logs {handle.id}").stdout
+    done = terminal.run(f"orchestra resume {handle.id} 'and now?' --wait")
+    assert (done.returncode, done.stdout) == (0, "180 words\n"), done.stderr
+    assert stack.interrupt() == 0
