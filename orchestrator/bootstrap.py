@@ -133,7 +133,7 @@ class Parts:
         parent = self.ledger.find([about.parent]) if about.parent else []
         return self.letters.error(
             sender=REAPER,
-            recipient=parent[0].agent if parent else OPERATOR,
+            recipient=parent[0].agent if parent else about.delegator or OPERATOR,
             message=reason,
             thread=Thread.of(about),
         )

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
+from orchestrator.crashpoints import reach
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import child_session_id
@@ -117,11 +118,11 @@ class Effects:
 
     @property
     def delegator(self) -> str:
-        """The agent that gave this session its task: the parent's, or `operator`."""
+        """The agent that gave this session its task: the parent's, a foreign program, or `operator`."""
         if self._delegator is None:
             parent = self._held.session.parent
             found = persist(lambda: self._ledger.find([parent]), what="delegator") if parent else []
-            self._delegator = found[0].agent if found else OPERATOR
+            self._delegator = found[0].agent if found else self._held.session.delegator or OPERATOR
         return self._delegator
 
     def _key(self, kind: str, *call: Any, given: str | None = None) -> str:
@@ -135,7 +136,9 @@ class Effects:
     def _attempt(self, what: str, call: Callable[[], T]) -> T:
         self._standing.check()
         try:
-            return persist(call, what=what)
+            done = persist(call, what=what)
         except ServerUnavailable as error:
             self.outage = error
             raise
+        reach("worker.effect")
+        return done

@@ -13,12 +13,14 @@ from orchestrator.dispatch import Dispatcher, build_celery
 from orchestrator.envelope.payload import BlobStore
 from orchestrator.envelope.sealing import Opener
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router.acts import Acts, Limits
+from orchestrator.router.acts import Acts
 from orchestrator.router.conversations import Conversations
+from orchestrator.router.foreign import ForeignActs
 from orchestrator.router.intake import Intake
 from orchestrator.router.parking import Parking
 from orchestrator.router.retries import Retries
 from orchestrator.router.service import RECLAIM_IDLE_MS, Router
+from orchestrator.router.steps import Limits
 from orchestrator.router.undelivered import Undelivered
 from orchestrator.settings import Settings
 from orchestrator.streams import MESSAGE_TYPES, RedisStreams, all_streams
@@ -59,7 +61,13 @@ def build_router(
         ledger=parts.ledger,
         streams=RedisStreams(client),
         intake=intake,
-        acts=Acts(parts.ledger, conversations, limits=limits),
+        acts=Acts(
+            parts.ledger,
+            conversations,
+            ForeignActs(parts.ledger, conversations, table=table, limits=limits),
+            find_agent=parts.agents.get,
+            limits=limits,
+        ),
         undelivered=Undelivered(
             parts.ledger,
             parts.letters,

@@ -16,17 +16,21 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from orchestrator.clock import Clock
+from orchestrator.crashpoints import reach
 from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import ServerUnavailable
+from orchestrator.ids import shard_of
 from orchestrator.ledger import Dispatch, Ledger
 from orchestrator.log import get_logger
 from orchestrator.policy.retry import RetryEnd
+from orchestrator.redisdb import keys
 from orchestrator.registry import AgentRegistry
-from orchestrator.router.acts import Act, Acts, Outcome
+from orchestrator.router.acts import Acts
 from orchestrator.router.intake import Intake, reject
 from orchestrator.router.letter import Letter, Rejection, attempt_of
 from orchestrator.router.parking import Parking
 from orchestrator.router.retries import Retries
+from orchestrator.router.steps import Act, Outcome, Settled
 from orchestrator.router.undelivered import Undelivered
 from orchestrator.streams import GROUPS, ROUTER_GROUP, Entry, RedisStreams, StreamId
 from orchestrator.streams.priority import BLOCK_MS, PriorityReader
@@ -131,6 +135,8 @@ class Router:
                     self._handle([entry], handled)
 
     def _handle(self, entries: Sequence[Entry], handled: Handled) -> None:
+        if entries:
+            reach("router.read")
         letters: list[Letter] = []
         for entry in entries:
             opened = self._open(entry)
@@ -153,6 +159,8 @@ class Router:
                 case _:
                     assert outcome.rejection is not None
                     self._reject(letter.entry, outcome.rejection, handled)
+        if runs:
+            reach("router.acted")
         self._dispatch(runs, handled)
 
     def _open(self, entry: Entry) -> Letter | Rejection:
@@ -167,15 +175,19 @@ class Router:
     def _carry_out(self, letters: Sequence[Letter]) -> list[Outcome]:
         """All steps in one round trip; the answers decide."""
         batch = self._ledger.scripts.batch()
-        places: list[tuple[Letter, Act, int]] = []
+        steps: list[tuple[Letter, Act | Settled, int]] = []
         for letter in letters:
-            act = self._acts.act(letter)
-            for command in act.before:
-                batch.command(*command)
-            places.append((letter, act, len(batch)))
-            batch.script(act.script, act.keys, act.args)
+            step = self._acts.act(letter)
+            if isinstance(step, Act):
+                for command in step.before:
+                    batch.command(*command)
+                batch.script(step.script, step.keys, step.args)
+            steps.append((letter, step, len(batch) - 1))
         answers = batch.execute()
-        return [self._read(letter, act, answers[place]) for letter, act, place in places]
+        return [
+            self._read(letter, step, answers[place]) if isinstance(step, Act) else step.outcome
+            for letter, step, place in steps
+        ]
 
     def _read(self, letter: Letter, act: Act, answer: object) -> Outcome:
         if isinstance(answer, (RedisConnectionError, RedisTimeoutError)):
@@ -205,6 +217,7 @@ class Router:
             rule=rejection.rule,
             reason=rejection.reason,
         )
+        reach("router.parked")
         handled.parked += parked
         get_logger().info(
             "message-parked",
@@ -220,17 +233,25 @@ class Router:
             handled.released += self._parking.release(parked)
 
     def _dispatch(self, runs: Sequence[Dispatch], handled: Handled) -> None:
-        if not runs:
-            return
+        """Send runs to workers; what a foreign program runs is at work as soon as it can read of it."""
         sends = []
         for run in runs:
             record = self._agents.get(run.agent)
-            if record is not None and not record.foreign:
+            if record is not None and record.foreign:
+                self._ledger.scripts.run(
+                    "foreign_take",
+                    [keys.session(run.session), keys.run(run.run), keys.dispatch(shard_of(run.session))],
+                    ["", run.run, run.agent],
+                )
+            elif record is not None:
                 sends.append((run, record.queue))
+        if not sends:
+            return
         try:
             self._dispatcher.send_all(sends)
         except ServerUnavailable as error:
             # The ledger holds them as queued; the sweep sends them when the broker is back.
             get_logger().warning("dispatch-failed", error=str(error), runs=len(sends))
             return
+        reach("router.dispatched")
         handled.dispatched += [run.run for run, _ in sends]

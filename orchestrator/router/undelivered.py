@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 
+from orchestrator.crashpoints import reach
 from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.errors import KeyringError, UnknownSession
@@ -59,6 +60,7 @@ class Undelivered:
         """
         # First the session: if this process dies here, the entry is still pending and all of it comes again.
         self._refuse_session(entry, rejection)
+        reach("router.refused")
         reports = self._reports(rejection, attempts=attempt_of(entry), exhausted=exhausted)
         shard = entry.stream.shard
         answer = self._scripts.run(
@@ -77,6 +79,7 @@ class Undelivered:
                 *dead_letter_fields(entry, rejection),
             ],
         )
+        reach("router.buried")
         get_logger().warning(
             "message-dead",
             stream=str(entry.stream),

@@ -46,7 +46,7 @@ def test_dead_letters_are_listed_and_shown(stack: Stack) -> None:
     message_id = kill(stack)
     (listed,) = json.loads(run(stack, "dlq", "list", "--json").output)
     assert (listed["message_id"], listed["rule"], listed["attempts"]) == (message_id, "recipient-unknown", 2)
-    assert "partner → later" in run(stack, "dlq", "list", "--type", "message", "--agent", "later").output
+    assert "lead → later" in run(stack, "dlq", "list", "--type", "message", "--agent", "later").output
     assert json.loads(run(stack, "dlq", "list", "--type", "query", "--json").output) == []
     assert json.loads(run(stack, "dlq", "list", "--since", "2100-01-01T00:00:00Z", "--json").output) == []
     shown = json.loads(run(stack, "dlq", "show", listed["id"], "--json").output)
@@ -115,7 +115,7 @@ def test_an_envelope_is_sent_from_a_file_or_standard_input(stack: Stack, tmp_pat
     signed.write_bytes(stack.envelope(StatusUpdate(task_id="t", status="in-progress")))
     facts = json.loads(run(stack, "send", str(signed), "--json").output)
     assert facts["stream"] == "00/status-update/normal"
-    bare = stack.envelope(Message(content="x"), sender="lead", priority="low")
+    bare = stack.envelope(Message(content="x"), priority="low")
     unsigned = bare[: bare.index(b"<signature>")] + b"</agent-message>"
     sent = run(stack, "send", "-", "--sign", "lead", "--json", stdin=unsigned)
     assert json.loads(sent.output)["stream"] == "00/message/low"

@@ -86,14 +86,14 @@ def test_what_cannot_be_accepted_is_a_dead_letter_with_its_rule(stack: Stack, na
         "truncated": ("status-update", good[: len(good) // 2]),
         "unsigned": ("status-update", good[: good.index(b"<signature>")] + b"</agent-message>"),
         "changed": ("status-update", good.replace(b">40<", b">90<")),
-        "forged": ("status-update", stack.envelope(UPDATE, sender="lead", signer="partner")),
+        "forged": ("status-update", stack.envelope(UPDATE, signer="partner")),
         "wrong stream": ("query", good),
         "wrong priority": ("status-update", stack.envelope(UPDATE, priority="low")),
         "expired": ("status-update", stack.envelope(UPDATE, timestamp=past, expiration=now)),
         "old": ("status-update", stack.envelope(UPDATE, timestamp=past)),
         "future": ("status-update", stack.envelope(UPDATE, timestamp=Timestamp("2100-01-01T00:00:00Z"))),
         "role": ("status-update", stack.envelope(UPDATE, role="orchestrator")),
-        "upwards": ("task-delegation", stack.envelope(upwards, sender="reviewer")),
+        "upwards": ("task-delegation", stack.envelope(upwards, sender="reviewer", recipient="lead")),
     }[name]
     stack.publish(data, message_type)
     stack.publish(stack.envelope(UPDATE), "status-update")
@@ -109,7 +109,7 @@ def test_a_refusal_is_reported_to_the_sender(stack: Stack) -> None:
     """The sender of a message that is refused gets an error in the same conversation, signed by the router."""
     message_id = new_message_id()
     upwards = TaskDelegation(task=Task(task_id="t", title="t", description="d"))
-    data = stack.envelope(upwards, sender="reviewer", message_id=message_id)
+    data = stack.envelope(upwards, sender="reviewer", recipient="lead", message_id=message_id)
     stack.publish(data, "task-delegation", "high")
     stack.router().run_once()
     (report,) = stack.published("error")
@@ -122,7 +122,7 @@ def test_a_refusal_is_reported_to_the_sender(stack: Stack) -> None:
 
 def test_a_forged_sender_is_told_nothing(stack: Stack) -> None:
     """A report to a name that nobody vouched for would be a way to make the router talk."""
-    stack.publish(stack.envelope(UPDATE, sender="lead", signer="partner"), "status-update")
+    stack.publish(stack.envelope(UPDATE, signer="partner"), "status-update")
     stack.router().run_once()
     assert stack.published("error") == []
 

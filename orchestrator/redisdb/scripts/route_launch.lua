@@ -1,0 +1,59 @@
+-- route_launch: a message that gives a registered agent work becomes a session and its first run, in one step
+-- with the mark and the acknowledgement. Its sender is no session of this ledger, or one that a foreign program
+-- runs: it is owed an envelope and no callback.
+-- KEYS  1 session  2 bodies  3 tree  4 roots  5 runs  6 run  7 dispatch  8 seen mark  9 stream  10 conversation
+--       11 parent session, or the session itself  12 parent's items, or the session's
+-- ARGV  1 now or ''  2 session id  3 run id  4 group  5 entry id  6 mark's lifetime in ms  7 prompt
+--       8 parent id or ''  9 callback id  10 task id  11 first message of its chain  12 most messages or 0
+--       13 lifetime of the conversation in ms  14 ms until the run is dispatched again  15… field, value, …
+-- Returns  {'started', run, agent, 'start'} | {'duplicate'} | {'task', session that has the task-id}
+--          | {'closed', state of the parent} | {'chain'} | {'limit'}; on the last four nothing was acknowledged
+-- Complexity: O(1).
+-- include: base
+-- include: conversation
+local now = clock(ARGV[1])
+local mark = redis.call('GET', KEYS[8])
+if mark and mark ~= ARGV[5] then
+  redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
+  return { 'duplicate' }
+end
+local s = fields(KEYS[1], 'id', 'agent', 'run')
+if s.id ~= '' then
+  redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
+  if redis.call('HGET', KEYS[6], 'state') == 'queued' then return { 'started', s.run, s.agent, 'start' } end
+  return { 'duplicate' }
+end
+local taken = redis.call('HGET', KEYS[10], 'task:' .. ARGV[10])
+if taken then return { 'task', taken } end
+local p = { id = '', root = ARGV[2], depth = '-1' }
+if ARGV[8] ~= '' then
+  p = fields(KEYS[11], 'id', 'root', 'depth', 'state')
+  if CLOSED[p.state] then return { 'closed', p.state } end
+end
+local wrong = converse(KEYS[10], ARGV[11], tonumber(ARGV[12]), ARGV[13])
+if wrong ~= '' then return { wrong } end
+
+local facts = {}
+for i = 15, #ARGV do facts[#facts + 1] = ARGV[i] end
+redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', p.root, 'parent', p.id, 'depth', count(p.depth) + 1,
+  'state', 'pending', 'run', ARGV[3], 'runs', 1, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
+  'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', unpack(facts))
+redis.call('HSET', KEYS[2], 'prompt', ARGV[7])
+redis.call('ZADD', KEYS[3], now, ARGV[2])
+if p.id == '' then redis.call('ZADD', KEYS[4], now, ARGV[2]) end
+s = fields(KEYS[1], 'agent', 'priority', 'title')
+if p.id ~= '' then
+  save(KEYS[12], ARGV[9], { kind = 'completion', state = 'none', child = ARGV[2], agent = s.agent, status = '',
+    priority = s.priority, seq = 0, size = 0, run = '', reason = '', title = s.title, group = '',
+    on_failure = 'deliver', at_ms = now })
+  redis.call('HINCRBY', KEYS[11], 'children', 1)
+end
+redis.call('HSET', KEYS[10], 'task:' .. ARGV[10], ARGV[2])
+redis.call('HSET', KEYS[6], 'id', ARGV[3], 'session', ARGV[2], 'number', 1, 'cause', 'start', 'state', 'queued',
+  'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
+  'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
+redis.call('RPUSH', KEYS[5], ARGV[3])
+redis.call('ZADD', KEYS[7], now + tonumber(ARGV[14]), ARGV[3])
+redis.call('SET', KEYS[8], ARGV[5], 'PX', ARGV[6])
+redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
+return { 'started', ARGV[3], s.agent, 'start' }

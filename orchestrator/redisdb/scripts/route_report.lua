@@ -1,0 +1,42 @@
+-- route_report: a program outside of the stack says how the session it runs ended: this is the commit of its run.
+-- KEYS  as in lib/over.lua, then 19 seen mark  20 stream of the entry
+-- ARGV  1 now or ''  2 status completed | failed  3 text  4 group  5 entry id  6 mark's lifetime in ms
+-- Returns  {'done', state} | {'duplicate'} | {'over', state} | {'unknown'} | {'foreign'}: a worker of ours runs it;
+--          on the last two nothing was acknowledged
+-- Complexity: O(items in its queue).
+-- include: base
+-- include: over
+local now = clock(ARGV[1])
+local mark = redis.call('GET', KEYS[19])
+if mark and mark ~= ARGV[5] then
+  redis.call('XACK', KEYS[20], ARGV[4], ARGV[5])
+  return { 'duplicate' }
+end
+local s = session_facts()
+if s.id == '' then return { 'unknown' } end
+local r = fields(RUN, 'id', 'state', 'claim', 'items')
+if s.run ~= '' and r.claim ~= 'foreign' then return { 'foreign' } end
+redis.call('SET', KEYS[19], ARGV[5], 'PX', ARGV[6])
+redis.call('XACK', KEYS[20], ARGV[4], ARGV[5])
+if s.run == '' or CLOSED[s.state] then return { 'over', s.state } end
+if ARGV[2] == 'failed' then
+  fail_run(s, r, 'failed', ARGV[3], now)
+  return { 'done', 'failed' }
+end
+-- What was said to it travelled as envelopes, which it has read.
+for _, id in ipairs(redis.call('ZRANGE', QUEUE, 0, -1)) do
+  local record = item(ITEMS, id)
+  if record then
+    record.state = 'delivered'
+    save(ITEMS, id, record)
+  end
+end
+redis.call('DEL', QUEUE)
+redis.call('ZREM', WAITING, s.id)
+end_run(s.run, 'completed', '', now)
+redis.call('HSET', BODIES, 'result', ARGV[3])
+redis.call('HSET', S, 'state', 'finished', 'run', '', 'updated_ms', now, 'ended_ms', now)
+if s.parent == '' then redis.call('ZADD', RESULTS, 'NX', now, s.id) end
+tell_parent(s, 'completed', ARGV[3], now)
+session_stop(s)
+return { 'done', 'finished' }

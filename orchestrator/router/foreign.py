@@ -1,0 +1,416 @@
+"""Messages of programs outside of the stack, and work that reaches us by message alone.
+
+What our own agents do is in the ledger before its envelope is in a stream. A foreign program has nothing but
+its envelopes, so here the envelope is what changes the ledger: it begins a session, reports and ends the
+session that the program runs, or goes into the queue of a session it speaks to. The ids in a message's chain
+say which sessions those are.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from orchestrator.envelope.bodies import (
+    ErrorReport,
+    Escalation,
+    Message,
+    Query,
+    Reply,
+    ReviewRequest,
+    StatusUpdate,
+    TaskCompletion,
+    TaskDelegation,
+)
+from orchestrator.ids import (
+    callback_id,
+    child_session_id,
+    foreign_session_id,
+    is_session_id,
+    item_id,
+    run_id,
+    shard_of,
+)
+from orchestrator.ledger import CLOSED, Dispatch, Ledger, Session, layout
+from orchestrator.policy.prompt_text import prompt_of, title_of
+from orchestrator.policy.routing import RoutingTable
+from orchestrator.redisdb import keys
+from orchestrator.router.conversations import Conversations
+from orchestrator.router.letter import Letter
+from orchestrator.router.steps import DONE, DUPLICATE, Act, Limits, Outcome, Settled, rejected
+from orchestrator.streams import ROUTER_GROUP, stream_key
+
+Launch = TaskDelegation | ReviewRequest | Escalation
+
+
+class ForeignActs:
+    """Makes the acts for messages that the ledger does not know yet."""
+
+    def __init__(
+        self, ledger: Ledger, conversations: Conversations, *, table: RoutingTable, limits: Limits
+    ) -> None:
+        self._ledger = ledger
+        self._conversations = conversations
+        self._table = table
+        self._limits = limits
+
+    # --- who is meant ------------------------------------------------------------------------
+
+    def _find(self, session_id: str | None, agent: str, letter: Letter) -> Session | None:
+        """The session of that id if it is the agent's and lives in the shard of the letter."""
+        if session_id is None or shard_of(session_id) != letter.entry.stream.shard:
+            return None
+        found = self._ledger.find([session_id])
+        return found[0] if found and found[0].agent == agent else None
+
+    def _by_task(self, task_id: str, agent: str, letter: Letter) -> Session | None:
+        """The session of a task that `agent` was given."""
+        if not is_session_id(task_id):
+            shard = letter.entry.stream.shard
+            known = self._conversations.task(shard, letter.conversation, task_id)
+            return self._find(known, agent, letter)
+        return self._find(task_id, agent, letter)
+
+    def _by_chain(self, agent: str, letter: Letter) -> Session | None:
+        """The nearest session of `agent` among those that the letter's chain launched."""
+        chain = [ref.lower() for ref in letter.message.header.conversation_chain]
+        launched = self._conversations.sessions(letter.entry.stream.shard, letter.conversation, chain)
+        return next((s for s in (self._find(i, agent, letter) for i in launched) if s is not None), None)
+
+    def _recipient(self, letter: Letter, sender: Session | None) -> Session | None:
+        if sender is not None and sender.parent:
+            parent = self._find(sender.parent, letter.recipient, letter)
+            if parent is not None:
+                return parent
+        return self._by_chain(letter.recipient, letter)
+
+    # --- work --------------------------------------------------------------------------------
+
+    def launch(self, letter: Letter, body: Launch) -> Act | Settled:
+        """Begin a session for the recipient: a root, or a child of the session that the sender runs."""
+        if letter.recipient == self._table.operator:
+            return Settled(DONE)  # for people to see: there is nobody to start
+        if isinstance(body, Escalation):
+            known = self._conversations.latest(
+                letter.entry.stream.shard, letter.conversation, letter.recipient
+            )
+            session = self._find(known, letter.recipient, letter)
+            if session is not None and session.state not in CLOSED:
+                return self._put(
+                    letter, session, None, text=prompt_of(body), kind="escalation", title=title_of(body)
+                )
+        return self._begin(letter, body)
+
+    def _begin(self, letter: Letter, body: Launch) -> Act:
+        shard = letter.entry.stream.shard
+        parent = self._by_chain(letter.sender, letter)
+        if parent is not None:
+            session = child_session_id(parent.id, f"message|{letter.id}")
+        else:
+            session = foreign_session_id(shard, letter.id)
+        run = run_id(session, 1)
+        above = parent.id if parent is not None else session
+        root = parent.root if parent is not None else session
+        task_id = _task_id(body)
+        chain = [letter.id, *(ref.lower() for ref in letter.message.header.conversation_chain)]
+        facts: dict[str, str] = {
+            "agent": letter.recipient,
+            "title": title_of(body),
+            "task": "",
+            "priority": letter.entry.stream.priority,
+            "correlation": letter.conversation,
+            "message": letter.id,
+            "chain": json.dumps(chain),
+            "delegator": letter.sender,
+            "task_id": task_id,
+        }
+
+        def read(answer: Any) -> Outcome:
+            match answer[0]:
+                case b"started":
+                    dispatch = Dispatch(run=run, session=session, agent=letter.recipient, cause="start")
+                    return Outcome(kind="done", dispatch=dispatch)
+                case b"duplicate":
+                    return DUPLICATE
+                case b"task":
+                    reason = (
+                        f"task-id {task_id!r} belongs to session {answer[1].decode()} of this conversation; "
+                        "give each task an id of its own"
+                    )
+                    return rejected("task-id", reason, letter)
+                case b"closed":
+                    reason = (
+                        f"the session it would belong to is {answer[1].decode()} and launches nothing more"
+                    )
+                    return rejected("session-over", reason, letter)
+            return self._limits.conversation_fault(answer[0].decode(), letter)
+
+        return Act(
+            script="route_launch",
+            keys=[
+                keys.session(session),
+                keys.bodies(session),
+                keys.tree(root),
+                keys.roots(shard),
+                keys.runs(session),
+                keys.run(run),
+                keys.dispatch(shard),
+                keys.seen(shard, letter.id),
+                stream_key(letter.entry.stream),
+                keys.conversation(shard, letter.conversation),
+                keys.session(above),
+                keys.items(above),
+            ],
+            args=[
+                "",
+                session,
+                run,
+                ROUTER_GROUP,
+                letter.entry.id,
+                self._limits.mark_ms(letter),
+                prompt_of(body),
+                parent.id if parent is not None else "",
+                callback_id(session),
+                task_id,
+                letter.first,
+                self._limits.conversation_messages,
+                self._limits.max_age_ms,
+                self._ledger.limits.redispatch_ms,
+                *[part for pair in facts.items() for part in pair],
+            ],
+            read=read,
+            before=self._conversations.note(
+                shard=shard,
+                conversation=letter.conversation,
+                message_id=letter.id,
+                session=session,
+                agent=letter.recipient,
+            ),
+        )
+
+    # --- what a foreign program says ----------------------------------------------------------
+
+    def word(self, letter: Letter) -> Act | Settled:
+        """The step for what a foreign program says of its session, or to another one."""
+        body = letter.body
+        match body:
+            case StatusUpdate():
+                return self._status(letter, body)
+            case TaskCompletion():
+                session = self._by_task(body.task_id, letter.sender, letter)
+                text = body.result if body.result is not None else body.summary
+                status = "failed" if body.status == "failed" else "completed"
+                return self._report(letter, session, status=status, text=text)
+            case ErrorReport():
+                session = self._by_chain(letter.sender, letter)
+                if body.severity == "critical":
+                    return self._report(letter, session, status="failed", text=body.message)
+                return self._to_parent(letter, session, text=body.message, kind="error")
+            case Query():
+                return self._question(letter, body)
+            case Reply():
+                return self._answer(letter, body)
+            case Message():
+                title = body.subject or ""
+                recipient = self._recipient(letter, self._by_chain(letter.sender, letter))
+                if recipient is None:
+                    return self._nobody(letter)
+                return self._put(
+                    letter,
+                    recipient,
+                    None,
+                    text=body.content,
+                    kind=body.message_type or "message",
+                    title=title,
+                )
+        return Settled(DONE)
+
+    def _status(self, letter: Letter, body: StatusUpdate) -> Act | Settled:
+        session = self._by_task(body.task_id, letter.sender, letter)
+        if session is None:
+            return self._no_session(letter)
+        if body.status == "blocked":
+            why = "\n".join(blocker.text for blocker in body.blockers) or body.current_activity or "blocked"
+            return self._to_parent(letter, session, text=why, kind="blocker")
+        facts: list[str | int] = []
+        if body.current_activity is not None:
+            facts += ["activity", body.current_activity]
+        if body.progress_percentage is not None:
+            facts += ["progress", body.progress_percentage]
+
+        def read(answer: Any) -> Outcome:
+            match answer[0]:
+                case b"done":
+                    return DONE
+                case b"duplicate":
+                    return DUPLICATE
+            return self._no_session(letter).outcome
+
+        return Act(
+            script="route_status",
+            keys=[
+                keys.session(session.id),
+                keys.seen(letter.entry.stream.shard, letter.id),
+                stream_key(letter.entry.stream),
+            ],
+            args=[
+                "",
+                ROUTER_GROUP,
+                letter.entry.id,
+                self._limits.mark_ms(letter),
+                *(facts or ["activity", session.activity]),
+            ],
+            read=read,
+        )
+
+    def _report(self, letter: Letter, session: Session | None, *, status: str, text: str) -> Act | Settled:
+        if session is None:
+            return self._no_session(letter)
+
+        def read(answer: Any) -> Outcome:
+            match answer[0]:
+                case b"done" | b"over":
+                    return DONE
+                case b"duplicate":
+                    return DUPLICATE
+                case b"foreign":
+                    reason = f"session {session.id} is run by a worker of this stack, which reports for it"
+                    return rejected("unauthorised", reason, letter)
+            return self._no_session(letter).outcome
+
+        return Act(
+            script="route_report",
+            keys=[
+                *layout.ending(session.id, parent=session.parent, run=session.run),
+                keys.seen(letter.entry.stream.shard, letter.id),
+                stream_key(letter.entry.stream),
+            ],
+            args=["", status, text, ROUTER_GROUP, letter.entry.id, self._limits.mark_ms(letter)],
+            read=read,
+        )
+
+    def _question(self, letter: Letter, body: Query) -> Act | Settled:
+        sender = self._by_chain(letter.sender, letter)
+        recipient = self._recipient(letter, sender)
+        if recipient is None:
+            return self._nobody(letter)
+        text = body.subject
+        if body.context is not None and body.context.problem:
+            text = f"{text}\n\n{body.context.problem}"
+        return self._put(letter, recipient, sender, text=text, kind="query", title=body.subject, opens=True)
+
+    def _answer(self, letter: Letter, body: Reply) -> Act | Settled:
+        recipient = self._by_chain(letter.recipient, letter)
+        if recipient is None:
+            return self._nobody(letter)
+        question = self._asked(recipient, body.in_reply_to.lower())
+        return self._put(
+            letter,
+            recipient,
+            None,
+            text=body.answer,
+            kind="reply",
+            title="",
+            answers=question,
+            priority="high",
+        )
+
+    def _asked(self, session: Session, message_id: str) -> str:
+        """The open question of a session that was put with this message; '' when it is not known."""
+        for question in session.questions:
+            asked: Any = self._ledger.redis.hget(keys.session(session.id), f"question:{question}")
+            item = self._ledger.item(asked.decode(), question) if asked else None
+            if item is not None and str(item.extra.get("message", "")).lower() == message_id:
+                return question
+        return ""
+
+    def _to_parent(self, letter: Letter, session: Session | None, *, text: str, kind: str) -> Act | Settled:
+        """Something that a child's parent must hear before the child is over."""
+        if session is None:
+            return self._no_session(letter)
+        parent = self._find(session.parent or None, letter.recipient, letter)
+        if parent is None:
+            return Settled(DONE)  # a root: whoever gave it its task reads the envelope
+        return self._put(letter, parent, session, text=text, kind=kind, title=session.title)
+
+    def _put(
+        self,
+        letter: Letter,
+        session: Session,
+        speaker: Session | None,
+        *,
+        text: str,
+        kind: str,
+        title: str,
+        opens: bool = False,
+        answers: str = "",
+        priority: str = "",
+    ) -> Act:
+        opens = opens and speaker is not None
+        record = {
+            "kind": kind,
+            "priority": priority or letter.entry.stream.priority,
+            "child": speaker.id if speaker is not None else "",
+            "agent": letter.sender,
+            "title": title,
+            "status": "",
+            "message": letter.id,
+            **({"question": True} if opens else {}),
+        }
+
+        def read(answer: Any) -> Outcome:
+            match answer[0]:
+                case b"done":
+                    return DONE
+                case b"duplicate":
+                    return DUPLICATE
+                case b"closed":
+                    reason = f"session {session.id} is {answer[1].decode()} and takes nothing more"
+                    return rejected("session-over", reason, letter)
+                case b"answered":
+                    return rejected(
+                        "session-over", f"the question of session {session.id} has its reply", letter
+                    )
+            return self._no_session(letter).outcome
+
+        speaking = speaker.id if opens and speaker is not None else session.id
+        return Act(
+            script="route_put",
+            keys=[
+                *layout.mailbox(session.id, speaker=speaking, envelope=None),
+                keys.seen(letter.entry.stream.shard, letter.id),
+                stream_key(letter.entry.stream),
+            ],
+            args=[
+                "",
+                item_id(session.id, f"message|{letter.id}"),
+                json.dumps(record),
+                text,
+                "1" if opens else "0",
+                answers,
+                ROUTER_GROUP,
+                letter.entry.id,
+                self._limits.mark_ms(letter),
+            ],
+            read=read,
+        )
+
+    def _no_session(self, letter: Letter) -> Settled:
+        reason = (
+            f"no session that {letter.sender!r} runs is known by this task-id or chain; "
+            "name the task-id you were given, and carry its message on in the chain"
+        )
+        return Settled(rejected("session-unknown", reason, letter))
+
+    def _nobody(self, letter: Letter) -> Settled:
+        reason = (
+            f"the chain names no launch of a session of {letter.recipient!r}; "
+            "carry the chain of the message you answer on"
+        )
+        return Settled(rejected("recipient-session", reason, letter))
+
+
+def _task_id(body: Launch) -> str:
+    match body:
+        case TaskDelegation(task=about) | ReviewRequest(review=about) | Escalation(escalation=about):
+            return about.task_id

@@ -1,0 +1,83 @@
+"""The steps that carry letters out, as values: one script call, and what its answer means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from orchestrator.ledger import Dispatch
+from orchestrator.redisdb.scripts import Arg
+from orchestrator.router.intake import reject
+from orchestrator.router.letter import Letter, Rejection
+
+#: Milliseconds that a duplicate mark outlives the message: no clock is exact.
+_MARGIN_MS = 600_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of one letter."""
+
+    kind: Literal["done", "duplicate", "rejected"]
+    #: A run to send to a worker.
+    dispatch: Dispatch | None = None
+    rejection: Rejection | None = None
+
+
+DONE = Outcome(kind="done")
+DUPLICATE = Outcome(kind="duplicate")
+
+
+def rejected(rule: str, reason: str, letter: Letter) -> Outcome:
+    """The letter breaks a rule that only the ledger could tell."""
+    return Outcome(kind="rejected", rejection=reject(rule, reason, letter.message))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """One atomic step, and how to read its answer."""
+
+    script: str
+    keys: Sequence[str]
+    args: Sequence[Arg]
+    read: Callable[[Any], Outcome] = field(repr=False)
+    #: Plain commands that go before it in the same round trip; harmless by themselves.
+    before: Sequence[tuple[str | int, ...]] = ()
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Nothing is to be changed: the outcome is known. A `done` is only marked and acknowledged."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of the router's own books."""
+
+    #: Milliseconds that a duplicate mark is kept at most.
+    max_age_ms: int = 86_400_000
+    #: Messages that one conversation may have; 0: any number.
+    conversation_messages: int = 1_000_000
+
+    def mark_ms(self, letter: Letter) -> int:
+        """Milliseconds that the letter's duplicate mark is kept: as long as a copy of it may be accepted."""
+        dated = letter.message.header.timestamp.instant_ms
+        age_ms = max(0, (letter.expires_ms or dated + self.max_age_ms) - dated)
+        return min(age_ms, self.max_age_ms) + _MARGIN_MS
+
+    def conversation_fault(self, fault: str, letter: Letter) -> Outcome:
+        """What a script means by `chain` or `limit`."""
+        if fault == "chain":
+            reason = (
+                f"the chain ends at {letter.first}, with which conversation {letter.conversation} did not "
+                "begin; carry the whole chain on, or leave the correlation-id out to begin a new conversation"
+            )
+            return rejected("conversation-chain", reason, letter)
+        reason = (
+            f"conversation {letter.conversation} has had {self.conversation_messages} messages; "
+            "begin a new one, or raise conversation_max_messages in the settings"
+        )
+        return rejected("conversation-limit", reason, letter)

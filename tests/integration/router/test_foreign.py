@@ -1,0 +1,327 @@
+"""Programs outside of the stack take part by envelopes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from orchestrator.envelope.model import (
+    Blocker,
+    ErrorReport,
+    Escalation,
+    EscalationMatter,
+    Message,
+    Objective,
+    Query,
+    Reply,
+    Review,
+    ReviewRequest,
+    StatusUpdate,
+    Task,
+    TaskCompletion,
+    TaskDelegation,
+)
+from orchestrator.envelope.payload import BlobStore
+from orchestrator.envelope.sealing import Sealer
+from orchestrator.envelope.signature import sign_message
+from orchestrator.envelope.validate import check
+from orchestrator.ids import child_session_id, new_claim_id, new_message_id
+from orchestrator.ledger import Claimed, ItemState, Session, SessionState
+from orchestrator.letters import Thread
+from tests.integration.router.conftest import Stack
+
+CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
+
+
+def task(task_id: str = "T-1", text: str = "count the lines") -> TaskDelegation:
+    """A task of a foreign program, under an id of its own."""
+    about = Task(task_id=task_id, title="Count", description=text, objectives=(Objective(text="be exact"),))
+    return TaskDelegation(task=about)
+
+
+def roots(stack: Stack) -> list[Session]:
+    """The root sessions, newest first."""
+    return stack.parts.ledger.roots(0)
+
+
+@dataclass
+class Family:
+    """A session of `lead` at work, and its child, which `partner` runs."""
+
+    lead: Claimed
+    child: str
+    launch: str
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The chain of what the child says."""
+        return (self.launch, *self.lead.session.chain)
+
+
+@pytest.fixture
+def family(stack: Stack) -> Family:
+    """`lead` has delegated to the foreign program `partner`, and the router has seen it."""
+    ledger, root = stack.parts.ledger, stack.submit()
+    stack.router().run_once()
+    run = ledger.runs(root)[0].id
+    lead = ledger.claim(run, new_claim_id(), session_id=root, worker="w")
+    assert lead is not None
+    child = child_session_id(root, "one")
+    letter = stack.parts.letters.delegation(
+        sender="lead",
+        recipient="partner",
+        task_id=child,
+        title="Ask outside",
+        description="what is it?",
+        thread=Thread.of(lead.session),
+    )
+    ledger.delegate(
+        lead.claim,
+        effect="one",
+        child_id=child,
+        agent="partner",
+        description="what is it?",
+        envelope=letter,
+        correlation=lead.session.correlation,
+        chain=lead.session.chain,
+    )
+    stack.sent.runs.clear()
+    stack.router("two").run_once()
+    return Family(lead, child, letter.message_id)
+
+
+def say(stack: Stack, family: Family, body: object, message_type: str, priority: str = "high") -> str:
+    """The foreign program says something; its message-id."""
+    message_id = new_message_id()
+    data = stack.envelope(
+        body,  # type: ignore[arg-type]
+        sender="partner",
+        recipient="lead",
+        correlation=family.lead.session.correlation,
+        chain=family.chain,
+        message_id=message_id,
+    )
+    stack.publish(data, message_type, priority)
+    stack.router("three").run_once()
+    assert stack.dead() == []
+    assert stack.pending() == 0
+    return message_id
+
+
+def test_a_foreign_task_becomes_a_session_with_everything_it_says(stack: Stack) -> None:
+    """Its run is sent to a worker; its text holds the description and the further parts of the task."""
+    launch = new_message_id()
+    data = stack.envelope(task(), sender="partner", recipient="reviewer", message_id=launch)
+    stack.publish(data, "task-delegation", "high")
+    stack.publish(data, "task-delegation", "high")
+    handled = stack.router().run_once()
+    (session,) = roots(stack)
+    assert (handled.done, handled.duplicates, len(stack.sent.runs)) == (1, 1, 1)
+    assert (session.agent, session.message, session.title, session.chain) == (
+        "reviewer",
+        launch,
+        "Count",
+        (launch,),
+    )
+    held = stack.parts.ledger.claim(session.run, new_claim_id(), session_id=session.id, worker="w")
+    assert held is not None
+    assert held.prompt == "count the lines\n\nObjectives:\n- be exact"
+
+
+def test_a_task_id_belongs_to_one_task_of_its_conversation(stack: Stack) -> None:
+    """A second delegation under the same id is refused; in another conversation it is no second one."""
+    options = {"sender": "partner", "recipient": "reviewer"}
+    stack.publish(stack.envelope(task(), correlation=CONVERSATION, **options), "task-delegation", "high")  # type: ignore[arg-type]
+    (first,) = stack.published("task-delegation")
+    message = check(first).message
+    assert message is not None
+    chain = (message.header.message_id,)
+    again = stack.envelope(task(), correlation=CONVERSATION, chain=chain, **options)  # type: ignore[arg-type]
+    stack.publish(again, "task-delegation", "high")
+    stack.publish(stack.envelope(task(), **options), "task-delegation", "high")  # type: ignore[arg-type]
+    stack.router().run_once()
+    assert [letter.rule for letter in stack.dead()] == ["task-id"]
+    assert len(roots(stack)) == 2
+
+
+def test_a_review_request_starts_the_reviewer_and_an_escalation_the_tech_lead(stack: Stack) -> None:
+    """A second escalation in the conversation goes to the tech-lead's session that is there."""
+    review = Review(task_id="R-1", title="Look", description="look at it")
+    first = new_message_id()
+    data = stack.envelope(
+        ReviewRequest(review=review),
+        sender="partner",
+        recipient="code-reviewer",
+        correlation=CONVERSATION,
+        message_id=first,
+    )
+    stack.publish(data, "review-request", "high")
+    stack.router().run_once()
+    for number in (1, 2):
+        matter = EscalationMatter(task_id=f"E-{number}", title="Stuck", description=f"help {number}")
+        escalation = stack.envelope(
+            Escalation(escalation=matter), sender="partner", correlation=CONVERSATION, chain=(first,)
+        )
+        stack.publish(escalation, "escalation", "critical")
+        stack.router().run_once()
+    tech_lead, reviewer = roots(stack)
+    assert stack.dead() == []
+    assert [reviewer.agent, tech_lead.agent] == ["code-reviewer", "tech-lead"]
+    assert [(i.kind, i.state) for i in stack.parts.ledger.items(tech_lead.id)] == [
+        ("escalation", ItemState.QUEUED)
+    ]
+
+
+def test_a_foreign_child_is_at_work_without_a_worker(stack: Stack, family: Family) -> None:
+    """Nothing is sent to Celery, and nothing waits to be sent again."""
+    child = stack.parts.ledger.session(family.child)
+    assert (child.state, child.busy, stack.sent.runs) == (SessionState.RUNNING, True, [])
+    assert [lease.session for lease in stack.parts.ledger.leases(0)] == [family.lead.session.id]
+
+
+def test_a_foreign_completion_is_the_commit_of_its_session(stack: Stack, family: Family) -> None:
+    """The parent is owed one callback, with the result; a second report changes nothing."""
+    done = TaskCompletion(task_id=family.child, status="success", summary="found", result="it is 42")
+    say(stack, family, done, "task-completion")
+    say(stack, family, done, "task-completion")
+    ledger = stack.parts.ledger
+    assert ledger.result(family.child) == (SessionState.FINISHED, "it is 42")
+    (callback,) = ledger.items(family.lead.session.id)
+    assert (callback.kind, callback.status, callback.state) == ("completion", "completed", ItemState.QUEUED)
+    assert ledger.texts(family.lead.session.id, [callback.id]) == {callback.id: "it is 42"}
+
+
+def test_a_large_foreign_result_is_fetched(stack: Stack, family: Family) -> None:
+    """What is stored apart arrives whole."""
+    text = "x" * 300_000
+    done = TaskCompletion(task_id=family.child, status="success", summary="found", result=text)
+    data = stack.envelope(
+        done,
+        sender="partner",
+        recipient="lead",
+        correlation=family.lead.session.correlation,
+        chain=family.chain,
+    )
+    message = check(data).message
+    assert message is not None
+    sealer = Sealer(BlobStore(stack.redis), compress_above=1000, claim_check_above=2000, blob_ttl_s=60)
+    signer = stack.parts.keyring.signer("partner")
+    sealed = sign_message(sealer.seal(message), signer, now_ms=int(stack.redis.time()[0]) * 1000)
+    assert len(sealed) < 10_000
+    stack.publish(sealed, "task-completion", "high")
+    stack.router("three").run_once()
+    assert stack.parts.ledger.result(family.child) == (SessionState.FINISHED, text)
+
+
+@pytest.mark.parametrize("how", ["error", "failed completion"])
+def test_a_foreign_failure_is_a_failed_callback(stack: Stack, family: Family, how: str) -> None:
+    """An error of critical severity ends the session, as a failed completion does."""
+    if how == "error":
+        error = ErrorReport(
+            error_id=new_message_id(), error_type="task-failed", severity="critical", message="no luck"
+        )
+        say(stack, family, error, "error", "critical")
+    else:
+        body = TaskCompletion(task_id=family.child, status="failed", summary="no luck")
+        say(stack, family, body, "task-completion")
+    assert stack.parts.ledger.result(family.child) == (SessionState.FAILED, "no luck")
+    (callback,) = stack.parts.ledger.items(family.lead.session.id)
+    assert (callback.status, callback.state) == ("failed", ItemState.QUEUED)
+
+
+def test_foreign_progress_shows_and_a_blocker_reaches_the_parent(stack: Stack, family: Family) -> None:
+    """Progress is a fact of the session; a blocked task is something the parent must hear."""
+    update = StatusUpdate(
+        task_id=family.child, status="in-progress", progress_percentage=30, current_activity="reading"
+    )
+    say(stack, family, update, "status-update", "normal")
+    child = stack.parts.ledger.session(family.child)
+    assert (child.progress, child.activity) == (30, "reading")
+    blocked = StatusUpdate(task_id=family.child, status="blocked", blockers=(Blocker(text="no key"),))
+    say(stack, family, blocked, "status-update", "normal")
+    items = stack.parts.ledger.items(family.lead.session.id)
+    texts = stack.parts.ledger.texts(family.lead.session.id, [i.id for i in items])
+    assert [(i.kind, texts.get(i.id)) for i in items] == [("blocker", "no key"), ("completion", None)]
+
+
+def test_a_foreign_query_can_be_answered(stack: Stack, family: Family) -> None:
+    """It is a question in the parent's queue that stays open until its reply."""
+    asked = say(stack, family, Query(query_type="ask-for-help", subject="which one?"), "query", "normal")
+    ledger = stack.parts.ledger
+    question = next(i for i in ledger.items(family.lead.session.id) if i.kind == "query")
+    assert (question.child, question.extra["message"], question.extra["question"]) == (
+        family.child,
+        asked,
+        True,
+    )
+    assert ledger.session(family.child).questions == (question.id,)
+
+
+def test_a_foreign_reply_answers_the_question_of_our_agent(stack: Stack, family: Family) -> None:
+    """The question is found by the message that asked it, and closed."""
+    ledger, lead = stack.parts.ledger, family.lead
+    asked = new_message_id()
+    ledger.put(
+        family.child,
+        "how many?",
+        item_id="itm_00question",
+        kind="query",
+        speaker=lead.session.id,
+        opens=True,
+        extra={"message": asked, "question": True},
+    )
+    assert ledger.session(lead.session.id).questions == ("itm_00question",)
+    say(stack, family, Reply(in_reply_to=asked, answer="seven"), "reply")
+    assert ledger.session(lead.session.id).questions == ()
+    reply = next(i for i in ledger.items(lead.session.id) if i.kind == "reply")
+    assert ledger.texts(lead.session.id, [reply.id]) == {reply.id: "seven"}
+
+
+def test_a_foreign_message_reaches_the_session_its_chain_names(stack: Stack, family: Family) -> None:
+    """It is an item of the parent's queue, of the kind the sender chose."""
+    say(stack, family, Message(message_type="hint", content="look there"), "message", "normal")
+    assert "hint" in [i.kind for i in stack.parts.ledger.items(family.lead.session.id)]
+
+
+def test_nobody_reports_for_a_session_that_is_not_theirs(stack: Stack, family: Family) -> None:
+    """A completion by another program, or of a session that a worker runs, is refused."""
+    for task_id in (family.child, family.lead.session.id):
+        body = TaskCompletion(task_id=task_id, status="success", summary="mine")
+        sender = "other" if task_id == family.child else "partner"
+        stack.parts.agents.announce(
+            [stack.parts.agents.get("partner").model_copy(update={"name": "other"})]  # type: ignore[union-attr]
+        )
+        data = stack.envelope(
+            body,
+            sender=sender,
+            recipient="lead",
+            correlation=family.lead.session.correlation,
+            chain=family.chain,
+        )
+        stack.publish(data, "task-completion", "high")
+    stack.router("three").run_once()
+    assert [letter.rule for letter in stack.dead()] == ["session-unknown", "session-unknown"]
+    assert stack.parts.ledger.session(family.child).state == SessionState.RUNNING
+
+
+def test_a_foreign_program_delegates_from_the_session_it_runs(stack: Stack, family: Family) -> None:
+    """The child is below its session in the tree, and owes it an envelope instead of a callback."""
+    data = stack.envelope(
+        task(),
+        sender="partner",
+        recipient="reviewer",
+        correlation=family.lead.session.correlation,
+        chain=family.chain,
+    )
+    stack.publish(data, "task-delegation", "high")
+    stack.router("three").run_once()
+    (dispatch, _), *_ = stack.sent.runs
+    child = stack.parts.ledger.session(dispatch.session)
+    assert (child.parent, child.root, child.depth, child.callback) == (
+        family.child,
+        family.lead.session.root,
+        2,
+        False,
+    )
+    assert stack.parts.ledger.session(family.child).launched == 0
