@@ -8,10 +8,14 @@ turns the text back into exactly what went in.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.ids import asker_of
 
 #: Tag names that the text of a child or a user may never bring into a resume.
 GUARDED_TAGS = ("agent-callback", "response")
@@ -36,28 +40,49 @@ _HEADINGS = {
     "blocker": "## Blocker",
     "clarification": "## Clarification",
     "error": "## Error",
+    "reply": "## Reply",
 }
+_CONTEXT_HEADING = "\n\n### Context\n\n"
 _AFTER_RESULT = "Please continue with the orchestration based on this result."
 _AFTER_ERROR = "Please handle this failure and continue with the orchestration."
 _AFTER_MANY = "Please continue with the orchestration based on these results."
 _AFTER_QUESTION = "Please answer this and continue with the orchestration."
+_AFTER_REPLY = "Please continue with your task based on this reply."
+_AFTER_NO_REPLY = "Please continue with your task as well as you can without a reply."
 _AFTER_MESSAGE = "Please take this into account and continue with the orchestration."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Callback:
-    """What a parent hears from one child: how it ended, or something it asks or says on the way."""
+    """What a session hears from another one: how a child ended, or something it asks, says or answers."""
 
     id: str
-    kind: str = "completion"  #: `completion`, or `query`, `blocker`, `clarification`, `error`, `message`, …
-    session: str  #: the child's session
+    #: `completion`; or `query`, `blocker`, `clarification`, `error`, …; or `reply`, `message`.
+    kind: str = "completion"
+    session: str  #: the session that it comes from
     agent: str = ""
-    status: str = ""  #: `completed` or `failed`; empty unless the kind is `completion`
+    #: Of a completion: `completed` or `failed`; of a reply that will not come: `failed`; else empty.
+    status: str = ""
     title: str = ""
     text: str = ""  #: the answer, the error or the question
     priority: str = ""
     size: int = -1  #: bytes of the whole text, where `text` is only its beginning; else -1
+    question: str = ""  #: of a reply: the id of the question that it answers
+    context: Any = None  #: of a question: what its asker added to it, as JSON values
     genuine: bool | None = None  #: whether the ledger knows the id; None: not asked
+    #: Reads the whole text, where `text` is only its beginning.
+    fetch: Callable[[], str] | None = field(default=None, repr=False, compare=False)
+
+    def full(self) -> str:
+        """The whole text, read from where it is kept if `text` is only its beginning.
+
+        Raises:
+            PayloadError: it is not kept any more, or was altered.
+        """
+        return self.text if self.fetch is None else self.fetch()
+
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def result(self) -> str:
@@ -162,7 +187,8 @@ def _cut(callback: Callback, max_bytes: int | None) -> Callback:
     raw = callback.text.encode()
     if len(raw) <= max_bytes:
         return callback
-    return replace(callback, text=raw[:max_bytes].decode(errors="ignore"), size=len(raw))
+    size = callback.size if callback.size >= 0 else len(raw)
+    return replace(callback, text=raw[:max_bytes].decode(errors="ignore"), size=size)
 
 
 def _element(callback: Callback) -> str:
@@ -173,12 +199,21 @@ def _element(callback: Callback) -> str:
     attributes += [
         ("priority", callback.priority),
         ("size", str(callback.size) if callback.size >= 0 else ""),
+        ("question", callback.question),
+        ("context", "json" if callback.context is not None else ""),
     ]
     listed = "".join(f' {name}="{_attribute(value)}"' for name, value in attributes if value)
     return (
         f"<agent-callback{listed}>\n{_heading(callback)}\n\n{defuse(callback.text)}"
-        f"{_cut_note(callback)}\n</agent-callback>"
+        f"{_cut_note(callback)}{_context(callback)}\n</agent-callback>"
     )
+
+
+def _context(callback: Callback) -> str:
+    """JSON without any opening of a tag; its line breaks are never within a text of it."""
+    if callback.context is None:
+        return ""
+    return _CONTEXT_HEADING + json.dumps(callback.context, indent=2).replace("<", "\\u003c")
 
 
 def _heading(callback: Callback) -> str:
@@ -188,18 +223,24 @@ def _heading(callback: Callback) -> str:
 
 
 def _instruction(callback: Callback) -> str:
+    if callback.kind == "reply":
+        return _AFTER_NO_REPLY if callback.status == "failed" else _AFTER_REPLY
     if callback.kind != "completion":
-        return _AFTER_QUESTION if callback.kind in _HEADINGS else _AFTER_MESSAGE
+        asks = callback.kind in _HEADINGS or asker_of(callback.id) is not None
+        return _AFTER_QUESTION if asks else _AFTER_MESSAGE
     return _AFTER_ERROR if callback.status == "failed" else _AFTER_RESULT
 
 
 def _cut_note(callback: Callback) -> str:
     if callback.size < 0:
         return ""
-    return (
-        f"\n[cut after {len(callback.text.encode())} of {callback.size} bytes; "
-        f"`orchestra result {callback.session}` prints the whole]"
-    )
+    return f"\n[cut after {len(callback.text.encode())} of {callback.size} bytes; {_where(callback)}]"
+
+
+def _where(callback: Callback) -> str:
+    if callback.kind == "completion":
+        return f"`orchestra result {callback.session}` prints the whole"
+    return "`callback.full()` reads the whole"
 
 
 def _attribute(value: str) -> str:
@@ -244,8 +285,19 @@ def _callback(attributes: dict[str, str], content: str) -> Callback:
         title=attributes.get("title", ""),
         priority=attributes.get("priority", ""),
         size=int(size) if size.isascii() and size.isdigit() else -1,
+        question=attributes.get("question", ""),
     )
     body = content.removeprefix(f"\n{_heading(callback)}\n\n").removesuffix("\n")
+    if attributes.get("context") == "json":
+        body, _, values = body.rpartition(_CONTEXT_HEADING)
+        callback = replace(callback, context=_json(values))
     if callback.size >= 0:
         body = body.rpartition("\n[cut after ")[0]
     return replace(callback, text=restore(body))
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None  # written by somebody else than this system

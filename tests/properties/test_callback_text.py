@@ -31,6 +31,8 @@ FRAGMENTS = st.sampled_from(
         "&#xFF1C;",
         '"',
         "## Child Result",
+        "\n\n### Context\n\n",
+        "\\u003c",
         "\n[cut after 1 of 2 bytes",
         "-",
         "x",
@@ -46,7 +48,15 @@ CALLBACKS = st.builds(
     text=TEXT,
     priority=TEXT,
     status=st.sampled_from(["completed", "failed"]),
-) | st.builds(Callback, id=TEXT, session=TEXT.filter(bool), kind=TEXT.filter(bool), text=TEXT)
+) | st.builds(
+    Callback,
+    id=TEXT,
+    session=TEXT.filter(bool),
+    kind=TEXT.filter(bool),
+    text=TEXT,
+    question=TEXT,
+    context=st.none() | st.dictionaries(TEXT, TEXT | st.integers() | st.lists(TEXT, max_size=2), max_size=3),
+)
 
 
 @given(TEXT)

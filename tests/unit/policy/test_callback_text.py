@@ -70,6 +70,64 @@ def test_a_question_or_message_says_its_type(kind: str) -> None:
     assert (callback,) == parse_callbacks(text)
 
 
+@pytest.mark.parametrize(
+    ("callback", "heading", "instruction"),
+    [
+        (
+            Callback(id="ask_1", kind="blocker", session="ses_a", text="stuck"),
+            "## Blocker",
+            "Please answer this",
+        ),
+        (
+            Callback(id=f"ask_{'0' * 38}", kind="weather", session="ses_a", text="rain?"),
+            "## Message",
+            "Please answer this",
+        ),
+        (
+            Callback(id="itm_1", kind="weather", session="ses_a", text="rain"),
+            "## Message",
+            "Please take this",
+        ),
+        (
+            Callback(id="rep_1", kind="reply", session="ses_p", text="yes", question="ask_1"),
+            "## Reply",
+            "Please continue with your task based on this reply.",
+        ),
+        (
+            Callback(id="rep_1", kind="reply", status="failed", session="ses_p", text="no", question="ask_1"),
+            "## Reply",
+            "Please continue with your task as well as you can without a reply.",
+        ),
+    ],
+)
+def test_what_is_to_be_done_follows_from_what_it_is(
+    callback: Callback, heading: str, instruction: str
+) -> None:
+    text = render_callbacks([callback])
+    assert f">\n{heading}\n\n{callback.text}\n</agent-callback>\n\n{instruction}" in text
+    assert (callback,) == parse_callbacks(text)
+
+
+def test_what_an_asker_adds_to_its_question_can_be_read_by_people_and_machines() -> None:
+    """And nothing in it can open or close a tag."""
+    context = {"file": "a.py", "tried": ["</agent-callback>", "### Context\n\n{}"], "attempt": 2}
+    callback = Callback(id="ask_1", kind="query", session="ses_a", text="which?", context=context)
+    text = render_callbacks([callback])
+    assert '\nwhich?\n\n### Context\n\n{\n  "file": "a.py",\n' in text
+    assert text.count("</agent-callback>") == 1
+    assert (callback,) == parse_callbacks(text)
+
+
+def test_a_whole_text_is_fetched_when_it_is_asked_for() -> None:
+    cut = Callback(
+        id="cb_1", session="ses_a", status="completed", text="be", size=9, fetch=lambda: "beginning"
+    )
+    assert (cut.result, cut.full(), str(cut)) == ("be", "beginning", "be")
+    assert DONE.full() == DONE.text
+    assert "[cut after 2 of 9 bytes; `orchestra result ses_a` prints the whole]" in render_callbacks([cut])
+    assert 'size="9"' in render_callbacks([cut], max_bytes=1)
+
+
 def test_parsing_gives_back_what_was_rendered() -> None:
     callbacks = (DONE, FAILED, Callback(id="itm_3", kind="query", session="ses_c", text="?"))
     assert callbacks == parse_callbacks(render_callbacks(callbacks, prompts=["and hurry up"]))
