@@ -7,6 +7,7 @@ import uuid
 import redis
 
 from orchestrator.bootstrap import Parts
+from orchestrator.crashpoints import reach
 from orchestrator.errors import EmptyPrompt, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id
 from orchestrator.ledger import Submitted
@@ -56,7 +57,8 @@ class Submission:
                 description=prompt,
                 thread=thread,
             )
-            return parts.ledger.submit(
+            reach("submit.checked")
+            submitted = parts.ledger.submit(
                 session,
                 agent=agent,
                 prompt=prompt,
@@ -65,5 +67,7 @@ class Submission:
                 title=heading,
                 task=task,
             )
+            reach("submit.written")
+            return submitted
         except redis.RedisError as error:
             raise explain(error, parts.settings.redis_url or "the ledger") from error

@@ -12,6 +12,7 @@ from billiard.process import current_process
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from orchestrator.agents import AgentDefinition
+from orchestrator.crashpoints import reach
 from orchestrator.dispatch.settling import settle_root
 from orchestrator.errors import ClaimLost, InputError, SessionStopped
 from orchestrator.ids import new_claim_id
@@ -53,8 +54,10 @@ def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker:
     if held is None:
         log.info("run-refused")
         return "refused"
+    reach("worker.claimed")
     log.info("run-claimed", cause=held.run.cause, attempt=held.run.attempt, items=len(held.items))
     verdict = _RunOfAgent(runtime, definition, held).complete()
+    reach("worker.settled")
     log.info("run-ended", verdict=verdict)
     return verdict
 
@@ -86,6 +89,7 @@ class _RunOfAgent:
             outcome = self._let_agent_work()
             if outcome is None:
                 return "outage"
+            reach("worker.worked")
             return self._commit(outcome)
 
     def _let_agent_work(self) -> Outcome | None:
@@ -137,6 +141,7 @@ class _RunOfAgent:
         except ClaimLost:
             self._standing.lose()
             return "lost"
+        reach("worker.committed")
         return self._follow_up(done)
 
     def _follow_up(self, done: Committed | RetryLater) -> Verdict:

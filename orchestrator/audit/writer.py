@@ -16,6 +16,7 @@ import redis
 from orchestrator.audit.records import DeadRecord, read_entry
 from orchestrator.audit.store import AuditStore
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.crashpoints import reach
 from orchestrator.errors import AuditError
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
@@ -93,8 +94,10 @@ class AuditWriter:
         self._held += entries
         if not self._held:
             return 0
+        reach("audit.read")
         received_ms = self._clock.now_ms()
         written = self._store.add([read_entry(entry, received_ms=received_ms) for entry in self._held])
+        reach("audit.written")
         entries, self._held = self._held, []
         self._streams.acknowledge(AUDIT_GROUP, entries)
         self._note_head()

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import redis
 
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.crashpoints import reach
 from orchestrator.delivery import Delivery
 from orchestrator.ledger.decode import mapping, text
 from orchestrator.log import get_logger
@@ -71,6 +72,7 @@ class CallbackService:
         return handled
 
     def _handle(self, stream: str, entries: list[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
+        reach("callbacks.read")
         stirred: dict[str, None] = {}
         stopped: dict[str, None] = {}
         for _, raw in entries:
@@ -82,6 +84,7 @@ class CallbackService:
                         "failed" if event.get("state") == "failed" else "stopped"
                     )
                     self._delivery.ledger.stop(session, event.get("reason", ""), state=state)
+                    reach("callbacks.stopped")
                 case "session_stop":
                     stopped[session] = None
                     stirred[session] = None
@@ -93,6 +96,7 @@ class CallbackService:
                 stirred[event["parent"]] = None
         self._delivery.flush(stirred)
         self._close(list(stopped))
+        reach("callbacks.handled")
         ids = [entry for entry, _ in entries]
         # One group reads this stream, so what it has acknowledged nobody needs any more.
         pipe = self._redis.pipeline(transaction=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.crashpoints import reach
 from orchestrator.dispatch.results import RootResults
 from orchestrator.errors import SessionDeleted, SessionFailed, SessionStopped, UnknownSession
 from orchestrator.ledger import Ledger, SessionState
@@ -37,4 +38,5 @@ def settle_root(ledger: Ledger, results: RootResults, root: str) -> None:
         return  # a user has resumed it meanwhile: its next end owes the result anew
     if task:
         results.store_result(task, answer)
+    reach("settle.stored")
     ledger.settle(root)

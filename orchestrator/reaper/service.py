@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.crashpoints import reach
 from orchestrator.delivery import Delivery
 from orchestrator.errors import UnknownSession
 from orchestrator.ledger import CLOSED, Dispatch, Lease, Ledger, Outgoing, SessionState
@@ -105,6 +106,7 @@ class Reaper:
         if outcome == "moved":
             return 0
         _log.warning("lease-lost", run=lease.run, session=lease.session, worker=lease.worker, outcome=outcome)
+        reach("reaper.released")
         if outcome == "queued":
             self._redispatch(lease.run)
         return 1
@@ -122,6 +124,7 @@ class Reaper:
         dispatch = self._ledger.redispatch(run, broker_holds=holds)
         if dispatch is None:
             return 0
+        reach("reaper.redispatched")
         return int(self._delivery.send(dispatch))
 
     def _agent(self, session: str) -> str:
@@ -160,5 +163,6 @@ class Reaper:
             if member.id != root:
                 self._ledger.prune(member.id, root)
                 pruned += 1
+                reach("reaper.pruned")
         self._ledger.prune(root, root)
         return pruned + 1

@@ -1,0 +1,73 @@
+"""Named places at which a test may kill this process, to show that a crash there loses and doubles nothing.
+
+Nothing happens unless the variable ORCHESTRA_CRASH_AT names a place and a file: ``router.acted:/tmp/mark``, or
+``worker.effect#3:/tmp/mark`` for the third time. The process that dies makes the file first, and only one that
+made it dies: whoever is started in its place goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Final
+
+VARIABLE: Final = "ORCHESTRA_CRASH_AT"
+
+#: Every place, each between two steps that a crash may part.
+POINTS: Final = (
+    "submit.checked",
+    "submit.written",
+    "router.read",
+    "router.acted",
+    "router.dispatched",
+    "router.refused",
+    "router.buried",
+    "router.parked",
+    "worker.claimed",
+    "worker.effect",
+    "worker.worked",
+    "worker.committed",
+    "settle.stored",
+    "worker.settled",
+    "callbacks.read",
+    "callbacks.stopped",
+    "delivery.flushed",
+    "delivery.sent",
+    "delivery.child-closed",
+    "delivery.closed",
+    "callbacks.handled",
+    "reaper.released",
+    "reaper.redispatched",
+    "reaper.pruned",
+    "audit.read",
+    "audit.written",
+)
+
+
+class _Plan:
+    """Where this process is to die, if anywhere."""
+
+    def __init__(self, text: str) -> None:
+        place, _, self.mark = text.partition(":")
+        self.point, _, times = place.partition("#")
+        self.left = int(times or 1)
+
+
+_plan = _Plan(os.environ.get(VARIABLE, ""))
+
+
+def reach(point: str) -> None:
+    """Say that this process has come to a place; it goes on, unless a test has it die here."""
+    if point == _plan.point:
+        _die(_plan)
+
+
+def _die(plan: _Plan) -> None:
+    plan.left -= 1
+    if plan.left > 0:
+        return
+    try:
+        os.close(os.open(plan.mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
