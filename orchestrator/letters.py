@@ -10,16 +10,25 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.model import (
     AgentMessage,
     Assignment,
     Body,
     ErrorDetails,
     ErrorReport,
+    Escalation,
+    EscalationMatter,
+    File,
     Header,
     Message,
     Party,
+    Query,
+    QueryContext,
     RecoveryOption,
+    Reply,
+    Review,
+    ReviewRequest,
     StatusUpdate,
     Task,
     TaskCompletion,
@@ -97,11 +106,7 @@ class Letters:
         """``sender`` gives ``recipient`` a task; a root is given its task by `operator`."""
         body = TaskDelegation(
             task=Task(task_id=task_id, title=title, description=description),
-            assignment=Assignment(
-                assigned_to=recipient,
-                assigned_by=sender,
-                assigned_timestamp=Timestamp.from_ms(self._clock.now_ms()),
-            ),
+            assignment=self._assignment(sender, recipient),
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
 
@@ -164,6 +169,82 @@ class Letters:
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread)
 
+    def query(
+        self,
+        *,
+        sender: str,
+        recipient: str,
+        question: str,
+        thread: Thread,
+        context: str = "",
+        priority: Priority | None = None,
+    ) -> Outgoing:
+        """A session asks the one that gave it its task; ``context`` is whatever helps to answer."""
+        body = Query(
+            query_type="ask-for-help",
+            subject=question,
+            context=QueryContext(problem=context) if context else None,
+            urgency=priority,
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+
+    def reply(self, *, sender: str, recipient: str, question: str, answer: str, thread: Thread) -> Outgoing:
+        """The answer to the query whose message-id is ``question``."""
+        body = Reply(in_reply_to=question, answer=answer)
+        return self._write(body, sender=sender, recipient=recipient, thread=thread)
+
+    def review_request(
+        self,
+        *,
+        sender: str,
+        recipient: str,
+        task_id: str,
+        reviewed: str,
+        title: str,
+        description: str,
+        thread: Thread,
+        files: tuple[str, ...] = (),
+        priority: Priority | None = None,
+    ) -> Outgoing:
+        """``sender`` asks ``recipient`` to review its task ``reviewed``, in a session of its own."""
+        body = ReviewRequest(
+            review=Review(
+                task_id=task_id,
+                reviewed_task_id=reviewed,
+                title=title,
+                description=description,
+                files=tuple(File(path=path) for path in files),
+            ),
+            assignment=self._assignment(sender, recipient),
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+
+    def escalation(
+        self,
+        *,
+        sender: str,
+        recipient: str,
+        task_id: str,
+        escalated: str,
+        title: str,
+        description: str,
+        thread: Thread,
+        reason: EscalationReason | None = None,
+        priority: Priority | None = None,
+    ) -> Outgoing:
+        """``sender`` hands on to ``recipient`` what its task ``escalated`` cannot settle."""
+        body = Escalation(
+            escalation=EscalationMatter(
+                task_id=task_id,
+                escalated_task_id=escalated,
+                reason=reason,
+                title=title,
+                description=description,
+            ),
+            assignment=self._assignment(sender, recipient),
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+
     def message(self, *, sender: str, recipient: str, text: str, thread: Thread) -> Outgoing:
         """Something said outside of any task: a user's further prompt, for one."""
         return self._write(Message(content=text), sender=sender, recipient=recipient, thread=thread)
@@ -187,12 +268,19 @@ class Letters:
             body=body,
         )
         signer = self._signers.signer(sender)
-        # The router reads the task-id of a delegation, so that one travels open.
-        if self._sealer is not None and not isinstance(body, TaskDelegation):
+        # The router reads the task-id of what begins a session, so that travels open.
+        if self._sealer is not None and not isinstance(body, (TaskDelegation, ReviewRequest, Escalation)):
             octets = self._sealer.sign(message, signer)
         else:
             octets = sign_message(message, signer, now_ms=now_ms)
         return Outgoing(data=octets, type=body.type, priority=urgency, message_id=message_id)
+
+    def _assignment(self, sender: str, recipient: str) -> Assignment:
+        return Assignment(
+            assigned_to=recipient,
+            assigned_by=sender,
+            assigned_timestamp=Timestamp.from_ms(self._clock.now_ms()),
+        )
 
     def _party(self, name: str) -> Party:
         record = self._registry.get(name)
