@@ -213,7 +213,7 @@ class Letters:
                 reviewed_task_id=reviewed,
                 title=title,
                 description=description,
-                files=tuple(File(path=path) for path in files),
+                files=tuple(File(path=path, text="to be reviewed") for path in files),
             ),
             assignment=self._assignment(sender, recipient),
         )
