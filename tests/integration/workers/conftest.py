@@ -1,0 +1,111 @@
+"""A worker without Celery around it: real ledger, real keys, and runs that are executed where the test stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from orchestrator.agents import AgentDefinition, define_agent
+from orchestrator.bootstrap import Parts, assemble
+from orchestrator.dispatch import RootResults, build_celery
+from orchestrator.ids import run_id
+from orchestrator.ledger import Dispatch, Ledger, Session
+from orchestrator.redisdb import keys
+from orchestrator.settings import Settings, load_settings
+from orchestrator.submission import Submission
+from workers.context import Context
+from workers.runner import execute_run
+from workers.runtime import Runtime
+
+
+@dataclass
+class Stage:
+    """Plays the router and the callback service for agents that a test defines."""
+
+    redis: redis_py.Redis
+    settings: Settings
+    catalogue: dict[str, AgentDefinition] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.parts: Parts = assemble(self.redis, self.settings)
+        self.app = build_celery(self.settings)
+        results = RootResults(self.app, self.redis)
+        self.runtime = Runtime(parts=self.parts, results=results, catalogue=self.catalogue)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.parts.ledger
+
+    def agent(
+        self, name: str, **options: Any
+    ) -> Callable[[Callable[[Context], Any]], Callable[[Context], Any]]:
+        """Define an agent and announce it."""
+
+        def define(function: Callable[[Context], Any]) -> Callable[[Context], Any]:
+            definition = define_agent(name, function=function, source="here", **options)
+            self.catalogue[name] = definition
+            self.parts.agents.announce([definition.record])
+            return function
+
+        return define
+
+    def submit(self, agent: str, prompt: str = "go", *, task: str = "") -> str:
+        return Submission(self.parts).submit(agent, prompt, task=task).session
+
+    def start(self, session: str) -> Dispatch:
+        """Queue the first run of a session, as the router does."""
+        call = self.ledger.start_args(
+            session_id=session,
+            run_id=run_id(session, 1),
+            message_id=self.ledger.session(session).message,
+            stream=keys.messages(0, "task-delegation", "high"),
+            group="router",
+            entry="1-1",
+            mark_ms=60_000,
+        )
+        dispatch = self.ledger.started(session, self.ledger.scripts.run("start", *call))
+        assert dispatch is not None
+        return dispatch
+
+    def execute(self, dispatch: Dispatch, worker: str = "w1") -> str:
+        return execute_run(
+            self.runtime, agent=dispatch.agent, session=dispatch.session, run=dispatch.run, worker=worker
+        )
+
+    def play(self, session: str) -> str:
+        """Start a session and execute its first run."""
+        return self.execute(self.start(session))
+
+    def children(self, session: str) -> list[Session]:
+        return [member for member in self.ledger.tree(session) if member.parent == session]
+
+    def resume(self, session: str) -> str:
+        """Flush, and execute the run that it made."""
+        flushed = self.ledger.flush(session)
+        assert flushed.dispatch is not None, flushed
+        return self.execute(flushed.dispatch)
+
+    def again(self, dispatch: Dispatch) -> str:
+        """Execute a run that was queued once more."""
+        return self.execute(dispatch, worker="w2")
+
+
+@pytest.fixture
+def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stage:
+    """A stage with short times."""
+    return Stage(
+        redis,
+        load_settings(
+            redis_url=redis_url,
+            data=tmp_path,
+            heartbeat_s=0.05,
+            lease_s=1,
+            stop_grace_s=20,
+            run_time_limit_s=30,
+        ),
+    )

@@ -1,0 +1,463 @@
+"""A run from its claim to its commit: what an agent does counts once, whatever happens to it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_py
+from celery.result import AsyncResult
+
+from orchestrator.errors import ClaimLost, LimitExceeded, SessionFailed, SessionStopped
+from orchestrator.ledger import ItemState, Ledger, SessionState
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import connect
+from orchestrator.settings import load_settings
+from tests.integration.workers.conftest import Stage
+from workers.context import Context
+
+
+def wait_for_event(event: threading.Event) -> None:
+    assert event.wait(10)
+
+
+def test_an_answer_finishes_the_session(stage: Stage) -> None:
+    stage.agent("solo")(lambda ctx: ctx.prompt.upper())
+    session = stage.submit("solo", "hello")
+    assert stage.play(session) == "finished"
+    assert stage.ledger.result(session) == (SessionState.FINISHED, "HELLO")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, ""), ("", ""), ({"a": [1, "é"]}, '{"a": [1, "é"]}'), (7, "7"), (True, "true")]
+)
+def test_what_an_agent_returns_becomes_text(stage: Stage, value: object, text: str) -> None:
+    stage.agent("solo")(lambda ctx: value)
+    session = stage.submit("solo")
+    stage.play(session)
+    assert stage.ledger.result(session)[1] == text
+
+
+def test_an_agent_may_be_a_coroutine_function(stage: Stage) -> None:
+    @stage.agent("solo")
+    async def solo(ctx: Context) -> str:
+        return ctx.prompt
+
+    session = stage.submit("solo", "later")
+    stage.play(session)
+    assert stage.ledger.result(session)[1] == "later"
+
+
+def test_a_failure_names_the_agents_own_line(stage: Stage) -> None:
+    @stage.agent("solo")
+    def solo(ctx: Context) -> None:
+        raise RuntimeError("no luck")
+
+    session = stage.submit("solo")
+    assert stage.play(session) == "failed"
+    reason = stage.ledger.session(session).reason
+    assert reason.startswith(f"RuntimeError: no luck ({__file__}:")
+
+
+@pytest.mark.parametrize(
+    ("agent", "reason"),
+    [
+        (lambda ctx: object(), "InputError: agent 'solo' returned a object, which is neither text nor JSON"),
+        (lambda ctx: sys.exit(3), "SystemExit: 3"),
+        (lambda ctx: ctx.state.update(bad=object()), "InputError: ctx.state holds what is no JSON value"),
+        (lambda ctx: ctx.wait_for("some"), "InputError: wait_for('some'): wait for 'any', 'all' or 'quorum'"),
+        (
+            lambda ctx: ctx.wait_for("all", k=2),
+            "InputError: wait_for('all', k=2): a quorum, and only a quorum",
+        ),
+        (lambda ctx: ctx.wait_for("quorum"), "InputError: wait_for('quorum', k=None): a quorum"),
+        (lambda ctx: ctx.status(101), "InputError: status(101): progress is a whole percentage"),
+        (lambda ctx: ctx.delegate("solo", " "), "InputError: a delegation to 'solo' needs an agent and"),
+    ],
+)
+def test_misuse_fails_the_run_and_says_how(
+    stage: Stage, agent: Callable[[Context], Any], reason: str
+) -> None:
+    stage.agent("solo")(agent)
+    session = stage.submit("solo")
+    assert stage.play(session) == "failed"
+    assert stage.ledger.session(session).reason.startswith(reason)
+
+
+def test_a_run_is_executed_once(stage: Stage) -> None:
+    calls = []
+    stage.agent("solo")(lambda ctx: calls.append(1))
+    dispatch = stage.start(stage.submit("solo"))
+    assert stage.execute(dispatch) == "finished"
+    assert stage.execute(dispatch) == "refused"
+    assert calls == [1]
+
+
+def test_a_run_of_an_agent_that_this_worker_does_not_serve_is_left_to_others(stage: Stage) -> None:
+    stage.agent("solo")(lambda ctx: "done")
+    dispatch = stage.start(stage.submit("solo"))
+    definition = stage.catalogue.pop("solo")
+    assert stage.execute(dispatch) == "not-served"
+    stage.catalogue["solo"] = definition
+    assert stage.execute(dispatch) == "finished"
+
+
+def test_a_parent_hears_of_its_children_and_keeps_its_state(stage: Stage) -> None:
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.state["asked"] = [ctx.delegate("helper", word, title=f"Say {word}") for word in ("a", "b")]
+            ctx.wait_for("all")
+            return "waiting"
+        assert [callback.session for callback in ctx.callbacks] == ctx.state["asked"]
+        assert ctx.prompt.startswith('<agent-callback type="aggregated" count="2">')
+        return ",".join(callback.result for callback in ctx.all_results)
+
+    stage.agent("helper")(lambda ctx: f"{ctx.title}: {ctx.prompt * 2}")
+    session = stage.submit("lead")
+    assert stage.play(session) == "idle"
+    first, second = stage.children(session)
+    stage.play(first.id)
+    assert stage.ledger.flush(session).outcome == "waits"
+    stage.play(second.id)
+    assert stage.resume(session) == "finished"
+    assert stage.ledger.result(session)[1] == "Say a: aa,Say b: bb"
+    found = stage.ledger.session(session)
+    assert (found.launched, found.delivered, found.pending, found.dead) == (2, 2, 0, 0)
+
+
+def test_a_failed_child_is_delivered_with_its_error(stage: Stage) -> None:
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("helper", "try")
+            return ""
+        (callback,) = ctx.callbacks
+        return f"{callback.kind} {callback.status} {callback.error.partition(' (')[0]}"
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> None:
+        raise ValueError("not today")
+
+    session = stage.submit("lead")
+    stage.play(session)
+    stage.play(stage.children(session)[0].id)
+    stage.resume(session)
+    assert stage.ledger.result(session)[1] == "completion failed ValueError: not today"
+
+
+@pytest.mark.parametrize("cut", range(6))
+def test_an_agent_that_dies_between_two_delegations_and_is_tried_again_has_each_child_once(
+    stage: Stage, cut: int
+) -> None:
+    @stage.agent("lead", role="coordinator", attempts=2)
+    def lead(ctx: Context) -> str:
+        for number in range(5):
+            if number == cut and ctx.attempt == 1:
+                raise RuntimeError("cut")
+            # Two of the five are the same call: they are counted.
+            ctx.delegate("helper", f"task {number // 2}")
+        if cut == 5 and ctx.attempt == 1:
+            raise RuntimeError("cut")
+        return "asked"
+
+    stage.agent("helper")(lambda ctx: "done")
+    dispatch = stage.start(stage.submit("lead"))
+    assert stage.execute(dispatch) == "retry"
+    assert stage.again(dispatch) == "idle"
+    assert len(stage.children(dispatch.session)) == 5
+    assert stage.ledger.session(dispatch.session).launched == 5
+
+
+def test_a_delegation_may_be_told_apart_by_a_key(stage: Stage) -> None:
+    made = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> None:
+        made.append(ctx.delegate("helper", "same", key="one"))
+        made.append(ctx.delegate("helper", "same", key="one"))
+        made.append(ctx.delegate("helper", "same", key="two"))
+
+    stage.play(stage.submit("lead"))
+    assert made[0] == made[1] != made[2]
+
+
+def test_a_delegation_without_a_callback_owes_nothing(stage: Stage) -> None:
+    stage.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "whatever", callback=False))
+    session = stage.submit("lead")
+    assert stage.play(session) == "finished"
+    assert stage.ledger.session(session).launched == 0
+
+
+def test_a_limit_refuses_a_delegation_and_changes_nothing_else(
+    redis: redis_py.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    stage = Stage(redis, load_settings(redis_url=redis_url, data=tmp_path, max_children=2))
+    caught = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        ctx.delegate("helper", "1")
+        ctx.delegate("helper", "2")
+        try:
+            ctx.delegate("helper", "3")
+        except LimitExceeded as error:
+            caught.append(str(error))
+        return "two"
+
+    session = stage.submit("lead")
+    assert stage.play(session) == "idle"
+    assert caught == [
+        f"limit max_children = 2 reached for session {session}; raise it in the settings or wait for work to finish"
+    ]
+    assert stage.ledger.session(session).launched == 2
+
+
+def test_who_lost_the_claim_can_do_nothing_more(stage: Stage) -> None:
+    went_on = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        (lease,) = stage.ledger.leases(0)
+        assert stage.ledger.release(lease) == "queued"
+        try:
+            ctx.delegate("helper", "too late")
+        except ClaimLost:
+            went_on.append(ctx.run)
+            raise
+        return "never"
+
+    dispatch = stage.start(stage.submit("lead"))
+    assert stage.execute(dispatch) == "lost"
+    assert went_on == [dispatch.run]
+    assert stage.children(dispatch.session) == []
+    run = stage.ledger.run(dispatch.run)
+    assert run is not None
+    assert run.state == "queued"
+
+
+def test_an_agent_that_works_on_is_told_that_it_lost_its_run(stage: Stage) -> None:
+    @stage.agent("solo")
+    def solo(ctx: Context) -> str:
+        (lease,) = stage.ledger.leases(0)
+        # The heartbeat may move the lease between these two lines; then it is looked at again.
+        while stage.ledger.release(lease) == "moved":
+            (lease,) = stage.ledger.leases(0)
+        while not ctx.stopping:
+            threading.Event().wait(0.01)
+        ctx.check()
+        return "never"
+
+    dispatch = stage.start(stage.submit("solo"))
+    assert stage.execute(dispatch) == "lost"
+
+
+def test_the_lease_of_an_agent_that_computes_is_renewed(stage: Stage) -> None:
+    beats = []
+
+    @stage.agent("solo")
+    def solo(ctx: Context) -> str:
+        deadline = threading.Event()
+        while len(set(beats)) < 3 and not deadline.wait(0.01):
+            beats.append(stage.ledger.leases(0)[0].beat)
+        return "still mine"
+
+    session = stage.submit("solo")
+    assert stage.play(session) == "finished"
+
+
+def test_a_user_can_stop_a_running_agent(stage: Stage) -> None:
+    began = threading.Event()
+
+    @stage.agent("solo")
+    def solo(ctx: Context) -> str:
+        began.set()
+        while True:
+            ctx.status(activity="busy")
+
+    dispatch = stage.start(stage.submit("solo"))
+    verdicts: list[str] = []
+    thread = threading.Thread(target=lambda: verdicts.append(stage.execute(dispatch)))
+    thread.start()
+    wait_for_event(began)
+    assert stage.ledger.stop(dispatch.session, "enough").outcome == "asked"
+    thread.join(10)
+    assert verdicts == ["stopped"]
+    found = stage.ledger.session(dispatch.session)
+    assert (found.state, found.reason) == (SessionState.STOPPED, "enough")
+
+
+def test_a_run_that_is_asked_to_stop_between_effects_hears_of_it(stage: Stage) -> None:
+    reasons = []
+
+    @stage.agent("solo")
+    def solo(ctx: Context) -> str:
+        stage.ledger.stop(ctx.session, "enough")
+        while not ctx.stopping:
+            threading.Event().wait(0.01)
+        reasons.append(ctx.stopping)
+        with pytest.raises(SessionStopped):
+            ctx.check()
+        return "an answer after all"
+
+    session = stage.submit("solo")
+    assert stage.play(session) == "finished"
+    assert reasons == ["enough"]
+
+
+def test_a_run_that_takes_too_long_fails_with_that_reason(stage: Stage) -> None:
+    @stage.agent("solo", time_limit_s=0.1, attempts=3)
+    def solo(ctx: Context) -> None:
+        while True:
+            threading.Event().wait(0.01)
+            ctx.check()
+
+    session = stage.submit("solo")
+    assert stage.play(session) == "failed"
+    assert stage.ledger.session(session).reason == "it ran longer than its time limit of 0.1 s"
+
+
+def test_an_agent_that_heeds_nothing_is_ended_from_outside(
+    redis: redis_py.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    stage = Stage(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.1))
+    ended = threading.Event()
+
+    @stage.agent("solo", time_limit_s=0.1)
+    def solo(ctx: Context) -> str:
+        while not stage.ledger.session(ctx.session).ended_ms:
+            threading.Event().wait(0.02)
+        ended.set()
+        return "too late"
+
+    session = stage.submit("solo")
+    stage.play(session)
+    assert ended.is_set()
+    assert stage.ledger.result(session)[0] is SessionState.FAILED
+
+
+def test_progress_is_shown_in_the_ledger(stage: Stage) -> None:
+    seen = []
+
+    @stage.agent("solo")
+    def solo(ctx: Context) -> None:
+        ctx.status(40, "counting")
+        found = stage.ledger.session(ctx.session)
+        seen.append((found.progress, found.activity))
+
+    stage.play(stage.submit("solo"))
+    assert seen == [(40, "counting")]
+
+
+def test_a_quorum_and_a_deadline_reach_the_ledger(stage: Stage) -> None:
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> None:
+        for number in range(3):
+            ctx.delegate("helper", str(number), group="g")
+        ctx.wait_for("quorum", k=2, group="g", deadline_s=60)
+        ctx.wait_for("any", window_s=0.5)
+
+    session = stage.submit("lead")
+    stage.play(session)
+    waiting = stage.ledger.session(session).waiting
+    assert waiting[""] == {"mode": "any", "window_ms": 500}
+    assert (waiting["g"]["mode"], waiting["g"]["k"]) == ("quorum", 2)
+    assert waiting["g"]["deadline_ms"] > stage.ledger.server_ms()
+
+
+def test_a_user_resumes_a_finished_session(stage: Stage) -> None:
+    @stage.agent("solo")
+    def solo(ctx: Context) -> str:
+        ctx.state["turns"] = ctx.state.get("turns", 0) + 1
+        return f"{ctx.cause} {ctx.state['turns']}: {ctx.prompt}"
+
+    session = stage.submit("solo", "first")
+    stage.play(session)
+    stage.ledger.put(session, "and <response>second</response>", item_id="itm_00x")
+    assert stage.resume(session) == "finished"
+    assert stage.ledger.result(session)[1] == "user 2: and &lt;response>second&lt;/response>"
+
+
+def test_the_callers_of_roots_get_the_final_answer_or_the_failure(stage: Stage) -> None:
+    stage.agent("good")(lambda ctx: "fine")
+
+    @stage.agent("bad")
+    def bad(ctx: Context) -> None:
+        raise ValueError("not fine")
+
+    stage.play(stage.submit("good", task="t-good"))
+    stage.play(stage.submit("bad", task="t-bad"))
+    assert AsyncResult("t-good", app=stage.app).get(timeout=5) == "fine"
+    with pytest.raises(SessionFailed, match="not fine"):
+        AsyncResult("t-bad", app=stage.app).get(timeout=5)
+    assert stage.ledger.owed_results(0) == []
+
+
+def test_the_caller_of_a_root_that_waits_sees_that_it_does(stage: Stage) -> None:
+    stage.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "x"))
+    stage.play(stage.submit("lead", task="t-waits"))
+    assert AsyncResult("t-waits", app=stage.app).state == "WAITING"
+
+
+def test_every_end_is_reported_by_a_signed_envelope(stage: Stage) -> None:
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("helper", "x")
+        return "done"
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> None:
+        raise ValueError("no")
+
+    session = stage.submit("lead")
+    stage.play(session)
+    child = stage.children(session)[0]
+    stage.play(child.id)
+    stage.resume(session)
+    streams = {
+        ("task-delegation", "high"): 2,
+        ("error", "critical"): 1,
+        ("task-completion", "high"): 1,
+    }
+    for (kind, priority), expected in streams.items():
+        assert stage.redis.xlen(keys.messages(0, kind, priority)) == expected
+    ((_, fields),) = stage.redis.xrange(keys.messages(0, "error", "critical"))
+    text = fields[b"envelope"].decode()
+    assert "<agent-name>helper</agent-name>" in text
+    assert "<agent-name>lead</agent-name>" in text
+    assert "<signature>" in text
+    assert json.dumps(child.id)[1:-1] in text
+
+
+def test_an_outage_of_redis_in_the_middle_of_a_run_changes_nothing(
+    start_valkey: Callable[..., Any], tmp_path: Path
+) -> None:
+    server = start_valkey(durable=True)
+    stage = Stage(connect(server.url), load_settings(redis_url=server.url, data=tmp_path / "data"))
+    killed = threading.Event()
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        ctx.delegate("helper", "before")
+        server.kill()
+        killed.set()
+        ctx.delegate("helper", "after")
+        return "both"
+
+    dispatch = stage.start(stage.submit("lead"))
+    verdicts: list[str] = []
+    thread = threading.Thread(target=lambda: verdicts.append(stage.execute(dispatch)))
+    thread.start()
+    wait_for_event(killed)
+    server.start()
+    thread.join(30)
+    assert verdicts == ["idle"]
+    assert [child.title for child in stage.children(dispatch.session)] == ["before", "after"]
+    owed = [item.state for item in Ledger(stage.redis).items(dispatch.session)]
+    assert owed == [ItemState.OWED, ItemState.OWED]
