@@ -21,6 +21,7 @@ from orchestrator.policy.routing import RoutingTable
 from orchestrator.registry import OPERATOR, AgentRegistry
 from orchestrator.routing_config import load_routing
 from orchestrator.settings import Settings
+from orchestrator.streams.pressure import Backpressure
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -71,6 +72,11 @@ class Parts:
             blob_ttl_s=settings.blob_ttl_s,
         )
         return Letters(self.keyring, self.agents, routing=self.routing, sealer=sealer)
+
+    @cached_property
+    def pressure(self) -> Backpressure:
+        """Asks for room in the streams before new work is published."""
+        return Backpressure(self.redis, limit=self.settings.stream_max_entries)
 
     @cached_property
     def routing(self) -> RoutingTable:

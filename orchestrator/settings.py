@@ -170,6 +170,24 @@ class Settings(BaseModel):
         description="Entries in one stream above which new work is refused; replies, errors and commits never are.",
     )
 
+    # Messages
+    message_max_age_s: Seconds = Field(
+        DAY_S,
+        description="Seconds after which an unhandled message is too old to be accepted; duplicates of a message "
+        "are told for at least as long.",
+    )
+    conversation_max_messages: Count = Field(
+        1_000_000,
+        description="Messages that one conversation may have; more are refused, so that no two agents talk for ever.",
+    )
+    conversation_max_depth: Count = Field(
+        1_000, description="Messages that the chain of one message may name."
+    )
+    failed_dependency: Literal["fail", "ignore"] = Field(
+        "fail",
+        description="What becomes of a task when one that it depends on fails: it fails too, or it starts anyway.",
+    )
+
     # Trust
     signature_algorithm: Literal["RSA-SHA256", "Ed25519"] = Field(
         "RSA-SHA256", description="Algorithm of newly generated keys; both are always accepted."

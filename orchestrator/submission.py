@@ -9,11 +9,12 @@ import redis
 from orchestrator.bootstrap import Parts
 from orchestrator.crashpoints import reach
 from orchestrator.errors import EmptyPrompt, UnknownAgent
-from orchestrator.ids import derived_uuid, root_session_id
+from orchestrator.ids import derived_uuid, root_session_id, shard_of
 from orchestrator.ledger import Submitted
 from orchestrator.letters import Thread, summary
 from orchestrator.redisdb.client import explain
 from orchestrator.registry import OPERATOR
+from orchestrator.streams import StreamId
 
 
 class Submission:
@@ -37,6 +38,7 @@ class Submission:
         Raises:
             EmptyPrompt: there is nothing to do.
             UnknownAgent: no worker serves such an agent.
+            StreamFull: the routers are too far behind for new work.
             ServerUnavailable: Redis does not answer.
         """
         if not prompt.strip():
@@ -57,6 +59,7 @@ class Submission:
                 description=prompt,
                 thread=thread,
             )
+            parts.pressure.admit(StreamId(shard_of(session), letter.type, letter.priority))
             reach("submit.checked")
             submitted = parts.ledger.submit(
                 session,

@@ -16,10 +16,12 @@ from typing import Any, Literal, TypeVar
 from orchestrator.crashpoints import reach
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import ServerUnavailable
-from orchestrator.ids import child_session_id
+from orchestrator.ids import child_session_id, shard_of
 from orchestrator.ledger import Claimed, Ledger
 from orchestrator.letters import Letters, Thread
 from orchestrator.registry import OPERATOR
+from orchestrator.streams import StreamId
+from orchestrator.streams.pressure import Backpressure
 from workers.heartbeat import Standing
 from workers.patience import persist
 
@@ -30,11 +32,20 @@ T = TypeVar("T")
 class Effects:
     """The effects of one run, in one try of it."""
 
-    def __init__(self, held: Claimed, *, ledger: Ledger, letters: Letters, standing: Standing) -> None:
+    def __init__(
+        self,
+        held: Claimed,
+        *,
+        ledger: Ledger,
+        letters: Letters,
+        standing: Standing,
+        pressure: Backpressure | None = None,
+    ) -> None:
         self._held = held
         self._ledger = ledger
         self._letters = letters
         self._standing = standing
+        self._pressure = pressure
         self._made: Counter[str] = Counter()
         self._thread = Thread.of(held.session)
         self._delegator: str | None = None
@@ -60,6 +71,7 @@ class Effects:
         Raises:
             ClaimLost, SessionStopped: this run may not go on.
             LimitExceeded: the session or its tree is as large as it may be.
+            StreamFull: the routers are too far behind for new work.
             ServerUnavailable: Redis stayed away.
         """
         claim, session = self._held.claim, self._held.session
@@ -74,6 +86,10 @@ class Effects:
             thread=self._thread,
             priority=priority,
         )
+        if self._pressure is not None:
+            stream = StreamId(shard_of(child), letter.type, letter.priority)
+            pressure = self._pressure
+            self._attempt("pressure", lambda: pressure.admit(stream))
         self.launched = True
         launched = self._attempt(
             "delegate",

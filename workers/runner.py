@@ -72,7 +72,13 @@ class _RunOfAgent:
         self._definition = definition
         self._held = held
         self._standing = Standing(held.claim)
-        self._effects = Effects(held, ledger=self._ledger, letters=self._letters, standing=self._standing)
+        self._effects = Effects(
+            held,
+            ledger=self._ledger,
+            letters=self._letters,
+            standing=self._standing,
+            pressure=runtime.parts.pressure,
+        )
 
     def complete(self) -> Verdict:
         settings = self._runtime.parts.settings

@@ -45,7 +45,10 @@ def build_router(
     parts = assemble(client, settings)
     clock = clock or SystemClock()
     table = parts.routing
-    limits = Limits()
+    limits = Limits(
+        max_age_ms=round(settings.message_max_age_s * 1000),
+        conversation_messages=settings.conversation_max_messages,
+    )
     conversations = Conversations(client, shards=settings.shards, keep_ms=limits.max_age_ms)
     intake = Intake(
         keys=parts.keyring,
@@ -56,6 +59,7 @@ def build_router(
         signatures_required=settings.signatures_required,
         max_bytes=settings.max_message_bytes,
         max_age_ms=limits.max_age_ms,
+        max_chain=settings.conversation_max_depth,
     )
     return Router(
         ledger=parts.ledger,

@@ -32,11 +32,11 @@ from orchestrator.ids import (
     shard_of,
 )
 from orchestrator.ledger import CLOSED, Dispatch, Ledger, Session, layout
-from orchestrator.policy.prompt_text import prompt_of, title_of
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.letter import Letter
+from orchestrator.router.prompt_text import prompt_of, title_of
 from orchestrator.router.steps import DONE, DUPLICATE, Act, Limits, Outcome, Settled, rejected
 from orchestrator.streams import ROUTER_GROUP, stream_key
 
