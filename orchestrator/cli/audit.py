@@ -38,6 +38,8 @@ def writer(settings: Settings) -> None:
             AuditStore(settings.audit_file),
             consumer=consumer_name("audit"),
             sources=all_streams(settings.shards),
+            # A commit on a slow disk takes longer than anything a worker does between two signs of life.
+            reclaim_idle_ms=round(settings.lease_s * 4000),
         )
 
     serve("audit", make, settings)

@@ -19,7 +19,7 @@ from orchestrator.router.foreign import ForeignActs
 from orchestrator.router.intake import Intake
 from orchestrator.router.parking import Parking
 from orchestrator.router.retries import Retries
-from orchestrator.router.service import RECLAIM_IDLE_MS, Router
+from orchestrator.router.service import Router
 from orchestrator.router.steps import Limits
 from orchestrator.router.undelivered import Undelivered
 from orchestrator.settings import Settings
@@ -34,7 +34,7 @@ def build_router(
     types: Sequence[str] = MESSAGE_TYPES,
     dispatcher: Dispatcher | None = None,
     clock: Clock | None = None,
-    reclaim_idle_ms: int = RECLAIM_IDLE_MS,
+    reclaim_idle_ms: int | None = None,
     jitter: Callable[[], float] = random.random,
 ) -> Router:
     """A router that consumes ``types``; connects to nothing but ``client`` until it has a run to send.
@@ -86,5 +86,6 @@ def build_router(
         consumer=consumer,
         sources=all_streams(settings.shards, types),
         clock=clock,
-        reclaim_idle_ms=reclaim_idle_ms,
+        # A router that holds an entry for as long as a worker may be silent is dead.
+        reclaim_idle_ms=round(settings.lease_s * 1000) if reclaim_idle_ms is None else reclaim_idle_ms,
     )

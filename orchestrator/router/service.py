@@ -35,8 +35,6 @@ from orchestrator.router.undelivered import Undelivered
 from orchestrator.streams import GROUPS, ROUTER_GROUP, Entry, RedisStreams, StreamId
 from orchestrator.streams.priority import BLOCK_MS, PriorityReader
 
-#: Milliseconds after which an entry's holder counts as dead.
-RECLAIM_IDLE_MS = 15_000
 #: Deliveries to a router of its own after which an entry is poison.
 POISON_DELIVERIES = 3
 _RECLAIM_EVERY_S = 2.0
@@ -73,7 +71,7 @@ class Router:
         consumer: str,
         sources: Sequence[StreamId],
         clock: Clock,
-        reclaim_idle_ms: int = RECLAIM_IDLE_MS,
+        reclaim_idle_ms: int,
     ) -> None:
         self._ledger = ledger
         self._streams = streams
