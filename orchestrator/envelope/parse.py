@@ -154,7 +154,8 @@ def parse(octets: bytes, limits: Limits = DEFAULT_LIMITS) -> Parsed:
         root = etree.fromstring(octets, _PARSER if len(octets) <= _ORDINARY_SIZE else _HUGE_PARSER)
     except etree.XMLSyntaxError as error:
         raise Refused(_malformed(error, octets)) from None
-    if b"<?" in octets or b"xmlns:" in octets:  # neither can be written in another way
+    # Neither can be written in another way; one octet is found faster than two.
+    if (b"?" in octets and b"<?" in octets) or b"xmlns:" in octets:
         _check_nodes(root)
     return Parsed(root, octets)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import schemas
+from orchestrator.envelope import report
 from orchestrator.envelope.findings import FINDINGS_LIMIT, VALUE_LIMIT
 from orchestrator.envelope.parse import Limits
 from orchestrator.envelope.validate import check
@@ -83,3 +84,19 @@ def test_advice_can_be_left_out() -> None:
     octets = schemas.read("examples/valid/warning-retry-excessive.xml")
     assert check(octets, advice=False).findings == ()
     assert len(check(octets).findings) == 1
+
+
+def test_what_only_the_end_of_a_large_document_shows_is_found() -> None:
+    """The last element closes and something was missing in it."""
+    octets = UPDATE[: UPDATE.index(b"  <body")] + b"</agent-message>"
+    (finding,) = check(octets, limits=Limits(detail=10)).findings
+    assert finding.path == "/agent-message"
+    assert "Missing child element" in finding.message
+
+
+def test_the_verdict_of_libxml2_stands_where_the_report_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal always has a reason, also if the two engines should once disagree."""
+    monkeypatch.setattr(report, "_detailed", lambda _: iter(()))
+    (finding,) = check(UPDATE.replace(b">40<", b">140<")).findings
+    assert finding.rule == "schema"
+    assert finding.path == "/agent-message/body/progress-percentage"
