@@ -1,0 +1,34 @@
+"""The stage of the worker tests, seen through the client and the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator.cli import main
+from orchestrator.client import Client
+from tests.integration.workers.conftest import Stage, stage
+
+__all__ = ["stage"]
+
+Orchestra = Callable[..., Result]
+
+
+@pytest.fixture
+def client(stage: Stage) -> Iterator[Client]:
+    """A client of the stage."""
+    with Client(stage.settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def orchestra(stage: Stage) -> Orchestra:
+    """Run a command on the stage: its result has exit_code, stdout and stderr."""
+
+    def run(*arguments: str, text: str | None = None) -> Result:
+        place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
+        return CliRunner().invoke(main, [arguments[0], *place, *arguments[1:]], input=text)
+
+    return run

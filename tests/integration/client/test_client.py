@@ -1,0 +1,270 @@
+"""The client: work in, answers and trees out, for threads and for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator import AsyncClient, Client
+from orchestrator.errors import (
+    EmptyPrompt,
+    ServerUnavailable,
+    SessionFailed,
+    SessionStopped,
+    UnknownAgent,
+    UnknownSession,
+    WrongState,
+)
+from orchestrator.ledger import SessionState
+from orchestrator.settings import load_settings
+from tests.integration.workers.conftest import Stage
+from workers.context import Context
+
+
+def in_background(work: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def echo(ctx: Context) -> str:
+    return ctx.prompt
+
+
+def asks_two(ctx: Context) -> str:
+    if ctx.cause == "start":
+        for word in ("a", "b"):
+            ctx.delegate("solo", word)
+        ctx.wait_for("all")
+        return "waiting"
+    return "".join(callback.result for callback in ctx.all_results)
+
+
+def test_the_answer_is_waited_for(stage: Stage, client: Client) -> None:
+    stage.agent("solo")(echo)
+    handle = client.submit("solo", "hello")
+    worker = in_background(lambda: stage.play(handle.id))
+    assert handle.result(timeout_s=20) == "hello"
+    assert handle.session().state is SessionState.FINISHED
+    worker.join()
+
+
+def test_waiting_is_woken_by_the_end_of_the_session(stage: Stage, client: Client) -> None:
+    """Not at the next look, a quarter of a second later."""
+    stage.agent("solo")(echo)
+    late = []
+    for _ in range(5):
+        dispatch = stage.start(client.submit("solo", "hello").id)
+        ended = []
+
+        def finish(dispatch: Any = dispatch, ended: list[float] = ended) -> None:
+            time.sleep(0.1)
+            stage.execute(dispatch)
+            ended.append(time.monotonic())
+
+        worker = in_background(finish)
+        client.wait(dispatch.session, timeout_s=20)
+        seen = time.monotonic()
+        worker.join()
+        late.append(seen - ended[0])
+    assert sorted(late)[2] < 0.1
+
+
+def test_the_same_key_is_the_same_session(stage: Stage, client: Client) -> None:
+    stage.agent("solo")(echo)
+    first, second = (client.submit("solo", "once", key="k") for _ in range(2))
+    assert first.id == second.id
+    assert client.submit("solo", "once", key="other").id != first.id
+    assert len(client.sessions()) == 2
+
+
+def test_bad_submissions_are_refused_and_leave_nothing(stage: Stage, client: Client) -> None:
+    stage.agent("solo")(echo)
+    with pytest.raises(UnknownAgent, match=r"no agent named 'nobody' is registered \(registered: solo\)"):
+        client.submit("nobody", "x")
+    with pytest.raises(UnknownAgent):
+        client.submit("operator", "x")
+    with pytest.raises(EmptyPrompt, match="the prompt for agent 'solo' is empty"):
+        client.submit("solo", " \n")
+    assert client.sessions() == []
+
+
+def test_failures_are_raised(stage: Stage, client: Client) -> None:
+    @stage.agent("bad")
+    def bad(ctx: Context) -> None:
+        raise ValueError("no luck")
+
+    session = client.submit("bad", "x").id
+    stage.play(session)
+    with pytest.raises(SessionFailed, match="no luck"):
+        client.result(session)
+
+
+def test_a_session_that_never_ran_is_stopped_at_once(stage: Stage, client: Client) -> None:
+    stage.agent("solo")(echo)
+    session = client.submit("solo", "x").id
+    assert client.stop(session, "not needed").outcome == "ended"
+    assert client.stop(session).outcome == "over"
+    with pytest.raises(SessionStopped, match="not needed"):
+        client.result(session)
+    with pytest.raises(WrongState):
+        client.resume(session, "go on")
+
+
+def test_waiting_ends_at_its_time(stage: Stage, client: Client) -> None:
+    stage.agent("solo")(echo)
+    session = client.submit("solo", "x").id
+    with pytest.raises(TimeoutError, match=f"session {session} is pending after 0.1 s"):
+        client.wait(session, timeout_s=0.1)
+    assert client.answer(session) == ""
+
+
+def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(stage: Stage, client: Client) -> None:
+    stage.agent("solo")(echo)
+    session = client.submit("solo", "first").id
+    stage.play(session)
+    item = client.resume(session, "second", key="k")
+    assert client.resume(session, "second", key="k") == item
+    worker = in_background(lambda: stage.resume(session))
+    client.wait(session, timeout_s=20, item=item)
+    assert client.answer(session) == "second"
+    worker.join()
+    with pytest.raises(EmptyPrompt):
+        client.resume(session, "")
+
+
+def test_a_tree_lists_parents_before_children(stage: Stage, client: Client) -> None:
+    stage.agent("lead", role="coordinator")(asks_two)
+    stage.agent("solo")(echo)
+    root = client.submit("lead", "x").id
+    stage.play(root)
+    first, second = stage.children(root)
+    assert [member.id for member in client.tree(root)] == [root, first.id, second.id]
+    assert [member.id for member in client.tree(second.id)] == [second.id]
+
+
+def test_watching_shows_the_tree_until_it_is_over(stage: Stage, client: Client) -> None:
+    stage.agent("lead", role="coordinator")(asks_two)
+    stage.agent("solo")(echo)
+    root = client.submit("lead", "x").id
+
+    def work() -> None:
+        stage.play(root)
+        for child in stage.children(root):
+            stage.play(child.id)
+        stage.resume(root)
+
+    worker = in_background(work)
+    pictures = list(client.watch(root, timeout_s=20))
+    worker.join()
+    assert [member.state for member in pictures[-1]] == [SessionState.FINISHED] * 3
+    assert pictures[0] != pictures[-1]
+
+
+def test_the_history_tells_what_happened_in_order(stage: Stage, client: Client) -> None:
+    stage.agent("lead", role="coordinator")(asks_two)
+    stage.agent("solo")(echo)
+    root = client.submit("lead", "x").id
+    stage.play(root)
+    for child in stage.children(root):
+        stage.play(child.id)
+    stage.resume(root)
+    what = [event.what for event in client.history(root)]
+    assert what[:2] == ["launched", "run"]
+    assert sorted(what) == sorted(
+        [
+            "launched",
+            "run",
+            "delegated",
+            "delegated",
+            "run ended",
+            "callback",
+            "callback",
+            "run",
+            "run ended",
+            "ended",
+        ]
+    )
+    assert [len(run.items) for run in client.runs(root)] == [0, 2]
+
+
+def test_unknown_sessions_are_said_to_be_unknown(client: Client) -> None:
+    for look in (client.session, client.tree, client.stop, client.history, client.result):
+        with pytest.raises(UnknownSession, match="no session 'ses_nowhere' is in this ledger"):
+            look("ses_nowhere")
+
+
+def test_agents_are_listed(stage: Stage, client: Client) -> None:
+    stage.agent("solo")(echo)
+    assert [record.name for record in client.agents()] == ["solo"]
+
+
+def test_a_server_that_goes_away_is_one_clear_error(start_valkey: Callable[..., Any], tmp_path: Any) -> None:
+    server = start_valkey(durable=False)
+    client = Client(load_settings(redis_url=server.url, data=tmp_path / "data"))
+    server.kill()
+    with pytest.raises(ServerUnavailable, match="cannot reach Redis at unix://"):
+        client.sessions()
+
+
+def test_asyncio_has_every_method_of_the_client(stage: Stage) -> None:
+    def public(of: type) -> set[str]:
+        return {name for name, value in vars(of).items() if callable(value) and not name.startswith("_")}
+
+    # Steps of waiting are for those who cannot await.
+    assert public(AsyncClient) == public(Client) - {"answer", "step", "waiting", "watching"}
+    for name in public(AsyncClient):
+        theirs, ours = getattr(Client, name), getattr(AsyncClient, name)
+        assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
+
+
+def test_asyncio_waits_without_blocking(stage: Stage) -> None:
+    stage.agent("solo")(echo)
+
+    async def use() -> tuple[str, int, int, int]:
+        async with AsyncClient(stage.settings) as client:
+            handle = await client.submit("solo", "hello")
+            ticks = 0
+
+            async def tick() -> None:
+                nonlocal ticks
+                while True:
+                    await asyncio.sleep(0.01)
+                    ticks += 1
+
+            ticking = asyncio.create_task(tick())
+            playing = asyncio.create_task(asyncio.to_thread(stage.play, handle.id))
+            answer = await handle.result(timeout_s=20)
+            pictures = [picture async for picture in client.watch(handle.id, timeout_s=20)]
+            await playing
+            ticking.cancel()
+            await handle.session()
+            return answer, len(pictures), len(await client.tree(handle.id)), ticks
+
+    answer, pictures, members, ticks = asyncio.run(use())
+    assert (answer, pictures, members) == ("hello", 1, 1)
+    assert ticks > 0
+
+
+def test_a_cancelled_wait_ends_soon(stage: Stage) -> None:
+    stage.agent("solo")(echo)
+
+    async def use() -> float:
+        async with AsyncClient(stage.settings) as client:
+            handle = await client.submit("solo", "hello")
+            waiting = asyncio.create_task(handle.result())
+            await asyncio.sleep(0.1)
+            began = time.monotonic()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            return began
+
+    began = asyncio.run(use())
+    assert time.monotonic() - began < 5

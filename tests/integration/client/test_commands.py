@@ -1,0 +1,159 @@
+"""The commands that users type: what they print, and with which exit code they end."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+
+from orchestrator.client import Client
+from tests.integration.client.conftest import Orchestra
+from tests.integration.client.test_client import asks_two, echo
+from tests.integration.workers.conftest import Stage
+from workers.context import Context
+
+
+def one_line(text: str) -> str:
+    assert text.startswith("Error: ")
+    assert text.count("\n") == 1
+    return text
+
+
+def test_submit_prints_the_session(stage: Stage, orchestra: Orchestra) -> None:
+    stage.agent("solo")(echo)
+    done = orchestra("submit", "solo", "hello")
+    assert done.exit_code == 0
+    assert re.fullmatch(r"ses_[0-9a-f]{26}\n", done.stdout)
+    as_json = json.loads(orchestra("submit", "solo", "hello", "--key", "k", "--json").stdout)
+    assert as_json == json.loads(orchestra("submit", "solo", "hello", "--key", "k", "--json").stdout)
+
+
+def test_submit_reads_the_prompt_from_standard_input(
+    stage: Stage, client: Client, orchestra: Orchestra
+) -> None:
+    stage.agent("solo")(echo)
+    session = orchestra("submit", "solo", "-", text="from a pipe").stdout.strip()
+    stage.play(session)
+    assert client.answer(session) == "from a pipe"
+
+
+def test_submit_waits_for_the_final_answer(stage: Stage, client: Client, orchestra: Orchestra) -> None:
+    stage.agent("solo")(echo)
+    expected = client.submit("solo", "hello", key="k").id
+    worker = threading.Thread(target=lambda: stage.play(expected))
+    worker.start()
+    done = orchestra("submit", "solo", "hello", "--key", "k", "--wait", "--timeout", "20")
+    worker.join()
+    assert (done.exit_code, done.stdout) == (0, "hello\n")
+    done = orchestra("result", expected, "--json")
+    assert json.loads(done.stdout) == {"session": expected, "status": "finished", "result": "hello"}
+
+
+def test_a_failure_is_one_line_and_exit_code_1(stage: Stage, orchestra: Orchestra) -> None:
+    @stage.agent("bad")
+    def bad(ctx: Context) -> None:
+        raise ValueError("no\nluck")
+
+    session = orchestra("submit", "bad", "x").stdout.strip()
+    stage.play(session)
+    done = orchestra("result", session)
+    assert done.exit_code == 1
+    assert f"session {session} failed: ValueError: no luck" in " ".join(done.stderr.split())
+    as_json = orchestra("result", session, "--json")
+    assert as_json.exit_code == 1
+    assert json.loads(as_json.stdout)["status"] == "failed"
+
+
+def test_a_result_that_is_not_there_yet(stage: Stage, orchestra: Orchestra) -> None:
+    stage.agent("solo")(echo)
+    session = orchestra("submit", "solo", "x").stdout.strip()
+    done = orchestra("result", session)
+    assert done.exit_code == 1
+    assert one_line(done.stderr) == f"Error: session {session} is pending; wait for its answer with --wait\n"
+    assert json.loads(orchestra("result", session, "--json").stdout) == {
+        "session": session,
+        "status": "pending",
+    }
+    late = orchestra("result", session, "--wait", "--timeout", "0.1")
+    assert late.exit_code == 1
+    assert f"it goes on: orchestra result {session} --wait" in one_line(late.stderr)
+    late = orchestra("result", session, "--wait", "--timeout", "0.1", "--json")
+    assert json.loads(late.stdout)["status"] == "pending"
+
+
+def test_bad_input_is_one_line(stage: Stage, orchestra: Orchestra) -> None:
+    stage.agent("solo")(echo)
+    for arguments, words in {
+        ("submit", "nobody", "x"): "no agent named 'nobody' is registered (registered: solo); start a worker",
+        ("submit", "solo", " "): "the prompt for agent 'solo' is empty; say what it should do",
+        ("result", "ses_1"): "no session 'ses_1' is in this ledger; `orchestra sessions` lists what is there",
+        ("tree", "ses_1"): "no session 'ses_1'",
+        ("logs", "ses_1"): "no session 'ses_1'",
+        ("watch", "ses_1"): "no session 'ses_1'",
+        ("stop", "ses_1"): "no session 'ses_1'",
+        ("resume", "ses_1", "x"): "no session 'ses_1'",
+    }.items():
+        done = orchestra(*arguments)
+        assert done.exit_code == 1
+        assert words in one_line(done.stderr)
+        assert done.stdout == ""
+
+
+def test_sessions_tree_and_logs(stage: Stage, orchestra: Orchestra) -> None:
+    assert "no sessions yet" in orchestra("sessions").stderr
+    stage.agent("lead", role="coordinator")(asks_two)
+    stage.agent("solo")(echo)
+    root = orchestra("submit", "lead", "the whole", "--title", "A title").stdout.strip()
+    stage.play(root)
+    listed = orchestra("sessions").stdout
+    assert root in listed
+    assert "A title" in listed
+    assert [s["id"] for s in json.loads(orchestra("sessions", "--json").stdout)] == [root]
+    tree = orchestra("tree", root).stdout.splitlines()
+    assert tree[0].startswith("lead       idle")
+    assert "0/2 children over" in tree[0]
+    assert tree[1].startswith("├─ solo       pending")
+    assert tree[2].startswith("└─ solo       pending")
+    assert tree[3] == "2 launched = 0 delivered + 2 pending + 0 dead"
+    members = json.loads(orchestra("tree", root, "--json").stdout)
+    assert [member["parent"] for member in members] == ["", root, root]
+    logs = orchestra("logs", root).stdout
+    assert re.search(r"launched .* lead: A title, as a root", logs)
+    assert re.search(r"delegated .* solo: a", logs)
+    assert json.loads(orchestra("logs", root, "--json").stdout)[0]["what"] == "launched"
+
+
+def test_watch_prints_changes_and_the_promise(stage: Stage, orchestra: Orchestra) -> None:
+    stage.agent("lead", role="coordinator")(asks_two)
+    stage.agent("solo")(echo)
+    root = orchestra("submit", "lead", "x").stdout.strip()
+    stage.play(root)
+    late = orchestra("watch", root, "--timeout", "0.1")
+    assert late.exit_code == 1
+    assert f"session {root} is idle after 0.1 s" in late.stderr
+    for child in stage.children(root):
+        stage.play(child.id)
+    stage.resume(root)
+    done = orchestra("watch", root)
+    assert done.exit_code == 0
+    assert done.stdout.endswith("2 launched = 2 delivered + 0 pending + 0 dead\n")
+    documents = [json.loads(line) for line in orchestra("watch", root, "--json").stdout.splitlines()]
+    assert [s["state"] for s in documents[-1]["sessions"]] == ["finished"] * 3
+
+
+def test_resume_and_stop(stage: Stage, orchestra: Orchestra) -> None:
+    stage.agent("solo")(echo)
+    session = orchestra("submit", "solo", "first").stdout.strip()
+    stage.play(session)
+    assert orchestra("resume", session, "second", "--key", "k").stdout == f"{session} will run with it\n"
+    worker = threading.Thread(target=lambda: stage.resume(session))
+    worker.start()
+    assert orchestra("resume", session, "second", "--key", "k", "--wait").stdout == "second\n"
+    worker.join()
+    other = orchestra("submit", "solo", "never").stdout.strip()
+    assert orchestra("stop", other, "--reason", "why not").stdout == f"{other} is stopped\n"
+    assert orchestra("stop", other).stdout.startswith(f"{other} was over already")
+    assert json.loads(orchestra("stop", other, "--json").stdout)["outcome"] == "over"
+    done = orchestra("resume", other, "go on")
+    assert done.exit_code == 1
+    assert "it will not run again" in one_line(done.stderr)
