@@ -94,7 +94,9 @@ def test_what_only_the_end_of_a_large_document_shows_is_found() -> None:
     assert "Missing child element" in finding.message
 
 
-def test_the_verdict_of_libxml2_stands_where_the_report_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdict_of_libxml2_stands_where_the_report_finds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A refusal always has a reason, also if the two engines should once disagree."""
     monkeypatch.setattr(report, "_detailed", lambda _: iter(()))
     (finding,) = check(UPDATE.replace(b">40<", b">140<")).findings

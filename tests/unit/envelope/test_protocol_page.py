@@ -1,0 +1,33 @@
+"""docs/protocol.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from orchestrator.envelope.catalogue import RULES
+from orchestrator.envelope.document import BODIES
+from orchestrator.policy.routing import RoutingTable
+
+
+def _page(root: Path) -> str:
+    return (root / "docs" / "protocol.md").read_text()
+
+
+def test_the_example_of_the_page_runs(root: Path) -> None:
+    """The Python in it does what it says."""
+    blocks = re.findall(r"```python\n(.*?)```", _page(root), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "docs/protocol.md", "exec"), {})
+
+
+def test_the_page_names_every_rule_and_type(root: Path) -> None:
+    """A rule that is added is documented with it."""
+    page = _page(root)
+    assert [name for name in (*RULES, *BODIES) if f"| `{name}` |" not in page] == []
+
+
+def test_every_type_has_a_row_in_the_routing_table() -> None:
+    """What the schema lets through can be routed."""
+    assert set(BODIES) <= set(RoutingTable.load())
