@@ -1,0 +1,44 @@
+"""What `import orchestrator` and `import workers` promise."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import orchestrator
+import workers
+
+
+def test_the_public_names_are_sorted_and_there() -> None:
+    assert orchestrator.__all__ == sorted(orchestrator.__all__)
+    for name in orchestrator.__all__:
+        assert getattr(orchestrator, name) is not None
+    assert set(orchestrator.__all__) <= set(dir(orchestrator))
+
+
+@pytest.mark.parametrize("package", [orchestrator, workers])
+def test_other_names_are_not_there(package: object) -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = package.nonsense  # type: ignore[attr-defined]
+
+
+def test_importing_the_package_is_cheap() -> None:
+    """An agents file and every `celery …` command begin with it."""
+    heavy = ["celery", "redis", "lxml", "pydantic", "rich", "cryptography"]
+    code = f"import sys, orchestrator, orchestrator.cli; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_workers_offers_the_type_of_a_context() -> None:
+    from workers.context import Context
+
+    assert workers.Context is Context
+
+
+def test_errors_survive_pickling() -> None:
+    error = orchestrator.UnknownAgent("lead", ["a", "b"])
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
