@@ -111,7 +111,8 @@ class Settings(BaseModel):
     lease_s: Seconds = Field(
         15,
         description="Seconds without a renewal after which a run's holder counts as lost, "
-        "on the observer's monotonic clock.",
+        "on the observer's monotonic clock. Routers and audit writers take over what another one has held for "
+        "that long and four times that long, callback services after a third of it.",
     )
     heartbeat_s: Seconds = Field(
         3, description="Seconds between two renewals of a lease, and between two signs of life of a service."

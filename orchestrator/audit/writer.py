@@ -80,7 +80,7 @@ class AuditWriter:
         now = time.monotonic()
         if now >= self._next_reclaim:
             written += self._reclaim()
-            self._next_reclaim = now + _RECLAIM_EVERY_S
+            self._next_reclaim = now + min(_RECLAIM_EVERY_S, self._reclaim_idle_ms / 2000)
         if now >= self._next_dead:
             written += self._write_dead()
             self._next_dead = now + _DEAD_EVERY_S

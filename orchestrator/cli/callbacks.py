@@ -29,5 +29,10 @@ def _make(client: redis.Redis, settings: Settings) -> CallbackService:
     from orchestrator.callbacks import CallbackService
 
     return CallbackService(
-        client, Parts(client, settings).delivery, consumer=process_name("callbacks"), shards=settings.shards
+        client,
+        Parts(client, settings).delivery,
+        consumer=process_name("callbacks"),
+        shards=settings.shards,
+        # Handling a batch takes far less than what a lease allows an agent.
+        take_over_ms=round(settings.lease_s * 1000 / 3),
     )

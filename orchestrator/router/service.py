@@ -109,7 +109,7 @@ class Router:
         now = time.monotonic()
         if now >= self._next_reclaim:
             self.reclaim(handled)
-            self._next_reclaim = now + _RECLAIM_EVERY_S
+            self._next_reclaim = now + min(_RECLAIM_EVERY_S, self._reclaim_idle_ms / 2000)
         self._wake(handled)
         entries = self._reader.next_round(block_ms=block_ms)
         self._handle(entries, handled)
