@@ -1,0 +1,125 @@
+"""Agents whose final answer alone shows whether a callback was lost or came twice.
+
+A `branch` sums up what its children answer, over all its resumes; a `leaf` is worth one. Each keeps in its
+state, which is saved only with a commit, whom it has heard of.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from orchestrator import agent
+
+Context = Any
+
+#: Where `fragile` leaves a mark when it has killed its worker.
+MARKS = Path(os.environ.get("CHAOS_MARKS", "."))
+#: Seconds that a leaf works.
+LEAF_S = float(os.environ.get("CHAOS_LEAF_S", "0"))
+
+
+@agent("branch", role="coordinator", queue="chaos", attempts=3)
+def branch(ctx: Context) -> str:
+    """Prompt ``3,2``: three branches below it, each with two leaves."""
+    heard = ctx.state.setdefault("heard", {})
+    if ctx.cause == "start":
+        width, _, below = ctx.prompt.partition(",")
+        for number in range(int(width)):
+            ctx.delegate("branch" if below else "leaf", below or "1", title=f"child {number}")
+        ctx.state["launched"] = int(width)
+        ctx.wait_for("any", window_s=float(os.environ.get("CHAOS_WINDOW_S", "0")) or None)
+        return "launched"
+    for callback in ctx.callbacks:
+        if callback.session in heard:
+            raise AssertionError(f"{callback.session} came twice")
+        heard[callback.session] = callback.text if callback.status == "completed" else "0"
+    if {c.session for c in ctx.all_results} != set(heard):
+        raise AssertionError("all_results are not those that were heard of")
+    if len(heard) < ctx.state["launched"]:
+        return "not all yet"
+    return str(sum(int(text) for text in heard.values()))
+
+
+@agent("leaf", queue="chaos", attempts=3)
+def leaf(ctx: Context) -> str:
+    """Says that it is at work, and is worth one."""
+    ctx.status(50, "counting")
+    if LEAF_S:
+        time.sleep(LEAF_S)
+    return ctx.prompt
+
+
+@agent("fragile", queue="chaos")
+def fragile(ctx: Context) -> str:
+    """Kills its worker the first time."""
+    mark = MARKS / f"fragile-{ctx.session}"
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "1"
+
+
+@agent("mixed", role="coordinator", queue="chaos")
+def mixed(ctx: Context) -> str:
+    """Prompt ``a b``: one child of each of these agents; the answer says how each ended."""
+    ends = ctx.state.setdefault("ends", {})
+    if ctx.cause == "start":
+        for name in ctx.prompt.split():
+            ctx.delegate(name, "1", title=name)
+        return "launched"
+    for callback in ctx.callbacks:
+        if callback.agent in ends:
+            raise AssertionError(f"{callback.agent} came twice")
+        ends[callback.agent] = callback.status
+    if len(ends) < ctx.state.get("launched", len(ctx.all_results)):
+        return "not all yet"
+    return " ".join(f"{name}={ends[name]}" for name in sorted(ends))
+
+
+@agent("usurper", queue="chaos")
+def usurper(ctx: Context) -> str:
+    """A specialist that gives a coordinator work, which is refused."""
+    if ctx.cause == "start":
+        ctx.delegate("branch", "1", title="do my work")
+        return "asked"
+    (callback,) = ctx.callbacks
+    return callback.status
+
+
+@agent("quitter", role="coordinator", queue="chaos")
+def quitter(ctx: Context) -> str:
+    """Launches children that work for long, and fails: they are stopped."""
+    for _ in range(3):
+        ctx.delegate("sleeper", "1")
+    raise RuntimeError("gives up")
+
+
+@agent("sleeper", queue="chaos")
+def sleeper(ctx: Context) -> str:
+    """Works until it is asked to stop."""
+    while True:
+        ctx.check()
+        time.sleep(0.02)
+
+
+@agent("stumbler", queue="chaos", attempts=3)
+def stumbler(ctx: Context) -> str:
+    """Fails twice, then answers."""
+    if ctx.attempt < 3:
+        raise RuntimeError(f"attempt {ctx.attempt}")
+    return "1"
+
+
+@agent("fickle", role="coordinator", queue="chaos", attempts=2)
+def fickle(ctx: Context) -> str:
+    """Launches one child and fails; on its second try it launches another one instead."""
+    if ctx.cause == "start":
+        ctx.delegate("sleeper" if ctx.attempt == 1 else "leaf", "1")
+        if ctx.attempt == 1:
+            raise RuntimeError("changes its mind")
+        return "launched"
+    return " ".join(callback.agent for callback in ctx.all_results)

@@ -1,0 +1,284 @@
+"""A real stack of many processes that a test starts, kills and examines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orchestrator.audit import AuditReader, AuditStore
+from orchestrator.bootstrap import assemble
+from orchestrator.client import Client
+from orchestrator.crashpoints import VARIABLE
+from orchestrator.doctor import Doctor
+from orchestrator.doctor.findings import Severity
+from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.ledger import ItemState, Ledger, RunState, Session
+from orchestrator.ledger.decode import text
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import connect
+from orchestrator.settings import Settings
+from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
+from orchestrator.tether import is_alive
+
+HERE = Path(__file__).parent
+#: What runs a stack, by the name of the process.
+COMMANDS = {
+    "router": ["orchestra", "router"],
+    "callbacks": ["orchestra", "callbacks"],
+    "reaper": ["orchestra", "reaper"],
+    "audit": ["orchestra", "audit", "writer"],
+    "submit": ["orchestra", "submit"],
+}
+SERVICES = ("router", "callbacks", "reaper", "audit")
+
+
+class Zygote:
+    """Forks the processes of stacks; see `zygote.py`."""
+
+    def __init__(self) -> None:
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("ORCHESTRA_", "COV"))}
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "zygote.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=HERE.parent.parent,
+            env={**env, "PYTHONPATH": str(HERE.parent.parent)},
+        )
+        assert self._process.stdout
+        assert self._process.stdout.readline() == "ready\n"
+
+    def fork(self, argv: list[str], env: dict[str, str], log: Path) -> int:
+        """Start a process; its id."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps({"argv": argv, "env": env, "log": str(log)}) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End; what was forked ends, too."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@dataclass
+class Running:
+    """One process of a stack."""
+
+    name: str
+    pid: int
+
+    @property
+    def alive(self) -> bool:
+        return is_alive(self.pid)
+
+    def kill(self) -> None:
+        """End it and everything it started, at once."""
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and everything it started."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return
+
+
+def wait_until(
+    condition: Callable[[], object], what: str, *, timeout_s: float = 45, explain: Callable[[], object] = str
+) -> None:
+    """Return once ``condition`` holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:g} s for {what}: {explain()}")
+        time.sleep(0.02)
+
+
+@dataclass
+class Stack:
+    """The processes on one server and one data folder. Ends all of them when it is left."""
+
+    zygote: Zygote
+    server: ValkeyProcess
+    folder: Path
+    overrides: dict[str, str] = field(default_factory=dict)
+    running: list[Running] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.data = self.folder / "data"
+        self.marks = self.folder / "marks"
+        self.marks.mkdir(parents=True)
+        knobs = {
+            "lease_s": "1.5",
+            "heartbeat_s": "0.3",
+            "sweep_interval_s": "0.3",
+            "redispatch_after_s": "1",
+            "stop_grace_s": "1",
+            "concurrency": "2",
+            "signature_algorithm": "Ed25519",
+            **self.overrides,
+        }
+        self.settings = Settings(
+            redis_url=self.server.url,
+            data=self.data,
+            agents=(str(HERE / "crew.py"),),
+            **knobs,  # type: ignore[arg-type]
+        )
+        self.redis = connect(self.server.url, check=False)
+        self.ledger = Ledger(self.redis)
+        self.env = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("ORCHESTRA_", "COV"))},
+            **self.settings.to_env(),
+            "CHAOS_MARKS": str(self.marks),
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.running:
+            process.kill()
+        wait_until(lambda: not any(p.alive for p in self.running), "the end of all processes")
+        self.redis.close()
+
+    # --- processes ---------------------------------------------------------------------------
+
+    def start(self, name: str, *arguments: str, crash_at: str = "", **env: str) -> Running:
+        """Start one process; ``crash_at`` names where it is to die, once."""
+        argv = (
+            [*COMMANDS[name], *arguments]
+            if name in COMMANDS
+            else [
+                *("celery", "-A", "workers", "worker", "--hostname", f"w{len(self.running)}@chaos"),
+                *("--concurrency", str(self.settings.concurrency), "--loglevel", "INFO"),
+                *("--without-gossip", "--without-mingle"),
+            ]
+        )
+        if crash_at:
+            env[VARIABLE] = f"{crash_at}:{self.mark(crash_at)}"
+        log = self.folder / f"{name}.log"
+        process = Running(name, self.zygote.fork(argv, {**self.env, **env}, log))
+        self.running.append(process)
+        return process
+
+    def mark(self, crash_at: str) -> Path:
+        """The file that is there once a process has died at that place."""
+        return self.folder / f"died-at-{crash_at}"
+
+    def start_all(self, *, but: str = "") -> None:
+        """One of each, and a worker that is ready."""
+        for name in ("worker", *SERVICES):
+            if name != but:
+                self.start(name)
+
+    def wait_ready(self) -> None:
+        """Return once a worker has announced its agents."""
+        wait_until(lambda: self.redis.exists(keys.agent("branch")), "the worker", explain=self.logs)
+
+    def client(self) -> Client:
+        return Client(self.settings)
+
+    def logs(self) -> str:
+        """The end of every log, for a test that fails."""
+        return "".join(
+            f"\n--- {log.name}\n{log.read_text(errors='replace')[-6000:]}"
+            for log in sorted(self.folder.glob("*.log"))
+        )
+
+    # --- evidence ----------------------------------------------------------------------------
+
+    def assert_settled(self, *, timeout_s: float = 30) -> None:
+        """Everything has come to rest, the promise holds in every tree, and the audit trail is whole."""
+        wait_until(
+            lambda: not self.unrest(),
+            "rest",
+            timeout_s=timeout_s,
+            explain=lambda: [*self.unrest(), self.logs()],
+        )
+        for root in self.ledger.all_roots(0):
+            for session in self.ledger.tree(root):
+                self._assert_promise(session)
+        wait_until(
+            lambda: not self.unaudited(), "the audit trail", timeout_s=timeout_s, explain=self.unaudited
+        )
+        parts = assemble(self.redis, self.settings)
+        diagnosis = Doctor(
+            parts, audit=AuditReader(AuditStore(self.settings.audit_file, read_only=True))
+        ).examine(watch_leases=False)
+        breaks = [f for f in diagnosis.findings if f.severity in (Severity.BREAK, Severity.STUCK)]
+        assert not breaks, breaks
+
+    def unrest(self) -> list[str]:
+        """What is still to be done by somebody."""
+        found = []
+        for name in ("dispatch", "running", "waiting", "closing", "results"):
+            members = self.redis.zrange(getattr(keys, name)(0), 0, -1)
+            if members:
+                found.append(f"{name}: {members[:3]} of {len(members)}")
+        if self.redis.zcard(keys.parked(0)):
+            found.append("messages are parked")
+        if self.redis.xlen(keys.stops(0)):
+            found.append(f"{self.redis.xlen(keys.stops(0))} events")
+        found += [
+            f"{backlog.stream}: {backlog.pending} pending with routers"
+            for backlog in RedisStreams(self.redis).backlog(ROUTER_GROUP, all_streams())
+            if backlog.pending
+        ]
+        for root in self.ledger.all_roots(0):
+            found += [
+                f"{s.id} ({s.agent}) is {s.state}, run {s.run!r}, owed {s.owed}, pending {s.pending}"
+                for s in self.ledger.tree(root)
+                if s.state in {"pending", "running", "idle"} or s.busy
+            ][:5]
+        return found
+
+    def unaudited(self) -> dict[str, tuple[int, int]]:
+        """Streams of which more was published than is in the audit trail, or less."""
+        published = {
+            text(name).removeprefix("published:").replace(":", "/"): int(count)
+            for name, count in self.redis.hgetall(keys.totals(0)).items()
+            if name.startswith(b"published:")
+        }
+        if not self.settings.audit_file.exists():
+            return {name: (count, 0) for name, count in published.items()}
+        store = AuditStore(self.settings.audit_file, read_only=True)
+        written = {name.removeprefix("00/"): count for name, count in store.counts().items()}
+        store.close()
+        return {
+            name: (published.get(name, 0), written.get(name, 0))
+            for name in published.keys() | written.keys()
+            if published.get(name, 0) != written.get(name, 0)
+        }
+
+    def _assert_promise(self, session: Session) -> None:
+        """From the items, the lists of the committed runs and the children of the tree, and not the counters."""
+        items = [i for i in self.ledger.items(session.id) if i.kind == "completion" and i.callback]
+        states = Counter(i.state for i in items)
+        where = f"{session.agent} {session.id}"
+        assert len(items) == states[ItemState.DELIVERED] + states[ItemState.DEAD], f"{where}: {states}"
+        assert session.launched == len(items), where
+        assert (session.delivered, session.dead) == (states[ItemState.DELIVERED], states[ItemState.DEAD]), (
+            where
+        )
+        assert all(i.reason for i in items if i.state == ItemState.DEAD), where
+        carried = Counter(
+            i for r in self.ledger.runs(session.id) if r.state == RunState.COMPLETED for i in r.items
+        )
+        delivered = {i.id for i in items if i.state == ItemState.DELIVERED}
+        assert {i: n for i, n in carried.items() if i in delivered} == dict.fromkeys(delivered, 1), where
+        children = {s.id for s in self.ledger.tree(session.root) if s.parent == session.id}
+        assert children == {i.child for i in items}, where
