@@ -116,7 +116,11 @@ class Parts:
         return Delivery(self.ledger, self._send)
 
     def _send(self, dispatch: Dispatch) -> None:
-        self.dispatcher.send(dispatch, self.queue_of(dispatch.agent))
+        record = self.agents.get(dispatch.agent)
+        if record is not None and record.foreign:
+            self.ledger.take_foreign(dispatch)
+        else:
+            self.dispatcher.send(dispatch, self.queue_of(dispatch.agent))
 
     def queue_of(self, agent: str) -> str:
         """The Celery queue of an agent's runs."""

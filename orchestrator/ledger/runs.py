@@ -312,6 +312,22 @@ class Runs(Books):
             facts["progress"] = progress
         self.effect(claim, effect=effect, envelope=envelope, facts=facts)
 
+    def take_foreign(self, dispatch: Dispatch) -> bool:
+        """Put a queued run into the hands of the program outside of the stack that its agent is.
+
+        It reads of its task in the stream, holds no lease, and reports by envelope. False: the run is not queued.
+        """
+        reply = self.scripts.run(
+            "foreign_take",
+            [
+                keys.session(dispatch.session),
+                keys.run(dispatch.run),
+                keys.dispatch(shard_of(dispatch.session)),
+            ],
+            [self._now, dispatch.run, dispatch.agent],
+        )
+        return bool(reply)
+
     def start_args(
         self,
         *,

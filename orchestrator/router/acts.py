@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
@@ -35,6 +35,15 @@ class Acts:
         self._foreign = foreign
         self._find_agent = find_agent
         self._limits = limits
+
+    def prepare(self, letters: Sequence[Letter]) -> None:
+        """Look up at once what the following acts need to know; most letters need nothing."""
+        self._foreign.prepare([letter for letter in letters if self._needs_directory(letter)])
+
+    def _needs_directory(self, letter: Letter) -> bool:
+        if letter.type in LAUNCHES:
+            return not is_session_id(task_id_of(letter.body))
+        return self._speaks_for_itself(letter)
 
     def act(self, letter: Letter) -> Act | Settled:
         """The step that carries the letter out, or its outcome when there is nothing to carry out."""

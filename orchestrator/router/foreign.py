@@ -9,6 +9,7 @@ say which sessions those are.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.envelope.bodies import (
@@ -26,16 +27,15 @@ from orchestrator.ids import (
     callback_id,
     child_session_id,
     foreign_session_id,
-    is_session_id,
     item_id,
     run_id,
-    shard_of,
 )
 from orchestrator.ledger import CLOSED, Dispatch, Ledger, Session, layout
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.router.conversations import Conversations
-from orchestrator.router.letter import Letter
+from orchestrator.router.directory import Directory
+from orchestrator.router.letter import Letter, task_id_of
 from orchestrator.router.prompt_text import prompt_of, title_of
 from orchestrator.router.steps import DONE, DUPLICATE, Act, Limits, Outcome, Settled, rejected
 from orchestrator.streams import ROUTER_GROUP, stream_key
@@ -51,38 +51,13 @@ class ForeignActs:
     ) -> None:
         self._ledger = ledger
         self._conversations = conversations
+        self._directory = Directory(ledger)
         self._table = table
         self._limits = limits
 
-    # --- who is meant ------------------------------------------------------------------------
-
-    def _find(self, session_id: str | None, agent: str, letter: Letter) -> Session | None:
-        """The session of that id if it is the agent's and lives in the shard of the letter."""
-        if session_id is None or shard_of(session_id) != letter.entry.stream.shard:
-            return None
-        found = self._ledger.find([session_id])
-        return found[0] if found and found[0].agent == agent else None
-
-    def _by_task(self, task_id: str, agent: str, letter: Letter) -> Session | None:
-        """The session of a task that `agent` was given."""
-        if not is_session_id(task_id):
-            shard = letter.entry.stream.shard
-            known = self._conversations.task(shard, letter.conversation, task_id)
-            return self._find(known, agent, letter)
-        return self._find(task_id, agent, letter)
-
-    def _by_chain(self, agent: str, letter: Letter) -> Session | None:
-        """The nearest session of `agent` among those that the letter's chain launched."""
-        chain = [ref.lower() for ref in letter.message.header.conversation_chain]
-        launched = self._conversations.sessions(letter.entry.stream.shard, letter.conversation, chain)
-        return next((s for s in (self._find(i, agent, letter) for i in launched) if s is not None), None)
-
-    def _recipient(self, letter: Letter, sender: Session | None) -> Session | None:
-        if sender is not None and sender.parent:
-            parent = self._find(sender.parent, letter.recipient, letter)
-            if parent is not None:
-                return parent
-        return self._by_chain(letter.recipient, letter)
+    def prepare(self, letters: Sequence[Letter]) -> None:
+        """Look up what these letters name, for the acts that follow."""
+        self._directory.load(letters)
 
     # --- work --------------------------------------------------------------------------------
 
@@ -91,10 +66,7 @@ class ForeignActs:
         if letter.recipient == self._table.operator:
             return Settled(DONE)  # for people to see: there is nobody to start
         if isinstance(body, Escalation):
-            known = self._conversations.latest(
-                letter.entry.stream.shard, letter.conversation, letter.recipient
-            )
-            session = self._find(known, letter.recipient, letter)
+            session = self._directory.latest(letter.recipient, letter)
             if session is not None and session.state not in CLOSED:
                 return self._put(
                     letter, session, None, text=prompt_of(body), kind="escalation", title=title_of(body)
@@ -103,7 +75,7 @@ class ForeignActs:
 
     def _begin(self, letter: Letter, body: Launch) -> Act:
         shard = letter.entry.stream.shard
-        parent = self._by_chain(letter.sender, letter)
+        parent = self._directory.by_chain(letter.sender, letter)
         if parent is not None:
             session = child_session_id(parent.id, f"message|{letter.id}")
         else:
@@ -111,7 +83,7 @@ class ForeignActs:
         run = run_id(session, 1)
         above = parent.id if parent is not None else session
         root = parent.root if parent is not None else session
-        task_id = _task_id(body)
+        task_id = task_id_of(body)
         chain = [letter.id, *(ref.lower() for ref in letter.message.header.conversation_chain)]
         facts: dict[str, str] = {
             "agent": letter.recipient,
@@ -197,12 +169,12 @@ class ForeignActs:
             case StatusUpdate():
                 return self._status(letter, body)
             case TaskCompletion():
-                session = self._by_task(body.task_id, letter.sender, letter)
+                session = self._directory.by_task(body.task_id, letter.sender, letter)
                 text = body.result if body.result is not None else body.summary
                 status = "failed" if body.status == "failed" else "completed"
                 return self._report(letter, session, status=status, text=text)
             case ErrorReport():
-                session = self._by_chain(letter.sender, letter)
+                session = self._directory.by_chain(letter.sender, letter)
                 if body.severity == "critical":
                     return self._report(letter, session, status="failed", text=body.message)
                 return self._to_parent(letter, session, text=body.message, kind="error")
@@ -212,7 +184,7 @@ class ForeignActs:
                 return self._answer(letter, body)
             case Message():
                 title = body.subject or ""
-                recipient = self._recipient(letter, self._by_chain(letter.sender, letter))
+                recipient = self._directory.recipient(letter, self._directory.by_chain(letter.sender, letter))
                 if recipient is None:
                     return self._nobody(letter)
                 return self._put(
@@ -226,7 +198,7 @@ class ForeignActs:
         return Settled(DONE)
 
     def _status(self, letter: Letter, body: StatusUpdate) -> Act | Settled:
-        session = self._by_task(body.task_id, letter.sender, letter)
+        session = self._directory.by_task(body.task_id, letter.sender, letter)
         if session is None:
             return self._no_session(letter)
         if body.status == "blocked":
@@ -290,8 +262,8 @@ class ForeignActs:
         )
 
     def _question(self, letter: Letter, body: Query) -> Act | Settled:
-        sender = self._by_chain(letter.sender, letter)
-        recipient = self._recipient(letter, sender)
+        sender = self._directory.by_chain(letter.sender, letter)
+        recipient = self._directory.recipient(letter, sender)
         if recipient is None:
             return self._nobody(letter)
         text = body.subject
@@ -300,7 +272,7 @@ class ForeignActs:
         return self._put(letter, recipient, sender, text=text, kind="query", title=body.subject, opens=True)
 
     def _answer(self, letter: Letter, body: Reply) -> Act | Settled:
-        recipient = self._by_chain(letter.recipient, letter)
+        recipient = self._directory.by_chain(letter.recipient, letter)
         if recipient is None:
             return self._nobody(letter)
         question = self._asked(recipient, body.in_reply_to.lower())
@@ -328,7 +300,7 @@ class ForeignActs:
         """Something that a child's parent must hear before the child is over."""
         if session is None:
             return self._no_session(letter)
-        parent = self._find(session.parent or None, letter.recipient, letter)
+        parent = self._directory.session(session.parent, letter.recipient, letter)
         if parent is None:
             return Settled(DONE)  # a root: whoever gave it its task reads the envelope
         return self._put(letter, parent, session, text=text, kind=kind, title=session.title)
@@ -408,9 +380,3 @@ class ForeignActs:
             "carry the chain of the message you answer on"
         )
         return Settled(rejected("recipient-session", reason, letter))
-
-
-def _task_id(body: Launch) -> str:
-    match body:
-        case TaskDelegation(task=about) | ReviewRequest(review=about) | Escalation(escalation=about):
-            return about.task_id

@@ -27,7 +27,7 @@ class Parked:
     why: str
     rule: str
     reason: str
-    since_ms: int
+    parked_ms: int
     #: When to look at it again.
     due_ms: int
     data: bytes
@@ -50,11 +50,15 @@ class Parking:
         due_ms: int,
         attempt: int,
         now_ms: int,
+        since_ms: int | None = None,
         why: str = "retry",
         rule: str = "",
         reason: str = "",
     ) -> bool:
-        """Let an entry wait until ``due_ms``; False: another router has dealt with it."""
+        """Let an entry wait until ``due_ms``; False: another router has dealt with it.
+
+        ``since_ms`` is when the attempt began that goes on after the wait; None: the next one begins then.
+        """
         shard = entry.stream.shard
         parked_id = f"{entry.stream.type}:{entry.stream.priority}:{entry.id}"
         answer = self._scripts.run(
@@ -78,20 +82,24 @@ class Parking:
                 "reason",
                 reason,
                 "since",
-                entry.extra.get("since", now_ms),
+                "" if since_ms is None else since_ms,
+                "parked",
+                now_ms,
             ],
         )
         return bool(answer)
 
-    def due(self, now_ms: int) -> list[Parked]:
-        """What is to be looked at now."""
-        found = []
+    def due(self, now_ms: int) -> tuple[list[Parked], int | None]:
+        """What is to be looked at now, and when something is next; None: nothing else waits."""
+        found: list[Parked] = []
+        later: list[int] = []
         for shard in self._shards:
-            rows: Any = self._redis.zrangebyscore(
-                keys.parked(shard), "-inf", now_ms, start=0, num=BATCH, withscores=True
-            )
-            found += self._read(shard, rows)
-        return found
+            rows: Any = self._redis.zrange(keys.parked(shard), 0, BATCH, withscores=True)
+            ready = [row for row in rows if row[1] <= now_ms][:BATCH]
+            later += [int(row[1]) for row in rows[len(ready) : len(ready) + 1]]
+            if ready:
+                found += self._read(shard, ready)
+        return found, min(later, default=None)
 
     def all(self, *, limit: int = 1000) -> list[Parked]:
         """Everything that waits, the most urgent first."""
@@ -100,14 +108,6 @@ class Parking:
             rows: Any = self._redis.zrange(keys.parked(shard), 0, limit - 1, withscores=True)
             found += self._read(shard, rows)
         return found
-
-    def next_due_ms(self) -> int | None:
-        """When the next one is to be looked at; None: nothing waits."""
-        pipeline = self._redis.pipeline(transaction=False)
-        for shard in self._shards:
-            pipeline.zrange(keys.parked(shard), 0, 0, withscores=True)
-        scores = [rows[0][1] for rows in pipeline.execute() if rows]
-        return int(min(scores)) if scores else None
 
     def _read(self, shard: int, rows: list[tuple[bytes, float]]) -> list[Parked]:
         pipeline = self._redis.pipeline(transaction=False)
@@ -152,7 +152,7 @@ def _parked(shard: int, parked_id: str, due_ms: int, facts: dict[bytes, bytes]) 
         why=text(b"why"),
         rule=text(b"rule"),
         reason=text(b"reason"),
-        since_ms=int(text(b"since") or 0),
+        parked_ms=int(text(b"parked") or 0),
         due_ms=due_ms,
         data=facts.get(b"envelope", b""),
     )

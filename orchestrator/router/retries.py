@@ -17,6 +17,11 @@ from orchestrator.streams import Entry
 
 #: Types that nothing ever refuses for being late: they end what others wait for.
 NEVER_LATE: Final = frozenset({"task-completion", "error", "reply"})
+#: Rules about what may be on its way yet.
+PATIENT: Final = frozenset({"session-unknown", "recipient-session", "key-unknown"})
+#: Milliseconds that an attempt waits for it, and after which it first looks again.
+PATIENCE_MS: Final = 10_000
+FIRST_LOOK_MS: Final = 100
 
 
 class Retries:
@@ -65,6 +70,24 @@ class Retries:
             "replay it, or start more routers",
             letter.message,
         )
+
+    def patience(self, entry: Entry, rejection: Rejection) -> tuple[int, int] | None:
+        """When to look again within the same attempt, and when that attempt began; None: the attempt has failed.
+
+        What a message names may be on its way: its launch in the hands of another router, its key being
+        registered. An attempt waits for that for a moment, and no longer than its timeout.
+        """
+        message = rejection.message
+        if message is None or rejection.rule not in PATIENT:
+            return None
+        now_ms = self._clock.now_ms()
+        since = entry.extra.get("since", "")
+        since_ms = int(since) if since.isascii() and since.isdigit() and len(since) < 16 else now_ms
+        timeout_s = self.policy(message)[2]
+        waited_ms = now_ms - since_ms
+        if waited_ms >= min(timeout_s * 1000, PATIENCE_MS):
+            return None
+        return now_ms + max(FIRST_LOOK_MS, waited_ms), since_ms
 
     def decide(self, entry: Entry, rejection: Rejection) -> RetryDecision:
         """Whether and when the entry is tried again."""

@@ -19,11 +19,10 @@ from orchestrator.clock import Clock
 from orchestrator.crashpoints import reach
 from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import ServerUnavailable
-from orchestrator.ids import shard_of
 from orchestrator.ledger import Dispatch, Ledger
 from orchestrator.log import get_logger
 from orchestrator.policy.retry import RetryEnd
-from orchestrator.redisdb import keys
+from orchestrator.policy.routing import LAUNCHES
 from orchestrator.registry import AgentRegistry
 from orchestrator.router.acts import Acts
 from orchestrator.router.intake import Intake, reject
@@ -38,6 +37,12 @@ from orchestrator.streams.priority import BLOCK_MS, PriorityReader
 #: Deliveries to a router of its own after which an entry is poison.
 POISON_DELIVERIES = 3
 _RECLAIM_EVERY_S = 2.0
+#: How often to look at what waits, at the least while anything does.
+_WAKE_EVERY_S = 0.25
+_IDLE_WAKE_EVERY_S = 1.0
+#: Consumers that were silent for so long are taken off the books.
+_GONE_MS = 3_600_000
+_TIDY_EVERY_S = 600.0
 
 
 @dataclass
@@ -87,7 +92,8 @@ class Router:
         self._sources = list(sources)
         self._reclaim_idle_ms = reclaim_idle_ms
         self._reader = PriorityReader(streams, group=ROUTER_GROUP, consumer=consumer, sources=self._sources)
-        self._next_reclaim = 0.0
+        self._next_reclaim = self._next_wake = 0.0
+        self._next_tidy = time.monotonic() + _TIDY_EVERY_S
         # The audit's group too: what is published before its writer first runs must not be trimmed.
         self._streams.ensure_groups(GROUPS, self._sources)
 
@@ -98,10 +104,7 @@ class Router:
 
     def _patience_ms(self) -> int:
         """How long to wait for news: no longer than until a message that waits is due."""
-        due_ms = self._parking.next_due_ms()
-        if due_ms is None:
-            return BLOCK_MS
-        return max(1, min(BLOCK_MS, due_ms - self._clock.now_ms()))
+        return max(1, min(BLOCK_MS, round((self._next_wake - time.monotonic()) * 1000)))
 
     def run_once(self, *, block_ms: int = 0) -> Handled:
         """One round: what was left by dead routers, what is new; waits up to ``block_ms`` when nothing is."""
@@ -109,10 +112,13 @@ class Router:
         now = time.monotonic()
         if now >= self._next_reclaim:
             self.reclaim(handled)
-            self._next_reclaim = now + min(_RECLAIM_EVERY_S, self._reclaim_idle_ms / 2000)
-        self._wake(handled)
-        entries = self._reader.next_round(block_ms=block_ms)
-        self._handle(entries, handled)
+            self._next_reclaim = now + _RECLAIM_EVERY_S
+        if now >= self._next_wake or not block_ms:
+            self._wake(handled)
+        if now >= self._next_tidy:
+            self._streams.forget(ROUTER_GROUP, self._sources, idle_ms=_GONE_MS)
+            self._next_tidy = now + _TIDY_EVERY_S
+        self._handle(self._reader.next_round(block_ms=block_ms), handled)
         return handled
 
     def reclaim(self, handled: Handled) -> None:
@@ -171,9 +177,20 @@ class Router:
             return reject("internal-error", f"{type(error).__name__}: {error}")
 
     def _carry_out(self, letters: Sequence[Letter]) -> list[Outcome]:
-        """All steps in one round trip; the answers decide."""
+        """All steps in one round trip; the answers decide.
+
+        A letter that follows upon a launch in the same round goes in a second one, when the launch is done.
+        """
+        outcomes: list[Outcome] = []
+        while letters:
+            now, letters = _independent(letters)
+            outcomes += self._carry_out_at_once(now)
+        return outcomes
+
+    def _carry_out_at_once(self, letters: Sequence[Letter]) -> list[Outcome]:
         batch = self._ledger.scripts.batch()
         steps: list[tuple[Letter, Act | Settled, int]] = []
+        self._acts.prepare(letters)
         for letter in letters:
             step = self._acts.act(letter)
             if isinstance(step, Act):
@@ -197,38 +214,56 @@ class Router:
         return act.read(answer)
 
     def _reject(self, entry: Entry, rejection: Rejection, handled: Handled) -> None:
-        """Let a message wait for its next attempt, or give it up."""
-        decision = self._retries.decide(entry, rejection)
-        if decision.at_ms is None or rejection.message is None:
-            if (
-                self._undelivered.bury(entry, rejection, exhausted=decision.end is RetryEnd.ATTEMPTS)
-                is not None
-            ):
-                handled.dead += 1
+        """Let a message wait for what it needs or for its next attempt, or give it up."""
+        patience = self._retries.patience(entry, rejection)
+        if patience is not None:
+            due_ms, since_ms = patience
+            self._park(entry, rejection, handled, due_ms=due_ms, since_ms=since_ms, attempt=attempt_of(entry))
             return
-        parked = self._parking.park(
+        decision = self._retries.decide(entry, rejection)
+        if decision.at_ms is not None:
+            self._park(
+                entry, rejection, handled, due_ms=decision.at_ms, since_ms=None, attempt=attempt_of(entry) + 1
+            )
+            return
+        exhausted = decision.end is RetryEnd.ATTEMPTS
+        handled.dead += self._undelivered.bury(entry, rejection, exhausted=exhausted) is not None
+
+    def _park(
+        self,
+        entry: Entry,
+        rejection: Rejection,
+        handled: Handled,
+        *,
+        due_ms: int,
+        since_ms: int | None,
+        attempt: int,
+    ) -> None:
+        assert rejection.message is not None
+        now_ms = self._clock.now_ms()
+        handled.parked += self._parking.park(
             entry,
             message_id=rejection.message.header.message_id.lower(),
-            due_ms=decision.at_ms,
-            attempt=attempt_of(entry) + 1,
-            now_ms=self._clock.now_ms(),
+            due_ms=due_ms,
+            attempt=attempt,
+            now_ms=now_ms,
+            since_ms=since_ms,
             rule=rejection.rule,
             reason=rejection.reason,
         )
         reach("router.parked")
-        handled.parked += parked
+        self._next_wake = min(self._next_wake, time.monotonic() + max(0, due_ms - now_ms) / 1000)
         get_logger().info(
-            "message-parked",
-            stream=str(entry.stream),
-            entry=entry.id,
-            rule=rejection.rule,
-            due_ms=decision.at_ms,
+            "message-parked", stream=str(entry.stream), entry=entry.id, rule=rejection.rule, due_ms=due_ms
         )
 
     def _wake(self, handled: Handled) -> None:
         """Put back into their streams what has waited long enough."""
-        for parked in self._parking.due(self._clock.now_ms()):
+        due, next_ms = self._parking.due(self._clock.now_ms())
+        for parked in due:
             handled.released += self._parking.release(parked)
+        wait_s = _IDLE_WAKE_EVERY_S if next_ms is None else _WAKE_EVERY_S
+        self._next_wake = time.monotonic() + wait_s
 
     def _dispatch(self, runs: Sequence[Dispatch], handled: Handled) -> None:
         """Send runs to workers; what a foreign program runs is at work as soon as it can read of it."""
@@ -236,11 +271,7 @@ class Router:
         for run in runs:
             record = self._agents.get(run.agent)
             if record is not None and record.foreign:
-                self._ledger.scripts.run(
-                    "foreign_take",
-                    [keys.session(run.session), keys.run(run.run), keys.dispatch(shard_of(run.session))],
-                    ["", run.run, run.agent],
-                )
+                self._ledger.take_foreign(run)
             elif record is not None:
                 sends.append((run, record.queue))
         if not sends:
@@ -253,3 +284,14 @@ class Router:
             return
         reach("router.dispatched")
         handled.dispatched += [run.run for run, _ in sends]
+
+
+def _independent(letters: Sequence[Letter]) -> tuple[Sequence[Letter], Sequence[Letter]]:
+    """The longest beginning in which no letter follows upon a launch among them, and the rest."""
+    launches: set[str] = set()
+    for number, letter in enumerate(letters):
+        if launches and any(ref.lower() in launches for ref in letter.message.header.conversation_chain):
+            return letters[:number], letters[number:]
+        if letter.type in LAUNCHES:
+            launches.add(letter.id)
+    return letters, []

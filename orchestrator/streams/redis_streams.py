@@ -176,6 +176,13 @@ class RedisStreams:
             dropped += answer
         return dropped
 
+    def forget(self, group: str, streams: Sequence[StreamId], *, idle_ms: int) -> int:
+        """Take consumers off the books that hold nothing and were silent for so long; how many."""
+        batch = self._scripts.batch()
+        for stream in streams:
+            batch.script("forget_consumers", [self._key(stream)], [group, idle_ms])
+        return sum(answer for answer in batch.execute() if isinstance(answer, int))
+
     def backlog(self, group: str, streams: Sequence[StreamId]) -> list[Backlog]:
         """See :class:`~orchestrator.streams.port.Streams`."""
         pipeline = self._redis.pipeline(transaction=False)

@@ -24,9 +24,12 @@ if ARGV[2] == 'failed' then
   return { 'done', 'failed' }
 end
 -- What was said to it travelled as envelopes, which it has read.
-for _, id in ipairs(redis.call('ZRANGE', QUEUE, 0, -1)) do
+local heard = cjson.decode(r.items)
+for _, id in ipairs(redis.call('ZRANGE', QUEUE, 0, -1)) do heard[#heard + 1] = id end
+for _, id in ipairs(heard) do
   local record = item(ITEMS, id)
-  if record then
+  if record and (record.state == 'queued' or record.state == 'claimed') then
+    if record.kind == 'completion' then redis.call('HINCRBY', S, 'delivered', 1) end
     record.state = 'delivered'
     save(ITEMS, id, record)
   end

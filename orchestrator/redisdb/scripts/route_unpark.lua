@@ -5,10 +5,10 @@
 -- Returns  new entry id | false: another router was first
 -- Complexity: O(log(parked)).
 if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return false end
-local facts = redis.call('HMGET', KEYS[2], 'envelope', 'attempt')
+local facts = redis.call('HMGET', KEYS[2], 'envelope', 'attempt', 'since')
 redis.call('DEL', KEYS[2])
 if not facts[1] then return false end
-local id = redis.call('XADD', KEYS[3], '*', 'envelope', facts[1], 'attempt', facts[2])
+local id = redis.call('XADD', KEYS[3], '*', 'envelope', facts[1], 'attempt', facts[2], 'since', facts[3] or '')
 redis.call('HINCRBY', KEYS[4], 'published:' .. string.match(KEYS[3], ':msg:(.*)$'), 1)
 redis.call('SET', KEYS[5], id, 'PX', ARGV[2], 'NX')
 return id

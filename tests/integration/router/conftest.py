@@ -16,9 +16,11 @@ from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import derived_uuid, new_message_id, root_session_id
 from orchestrator.ledger import Dispatch
 from orchestrator.letters import Thread
+from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import SYSTEM_AGENTS, AgentRecord, system_record
 from orchestrator.router import Router, build_router
 from orchestrator.router.deadletters import DeadLetter, DeadLetters
+from orchestrator.router.parking import Parking
 from orchestrator.settings import Settings, load_settings
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, StreamId, all_streams
 
@@ -42,6 +44,19 @@ class Sent:
         if self.down and runs:
             raise ServerUnavailable("the Celery broker", "away")
         self.runs += runs
+
+
+class At:
+    """A clock that stands still at a moment."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return 0.0
 
 
 @dataclass
@@ -137,6 +152,12 @@ class Stack:
     def pending(self) -> int:
         """Entries that a router holds."""
         return sum(row.pending for row in self.streams.backlog(ROUTER_GROUP, all_streams()))
+
+    def wake(self) -> None:
+        """Let the time come for everything that waits."""
+        parking = Parking(Scripts(self.redis), shards=[0], mark_ms=60_000)
+        for parked in parking.all():
+            assert parking.release(parked)
 
     def published(self, message_type: str) -> list[bytes]:
         """The envelopes of a type that are in the streams, in the order of priorities."""

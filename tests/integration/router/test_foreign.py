@@ -29,7 +29,7 @@ from orchestrator.envelope.validate import check
 from orchestrator.ids import child_session_id, new_claim_id, new_message_id
 from orchestrator.ledger import Claimed, ItemState, Session, SessionState
 from orchestrator.letters import Thread
-from tests.integration.router.conftest import Stack
+from tests.integration.router.conftest import At, Stack
 
 CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
 
@@ -301,6 +301,8 @@ def test_nobody_reports_for_a_session_that_is_not_theirs(stack: Stack, family: F
         )
         stack.publish(data, "task-completion", "high")
     stack.router("three").run_once()
+    stack.wake()
+    stack.router("four", clock=At(int(stack.redis.time()[0]) * 1000 + 20_000)).run_once()
     assert [letter.rule for letter in stack.dead()] == ["session-unknown", "session-unknown"]
     assert stack.parts.ledger.session(family.child).state == SessionState.RUNNING
 
@@ -325,3 +327,16 @@ def test_a_foreign_program_delegates_from_the_session_it_runs(stack: Stack, fami
         False,
     )
     assert stack.parts.ledger.session(family.child).launched == 0
+
+
+def test_what_follows_upon_a_launch_in_the_same_round_finds_it(stack: Stack) -> None:
+    """A task and a message to its session, published together, are both carried out."""
+    launch, correlation = new_message_id(), new_message_id()
+    options = {"sender": "partner", "recipient": "reviewer", "correlation": correlation}
+    stack.publish(stack.envelope(task(), message_id=launch, **options), "task-delegation", "high")  # type: ignore[arg-type]
+    said = stack.envelope(Message(content="and hurry"), chain=(launch,), **options)  # type: ignore[arg-type]
+    stack.publish(said, "message")
+    handled = stack.router().run_once()
+    (session,) = roots(stack)
+    assert (handled.done, handled.parked) == (2, 0)
+    assert [i.kind for i in stack.parts.ledger.items(session.id)] == ["message"]

@@ -11,6 +11,7 @@ from orchestrator.envelope.model import (
     RetryPolicy,
     StatusUpdate,
     Task,
+    TaskCompletion,
     TaskDelegation,
 )
 from orchestrator.envelope.model_values import Timestamp
@@ -20,7 +21,7 @@ from orchestrator.ledger import SessionState
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import AgentRecord
 from orchestrator.router.parking import Parking
-from tests.integration.router.conftest import Stack
+from tests.integration.router.conftest import At, Stack
 
 LATER = AgentRecord(name="later", role="specialist")
 SLOW = RetryPolicy(max_attempts=3, backoff_strategy="linear", timeout_seconds=30)
@@ -38,12 +39,6 @@ def errors(stack: Stack) -> list[AgentMessage]:
     return [message for message in found if message is not None]
 
 
-def wake(stack: Stack) -> None:
-    """Let the time come for everything that waits."""
-    for parked in parking(stack).all():
-        assert parking(stack).release(parked)
-
-
 def test_an_agent_that_is_registered_later_gets_its_task(stack: Stack) -> None:
     """The delegation waits, outside of any process, and is carried out when its agent is there."""
     session = stack.submit(agent="later")
@@ -52,7 +47,7 @@ def test_an_agent_that_is_registered_later_gets_its_task(stack: Stack) -> None:
     (waiting,) = parking(stack).all()
     assert (waiting.attempt, waiting.rule, waiting.why) == (2, "recipient-unknown", "retry")
     stack.parts.agents.announce([LATER])
-    wake(stack)
+    stack.wake()
     handled = stack.router("two").run_once()
     assert (handled.done, stack.dead()) == (1, [])
     assert stack.parts.ledger.session(session).busy
@@ -64,7 +59,7 @@ def test_when_attempts_are_used_up_the_session_fails_and_the_path_hears_of_it(st
     router = stack.router()
     for _ in range(2):
         assert router.run_once().parked == 1
-        wake(stack)
+        stack.wake()
     handled = router.run_once()
     (letter,) = stack.dead()
     assert (handled.dead, letter.attempts, letter.rule) == (1, 3, "recipient-unknown")
@@ -90,9 +85,9 @@ def test_a_wait_never_goes_past_the_expiration(stack: Stack) -> None:
         Message(content="x"), recipient="nobody", expiration=Timestamp.from_ms(now_ms + 1500), retry=SLOW
     )
     stack.publish(data, "message")
-    router = stack.router(clock=_At(now_ms))
+    router = stack.router(clock=At(now_ms))
     router.run_once()
-    wake(stack)
+    stack.wake()
     assert (router.run_once().dead, stack.dead()[0].attempts) == (1, 2)
 
 
@@ -115,7 +110,7 @@ def test_a_copy_of_a_message_that_waited_has_no_second_effect(stack: Stack) -> N
     (copy,) = stack.published("task-delegation")
     stack.router().run_once()
     stack.parts.agents.announce([LATER])
-    wake(stack)
+    stack.wake()
     stack.publish(copy, "task-delegation", "high")
     handled = stack.router("two").run_once()
     assert (handled.done, handled.duplicates, len(stack.parts.ledger.runs(session))) == (1, 1, 1)
@@ -128,7 +123,7 @@ def test_what_no_router_took_in_time_is_given_up_as_timed_out(stack: Stack) -> N
     data = stack.envelope(task, recipient="reviewer", retry=policy)
     entry = stack.publish(data, "task-delegation", "high")
     later_ms = int(entry.partition("-")[0]) + 1500
-    stack.router(clock=_At(later_ms)).run_once()
+    stack.router(clock=At(later_ms)).run_once()
     assert [(letter.rule, letter.attempts) for letter in stack.dead()] == [("timeout", 1)]
     bodies = [message.body for message in errors(stack)]
     assert [body.error_type for body in bodies if isinstance(body, ErrorReport)] == ["timeout", "timeout"]
@@ -143,18 +138,21 @@ def test_only_what_is_not_in_the_ledger_yet_can_be_late(stack: Stack, sender: st
         stack.envelope(update, sender=sender, correlation=correlation),
         "status-update",
     )
-    handled = stack.router(clock=_At(int(entry.partition("-")[0]) + 121_000)).run_once()
+    handled = stack.router(clock=At(int(entry.partition("-")[0]) + 121_000)).run_once()
     assert (handled.done, handled.dead) == ((1, 0) if sender == "lead" else (0, 1))
 
 
-class _At:
-    """A wall clock that stands still."""
-
-    def __init__(self, now_ms: int) -> None:
-        self._now_ms = now_ms
-
-    def now_ms(self) -> int:
-        return self._now_ms
-
-    def monotonic(self) -> float:
-        return 0.0
+def test_a_session_that_is_not_known_yet_is_waited_for_within_the_attempt(stack: Stack) -> None:
+    """What a message names may be on its way; looking for it for a moment costs no attempt."""
+    done = TaskCompletion(task_id="T-9", status="success", summary="done")
+    entry = stack.publish(stack.envelope(done, sender="partner"), "task-completion", "high")
+    now_ms = int(entry.partition("-")[0])
+    stack.router("one", clock=At(now_ms)).run_once()
+    (waiting,) = parking(stack).all()
+    assert (waiting.attempt, waiting.rule, waiting.due_ms) == (1, "session-unknown", now_ms + 100)
+    stack.wake()
+    stack.router("two", clock=At(now_ms + 4000)).run_once()
+    (waiting,) = parking(stack).all()
+    assert (waiting.attempt, waiting.due_ms) == (1, now_ms + 8000)
+    stack.wake()
+    assert stack.router("three", clock=At(now_ms + 10_000)).run_once().dead == 1
