@@ -1,0 +1,54 @@
+"""Workers make their agents known; a bundled agent gives way to a user's of the same name."""
+
+from __future__ import annotations
+
+from orchestrator.agents import AgentDefinition, define_agent
+from orchestrator.keyring.registry import KeyRegistry
+from orchestrator.registry import AgentRegistry
+from tests.integration.workers.conftest import Stage
+from workers.agents import BUNDLED_QUEUE
+from workers.announce import Announcer
+
+
+def defined(name: str, **options: object) -> dict[str, AgentDefinition]:
+    return {name: define_agent(name, function=str, source="here", **options)}  # type: ignore[arg-type]
+
+
+def fresh(stage: Stage) -> AgentRegistry:
+    """A registry that remembers nothing of earlier look-ups."""
+    return AgentRegistry(stage.redis)
+
+
+def test_agents_and_their_keys_are_announced(stage: Stage) -> None:
+    Announcer(stage.parts, defined("mine", role="coordinator", tier="opus")).announce()
+    record = fresh(stage).get("mine")
+    assert record is not None
+    assert (record.role, record.tier, record.queue) == ("coordinator", "opus", "orchestra.mine")
+    keyring = stage.parts.keyring
+    key = KeyRegistry(stage.redis, keyring.store).lookup(keyring.signer("mine").key_id)
+    assert key is not None
+    assert key.agent == "mine"
+
+
+def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(stage: Stage) -> None:
+    bundled = Announcer(stage.parts, defined("lead", queue=BUNDLED_QUEUE))
+    mine = Announcer(stage.parts, defined("lead"))
+    for announcer in (bundled, mine, bundled):
+        announcer.announce()
+    record = fresh(stage).get("lead")
+    assert record is not None
+    assert record.queue == "orchestra.lead"
+
+
+def test_a_bundled_agent_is_announced_again_and_again(stage: Stage) -> None:
+    bundled = Announcer(stage.parts, defined("lead", queue=BUNDLED_QUEUE))
+    bundled.announce()
+    bundled.announce()
+    assert fresh(stage).names() == ["lead"]
+
+
+def test_a_foreign_agent_is_announced_without_a_key_of_ours(stage: Stage) -> None:
+    foreign = {"outside": define_agent("outside", function=None, source="here", executor="foreign")}
+    Announcer(stage.parts, foreign).announce()
+    assert fresh(stage).names() == ["outside"]
+    assert stage.parts.keyring.store.current("outside") is None
