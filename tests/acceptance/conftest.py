@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -130,8 +131,8 @@ class Terminal:
                 running.process.wait()
 
 
-@pytest.fixture
-def terminal() -> Iterator[Terminal]:
+@contextmanager
+def open_terminal() -> Iterator[Terminal]:
     """A terminal in a new folder, whose path is short enough for sockets; the virtual environment is active."""
     if not Path("/proc/self/environ").exists():
         pytest.skip("what a command leaves behind is looked up in /proc")
@@ -142,6 +143,15 @@ def terminal() -> Iterator[Terminal]:
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     env["TMPDIR"] = str(temporary)
     opened = Terminal(folder, env)
-    yield opened
-    opened.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield opened
+    finally:
+        opened.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    """A terminal of the test's own."""
+    with open_terminal() as opened:
+        yield opened

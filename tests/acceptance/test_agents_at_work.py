@@ -1,0 +1,147 @@
+"""Agents that behave badly, in a real worker: each ends in one clear way, and the stack goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator import Client, SessionFailed, SessionState, SessionStopped
+from tests.acceptance.conftest import Terminal, open_terminal, wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+
+AGENTS = '''
+import os
+import time
+
+from orchestrator import agent
+
+
+@agent("echo")
+def echo(ctx):
+    return ctx.prompt
+
+
+@agent("deaf")
+def deaf(ctx):
+    time.sleep(1000)
+
+
+@agent("slow", time_limit_s=0.5)
+def slow(ctx):
+    time.sleep(1000)
+
+
+@agent("fragile")
+def fragile(ctx):
+    """Its process dies when it is first tried."""
+    if ctx.attempt == 1:
+        os.kill(os.getpid(), 9)
+    return f"attempt {ctx.attempt}"
+
+
+@agent("exits")
+def exits(ctx):
+    raise SystemExit("enough")
+
+
+@agent("large")
+def large(ctx):
+    return "é" * int(ctx.prompt)
+
+
+@agent("hopeful", role="coordinator")
+def hopeful(ctx):
+    if ctx.cause == "start":
+        for name in ctx.prompt.split():
+            ctx.delegate(name, "1500000" if name == "large" else "x")
+        ctx.wait_for("all")
+        return "waiting"
+    return "; ".join(sorted(f"{c.agent} {c.status} {len(c.result) or c.error}" for c in ctx.all_results))
+'''
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Terminal]:
+    """A stack with short times that serves the agents above."""
+    with open_terminal() as terminal:
+        (terminal.folder / "mine.py").write_text(AGENTS, encoding="utf-8")
+        terminal.env |= {
+            "ORCHESTRA_STOP_GRACE_S": "0.5",
+            "ORCHESTRA_LEASE_S": "2",
+            "ORCHESTRA_HEARTBEAT_S": "0.5",
+            "ORCHESTRA_SWEEP_INTERVAL_S": "0.3",
+        }
+        up = terminal.start("orchestra up --agents mine.py")
+        up.wait_for("ready after")
+        yield terminal
+
+
+@pytest.fixture
+def client(stack: Terminal) -> Iterator[Client]:
+    with stack.client() as opened:
+        yield opened
+
+
+def test_an_agent_that_does_not_heed_a_stop_is_killed_and_the_command_says_that_it_was_asked(
+    stack: Terminal, client: Client
+) -> None:
+    session = client.submit("deaf", "x").id
+    wait_until(lambda: client.session(session).state is SessionState.RUNNING, "the deaf agent to run")
+    done = stack.run(f"orchestra stop {session}")
+    assert "its agent was asked to stop, and is ended by force if it does not" in done.stdout
+    with pytest.raises(SessionStopped, match="stopped by a user"):
+        client.result(session, timeout_s=30)
+    assert client.submit("echo", "still here").result(timeout_s=30) == "still here"
+
+
+def test_an_agent_past_its_time_limit_fails(client: Client) -> None:
+    with pytest.raises(SessionFailed, match="it ran longer than its time limit"):
+        client.submit("slow", "x").result(timeout_s=30)
+
+
+def test_an_agent_whose_process_dies_is_tried_again(client: Client) -> None:
+    assert client.submit("fragile", "x").result(timeout_s=60) == "attempt 2"
+
+
+def test_an_agent_that_exits_fails_and_its_worker_stays(client: Client) -> None:
+    with pytest.raises(SessionFailed, match="SystemExit: enough"):
+        client.submit("exits", "x").result(timeout_s=30)
+
+
+def test_every_child_comes_back_whatever_became_of_it(client: Client) -> None:
+    handle = client.submit("hopeful", "echo nobody slow exits fragile large")
+    answer = handle.result(timeout_s=60)
+    ends = dict(part.split(" ", 1) for part in answer.split("; "))
+    assert ends["echo"] == "completed 1"
+    assert ends["fragile"] == "completed 9"
+    assert ends["large"] == "completed 1500000"
+    assert ends["exits"].startswith("failed SystemExit: enough")
+    assert ends["slow"] == "failed it ran longer than its time limit of 0.5 s"
+    assert ends["nobody"].startswith("failed ")
+    assert "'nobody'" in ends["nobody"]
+    found = handle.session()
+    assert (found.launched, found.delivered, found.pending, found.dead) == (6, 6, 0, 0)
+
+
+def test_a_bare_task_that_comes_twice_is_one_session(stack: Terminal, client: Client) -> None:
+    script = (
+        "from workers import app\n"
+        "for _ in range(2):\n"
+        "    task = app.send_task('orchestrator.start_session', kwargs={'agent': 'echo', 'prompt': 'twice'}, task_id='the-same')\n"
+        "print(task.get(timeout=60))\n"
+    )
+    (stack.folder / "twice.py").write_text(script, encoding="utf-8")
+    done = stack.run("python twice.py")
+    assert done.stdout == "twice\n", done.stderr
+    assert [session.title for session in client.sessions()].count("twice") == 1
+
+
+def test_a_worker_that_is_killed_with_its_pool_loses_no_run(stack: Terminal, client: Client) -> None:
+    handles = [client.submit("echo", str(number)) for number in range(30)]
+    workers = sorted(pid for pid, line in stack.processes().items() if "celery" in line)
+    os.kill(workers[0], signal.SIGKILL)
+    assert [handle.result(timeout_s=60) for handle in handles] == [str(number) for number in range(30)]
