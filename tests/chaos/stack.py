@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -78,6 +79,7 @@ class Running:
 
     name: str
     pid: int
+    log: Path
 
     @property
     def alive(self) -> bool:
@@ -85,14 +87,10 @@ class Running:
 
     def kill(self) -> None:
         """End it and everything it started, at once."""
-        self.signal(signal.SIGKILL)
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it and everything it started."""
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:
-            return
+        # Just forked, it is not the leader of a group yet, and has started nothing.
+        for kill in (os.killpg, os.kill):
+            with suppress(ProcessLookupError):
+                kill(self.pid, signal.SIGKILL)
 
 
 def wait_until(
@@ -115,6 +113,7 @@ class Stack:
     folder: Path
     overrides: dict[str, str] = field(default_factory=dict)
     running: list[Running] = field(default_factory=list)
+    _started: int = 0
 
     def __post_init__(self) -> None:
         self.data = self.folder / "data"
@@ -163,15 +162,16 @@ class Stack:
             [*COMMANDS[name], *arguments]
             if name in COMMANDS
             else [
-                *("celery", "-A", "workers", "worker", "--hostname", f"w{len(self.running)}@chaos"),
+                *("celery", "-A", "workers", "worker", "--hostname", f"w{self._started}@chaos"),
                 *("--concurrency", str(self.settings.concurrency), "--loglevel", "INFO"),
                 *("--without-gossip", "--without-mingle"),
             ]
         )
         if crash_at:
             env[VARIABLE] = f"{crash_at}:{self.mark(crash_at)}"
-        log = self.folder / f"{name}.log"
-        process = Running(name, self.zygote.fork(argv, {**self.env, **env}, log))
+        self._started += 1
+        log = self.folder / f"{name}-{self._started}.log"
+        process = Running(name, self.zygote.fork(argv, {**self.env, **env}, log), log)
         self.running.append(process)
         return process
 
@@ -195,8 +195,9 @@ class Stack:
     def logs(self) -> str:
         """The end of every log, for a test that fails."""
         return "".join(
-            f"\n--- {log.name}\n{log.read_text(errors='replace')[-6000:]}"
-            for log in sorted(self.folder.glob("*.log"))
+            f"\n--- {process.log.name}\n{process.log.read_text(errors='replace')[-3000:]}"
+            for process in self.running
+            if process.log.exists()
         )
 
     # --- evidence ----------------------------------------------------------------------------

@@ -1,0 +1,128 @@
+"""Workers, routers, callback services and Redis itself are killed at random; every callback comes exactly once.
+
+Knobs, as environment variables: CHAOS=long for the long form, CHAOS_SEED for the very dice of an earlier play,
+CHAOS_SHAPE (children at each level), CHAOS_TREES, CHAOS_KILLS (how often something is killed at most).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+
+from orchestrator.errors import ServerUnavailable
+from orchestrator.waiting import is_over
+
+from .stack import Running, Stack
+
+LONG = os.environ.get("CHAOS") == "long"
+SHAPE = os.environ.get("CHAOS_SHAPE", "6,7,6" if LONG else "3,3,2")
+TREES = int(os.environ.get("CHAOS_TREES", "2" if LONG else "1"))
+KILLS = int(os.environ.get("CHAOS_KILLS", "150" if LONG else "12"))
+#: Seconds between two kills, at least and at most.
+PAUSE_S = (0.1, 1.0)
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1500 if LONG else 150)]
+
+MakeStack = Callable[..., Stack]
+
+
+class Monkey:
+    """Kills something now and then, and starts another one in its place."""
+
+    def __init__(self, stack: Stack, dice: random.Random, victims: list[str]) -> None:
+        self.stack = stack
+        self.dice = dice
+        self.victims = victims
+        self.killed: Counter[str] = Counter()
+        self.ended_alone: list[str] = []
+
+    def strike(self) -> None:
+        """Kill one thing."""
+        self.see_to_the_dead()
+        victim = self.dice.choice(self.victims)
+        self.killed[victim] += 1
+        if victim == "server":
+            self.stack.server.kill()
+            self.stack.server.start()
+        elif victim == "process of a worker":
+            self._kill_pool_process()
+        else:
+            process = self.dice.choice([p for p in self.stack.running if p.name == victim and p.alive])
+            process.kill()
+            self.stack.running.remove(process)
+            self.stack.start(victim)
+
+    def see_to_the_dead(self) -> None:
+        """What ended by itself is started again, as the supervisor of a stack does."""
+        for process in [p for p in self.stack.running if not p.alive]:
+            self.stack.running.remove(process)
+            self.stack.start(process.name)
+            self.ended_alone.append(f"{process.name}: {process.log.read_text(errors='replace')[-1500:]}")
+
+    def _kill_pool_process(self) -> None:
+        worker = self.dice.choice([p for p in self.stack.running if p.name == "worker"])
+        children = _children(worker)
+        if children:
+            with suppress(ProcessLookupError):
+                os.kill(self.dice.choice(children), signal.SIGKILL)
+
+
+def _children(process: Running) -> list[int]:
+    with suppress(OSError):
+        return [int(n) for n in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    return []
+
+
+@pytest.mark.parametrize(
+    "victims",
+    [
+        ["worker", "process of a worker", "router", "callbacks", "reaper", "audit"],
+        ["server", "server", "worker", "router", "callbacks"],
+        ["server"],
+    ],
+    ids=["processes", "processes-and-server", "server"],
+)
+def test_every_parent_has_every_callback_exactly_once(victims: list[str], make_stack: MakeStack) -> None:
+    """Trees of many children over three levels, while whatever works on them is killed."""
+    seed = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    print(f"CHAOS_SEED={seed} CHAOS_SHAPE={SHAPE} CHAOS_TREES={TREES} CHAOS_KILLS={KILLS}")
+    dice = random.Random(seed)
+    stack = make_stack(max_lost_workers="1000")
+    stack.env["CHAOS_LEAF_S"] = "0.05"
+    for name in ("worker", "worker", "router", "router", "callbacks", "callbacks", "reaper", "audit"):
+        stack.start(name)
+    stack.wait_ready()
+    with stack.client() as client:
+        trees = [client.submit("branch", SHAPE).id for _ in range(TREES)]
+    monkey = Monkey(stack, dice, victims)
+    while monkey.killed.total() < KILLS and not all_over(stack, trees):
+        time.sleep(dice.uniform(*PAUSE_S))
+        monkey.strike()
+    monkey.see_to_the_dead()
+    print(f"killed: {dict(monkey.killed)}; ended by themselves: {monkey.ended_alone}")
+    expected = str(math.prod(int(width) for width in SHAPE.split(",")))
+    with stack.client() as client:
+        for tree in trees:
+            try:
+                assert client.result(tree, timeout_s=600 if LONG else 90) == expected
+            except TimeoutError as error:
+                raise AssertionError(f"{error}: {stack.unrest()}{stack.logs()}") from None
+    stack.assert_settled(timeout_s=60)
+
+
+def all_over(stack: Stack, trees: list[str]) -> bool:
+    """Whether every tree has its answer; not while the server is away."""
+    try:
+        return all(is_over(stack.ledger.session(tree)) for tree in trees)
+    except (redis_py.RedisError, ServerUnavailable, OSError):
+        return False
