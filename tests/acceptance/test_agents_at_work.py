@@ -140,6 +140,24 @@ def test_a_bare_task_that_comes_twice_is_one_session(stack: Terminal, client: Cl
     assert [session.title for session in client.sessions()].count("twice") == 1
 
 
+def test_a_bare_task_that_cannot_be_submitted_fails_for_its_caller(stack: Terminal) -> None:
+    script = (
+        "from workers import app\n"
+        "for kwargs in ({'agent': 'nobody', 'prompt': 'x'}, {'agent': 'echo', 'prompt': ' '}, {'agent': 'echo'},\n"
+        "               {'agent': 'echo', 'prompt': 7}, {'agnet': 'echo'}):\n"
+        "    try:\n"
+        "        app.send_task('orchestrator.start_session', kwargs=kwargs).get(timeout=60)\n"
+        "    except Exception as error:\n"
+        "        print(f'{type(error).__name__}: {error}')\n"
+    )
+    (stack.folder / "wrong.py").write_text(script, encoding="utf-8")
+    unknown, empty, missing, number, misspelt = stack.run("python wrong.py").stdout.splitlines()
+    assert unknown.startswith("UnknownAgent: no agent named 'nobody' is registered (registered: deaf, echo, ")
+    assert empty == missing == "EmptyPrompt: the prompt for agent 'echo' is empty; say what it should do"
+    assert number == "InputError: orchestrator.start_session takes agent and prompt as text"
+    assert "unexpected keyword argument 'agnet'" in misspelt
+
+
 def test_a_worker_that_is_killed_with_its_pool_loses_no_run(stack: Terminal, client: Client) -> None:
     handles = [client.submit("echo", str(number)) for number in range(30)]
     workers = sorted(pid for pid, line in stack.processes().items() if "celery" in line)
