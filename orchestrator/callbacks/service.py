@@ -27,6 +27,8 @@ BLOCK_MS = 500
 #: Events that another copy has held for so long are taken over.
 TAKE_OVER_MS = 5_000
 
+_END: Mapping[str, Literal["failed", "deleted"]] = {"failed": "failed", "deleted": "deleted"}
+
 _log = get_logger()
 
 
@@ -80,9 +82,7 @@ class CallbackService:
             session = event.get("session", "")
             match event.get("event"):
                 case "stop":
-                    state: Literal["failed", "stopped"] = (
-                        "failed" if event.get("state") == "failed" else "stopped"
-                    )
+                    state = _END.get(event.get("state", ""), "stopped")
                     self._delivery.ledger.stop(session, event.get("reason", ""), state=state)
                     reach("callbacks.stopped")
                 case "session_stop":

@@ -41,6 +41,7 @@ class ModelSession:
     seq: int = 0
     delivered: int = 0
     told: bool = False
+    doomed: bool = False
     items: dict[str, ModelItem] = field(default_factory=dict)
 
     def completions(self, *states: str) -> int:
@@ -120,7 +121,8 @@ class Model:
                 s.items[name].state = "delivered"
         r.state, s.run = "completed", ""
         pending = s.completions("owed", "queued", "claimed")
-        s.state = "idle" if pending or s.queue else "finished"
+        s.state = "idle" if pending or s.queue or s.doomed else "finished"
+        s.doomed = s.doomed or (bool(r.stop) and s.state == "idle")
         if s.state == "finished":
             self._tell(r.session, "completed")
         return s.state
@@ -168,7 +170,7 @@ class Model:
             return "busy"
         if s.state in CLOSED:
             return "closed"
-        if s.state == "pending":
+        if s.state == "pending" or s.doomed:
             return "waits"
         queue = s.queue
         if not queue:

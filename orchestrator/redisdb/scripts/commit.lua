@@ -60,7 +60,9 @@ for _, id in ipairs(carried) do
 end
 local pending = count(s.launched) - count(s.delivered) - count(s.dead) - delivered - lost_owed - lost_queued
 local waits = redis.call('ZCARD', QUEUE) - lost_queued > 0
-local over = pending <= 0 and not waits and count(s.questions) <= 0
+-- A session that is to be ended is not over by an answer: it waits for the service to end it.
+local doomed = s.doomed ~= ''
+local over = pending <= 0 and not waits and count(s.questions) <= 0 and not doomed
 if over and ARGV[7] == '' then return { 'envelope' } end
 
 for _, id in ipairs(carried) do
@@ -98,6 +100,12 @@ if over then
   end
   tell_parent(s, 'completed', text, now)
   publish(STREAM, TOTALS, ARGV[7])
+end
+if r.stop ~= '' and not over then
+  -- It was asked to stop, and its agent was done first: nothing of it is to run any more.
+  redis.call('HSET', S, 'doomed', '1')
+  redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', '', 'event', 'stop', 'state', r.stop_state,
+    'reason', r.stop)
 end
 session_stop(s)
 return { 'done', state, over and '1' or '0', '1', result_owed }

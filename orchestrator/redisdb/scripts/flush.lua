@@ -8,7 +8,7 @@
 -- include: base
 local now = clock(ARGV[1])
 local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'launched', 'delivered',
-  'dead', 'questions', 'owed')
+  'dead', 'questions', 'owed', 'doomed')
 if s.id == '' then return { 'closed', 'unknown' } end
 if s.run ~= '' then return { 'busy', s.run } end
 if CLOSED[s.state] then
@@ -16,7 +16,8 @@ if CLOSED[s.state] then
   return { 'closed', s.state }
 end
 -- Its first run is the router's to make: what is said to it meanwhile comes after its task.
-if s.state == 'pending' then return { 'waits', '0' } end
+-- And one that is to be ended, by a user or by a child's failure, is about to be.
+if s.state == 'pending' or s.doomed ~= '' then return { 'waits', '0' } end
 if count(s.runs) + 1 ~= tonumber(ARGV[3]) then return { 'number', s.runs } end
 
 -- The waiting policy of a group: any | all | quorum; a deadline or an unreachable quorum meets it too.

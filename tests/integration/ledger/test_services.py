@@ -200,6 +200,36 @@ def test_what_a_failed_child_means_is_a_policy(
     assert ledger.items(root)[0].reason == reason
 
 
+def test_a_failure_that_is_to_fail_a_busy_parent_does_so_whoever_is_first(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """Its agent comes to an answer before it hears that it is to stop; nothing runs in between."""
+    for number, heard in enumerate((True, False)):
+        root = play.submit(f"root{number}")
+        parent = play.run(root)
+        play.finish(play.delegate(parent, "a", on_failure="fail"), "no luck", status="failed")
+        if heard:
+            stack.drain()
+        assert play.commit(parent.claim, "answer").session_state == SessionState.IDLE
+        assert ledger.flush(root).outcome == "waits"
+        stack.drain()
+        assert ledger.session(root).state == SessionState.FAILED
+    assert stack.sent == []
+
+
+def test_a_session_that_is_asked_to_stop_and_ends_its_run_first_is_stopped(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    assert ledger.stop(root, "enough").outcome == "asked"
+    assert play.commit(parent.claim).session_state == SessionState.IDLE
+    stack.drain()
+    assert ledger.session(root).state == SessionState.STOPPED
+    assert ledger.session(child).state == SessionState.STOPPED
+
+
 def test_an_ignored_failure_still_lets_a_parent_that_waits_for_it_end(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:

@@ -11,7 +11,7 @@ local RESULTS, STOPS, TOTALS, STREAM = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 
 local function session_facts()
   return fields(S, 'id', 'agent', 'parent', 'state', 'run', 'launched', 'delivered', 'dead', 'owed',
-    'questions', 'callback', 'told', 'task', 'runs', 'message')
+    'questions', 'callback', 'told', 'task', 'runs', 'message', 'doomed')
 end
 
 -- A child is over: its parent's callback goes from owed to queued, or dies where nobody can take it.
@@ -38,6 +38,8 @@ local function tell_parent(s, status, text, now)
     reason = 'failure ignored by policy'
   elseif status == 'failed' and record.on_failure == 'fail' then
     reason = 'failed its parent by policy'
+    -- Until the service has stopped it, nothing may resume it: it would come to an answer.
+    redis.call('HSET', P, 'doomed', '1')
     redis.call('XADD', STOPS, '*', 'session', s.parent, 'parent', '', 'event', 'stop', 'state', 'failed',
       'reason', 'child ' .. s.id .. ' failed: ' .. text)
   end
