@@ -55,7 +55,8 @@ def worker_spec(settings: Settings) -> ChildSpec:
         ),
         # Warm first: running agents may finish; then cold: the runs' leases bring them back elsewhere.
         stop_with=((signal.SIGTERM, settings.stop_grace_s), (signal.SIGQUIT, 3.0)),
-        orphan_signal=signal.SIGQUIT,
+        # Celery's cold shutdown can hang once its broker is gone, and the pool ends with its master.
+        orphan_signal=signal.SIGKILL,
         stage=1,
     )
 

@@ -6,12 +6,14 @@ Flower and clients need none.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from celery.signals import celeryd_init, setup_logging, worker_ready
+from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready
 
 from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
 from orchestrator.errors import OrchestraError
@@ -19,8 +21,12 @@ from orchestrator.log import configure_logging
 from orchestrator.service import notify_ready
 from orchestrator.settings import Settings, load_settings
 from orchestrator.stack import resolve
+from orchestrator.tether import die_with_parent
 from workers.runtime import RuntimeOfProcess
 from workers.tasks import register_tasks
+
+#: The process that imported this: the worker itself, of which the pool's processes are forks.
+_MASTER = os.getpid()
 
 
 def _is_celery_program() -> bool:
@@ -66,6 +72,13 @@ def _choose_queues(conf: Any, **_: Any) -> None:
 @setup_logging.connect(weak=False)
 def _log_like_the_services(**_: Any) -> None:
     configure_logging(_settings, service="worker")
+
+
+@worker_process_init.connect(weak=False)
+def _end_with_the_master(**_: Any) -> None:
+    """A pool process whose master was killed would hold its run on, where no one can stop it."""
+    if os.getpid() != _MASTER:
+        die_with_parent(signal.SIGKILL)
 
 
 @worker_ready.connect(weak=False)

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -77,7 +78,7 @@ def find_binary() -> Path:
 
 
 class ValkeyProcess:
-    """A Valkey server with its data in ``folder``; it ends with the process that started it.
+    """A Valkey server with its data in ``folder``; it ends with the process whose main thread started it.
 
     With ``durable`` every write is on disk before it is answered, and the next start takes up the same data.
     Without, nothing is written (for tests). The socket's folder is the caller's: it outlives restarts.
@@ -117,8 +118,12 @@ class ValkeyProcess:
                 self.log.replace(self.log.with_suffix(".log.1"))
             with self.log.open("ab") as log:
                 self._log_offset = log.tell()
+                command = [str(find_binary()), *self._arguments()]
+                if threading.current_thread() is threading.main_thread():
+                    # From any other thread the kernel would end the server with the thread.
+                    command = tethered(command)
                 self._process = subprocess.Popen(
-                    tethered([str(find_binary()), *self._arguments()]),
+                    command,
                     cwd=self.folder,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
