@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import redis
 
 from orchestrator.envelope.payload import BlobStore
-from orchestrator.envelope.sealing import Sealer
+from orchestrator.envelope.sealing import Opener, Sealer
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
@@ -62,16 +62,25 @@ class Parts:
         return Keyring(store, KeyRegistry(self.redis, store))
 
     @cached_property
-    def letters(self) -> Letters:
-        """Writes and signs our own envelopes."""
+    def sealer(self) -> Sealer:
+        """Compresses, encrypts and stores apart what goes out."""
         settings = self.settings
-        sealer = Sealer(
+        return Sealer(
             BlobStore(self.redis),
             compress_above=settings.compress_above_bytes,
             claim_check_above=settings.claim_check_above_bytes,
             blob_ttl_s=settings.blob_ttl_s,
         )
-        return Letters(self.keyring, self.agents, routing=self.routing, sealer=sealer)
+
+    @cached_property
+    def opener(self) -> Opener:
+        """Opens what comes in, with the keys of the data folder."""
+        return Opener(BlobStore(self.redis), find_key=self.keyring.decryption_key)
+
+    @cached_property
+    def letters(self) -> Letters:
+        """Writes and signs our own envelopes."""
+        return Letters(self.keyring, self.agents, routing=self.routing, sealer=self.sealer)
 
     @cached_property
     def pressure(self) -> Backpressure:

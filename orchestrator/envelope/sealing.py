@@ -142,8 +142,19 @@ class Opener:
             DecryptionError: the body cannot be decrypted here.
             InvalidEnvelope: what came out is no valid body.
         """
+        return self._opened(message, decrypt=True)
+
+    def fetch(self, message: AgentMessage) -> AgentMessage:
+        """The message with its body at hand, without any key: what is encrypted stays so.
+
+        Raises:
+            PayloadError, InvalidEnvelope: as :meth:`open`.
+        """
+        return self._opened(message, decrypt=False)
+
+    def _opened(self, message: AgentMessage, *, decrypt: bool) -> AgentMessage:
         body, reached = message.body, -1
-        while isinstance(body, _ORDER):
+        while isinstance(body, _ORDER) and (decrypt or not isinstance(body, EncryptedBody)):
             step = _ORDER.index(type(body))
             if step <= reached:
                 raise PayloadError(

@@ -49,7 +49,7 @@ class Acts:
         """The step that carries the letter out, or its outcome when there is nothing to carry out."""
         body = letter.body
         if letter.type in LAUNCHES:
-            assert isinstance(body, (TaskDelegation, ReviewRequest, Escalation))
+            assert body is None or isinstance(body, (TaskDelegation, ReviewRequest, Escalation))
             task_id = task_id_of(body)
             step = (
                 self._start(letter, task_id) if is_session_id(task_id) else self._foreign.launch(letter, body)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from orchestrator.envelope.bodies import (
     ErrorReport,
@@ -41,6 +41,8 @@ from orchestrator.router.steps import DONE, DUPLICATE, Act, Limits, Outcome, Set
 from orchestrator.streams import ROUTER_GROUP, stream_key
 
 Launch = TaskDelegation | ReviewRequest | Escalation
+#: What people see instead of the title of what only its recipient can read.
+SEALED_TITLE: Final = "(encrypted)"
 
 
 class ForeignActs:
@@ -61,19 +63,21 @@ class ForeignActs:
 
     # --- work --------------------------------------------------------------------------------
 
-    def launch(self, letter: Letter, body: Launch) -> Act | Settled:
-        """Begin a session for the recipient: a root, or a child of the session that the sender runs."""
+    def launch(self, letter: Letter, body: Launch | None) -> Act | Settled:
+        """Begin a session for the recipient: a root, or a child of the session that the sender runs.
+
+        ``body`` is None if it is sealed: the recipient's worker opens it.
+        """
         if letter.recipient == self._table.operator:
             return Settled(DONE)  # for people to see: there is nobody to start
-        if isinstance(body, Escalation):
+        if letter.type == "escalation":
             session = self._directory.latest(letter.recipient, letter)
             if session is not None and session.state not in CLOSED:
-                return self._put(
-                    letter, session, None, text=prompt_of(body), kind="escalation", title=title_of(body)
-                )
+                title, prompt = _words(letter, body)
+                return self._put(letter, session, None, text=prompt, kind="escalation", title=title)
         return self._begin(letter, body)
 
-    def _begin(self, letter: Letter, body: Launch) -> Act:
+    def _begin(self, letter: Letter, body: Launch | None) -> Act:
         shard = letter.entry.stream.shard
         parent = self._directory.by_chain(letter.sender, letter)
         if parent is not None:
@@ -83,11 +87,13 @@ class ForeignActs:
         run = run_id(session, 1)
         above = parent.id if parent is not None else session
         root = parent.root if parent is not None else session
-        task_id = task_id_of(body)
+        title, prompt = _words(letter, body)
+        # A task-id that cannot be read is as good as one of its own.
+        task_id = task_id_of(body) or letter.id
         chain = [letter.id, *(ref.lower() for ref in letter.message.header.conversation_chain)]
         facts: dict[str, str] = {
             "agent": letter.recipient,
-            "title": title_of(body),
+            "title": title,
             "task": "",
             "priority": letter.entry.stream.priority,
             "correlation": letter.conversation,
@@ -95,6 +101,7 @@ class ForeignActs:
             "chain": json.dumps(chain),
             "delegator": letter.sender,
             "task_id": task_id,
+            **({"sealed": "1"} if letter.sealed else {}),
         }
 
         def read(answer: Any) -> Outcome:
@@ -140,7 +147,7 @@ class ForeignActs:
                 ROUTER_GROUP,
                 letter.entry.id,
                 self._limits.mark_ms(letter),
-                prompt_of(body),
+                prompt,
                 parent.id if parent is not None else "",
                 callback_id(session),
                 task_id,
@@ -178,23 +185,19 @@ class ForeignActs:
                 if body.severity == "critical":
                     return self._report(letter, session, status="failed", text=body.message)
                 return self._to_parent(letter, session, text=body.message, kind="error")
+            case None if letter.type == "query":
+                return self._question(letter, letter.sealed, SEALED_TITLE)
+            case None if letter.type == "message":
+                return self._say(letter, letter.sealed, kind="message", title=SEALED_TITLE)
             case Query():
-                return self._question(letter, body)
+                problem = body.context.problem if body.context is not None else None
+                text = "\n\n".join(part for part in (body.subject, problem) if part)
+                return self._question(letter, text, body.subject)
             case Reply():
                 return self._answer(letter, body)
             case Message():
-                title = body.subject or ""
-                recipient = self._directory.recipient(letter, self._directory.by_chain(letter.sender, letter))
-                if recipient is None:
-                    return self._nobody(letter)
-                return self._put(
-                    letter,
-                    recipient,
-                    None,
-                    text=body.content,
-                    kind=body.message_type or "message",
-                    title=title,
-                )
+                kind = body.message_type or "message"
+                return self._say(letter, body.content, kind=kind, title=body.subject or "")
         return Settled(DONE)
 
     def _status(self, letter: Letter, body: StatusUpdate) -> Act | Settled:
@@ -261,15 +264,18 @@ class ForeignActs:
             read=read,
         )
 
-    def _question(self, letter: Letter, body: Query) -> Act | Settled:
+    def _say(self, letter: Letter, text: str, *, kind: str, title: str) -> Act | Settled:
+        recipient = self._directory.recipient(letter, self._directory.by_chain(letter.sender, letter))
+        if recipient is None:
+            return self._nobody(letter)
+        return self._put(letter, recipient, None, text=text, kind=kind, title=title)
+
+    def _question(self, letter: Letter, text: str, title: str) -> Act | Settled:
         sender = self._directory.by_chain(letter.sender, letter)
         recipient = self._directory.recipient(letter, sender)
         if recipient is None:
             return self._nobody(letter)
-        text = body.subject
-        if body.context is not None and body.context.problem:
-            text = f"{text}\n\n{body.context.problem}"
-        return self._put(letter, recipient, sender, text=text, kind="query", title=body.subject, opens=True)
+        return self._put(letter, recipient, sender, text=text, kind="query", title=title, opens=True)
 
     def _answer(self, letter: Letter, body: Reply) -> Act | Settled:
         recipient = self._directory.by_chain(letter.recipient, letter)
@@ -328,6 +334,7 @@ class ForeignActs:
             "status": "",
             "message": letter.id,
             **({"question": True} if opens else {}),
+            **({"sealed": True} if letter.sealed else {}),
         }
 
         def read(answer: Any) -> Outcome:
@@ -380,3 +387,8 @@ class ForeignActs:
             "carry the chain of the message you answer on"
         )
         return Settled(rejected("recipient-session", reason, letter))
+
+
+def _words(letter: Letter, body: Launch | None) -> tuple[str, str]:
+    """Title and prompt of what begins a session."""
+    return (SEALED_TITLE, letter.sealed) if body is None else (title_of(body), prompt_of(body))

@@ -6,17 +6,19 @@ Nothing raises: whatever an entry holds, the answer is a value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from lxml import etree
+
 from orchestrator.clock import Clock
-from orchestrator.envelope import signature
-from orchestrator.envelope.bodies import OpaqueBody
+from orchestrator.envelope import codec, signature
+from orchestrator.envelope.bodies import EncryptedBody, OpaqueBody
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.parse import Limits
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.validate import check
-from orchestrator.errors import DecryptionError, PayloadError, SignatureError
+from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, SignatureError
 from orchestrator.policy.authorisation import Party, refusal
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.registry import AgentRecord
@@ -28,6 +30,8 @@ from orchestrator.streams import Entry
 CLOCK_SKEW_MS: Final = 300_000
 #: Attempts that a header may ask for.
 MAX_ATTEMPTS: Final = 100
+#: Types that are handed on without being read, when they are encrypted: header and chain say all that routing needs.
+HANDED_ON: Final = LAUNCHES | {"query", "message"}
 
 
 class Intake:
@@ -73,17 +77,31 @@ class Intake:
                 f"{entry.stream.type} messages of priority {entry.stream.priority}; append it to its own",
                 message,
             )
-        if self._signatures_required or message.signature is not None:
-            try:
-                signature.verify(report.tree, self._keys, octets=entry.data)
-            except SignatureError as error:
-                rule, reason = str(error.args[0]), str(error)
-                retryable = RULES.get(rule, (False, ""))[0]
-                return Rejection(rule=rule, reason=reason, retryable=retryable, message=message)
-        return self._judge(entry, message) or self._unseal(entry, message)
+        # Waiting for a further attempt or a dependency makes a message old without any fault of its own.
+        waited = bool(entry.extra)
+        return (
+            self.signature_fault(message, report.tree, entry.data)
+            or next(self.faults(message, waited=waited), None)
+            or self.unseal(entry, message)
+        )
 
-    def _unseal(self, entry: Entry, message: AgentMessage) -> Letter | Rejection:
-        """The letter with its body readable, if anything is to be done with it."""
+    def signature_fault(self, message: AgentMessage, root: etree._Element, octets: bytes) -> Rejection | None:
+        """Why nobody vouches for the message, or None."""
+        if not self._signatures_required and message.signature is None:
+            return None
+        try:
+            signature.verify(root, self._keys, octets=octets)
+        except SignatureError as error:
+            rule, reason = str(error.args[0]), str(error)
+            retryable = RULES.get(rule, (False, ""))[0]
+            return Rejection(rule=rule, reason=reason, retryable=retryable, message=message)
+        return None
+
+    def unseal(self, entry: Entry, message: AgentMessage) -> Letter | Rejection:
+        """The letter with its body readable, if anything is to be done with it here.
+
+        What is encrypted and need not be read here is not read, whatever keys there are: it is for its recipient.
+        """
         body = message.body
         if not isinstance(body, OpaqueBody):
             return Letter(entry, message, body)
@@ -91,68 +109,78 @@ class Intake:
         if entry.stream.type not in LAUNCHES and not (sender is not None and sender.foreign):
             return Letter(entry, message, None)  # the ledger has it already, and it may be large
         try:
-            opened = self._opener.open(message).body
+            fetched = self._opener.fetch(message)
+            if isinstance(fetched.body, EncryptedBody) and entry.stream.type in HANDED_ON:
+                return Letter(entry, message, None, sealed=codec.encode(fetched).decode())
+            opened = self._opener.open(fetched).body
+        except InvalidEnvelope as error:
+            return reject("payload", f"what the body holds is no valid body: {error}", message)
         except (PayloadError, DecryptionError) as error:
             return reject("payload", str(error), message)
         assert not isinstance(opened, OpaqueBody)
         return Letter(entry, message, opened)
 
-    def _judge(self, entry: Entry, message: AgentMessage) -> Rejection | None:
+    def faults(self, message: AgentMessage, *, waited: bool = False) -> Iterator[Rejection]:
+        """What the rules about time, limits, sender and recipient have against the message, first things first.
+
+        ``waited``: the message has been accepted once and waited since, which may make it old.
+        """
         header = message.header
         now_ms = self._clock.now_ms()
         expires = header.expiration
         if expires is not None and expires.instant_ms <= now_ms:
-            return reject("expired", f"the message expired at {expires}; send a new one", message)
+            yield reject("expired", f"the message expired at {expires}; send a new one", message)
         if header.timestamp.instant_ms > now_ms + CLOCK_SKEW_MS:
-            return reject(
+            yield reject(
                 "from-the-future",
                 f"the message is dated {header.timestamp}, ahead of this clock; set the clocks right",
                 message,
             )
-        # Waiting for a further attempt or a dependency makes a message old without any fault of its own.
-        waited = bool(entry.extra)
         if not waited and header.timestamp.instant_ms < now_ms - self._max_age_ms:
-            return reject(
+            yield reject(
                 "too-old",
                 f"the message is dated {header.timestamp}; duplicates of it could not be told any more: "
                 "send a new one",
                 message,
             )
         if header.retry_policy is not None and header.retry_policy.max_attempts > MAX_ATTEMPTS:
-            return reject(
+            yield reject(
                 "retry-limit",
                 f"{header.retry_policy.max_attempts} attempts are asked for; ask for at most {MAX_ATTEMPTS}",
                 message,
             )
         if len(header.conversation_chain) > self._max_chain:
-            return reject(
+            yield reject(
                 "conversation-limit",
                 f"the chain names {len(header.conversation_chain)} messages; at most {self._max_chain} are allowed",
                 message,
             )
-        return self._judge_parties(message)
+        yield from self._faults_of_parties(message)
 
-    def _judge_parties(self, message: AgentMessage) -> Rejection | None:
+    def _faults_of_parties(self, message: AgentMessage) -> Iterator[Rejection]:
         header = message.header
         name, role = header.sender.agent_name, header.sender.agent_role
         sender = self._find_agent(name)
         if sender is None:
-            return reject(
+            yield reject(
                 "sender-unknown", f"no agent {name!r} is registered; register it or start its worker", message
             )
-        if sender.role != role:
-            return reject(
+        elif sender.role != role:
+            yield reject(
                 "sender-role", f"{name!r} is registered as a {sender.role} and claims to be a {role}", message
             )
         recipient = self._find_agent(header.recipient.agent_name)
         if recipient is None:
-            return reject(
+            yield reject(
                 "recipient-unknown",
                 f"no agent {header.recipient.agent_name!r} is registered; start a worker that serves it",
                 message,
             )
+        if sender is None or recipient is None:
+            return
         reason = refusal(message.body.type, party(sender), party(recipient), self._table)
-        return reject("unauthorised", reason, message) if reason is not None else None
+        if reason is not None:
+            yield reject("unauthorised", reason, message)
 
 
 def party(record: AgentRecord) -> Party:

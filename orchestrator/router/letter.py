@@ -27,8 +27,10 @@ class Letter:
     entry: Entry
     #: As it was sent.
     message: AgentMessage
-    #: The body as its sender wrote it: decompressed, fetched, decrypted. None: it was not needed.
+    #: The body as its sender wrote it: decompressed, fetched, decrypted. None: it was not needed, or is sealed.
     body: ClearBody | None
+    #: The message as XML with its body encrypted, if it is handed on to its recipient unread; else empty.
+    sealed: str = ""
 
     @property
     def type(self) -> str:
