@@ -14,6 +14,8 @@
     │   ├── LimitExceeded
     │   ├── StreamFull
     │   ├── ClaimLost
+    │   ├── NoReply
+    │   ├── WouldDeadlock
     │   └── WrongState
     ├── SessionFailed             how a session ended, for whoever waits for its answer
     │   ├── SessionStopped
@@ -132,6 +134,18 @@ class ClaimLost(Refused):
     """The run is no longer held under this claim; whatever it does now has no effect."""
 
     template = "run {0} is no longer held by this claim; another worker has it or it is over"
+
+
+class NoReply(Refused):
+    """A question will not be answered. Raised with (what was asked, why)."""
+
+    template = "no reply to {0!r}: {1}"
+
+
+class WouldDeadlock(Refused):
+    """A call that blocks would wait for something that cannot happen while it does."""
+
+    template = "{0} would wait for ever: {1}; delegate, end the run and be resumed instead"
 
 
 class WrongState(Refused):

@@ -1,82 +1,41 @@
-"""What an agent sees: why it runs, what was said to it, and what it can do."""
+"""What an agent is called with: what it sees (`View`), what it can say (`Talking`), and what it can do."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any, Literal
 
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import InputError
-from orchestrator.ledger import Claimed, Item, ItemState, Ledger
-from orchestrator.policy.callback_text import Callback, render_callbacks
-from workers.effects import Effects, OnFailure
+from orchestrator.ids import shard_of
+from orchestrator.ledger import Claimed, Item
+from orchestrator.policy.callback_text import Callback
+from workers.blocking import Blocking
+from workers.effects import Effects, OnClose, OnFailure
 from workers.heartbeat import Standing
-from workers.patience import persist
+from workers.speech import Speech
+from workers.talking import Talking
+from workers.view import callback_of
 
-#: Bytes of one child's answer that stand in a prompt; `callbacks` has the whole.
-MAX_PROMPT_BYTES_PER_CALLBACK = 256 * 1024
+#: Delegations that are waited for at once; no policy for other groups concerns them.
+CALL_GROUP = "call:"
 
 
-class Context:
+class Context(Talking):
     """One run of a session, from its agent's point of view.
 
-    Every effect (`delegate`, `status`) raises `ClaimLost` when another worker has the run by now and
+    Every effect (`delegate`, `status`, …) raises `ClaimLost` when another worker has the run by now and
     `SessionStopped` when it was asked to stop; let both pass through, and nothing is done twice.
     """
 
-    def __init__(self, held: Claimed, *, ledger: Ledger, effects: Effects, standing: Standing) -> None:
-        self._held = held
-        self._ledger = ledger
-        self._effects = effects
+    def __init__(
+        self, held: Claimed, *, effects: Effects, standing: Standing, speech: Speech, blocking: Blocking
+    ) -> None:
+        super().__init__(held, effects=effects, speech=speech, blocking=blocking)
         self._standing = standing
         self._waiting: dict[str, dict[str, Any]] = {}
-        self._all: tuple[Callback, ...] | None = None
-        #: This agent's name.
-        self.agent: str = held.session.agent
-        #: This session, its parent (empty for a root) and the root of its tree, by id.
-        self.session: str = held.session.id
-        self.parent: str = held.session.parent
-        self.root: str = held.session.root
-        #: This run's id, and how often it was tried, this time included.
-        self.run: str = held.run.id
-        self.attempt: int = held.run.attempt
-        #: What the delegation was called.
-        self.title: str = held.session.title
-        #: Why the agent runs: `start`, `callbacks` or `user`.
-        self.cause: Literal["start", "callbacks", "user"] = held.run.cause
-        #: What this run delivers: a child's end, or something it asks or says on the way.
-        self.callbacks: tuple[Callback, ...] = tuple(
-            _callback(item, held.texts.get(item.id, "")) for item in held.items if item.kind != "prompt"
-        )
-        #: JSON values, saved when the run commits, there again in the next run.
-        self.state: dict[str, Any] = held.state if isinstance(held.state, dict) else {}
-        self._state_before = copy.deepcopy(self.state)
-        #: The task on a start; the callbacks or the user's words on a resume.
-        self.prompt: str = self._prompt()
 
-    def _prompt(self) -> str:
-        if self.cause == "start":
-            return self._held.prompt
-        said = [self._held.texts.get(item.id, "") for item in self._held.items if item.kind == "prompt"]
-        return render_callbacks(self.callbacks, prompts=said, max_bytes=MAX_PROMPT_BYTES_PER_CALLBACK)
-
-    @property
-    def all_results(self) -> tuple[Callback, ...]:
-        """Every terminal callback of this session so far, in the order in which they came."""
-        if self._all is None:
-            self._all = persist(self._read_results, what="all_results")
-        return self._all
-
-    def _read_results(self) -> tuple[Callback, ...]:
-        items = [item for item in self._ledger.items(self.session) if self._is_delivered(item)]
-        texts = self._ledger.texts(self.session, [item.id for item in items])
-        return tuple(_callback(item, texts.get(item.id, "")) for item in items)
-
-    def _is_delivered(self, item: Item) -> bool:
-        if item.kind != "completion":
-            return False
-        return item.state is ItemState.DELIVERED or (item.state is ItemState.CLAIMED and item.run == self.run)
+    # --- giving work --------------------------------------------------------------------------
 
     def delegate(
         self,
@@ -88,6 +47,7 @@ class Context:
         callback: bool = True,
         group: str = "",
         on_failure: OnFailure = "deliver",
+        on_close: OnClose | None = None,
         key: str | None = None,
     ) -> str:
         """Launch a session of ``agent`` and go on; its end comes back as a callback.
@@ -99,7 +59,10 @@ class Context:
             priority: `critical`, `high`, `normal` or `low`.
             callback: False: nothing is owed, and nothing comes back.
             group: delegations of one group can be waited for together, see `wait_for`.
-            on_failure: what becomes of a failure: it is delivered, or counted as dead.
+            on_failure: what its failure means: it is delivered, it fails this session, or it is ignored
+                (counted as dead, with that reason).
+            on_close: what becomes of it when this session is stopped, fails or is deleted before it ends; by
+                default what `when_closed` says.
             key: tells this delegation from others of the same text in the same run; by default they are counted.
 
         Returns:
@@ -120,8 +83,77 @@ class Context:
             callback=callback,
             group=group,
             on_failure=on_failure,
+            on_close=on_close or "",
             key=key,
         )
+
+    def call(
+        self,
+        agent: str,
+        description: str,
+        *,
+        title: str = "",
+        priority: Priority = "high",
+        timeout_s: float | None = None,
+        answer: Callable[[Callback], str] | None = None,
+        key: str | None = None,
+    ) -> Callback:
+        """Launch a session of ``agent`` and wait for its end, which is delivered by this very run.
+
+        It never holds up what it waits for: meanwhile this worker's slot runs what the child needs.
+
+        Args:
+            agent: the name of a registered agent.
+            description: its task.
+            title: what people call the task; by default the beginning of the description.
+            priority: `critical`, `high`, `normal` or `low`.
+            timeout_s: seconds to wait at most; by default as long as this run may take.
+            answer: answers a question that the child asks meanwhile. Without it, the child is told at once
+                that there will be no reply, as its parent cannot be resumed before it ends.
+            key: as for `delegate`.
+
+        Returns:
+            The child's callback; its `status` says whether it completed.
+
+        Raises:
+            TimeoutError: it is not over yet. It goes on, and its end comes as a callback.
+            WouldDeadlock: too many runs wait for one another in this worker's slot.
+            LimitExceeded, InputError, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
+        """
+        self._blocking.check_depth(f"a call of {agent!r}")
+        child = self.delegate(agent, description, title=title, priority=priority, group=CALL_GROUP, key=key)
+        reply = None if answer is None else _answering(answer)
+        taken = self._blocking.child(child, timeout_s=timeout_s, answer=reply)
+        if taken is None:
+            raise TimeoutError(
+                f"session {child} of {agent!r} is not over after {timeout_s:g} s; its end comes as a callback"
+            )
+        self._all = None
+        return callback_of(*taken)
+
+    def when_closed(self, policy: OnClose | None = None, *, heir: str | None = None) -> None:
+        """Say what becomes of the children that still run when this session is stopped, fails or is deleted.
+
+        Args:
+            policy: `stop`: they are stopped, too (the default of every session); `abandon`: they go on, and
+                their callbacks are dead, with that reason.
+            heir: a session that gets their callbacks instead.
+
+        Raises:
+            InputError: neither or both were given, or the heir lives in another shard.
+            UnknownSession: there is no such heir.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        if (policy is None) == (heir is None) or policy not in (None, "stop", "abandon"):
+            raise InputError(f"when_closed({policy!r}, heir={heir!r}): give 'stop', 'abandon' or an heir")
+        if heir is not None:
+            found = self._find(heir)
+            if shard_of(found.id) != shard_of(self.session):
+                raise InputError(f"session {heir} lives in another shard and cannot be an heir of this one")
+            policy_text = f"heir:{heir}"
+        else:
+            policy_text = str(policy)
+        self._effects.close_policy(policy_text)
 
     def wait_for(
         self,
@@ -153,11 +185,13 @@ class Context:
         if k is not None:
             rule["k"] = k
         if deadline_s is not None:
-            now_ms = persist(self._ledger.server_ms, what="wait_for")
+            now_ms = self._effects.patiently("wait_for", self._ledger.server_ms)
             rule["deadline_ms"] = now_ms + round(deadline_s * 1000)
         if window_s is not None:
             rule["window_ms"] = round(window_s * 1000)
         self._waiting[group] = rule
+
+    # --- going on or not -----------------------------------------------------------------------
 
     def status(self, progress: int | None = None, activity: str = "") -> None:
         """Show how far this session is: ``progress`` in percent, and what it is doing now.
@@ -186,11 +220,6 @@ class Context:
     # --- for the runner ----------------------------------------------------------------------
 
     @property
-    def new_state(self) -> dict[str, Any] | None:
-        """The state to save, or None if the agent left it as it was."""
-        return self.state if self.state != self._state_before else None
-
-    @property
     def new_waiting(self) -> dict[str, Any] | None:
         """The waiting policies to save, or None if the agent said nothing of them."""
         if not self._waiting:
@@ -203,17 +232,8 @@ class Context:
 AgentFunction = Callable[[Context], Any]
 
 
-def _callback(item: Item, text: str) -> Callback:
-    return Callback(
-        id=item.id,
-        kind=item.kind,
-        session=item.child,
-        agent=item.agent,
-        status=item.status if item.kind == "completion" else "",
-        title=item.title,
-        text=text,
-        priority=item.priority if item.kind != "completion" else "",
-    )
+def _answering(answer: Callable[[Callback], str]) -> Callable[[Item, str], str]:
+    return lambda item, text: answer(callback_of(item, text))
 
 
 def _heading(description: str) -> str:

@@ -17,7 +17,7 @@ from orchestrator.crashpoints import reach
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import child_session_id, shard_of
-from orchestrator.ledger import Claimed, Ledger
+from orchestrator.ledger import Claimed, Ledger, Outgoing
 from orchestrator.letters import Letters, Thread
 from orchestrator.registry import OPERATOR
 from orchestrator.streams import StreamId
@@ -25,7 +25,9 @@ from orchestrator.streams.pressure import Backpressure
 from workers.heartbeat import Standing
 from workers.patience import persist
 
-OnFailure = Literal["deliver", "ignore"]
+OnFailure = Literal["deliver", "fail", "ignore"]
+#: What becomes of a child whose parent is closed; `heir:<session>` hands its callback on.
+OnClose = Literal["stop", "abandon"]
 T = TypeVar("T")
 
 
@@ -41,18 +43,70 @@ class Effects:
         standing: Standing,
         pressure: Backpressure | None = None,
     ) -> None:
-        self._held = held
-        self._ledger = ledger
-        self._letters = letters
-        self._standing = standing
+        self.held = held
+        self.ledger = ledger
+        self.letters = letters
+        self.standing = standing
         self._pressure = pressure
         self._made: Counter[str] = Counter()
-        self._thread = Thread.of(held.session)
+        self.thread = Thread.of(held.session)
         self._delegator: str | None = None
         #: Set when an effect failed because the ledger was out of reach: the agent is not to blame.
         self.outage: ServerUnavailable | None = None
         #: Whether this try launched anything.
         self.launched = False
+
+    def launch(
+        self,
+        agent: str,
+        *,
+        write: Callable[[str], Outgoing],
+        kind: str = "delegate",
+        title: str,
+        description: str,
+        priority: Priority | None,
+        callback: bool = True,
+        group: str = "",
+        on_failure: OnFailure = "deliver",
+        on_close: str = "",
+        key: str | None = None,
+    ) -> str:
+        """Launch a child; its session id. ``write`` makes the envelope for a child of that id.
+
+        Raises:
+            ClaimLost, SessionStopped: this run may not go on.
+            LimitExceeded: the session or its tree is as large as it may be.
+            StreamFull: the routers are too far behind for new work.
+            ServerUnavailable: Redis stayed away.
+        """
+        claim, session = self.held.claim, self.held.session
+        effect = self.key(kind, agent, title, description, priority, callback, group, given=key)
+        child = child_session_id(session.id, f"{claim.run}:{effect}")
+        letter = write(child)
+        if self._pressure is not None:
+            stream = StreamId(shard_of(child), letter.type, letter.priority)
+            pressure = self._pressure
+            self.attempt("pressure", lambda: pressure.admit(stream))
+        self.launched = True
+        launched = self.attempt(
+            kind,
+            lambda: self.ledger.delegate(
+                claim,
+                effect=effect,
+                child_id=child,
+                agent=agent,
+                description=description,
+                envelope=letter,
+                correlation=self.thread.correlation,
+                chain=self.thread.chain,
+                title=title,
+                callback=callback,
+                group=group,
+                on_failure=on_failure,
+                on_close=on_close,
+            ),
+        )
+        return launched.child
 
     def delegate(
         self,
@@ -61,74 +115,67 @@ class Effects:
         title: str,
         description: str,
         priority: Priority,
-        callback: bool,
-        group: str,
-        on_failure: OnFailure,
-        key: str | None,
+        callback: bool = True,
+        group: str = "",
+        on_failure: OnFailure = "deliver",
+        on_close: str = "",
+        key: str | None = None,
     ) -> str:
-        """Launch a child; its session id.
+        """:meth:`launch` by a task-delegation."""
 
-        Raises:
-            ClaimLost, SessionStopped: this run may not go on.
-            LimitExceeded: the session or its tree is as large as it may be.
-            StreamFull: the routers are too far behind for new work.
-            ServerUnavailable: Redis stayed away.
-        """
-        claim, session = self._held.claim, self._held.session
-        effect = self._key("delegate", agent, title, description, priority, callback, group, given=key)
-        child = child_session_id(session.id, f"{claim.run}:{effect}")
-        letter = self._letters.delegation(
-            sender=session.agent,
-            recipient=agent,
-            task_id=child,
+        def write(child: str) -> Outgoing:
+            return self.letters.delegation(
+                sender=self.held.session.agent,
+                recipient=agent,
+                task_id=child,
+                title=title,
+                description=description,
+                thread=self.thread,
+                priority=priority,
+            )
+
+        return self.launch(
+            agent,
+            write=write,
             title=title,
             description=description,
-            thread=self._thread,
             priority=priority,
+            callback=callback,
+            group=group,
+            on_failure=on_failure,
+            on_close=on_close,
+            key=key,
         )
-        if self._pressure is not None:
-            stream = StreamId(shard_of(child), letter.type, letter.priority)
-            pressure = self._pressure
-            self._attempt("pressure", lambda: pressure.admit(stream))
-        self.launched = True
-        launched = self._attempt(
-            "delegate",
-            lambda: self._ledger.delegate(
-                claim,
-                effect=effect,
-                child_id=child,
-                agent=agent,
-                description=description,
-                envelope=letter,
-                correlation=self._thread.correlation,
-                chain=self._thread.chain,
-                title=title,
-                callback=callback,
-                group=group,
-                on_failure=on_failure,
-            ),
-        )
-        return launched.child
+
+    def close_policy(self, policy: str) -> None:
+        """Say what becomes of the children that still run when this session is closed.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+        """
+        effect = self.key("close-policy", policy)
+        facts = {"close_policy": policy}
+        self.attempt("close_policy", lambda: self.ledger.effect(self.held.claim, effect=effect, facts=facts))
 
     def status(self, progress: int | None, activity: str) -> None:
         """Record how far the session is.
 
         Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`delegate`.
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
         """
-        effect = self._key("status", progress, activity)
-        letter = self._letters.status(
-            sender=self._held.session.agent,
+        effect = self.key("status", progress, activity)
+        letter = self.letters.status(
+            sender=self.held.session.agent,
             recipient=self.delegator,
-            task_id=self._held.session.id,
+            task_id=self.held.session.id,
             progress=progress,
             activity=activity,
-            thread=self._thread,
+            thread=self.thread,
         )
-        self._attempt(
+        self.attempt(
             "status",
-            lambda: self._ledger.status(
-                self._held.claim, effect=effect, progress=progress, activity=activity, envelope=letter
+            lambda: self.ledger.status(
+                self.held.claim, effect=effect, progress=progress, activity=activity, envelope=letter
             ),
         )
 
@@ -136,12 +183,13 @@ class Effects:
     def delegator(self) -> str:
         """The agent that gave this session its task: the parent's, a foreign program, or `operator`."""
         if self._delegator is None:
-            parent = self._held.session.parent
-            found = persist(lambda: self._ledger.find([parent]), what="delegator") if parent else []
-            self._delegator = found[0].agent if found else self._held.session.delegator or OPERATOR
+            parent = self.held.session.parent
+            found = persist(lambda: self.ledger.find([parent]), what="delegator") if parent else []
+            self._delegator = found[0].agent if found else self.held.session.delegator or OPERATOR
         return self._delegator
 
-    def _key(self, kind: str, *call: Any, given: str | None = None) -> str:
+    def key(self, kind: str, *call: Any, given: str | None = None) -> str:
+        """The effect key of a call: by its arguments and how often it was made, or the one that was given."""
         if given is not None:
             return f"{kind}:key:{given}"
         text = json.dumps(call, ensure_ascii=True, separators=(",", ":"))
@@ -149,12 +197,25 @@ class Effects:
         self._made[fingerprint] += 1
         return f"{fingerprint}:{self._made[fingerprint]}"
 
-    def _attempt(self, what: str, call: Callable[[], T]) -> T:
-        self._standing.check()
+    def attempt(self, what: str, call: Callable[[], T]) -> T:
+        """Carry out an effect.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+        """
+        done = self.patiently(what, call)
+        reach("worker.effect")
+        return done
+
+    def patiently(self, what: str, call: Callable[[], T]) -> T:
+        """Read from the ledger as an effect does: while the run may go on, and outlasting an outage.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+        """
+        self.standing.check()
         try:
-            done = persist(call, what=what)
+            return persist(call, what=what)
         except ServerUnavailable as error:
             self.outage = error
             raise
-        reach("worker.effect")
-        return done

@@ -15,16 +15,20 @@ from orchestrator.agents import AgentDefinition
 from orchestrator.crashpoints import reach
 from orchestrator.dispatch.settling import settle_root
 from orchestrator.errors import ClaimLost, InputError, SessionStopped
+from orchestrator.event_log import EventLog
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Claimed, Committed, Outcome, Outgoing, RetryLater
 from orchestrator.letters import Thread
 from orchestrator.log import get_logger
+from workers.blocking import Blocking
 from workers.context import Context
 from workers.effects import Effects
 from workers.executors import python
 from workers.heartbeat import Heartbeat, Standing
+from workers.lending import Queued, serves
 from workers.patience import persist
 from workers.runtime import Runtime
+from workers.speech import Speech
 
 #: What came of a run, for the log.
 Verdict = Literal[
@@ -102,7 +106,7 @@ class _RunOfAgent:
         """How the agent ended; None when that cannot be said, because the ledger was out of reach."""
         standing = self._standing
         try:
-            context = Context(self._held, ledger=self._ledger, effects=self._effects, standing=standing)
+            context = self._make_context()
             text = python.execute(self._definition, context)
             return _completed(text, context)
         except (ClaimLost, SessionStopped) as error:
@@ -121,6 +125,20 @@ class _RunOfAgent:
                 "agent-failed", run=self._held.claim.run, agent=self._definition.name, exc_info=error
             )
             return Outcome(status="failed", text=python.explain(error))
+
+    def _make_context(self) -> Context:
+        runtime = self._runtime
+        speech = Speech(self._effects, EventLog(runtime.parts.settings.data))
+        queued = None
+        if runtime.lending is not None:
+            queued = Queued(self._ledger, serves(runtime.catalogue, runtime.lending.queues))
+        return Context(
+            self._held,
+            effects=self._effects,
+            standing=self._standing,
+            speech=speech,
+            blocking=Blocking(self._effects, speech, lending=runtime.lending, queued=queued),
+        )
 
     def _stopped(self) -> Outcome:
         """A run past its time limit has failed; one that was asked to stop was stopped."""

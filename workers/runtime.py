@@ -16,6 +16,7 @@ from orchestrator.dispatch import RootResults
 from orchestrator.redisdb.client import connect
 from orchestrator.settings import Settings
 from orchestrator.stack import resolve_redis_url
+from workers.lending import Lending
 
 BUNDLED = "workers.agents"
 
@@ -27,14 +28,17 @@ class Runtime:
     parts: Parts
     results: RootResults
     catalogue: Mapping[str, AgentDefinition]
+    #: Lends the slots of runs that wait; None: a run that waits keeps its slot to itself.
+    lending: Lending | None = None
 
 
 class RuntimeOfProcess:
     """Builds the runtime once in each process: connections must not be shared with a fork."""
 
-    def __init__(self, app: Celery, settings: Settings) -> None:
+    def __init__(self, app: Celery, settings: Settings, *, lending: Lending | None = None) -> None:
         self._app = app
         self._settings = settings
+        self._lending = lending
         self._catalogue: dict[str, AgentDefinition] | None = None
         self._runtime: tuple[int, Runtime] | None = None
         self._lock = threading.Lock()
@@ -54,6 +58,10 @@ class RuntimeOfProcess:
             self._catalogue = {**load_agents([BUNDLED]), **load_agents(self._settings.agents)}
         return self._catalogue
 
+    def _queues(self) -> frozenset[str]:
+        """What the worker of this process reads."""
+        return frozenset(self._app.amqp.queues.consume_from)
+
     def get(self) -> Runtime:
         """The runtime of this process."""
         with self._lock:
@@ -63,6 +71,7 @@ class RuntimeOfProcess:
                     parts=assemble(client, self._settings),
                     results=RootResults(self._app, client),
                     catalogue=self.load_catalogue(),
+                    lending=self._lending or Lending(self._settings, queues=self._queues()),
                 )
                 self._runtime = (os.getpid(), runtime)
             return self._runtime[1]

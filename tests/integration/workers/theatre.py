@@ -1,0 +1,100 @@
+"""Router, callback service and as many slots as wanted, in threads around a `Stage`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from orchestrator.callbacks import CallbackService
+from orchestrator.delivery import Delivery
+from orchestrator.ledger import CLOSED, Dispatch, Session, SessionState
+
+from .conftest import Stage
+
+
+class Theatre:
+    """Whatever is pending is started, whoever waits is resumed by a real callback service, and runs are executed."""
+
+    def __init__(self, stage: Stage, *, slots: int = 6) -> None:
+        self.stage = stage
+        self._pool = ThreadPoolExecutor(slots)
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._direct), threading.Thread(target=self._call_back)]
+        self._given: set[str] = set()
+        self._runs: list[Future[str]] = []
+        self.failure: BaseException | None = None
+        #: Runs that are not to be executed.
+        self.held_back: Callable[[Dispatch], bool] = lambda _: False
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._pool.shutdown(wait=kind is None)
+        if self.failure is not None and kind is None:
+            raise self.failure
+
+    def _direct(self) -> None:
+        try:
+            while not self._stop.wait(0.01):
+                self._round()
+        except BaseException as error:
+            self.failure = error
+
+    def _round(self) -> None:
+        ledger = self.stage.ledger
+        for root in list(ledger.all_roots(0)):
+            for session in ledger.tree(root):
+                if session.state is SessionState.PENDING and not session.run:
+                    with contextlib.suppress(AssertionError):  # stopped since it was looked at
+                        self._give(self.stage.start(session.id))
+
+    def _call_back(self) -> None:
+        try:
+            delivery = Delivery(self.stage.ledger, self._give)
+            CallbackService(self.stage.redis, delivery, consumer="theatre").run(self._stop)
+        except BaseException as error:
+            self.failure = error
+
+    def _give(self, dispatch: Dispatch) -> None:
+        if dispatch.run not in self._given and not self.held_back(dispatch):
+            self._given.add(dispatch.run)
+            self._runs.append(self._pool.submit(self.stage.execute, dispatch))
+
+    def give_again(self, dispatch: Dispatch) -> None:
+        """Execute a run that was lost."""
+        self._given.discard(dispatch.run)
+        self._give(dispatch)
+
+    def finish(self, session: str, *, timeout_s: float = 20) -> Session:
+        """Wait until a session is over."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self.stage.ledger.session(session)
+            over = found.state in CLOSED or (found.state is SessionState.FINISHED and not found.busy)
+            if over:
+                return found
+            if self.failure is not None:
+                raise self.failure
+            assert time.monotonic() < deadline, [
+                (s.agent, s.state.value, s.run) for s in self.stage.ledger.tree(found.root)
+            ]
+            time.sleep(0.01)
+
+    def answer(self, session: str) -> str:
+        """The answer of a session, once it is over."""
+        found = self.finish(session)
+        assert found.state is SessionState.FINISHED, found.reason
+        return self.stage.ledger.result(session)[1] or ""

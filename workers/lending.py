@@ -1,0 +1,193 @@
+"""What a worker's slot does while its run waits for somebody: it lends itself to the runs that are waited for.
+
+With one slot only, a run that waits for a child would hold the very slot that the child needs. So while it
+waits, a process of its own runs what is queued: first what the awaited session needs, then, after a while,
+anything else that this worker serves, so that workers which wait for each other's agents do not stand still.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Self
+
+from orchestrator.agents import AgentDefinition
+from orchestrator.errors import WouldDeadlock
+from orchestrator.ids import shard_of
+from orchestrator.ledger import Dispatch, ItemState, Ledger, RunState
+from orchestrator.ledger.decode import text
+from orchestrator.log import get_logger
+from orchestrator.redisdb import keys
+from orchestrator.settings import Settings
+
+#: Seconds that an awaited run may stay queued before the slot is lent to it: a free slot is faster.
+LEND_AFTER_S: Final = 0.3
+#: Seconds that a run of another tree must have been queued.
+LEND_TO_OTHERS_AFTER_S: Final = 2.0
+#: Processes that may wait for one another in one slot.
+MAX_DEPTH: Final = 16
+#: Sessions that are looked at to find what an awaited one needs, and runs of other trees.
+_MAX_SESSIONS: Final = 200
+_MAX_OTHERS: Final = 20
+#: Seconds between two looks at what is needed, growing from the first to the second.
+_LOOK_S: Final = (0.1, 1.0)
+
+_log = get_logger()
+
+
+class Queued:
+    """Finds queued runs that this worker could take."""
+
+    def __init__(self, ledger: Ledger, serves: Callable[[str], bool]) -> None:
+        self._ledger = ledger
+        self._serves = serves
+
+    def needed_by(self, session: str) -> Dispatch | None:
+        """A queued run of a session, or of what it waits for, as far down as that goes."""
+        seen: set[str] = set()
+        layer = [session]
+        while layer and len(seen) < _MAX_SESSIONS:
+            seen.update(layer)
+            below: list[str] = []
+            for found in self._ledger.find(layer):
+                if found.run:
+                    run = self._take(found.run)
+                    if run is not None:
+                        return run
+                elif found.owed:
+                    below += [i.child for i in self._ledger.items(found.id) if i.state is ItemState.OWED]
+            layer = [child for child in dict.fromkeys(below) if child not in seen][
+                : _MAX_SESSIONS - len(seen)
+            ]
+        return None
+
+    def any(self, shard: int) -> Dispatch | None:
+        """A run of any tree that has been queued for a while."""
+        latest = self._ledger.server_ms() - round(LEND_TO_OTHERS_AFTER_S * 1000)
+        for run in self._ledger.redis.zrange(keys.dispatch(shard), 0, _MAX_OTHERS - 1):
+            found = self._take(text(run), queued_before_ms=latest)
+            if found is not None:
+                return found
+        return None
+
+    def _take(self, run_id: str, *, queued_before_ms: int | None = None) -> Dispatch | None:
+        run = self._ledger.run(run_id)
+        if run is None or run.state is not RunState.QUEUED:
+            return None
+        if queued_before_ms is not None and run.created_ms > queued_before_ms:
+            return None
+        agent = text(self._ledger.redis.hget(keys.session(run.session), "agent"))
+        if not self._serves(agent):
+            return None
+        return Dispatch(run=run.id, session=run.session, agent=agent, cause=run.cause)
+
+
+def serves(catalogue: Mapping[str, AgentDefinition], queues: frozenset[str]) -> Callable[[str], bool]:
+    """Tells whether a worker with these agents, reading these queues (none: all), may run an agent."""
+
+    def judge(agent: str) -> bool:
+        definition = catalogue.get(agent)
+        if definition is None or definition.record.foreign:
+            return False
+        return not queues or definition.record.queue in queues
+
+    return judge
+
+
+class Lending:
+    """The slots of one worker process; shared by all its runs."""
+
+    def __init__(self, settings: Settings, *, queues: frozenset[str] = frozenset(), depth: int = 0) -> None:
+        self._settings = settings
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.queues = queues
+        #: How many processes of this slot wait already for what this one does.
+        self.depth = depth
+
+    def check_depth(self, what: str) -> None:
+        """Return if a run of this process may wait for another one.
+
+        Raises:
+            WouldDeadlock: too many wait for one another in this slot already.
+        """
+        if self.depth >= MAX_DEPTH:
+            raise WouldDeadlock(what, f"{MAX_DEPTH} runs wait for one another in this slot, and no more may")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process that was lent a slot is still there."""
+        self._processes = [p for p in self._processes if p.poll() is None]
+        return bool(self._processes)
+
+    def start(self, awaited: str, worker: str) -> subprocess.Popen[bytes]:
+        """A process that runs what a session needs, until it is told to end or nothing is left.
+
+        Raises:
+            OSError: the system gives no process.
+        """
+        command = [sys.executable, "-m", "workers.lent", awaited, worker]
+        command += ["--depth", str(self.depth + 1), "--queues", ",".join(sorted(self.queues))]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, env={**os.environ, **self._settings.to_env()}, process_group=0
+        )
+        self._processes.append(process)
+        return process
+
+
+class Loan:
+    """One wait of one run, and the process that its slot is lent to meanwhile. Use it as a ``with`` block."""
+
+    def __init__(self, lending: Lending, queued: Queued, *, awaited: str, worker: str) -> None:
+        self._lending = lending
+        self._queued = queued
+        self._awaited = awaited
+        self._worker = worker
+        self._process: subprocess.Popen[bytes] | None = None
+        self._seen_at: float | None = None
+        self._began_at = time.monotonic()
+        self._look_s, self._longest_s = _LOOK_S
+        self._look_at = self._began_at + self._look_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            # It ends when its present run does; that may be long after this one has its answer.
+            self._process.stdin.close()
+
+    @property
+    def next_look_s(self) -> float:
+        """Seconds until :meth:`look` is worth calling again."""
+        return max(0.0, self._look_at - time.monotonic())
+
+    def look(self) -> None:
+        """Lend the slot if something that is needed waits for one; harmless to call at any time."""
+        now = time.monotonic()
+        if now < self._look_at or (self._process is not None and self._process.poll() is None):
+            return
+        self._look_at = now + self._look_s
+        self._look_s = min(self._look_s * 1.5, self._longest_s)
+        needed = self._queued.needed_by(self._awaited)
+        if needed is None and not self._lending.busy and now - self._began_at > LEND_TO_OTHERS_AFTER_S:
+            needed = self._queued.any(shard_of(self._awaited))
+        if needed is None:
+            self._seen_at = None
+            return
+        if self._seen_at is None:
+            self._seen_at = now
+            self._look_s = _LOOK_S[0]
+        elif now - self._seen_at >= LEND_AFTER_S:
+            self._lend(needed)
+
+    def _lend(self, needed: Dispatch) -> None:
+        self._seen_at = None
+        try:
+            self._process = self._lending.start(self._awaited, self._worker)
+        except OSError as error:
+            _log.warning("slot-not-lent", run=needed.run, awaited=self._awaited, error=str(error))
+            return
+        _log.info("slot-lent", run=needed.run, session=needed.session, awaited=self._awaited)
