@@ -27,7 +27,8 @@ BLOCK_MS = 500
 #: Events that another copy has held for so long are taken over.
 TAKE_OVER_MS = 5_000
 
-_END: Mapping[str, Literal["failed", "deleted"]] = {"failed": "failed", "deleted": "deleted"}
+#: What an event says of how a session is to end → the state that it ends in; else `stopped`.
+_END: Mapping[str, Literal["stopped", "failed", "deleted"]] = {"failed": "failed", "deleted": "deleted"}
 
 _log = get_logger()
 
@@ -82,8 +83,8 @@ class CallbackService:
             session = event.get("session", "")
             match event.get("event"):
                 case "stop":
-                    state = _END.get(event.get("state", ""), "stopped")
-                    self._delivery.ledger.stop(session, event.get("reason", ""), state=state)
+                    state = _END.get(event.get("state", ""))
+                    self._delivery.ledger.stop(session, event.get("reason", ""), state=state or "stopped")
                     reach("callbacks.stopped")
                 case "session_stop":
                     stopped[session] = None
