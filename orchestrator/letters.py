@@ -6,6 +6,7 @@ what the audit trail and programs in other languages read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -15,6 +16,7 @@ from orchestrator.envelope.model import (
     AgentMessage,
     Assignment,
     Body,
+    Dependency,
     ErrorDetails,
     ErrorReport,
     Escalation,
@@ -102,10 +104,19 @@ class Letters:
         description: str,
         thread: Thread,
         priority: Priority | None = None,
+        after: Sequence[str] = (),
     ) -> Outgoing:
-        """``sender`` gives ``recipient`` a task; a root is given its task by `operator`."""
+        """``sender`` gives ``recipient`` a task; a root is given its task by `operator`.
+
+        ``after`` are the tasks that must be completed before this one is begun.
+        """
         body = TaskDelegation(
-            task=Task(task_id=task_id, title=title, description=description),
+            task=Task(
+                task_id=task_id,
+                title=title,
+                description=description,
+                dependencies=tuple(Dependency(task_id=other, type="depends-on") for other in after),
+            ),
             assignment=self._assignment(sender, recipient),
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)

@@ -124,7 +124,11 @@ def session_line(session: Session, below: Sequence[Session] = ()) -> str:
     if below:
         over = sum(child.ended_ms > 0 for child in below)
         parts.append(f"{over}/{len(below)} children over")
-    about = session.reason or (session.activity if session.state is not SessionState.FINISHED else "")
+    about = (
+        session.reason
+        or session.parked
+        or (session.activity if session.state is not SessionState.FINISHED else "")
+    )
     parts.append(_short(f"{session.title}{f' - {about}' if about else ''}", 100))
     return "  ".join(parts)
 

@@ -42,6 +42,12 @@ def of_session(session: Session, snapshot: Snapshot | None, terms: Terms) -> Wai
             "its agent, or the reaper should its lease stand still",
             f"lease {terms.lease_s:g} s; run limit {terms.run_limit_s:g} s",
         )
+    if session.state == SessionState.PENDING and session.parked:
+        return wait(
+            f"its task-delegation is held by the router: {session.parked}",
+            "a router, as soon as that is there, and by the retry policy",
+            "looked at again every few seconds; `orchestra dlq list` once it is given up",
+        )
     if session.state == SessionState.PENDING:
         return wait(
             "its task-delegation is on its way through the router",

@@ -77,6 +77,7 @@ def session(h: Mapping[str, str]) -> Session:
         waiting=json.loads(h["waiting"]) if h.get("waiting") else {},
         questions=tuple(name.removeprefix("question:") for name in h if name.startswith("question:")),
         close_policy=h.get("close_policy", "stop"),
+        parked=h.get("parked", ""),
         delegator=h.get("delegator", ""),
     )
 

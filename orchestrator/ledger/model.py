@@ -88,6 +88,7 @@ class Session:
     waiting: JSON  #: waiting policies by group of delegations, "" being the default one
     questions: tuple[str, ...]  #: ids of its own questions that have no reply yet
     close_policy: str  #: what becomes of its children when it is closed: stop, abandon, heir:<session>
+    parked: str = ""  #: why its launch waits, in words, or empty
     delegator: str = ""  #: a foreign program that gave a session without a parent its task, or empty
 
     @property

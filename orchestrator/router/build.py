@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 
 import redis
 
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import Parts, assemble
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.dispatch import Dispatcher, build_celery
-from orchestrator.envelope.payload import BlobStore
-from orchestrator.envelope.sealing import Opener
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.acts import Acts
 from orchestrator.router.conversations import Conversations
+from orchestrator.router.dependencies import Dependencies
 from orchestrator.router.foreign import ForeignActs
 from orchestrator.router.intake import Intake
 from orchestrator.router.parking import Parking
@@ -24,6 +23,42 @@ from orchestrator.router.steps import Limits
 from orchestrator.router.undelivered import Undelivered
 from orchestrator.settings import Settings
 from orchestrator.streams import MESSAGE_TYPES, RedisStreams, all_streams
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The bounds of the router's own books."""
+    return Limits(
+        max_age_ms=round(settings.message_max_age_s * 1000),
+        conversation_messages=settings.conversation_max_messages,
+    )
+
+
+def build_intake(parts: Parts, clock: Clock) -> Intake:
+    """What judges messages one by one."""
+    settings = parts.settings
+    return Intake(
+        keys=parts.keyring,
+        opener=parts.opener,
+        find_agent=parts.agents.get,
+        table=parts.routing,
+        clock=clock,
+        signatures_required=settings.signatures_required,
+        max_bytes=settings.max_message_bytes,
+        max_age_ms=limits_of(settings).max_age_ms,
+        max_chain=settings.conversation_max_depth,
+    )
+
+
+def build_acts(parts: Parts, conversations: Conversations) -> Acts:
+    """What decides on the step for each message."""
+    limits = limits_of(parts.settings)
+    return Acts(
+        parts.ledger,
+        conversations,
+        ForeignActs(parts.ledger, conversations, table=parts.routing, limits=limits),
+        find_agent=parts.agents.get,
+        limits=limits,
+    )
 
 
 def build_router(
@@ -45,33 +80,13 @@ def build_router(
     parts = assemble(client, settings)
     clock = clock or SystemClock()
     table = parts.routing
-    limits = Limits(
-        max_age_ms=round(settings.message_max_age_s * 1000),
-        conversation_messages=settings.conversation_max_messages,
-    )
+    limits = limits_of(settings)
     conversations = Conversations(client, shards=settings.shards, keep_ms=limits.max_age_ms)
-    intake = Intake(
-        keys=parts.keyring,
-        opener=Opener(BlobStore(client), find_key=parts.keyring.decryption_key),
-        find_agent=parts.agents.get,
-        table=table,
-        clock=clock,
-        signatures_required=settings.signatures_required,
-        max_bytes=settings.max_message_bytes,
-        max_age_ms=limits.max_age_ms,
-        max_chain=settings.conversation_max_depth,
-    )
     return Router(
         ledger=parts.ledger,
         streams=RedisStreams(client),
-        intake=intake,
-        acts=Acts(
-            parts.ledger,
-            conversations,
-            ForeignActs(parts.ledger, conversations, table=table, limits=limits),
-            find_agent=parts.agents.get,
-            limits=limits,
-        ),
+        intake=build_intake(parts, clock),
+        acts=build_acts(parts, conversations),
         undelivered=Undelivered(
             parts.ledger,
             parts.letters,
@@ -81,6 +96,9 @@ def build_router(
         ),
         retries=Retries(table, clock=clock, find_agent=parts.agents.get, jitter=jitter),
         parking=Parking(Scripts(client), shards=range(settings.shards), mark_ms=limits.max_age_ms),
+        dependencies=Dependencies(
+            parts.ledger, clock=clock, ignore_failed=settings.failed_dependency == "ignore"
+        ),
         dispatcher=dispatcher or Dispatcher(build_celery(settings)),
         agents=parts.agents,
         consumer=consumer,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orchestrator.envelope.model import AgentMessage
+from orchestrator.ids import is_session_id
+from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
+from orchestrator.router.letter import task_id_of
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
 #: Messages looked at in one round.
@@ -23,14 +28,31 @@ class Parked:
     message_id: str
     #: Which attempt comes next.
     attempt: int
-    #: What it waits for: `retry`, or `tasks`.
-    why: str
+    conversation: str
+    #: The session that it launches, if it is one of ours; or empty.
+    session: str
+    #: Its own task-id, if it waits for other tasks; or empty.
+    task_id: str
+    #: The tasks it waits for; empty: it waits for its next attempt.
+    tasks: tuple[str, ...]
+    #: How those tasks stood when it was parked, to tell that something has happened.
+    standing: str
     rule: str
     reason: str
     parked_ms: int
     #: When to look at it again.
     due_ms: int
     data: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tasks:
+    """A task that waits for others."""
+
+    task_id: str
+    waited_for: list[str]
+    #: How they stand now, as :meth:`Dependencies.standing` says it.
+    standing: str
 
 
 class Parking:
@@ -45,49 +67,65 @@ class Parking:
     def park(
         self,
         entry: Entry,
+        message: AgentMessage,
         *,
-        message_id: str,
         due_ms: int,
         attempt: int,
         now_ms: int,
+        rule: str,
+        reason: str,
         since_ms: int | None = None,
-        why: str = "retry",
-        rule: str = "",
-        reason: str = "",
+        tasks: Tasks | None = None,
     ) -> bool:
         """Let an entry wait until ``due_ms``; False: another router has dealt with it.
 
         ``since_ms`` is when the attempt began that goes on after the wait; None: the next one begins then.
+        ``tasks`` are those that it waits for, if that is why it waits.
         """
         shard = entry.stream.shard
         parked_id = f"{entry.stream.type}:{entry.stream.priority}:{entry.id}"
+        record = keys.parked_message(shard, parked_id)
+        task_id = task_id_of(message.body)
+        session = task_id if is_session_id(task_id) and entry.stream.type in LAUNCHES else ""
+        facts: dict[str, str | bytes | int] = {
+            "envelope": entry.data or b"",
+            "message-id": message.header.message_id.lower(),
+            "conversation": message.conversation_id,
+            "attempt": attempt,
+            "since": "" if since_ms is None else since_ms,
+            "parked": now_ms,
+            "rule": rule,
+            "reason": reason,
+            "session": session,
+            "task": tasks.task_id if tasks is not None else "",
+            "tasks": json.dumps(tasks.waited_for) if tasks is not None else "",
+            "standing": tasks.standing if tasks is not None else "",
+        }
         answer = self._scripts.run(
             "route_park",
-            [stream_key(entry.stream), keys.parked(shard), keys.parked_message(shard, parked_id)],
+            [
+                stream_key(entry.stream),
+                keys.parked(shard),
+                record,
+                keys.session(session) if session else record,
+                keys.conversation(shard, message.conversation_id),
+            ],
             [
                 ROUTER_GROUP,
                 entry.id,
                 parked_id,
                 due_ms,
-                "envelope",
-                entry.data or b"",
-                "message-id",
-                message_id,
-                "attempt",
-                attempt,
-                "why",
-                why,
-                "rule",
-                rule,
-                "reason",
                 reason,
-                "since",
-                "" if since_ms is None else since_ms,
-                "parked",
-                now_ms,
+                tasks.task_id if tasks is not None else "",
+                json.dumps(tasks.waited_for) if tasks is not None else "",
+                *[part for pair in facts.items() for part in pair],
             ],
         )
         return bool(answer)
+
+    def put_off(self, parked: Parked, *, due_ms: int) -> None:
+        """Look at it again later; nothing happens to one that another router has taken up."""
+        self._redis.zadd(keys.parked(parked.stream.shard), {parked.id: due_ms}, xx=True)
 
     def due(self, now_ms: int) -> tuple[list[Parked], int | None]:
         """What is to be looked at now, and when something is next; None: nothing else waits."""
@@ -133,8 +171,10 @@ class Parking:
                 stream_key(parked.stream),
                 keys.totals(shard),
                 keys.seen(shard, parked.message_id),
+                keys.session(parked.session) if parked.session else keys.parked_message(shard, parked.id),
+                keys.conversation(shard, parked.conversation),
             ],
-            [parked.id, self._mark_ms],
+            [parked.id, self._mark_ms, parked.task_id],
         )
         return bool(answer)
 
@@ -149,7 +189,11 @@ def _parked(shard: int, parked_id: str, due_ms: int, facts: dict[bytes, bytes]) 
         stream=StreamId(shard, message_type, priority),
         message_id=text(b"message-id"),
         attempt=int(text(b"attempt") or 1),
-        why=text(b"why"),
+        conversation=text(b"conversation"),
+        session=text(b"session"),
+        task_id=text(b"task"),
+        tasks=tuple(json.loads(text(b"tasks") or "[]")),
+        standing=text(b"standing"),
         rule=text(b"rule"),
         reason=text(b"reason"),
         parked_ms=int(text(b"parked") or 0),

@@ -25,6 +25,7 @@ from orchestrator.policy.retry import RetryEnd
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.registry import AgentRegistry
 from orchestrator.router.acts import Acts
+from orchestrator.router.dependencies import LOOK_EVERY_MS, Dependencies, Held
 from orchestrator.router.intake import Intake, reject
 from orchestrator.router.letter import Letter, Rejection, attempt_of
 from orchestrator.router.parking import Parking
@@ -71,6 +72,7 @@ class Router:
         undelivered: Undelivered,
         retries: Retries,
         parking: Parking,
+        dependencies: Dependencies,
         dispatcher: Dispatcher,
         agents: AgentRegistry,
         consumer: str,
@@ -85,6 +87,7 @@ class Router:
         self._undelivered = undelivered
         self._retries = retries
         self._parking = parking
+        self._dependencies = dependencies
         self._clock = clock
         self._dispatcher = dispatcher
         self._agents = agents
@@ -146,6 +149,12 @@ class Router:
             opened = self._open(entry)
             if isinstance(opened, Letter):
                 opened = self._retries.late(opened) or opened
+            if isinstance(opened, Letter) and opened.type == "task-delegation":
+                held = self._dependencies.judge(opened, timeout_s=self._retries.policy(opened.message)[2])
+                if isinstance(held, Held):
+                    self._hold(opened, held, handled)
+                    continue
+                opened = held or opened
             if isinstance(opened, Letter):
                 letters.append(opened)
             else:
@@ -243,7 +252,7 @@ class Router:
         now_ms = self._clock.now_ms()
         handled.parked += self._parking.park(
             entry,
-            message_id=rejection.message.header.message_id.lower(),
+            rejection.message,
             due_ms=due_ms,
             attempt=attempt,
             now_ms=now_ms,
@@ -257,13 +266,34 @@ class Router:
             "message-parked", stream=str(entry.stream), entry=entry.id, rule=rejection.rule, due_ms=due_ms
         )
 
+    def _hold(self, letter: Letter, held: Held, handled: Handled) -> None:
+        now_ms = self._clock.now_ms()
+        handled.parked += self._parking.park(
+            letter.entry,
+            letter.message,
+            due_ms=now_ms + LOOK_EVERY_MS,
+            attempt=letter.attempt,
+            now_ms=now_ms,
+            since_ms=held.since_ms,
+            rule="",
+            reason=held.reason,
+            tasks=held.tasks,
+        )
+        self._next_wake = min(self._next_wake, time.monotonic() + LOOK_EVERY_MS / 1000)
+
     def _wake(self, handled: Handled) -> None:
-        """Put back into their streams what has waited long enough."""
-        due, next_ms = self._parking.due(self._clock.now_ms())
+        """Put back into their streams what has waited long enough, and tasks for which something has happened."""
+        now_ms = self._clock.now_ms()
+        due, next_ms = self._parking.due(now_ms)
+        tasks = [parked for parked in due if parked.tasks]
+        stirred = dict(zip((t.id for t in tasks), self._dependencies.stirred(tasks), strict=True))
         for parked in due:
-            handled.released += self._parking.release(parked)
-        wait_s = _IDLE_WAKE_EVERY_S if next_ms is None else _WAKE_EVERY_S
-        self._next_wake = time.monotonic() + wait_s
+            if stirred.get(parked.id, True):
+                handled.released += self._parking.release(parked)
+            else:
+                self._parking.put_off(parked, due_ms=now_ms + LOOK_EVERY_MS)
+        waits = next_ms is not None or bool(due)
+        self._next_wake = time.monotonic() + (_WAKE_EVERY_S if waits else _IDLE_WAKE_EVERY_S)
 
     def _dispatch(self, runs: Sequence[Dispatch], handled: Handled) -> None:
         """Send runs to workers; what a foreign program runs is at work as soon as it can read of it."""

@@ -45,12 +45,16 @@ def test_an_agent_that_is_registered_later_gets_its_task(stack: Stack) -> None:
     handled = stack.router("one").run_once()
     assert (handled.parked, handled.dead, stack.pending()) == (1, 0, 0)
     (waiting,) = parking(stack).all()
-    assert (waiting.attempt, waiting.rule, waiting.why) == (2, "recipient-unknown", "retry")
+    assert (waiting.attempt, waiting.rule, waiting.tasks) == (2, "recipient-unknown", ())
+    assert stack.parts.ledger.session(session).parked.startswith("no agent 'later' is registered")
     stack.parts.agents.announce([LATER])
     stack.wake()
     handled = stack.router("two").run_once()
     assert (handled.done, stack.dead()) == (1, [])
-    assert stack.parts.ledger.session(session).busy
+    assert (stack.parts.ledger.session(session).busy, stack.parts.ledger.session(session).parked) == (
+        True,
+        "",
+    )
 
 
 def test_when_attempts_are_used_up_the_session_fails_and_the_path_hears_of_it(stack: Stack) -> None:
