@@ -141,7 +141,6 @@ def test_a_stack_starts_is_joined_and_stops_without_a_trace(place: Place) -> Non
     first.send_signal(signal.SIGINT)
     assert first.wait(30) == 0
     assert [record.service for record in live_services(client)] == names
-    client.set("kept", "yes")
     client.close()
     second.send_signal(signal.SIGTERM)
     assert second.wait(30) == 0
@@ -149,13 +148,6 @@ def test_a_stack_starts_is_joined_and_stops_without_a_trace(place: Place) -> Non
     refused = place.orchestra("sessions")
     assert refused.returncode == 1
     assert refused.stderr.startswith("Error: no stack is running on")
-
-    third = place.up()
-    read_until(third, "starting a stack")
-    until(lambda: list((place.data / "up").glob("*.json")), 20)
-    (announced,) = (place.data / "up").glob("*.json")
-    with connect(json.loads(announced.read_text())["redis_url"]) as client:
-        assert client.get("kept") == b"yes"
 
 
 @linux
@@ -245,19 +237,16 @@ def test_a_redis_that_is_too_old(place: Place) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "does not start: cannot load agents from"),
         ("import no_such_module_anywhere\n", "no_such_module_anywhere"),
-        ("def broken(:\n", "cannot load agents from"),
         (
             "from orchestrator import agent\n@agent('twin')\ndef one(ctx): ...\n@agent('twin')\ndef two(ctx): ...\n",
             "twin",
         ),
     ],
-    ids=["missing", "import-error", "syntax-error", "named-twice"],
+    ids=["import-error", "named-twice"],
 )
-def test_agents_that_cannot_be_loaded(content: str | None, words: str, place: Place) -> None:
-    if content is not None:
-        (place.home / "mine.py").write_text(content)
+def test_agents_that_cannot_be_loaded(content: str, words: str, place: Place) -> None:
+    (place.home / "mine.py").write_text(content)
     assert_refused(place, place.up("--agents", "mine.py"), words)
 
 
