@@ -68,6 +68,7 @@ class AsyncClient:
 
     close = _in_thread(Client.close)
     resume = _in_thread(Client.resume)
+    reply = _in_thread(Client.reply)
     stop = _in_thread(Client.stop)
     session = _in_thread(Client.session)
     sessions = _in_thread(Client.sessions)

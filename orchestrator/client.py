@@ -19,13 +19,14 @@ import redis
 
 from orchestrator.bootstrap import assemble
 from orchestrator.dispatch.settling import final_answer
-from orchestrator.errors import EmptyPrompt, SessionFailed
+from orchestrator.errors import EmptyPrompt, InputError, SessionFailed
 from orchestrator.history import Event, history
-from orchestrator.ids import item_id
+from orchestrator.ids import asker_of, item_id
 from orchestrator.ledger import Run, Session, StopVerdict
 from orchestrator.letters import Thread
 from orchestrator.redisdb.client import connect, explain
 from orchestrator.registry import OPERATOR, AgentRecord
+from orchestrator.replies import answer_question
 from orchestrator.settings import Settings, load_settings
 from orchestrator.stack import resolve, resolve_redis_url
 from orchestrator.submission import Submission
@@ -187,6 +188,27 @@ class Client:
             item = item_id(session, key or letter.message_id)
             self._ledger.put(session, prompt, item_id=item, envelope=letter)
         return item
+
+    def reply(self, question: str, text: str) -> str:
+        """Answer a question of an agent in the place of the session that was asked; the id of the asking session.
+
+        It goes to the call that waits for it, or the session is resumed with it.
+
+        Raises:
+            InputError: this is no id of a question, or there is nothing to say.
+            UnknownSession: the session that asked is not there any more.
+            WrongState: the question has its reply or was withdrawn, or its session will not run again.
+        """
+        asker = asker_of(question)
+        if asker is None:
+            raise InputError(
+                f"{question!r} is no id of a question; `orchestra why SESSION` names what a session waits for"
+            )
+        if not text.strip():
+            raise InputError(f"the reply to {question} is empty")
+        with self._clear_errors():
+            answer_question(self._parts, asker, question, text)
+        return asker
 
     def stop(self, session: str, reason: str = "stopped by a user") -> StopVerdict:
         """Stop a session and, by its policy, everything below it. `ended`: it is over; `asked`: its run was asked.

@@ -76,7 +76,7 @@ def _of_item(item: Item) -> tuple[int, Event]:
     if item.kind == "completion":
         text = f"{item.agent}: {item.title} {item.status}, {item.state}"
     else:
-        text = f"{item.kind}, {item.state}"
+        text = f"{item.id}, {item.state}"
     what = "callback" if item.kind == "completion" else item.kind
     reason = f": {item.reason}" if item.reason else ""
     return item.at_ms, Event(at="", what=what, text=f"{text}{reason}", run=item.run, about=item.child)

@@ -1,0 +1,30 @@
+"""`orchestra reply`: a user's answer to a question of an agent."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import json_option, print_json, stack_options
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
+
+
+@click.command()
+@click.argument("question")
+@click.argument("text")
+@json_option
+@stack_options
+def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> None:
+    """Answer QUESTION (its id, as `orchestra why` and `orchestra logs` show it) with TEXT (- reads standard input)."""
+    from orchestrator.client import Client
+
+    with Client(settings) as client:
+        session = client.reply(question, sys.stdin.read() if text == "-" else text)
+    if as_json:
+        print_json({"question": question, "session": session})
+    else:
+        click.echo(f"{session} will go on with it")
