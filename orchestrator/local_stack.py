@@ -252,7 +252,11 @@ class LocalStack:
                 )
 
     def __enter__(self) -> Self:
-        self.open()
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
         self._thread = threading.Thread(target=self._run_in_background, name="stack")
         self._thread.start()
         return self

@@ -1,0 +1,189 @@
+"""A stack as a whole, with toy services in the place of the real ones: it starts, mends itself, and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.embedded.keeper import read_record
+from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable
+from orchestrator.local_stack import LocalStack, describe, worker_spec
+from orchestrator.redisdb.client import connect
+from orchestrator.settings import Settings, load_settings
+from orchestrator.stack import running_stacks
+from orchestrator.supervisor import ChildSpec, Notice
+
+READY = "import os, time; os.write(int(os.environ['ORCHESTRA_READY_FD']), b'ready');"
+TOY = ChildSpec(
+    name="toy",
+    command=(
+        sys.executable,
+        "-S",
+        "-c",
+        READY + "print(os.environ['ORCHESTRA_REDIS_URL'], flush=True); time.sleep(600)",
+    ),
+)
+BROKEN = ChildSpec(
+    name="broken", command=(sys.executable, "-S", "-c", "import sys; sys.exit('Error: no luck')")
+)
+
+
+def until(condition: Callable[[], object], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings(data=tmp_path / "data", agents=["mine.py", "some.module"])
+
+
+def test_children_get_the_server_and_others_find_the_stack(settings: Settings) -> None:
+    with LocalStack(settings, specs=[TOY]) as stack:
+        stack.wait_ready()
+        assert stack.ready
+        assert stack.embedded
+        (announced,) = running_stacks(settings.data)
+        assert announced.redis_url == stack.url
+        assert announced.agents == (str(Path("mine.py").absolute()), "some.module")
+        until(lambda: stack.logs["toy"].read_text().strip() == stack.url)
+        assert connect(stack.url).ping()
+    assert running_stacks(settings.data) == []
+    assert read_record(settings.data) is None
+    assert stack.pids == stack.logs == {}
+
+
+def test_a_second_stack_in_the_folder_writes_logs_of_its_own(settings: Settings) -> None:
+    with LocalStack(settings, specs=[TOY]) as first, LocalStack(settings, specs=[TOY]) as second:
+        first.wait_ready()
+        second.wait_ready()
+        assert first.url == second.url
+        assert first.logs["toy"] != second.logs["toy"]
+
+
+def test_a_dead_server_is_reported_and_comes_back(settings: Settings) -> None:
+    notices: list[Notice] = []
+    with LocalStack(settings, specs=[TOY], notify=notices.append) as stack:
+        stack.wait_ready()
+        os.kill(int(connect(stack.url).info("server")["process_id"]), signal.SIGKILL)
+        until(lambda: [n.kind for n in notices if n.name == "server"] == ["died", "recovered"])
+    assert describe(notices[-1]) == "stack stopping"
+
+
+def test_a_killed_keeper_is_replaced_and_nothing_is_lost(settings: Settings) -> None:
+    """The stack moves to another server on the same data, with all of its processes."""
+    with LocalStack(settings, specs=[TOY]) as stack:
+        stack.wait_ready()
+        before, first_url = stack.pids["toy"], stack.url
+        connect(stack.url).set("a", "kept")
+        record = read_record(settings.data)
+        assert record is not None
+        os.kill(record.pid, signal.SIGKILL)
+        until(lambda: stack.url != first_url and stack.pids.get("toy", before) != before)
+        assert connect(stack.url).get("a") == b"kept"
+        assert running_stacks(settings.data)[0].redis_url == stack.url
+
+
+def test_what_does_not_start_is_said_to_whoever_waits(settings: Settings) -> None:
+    with LocalStack(settings, specs=[TOY, BROKEN]) as stack:
+        with pytest.raises(ConfigurationError, match="broken does not start: no luck"):
+            stack.wait_ready()
+        until(lambda: not running_stacks(settings.data))
+    assert read_record(settings.data) is None
+
+
+def test_waiting_has_an_end(settings: Settings) -> None:
+    slow = ChildSpec(name="slow", command=(sys.executable, "-S", "-c", "import time; time.sleep(600)"))
+    with LocalStack(settings, specs=[slow]) as stack, pytest.raises(OrchestraError, match="not ready after"):
+        stack.wait_ready(0.2)
+
+
+def test_a_stack_runs_in_the_foreground_until_it_is_stopped(settings: Settings) -> None:
+    stack = LocalStack(settings, specs=[TOY])
+    ticks = 0
+
+    def on_tick() -> None:
+        nonlocal ticks
+        ticks += 1
+        if stack.ready:
+            stack.stop()
+
+    stack.run(on_tick)
+    assert ticks > 1
+    stack.close()
+    assert read_record(settings.data) is None
+
+
+def test_stopping_at_once_does_not_wait_for_the_deaf(settings: Settings) -> None:
+    deaf = ChildSpec(
+        name="deaf",
+        command=(
+            sys.executable,
+            "-S",
+            "-c",
+            "import signal; signal.signal(15, signal.SIG_IGN);" + READY + "time.sleep(600)",
+        ),
+        stop_with=((signal.SIGTERM, 60.0),),
+    )
+    stack = LocalStack(settings, specs=[deaf])
+    thread = threading.Thread(target=stack.run)
+    thread.start()
+    stack.wait_ready()
+    stack.stop()
+    stack.stop(at_once=True)
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_a_given_server_is_used_and_left_running(
+    settings: Settings, start_valkey: Callable[..., ValkeyProcess], tmp_path: Path
+) -> None:
+    server = start_valkey(durable=False)
+    given = load_settings(
+        data=tmp_path / "other", redis_url=server.url, broker_url=server.url.replace("db=0", "db=1")
+    )
+    with LocalStack(given, specs=[TOY]) as stack:
+        stack.wait_ready()
+        assert not stack.embedded
+        assert running_stacks(given.data)[0].broker_url == given.broker_url
+    assert connect(server.url).ping()
+
+
+@pytest.mark.parametrize(
+    "broker", ["redis://:hunter2@127.0.0.1:1/0", "redis+socket:///nowhere.sock?virtual_host=0"]
+)
+def test_a_broker_that_is_not_there_is_named(broker: str, tmp_path: Path) -> None:
+    stack = LocalStack(load_settings(data=tmp_path / "data", broker_url=broker), specs=[TOY])
+    with pytest.raises(ServerUnavailable) as caught:
+        stack.run()
+    assert "hunter2" not in str(caught.value)
+    assert read_record(tmp_path / "data") is None
+    with pytest.raises(ServerUnavailable), stack:
+        pass
+    assert read_record(tmp_path / "data") is None
+
+
+def test_other_kinds_of_broker_are_left_to_celery(tmp_path: Path) -> None:
+    given = load_settings(data=tmp_path / "data", broker_url="amqp://guest:guest@127.0.0.1:1//")
+    with LocalStack(given, specs=[TOY]) as stack:
+        stack.wait_ready()
+        assert stack.settings.to_env()["ORCHESTRA_BROKER_URL"] == given.broker_url
+
+
+def test_every_worker_has_a_name_of_its_own() -> None:
+    settings = load_settings(concurrency=3)
+    names = {
+        worker_spec(settings).command[worker_spec(settings).command.index("--hostname") + 1] for _ in range(3)
+    }
+    assert len(names) == 3
+    assert "3" in worker_spec(settings).command
