@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ import click
 from orchestrator.cli.options import json_option, print_json, stack_options
 
 if TYPE_CHECKING:
-    from orchestrator.envelope.model import AgentMessage
     from orchestrator.settings import Settings
 
 
@@ -31,6 +29,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, as_json: bool) -
     from orchestrator.envelope.signature import sign
     from orchestrator.policy.priority import priority_of
     from orchestrator.redisdb.client import connect
+    from orchestrator.router.letter import shard_of_message
     from orchestrator.stack import resolve, resolve_redis_url
     from orchestrator.streams import RedisStreams, StreamId
     from orchestrator.streams.pressure import Backpressure
@@ -72,14 +71,3 @@ def conversation(*, settings: Settings, identifier: str, as_json: bool) -> None:
         print_json([as_dict(record) for record in records])
     else:
         print_conversation(records)
-
-
-def shard_of_message(message: AgentMessage, shards: int) -> int:
-    """The shard that a message of a foreign program belongs to: its session's, else one of its conversation."""
-    from orchestrator.ids import is_session_id, shard_of
-    from orchestrator.router.letter import task_id_of
-
-    task_id = task_id_of(message.body)
-    if is_session_id(task_id):
-        return shard_of(task_id)
-    return zlib.crc32(message.conversation_id.encode()) % shards

@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,8 @@ Connect = Callable[["Settings"], AbstractContextManager[LiveCheck]]
 _HELP = """Validate the envelope in each FILE.
 
 A folder stands for all .xml files below it, `-` for standard input. Checked are the XML, the schema and
-the rules about content; docs/protocol.md lists them by name. Warnings and infos leave the exit code alone.
+the rules about content; docs/protocol.md lists them by name. With --online a running stack is asked what its
+router would say, and nothing changes there. Warnings and infos leave the exit code alone.
 Exit code 0: no error; 1: at least one.
 """
 
@@ -128,4 +129,23 @@ def _print(rows: list[dict[str, Any]]) -> None:
         click.echo(f"{len(rows)} documents: {counts[True]} valid, {counts[False]} not", err=True)
 
 
-validate = build()
+@contextmanager
+def live_rules(settings: Settings) -> Iterator[LiveCheck]:
+    """The live rules of the stack that the settings name. Nothing is marked as seen.
+
+    Raises:
+        ConfigurationError: no stack runs there.
+        ServerUnavailable: its Redis does not answer.
+    """
+    from orchestrator.bootstrap import assemble
+    from orchestrator.redisdb.client import connect
+    from orchestrator.router.preview import Preview
+    from orchestrator.stack import resolve, resolve_redis_url
+
+    settings = resolve(settings)
+    client = connect(resolve_redis_url(settings), name="orchestra-validate")
+    with closing(client):
+        yield Preview(assemble(client, settings)).findings
+
+
+validate = build(live_rules)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 from orchestrator.envelope.model import (
@@ -14,6 +15,7 @@ from orchestrator.envelope.model import (
     TaskCompletion,
     TaskDelegation,
 )
+from orchestrator.ids import is_session_id, shard_of
 from orchestrator.streams import Entry
 
 #: The entry's field that holds which attempt this is; absent on the first.
@@ -36,6 +38,11 @@ class Letter:
     def type(self) -> str:
         """The message type."""
         return self.entry.stream.type
+
+    @property
+    def place(self) -> str:
+        """Which entry it is, among all of all streams."""
+        return f"{self.entry.stream}/{self.entry.id}"
 
     @property
     def id(self) -> str:
@@ -99,6 +106,14 @@ def task_id_of(body: Body | None) -> str:
         case StatusUpdate(task_id=task_id) | TaskCompletion(task_id=task_id):
             return task_id
     return ""
+
+
+def shard_of_message(message: AgentMessage, shards: int) -> int:
+    """The shard that a message of a foreign program belongs to: its session's, else one of its conversation."""
+    task_id = task_id_of(message.body)
+    if is_session_id(task_id):
+        return shard_of(task_id)
+    return zlib.crc32(message.conversation_id.encode()) % shards
 
 
 def attempt_of(entry: Entry) -> int:

@@ -110,7 +110,7 @@ def test_a_link_that_leads_back_up_does_not_loop(folder: Path) -> None:
 
 def test_the_live_rules_are_offered_only_when_wired(folder: Path) -> None:
     """Without a stack to ask there is no --online."""
-    assert CliRunner().invoke(validate, ["--online", str(folder)]).exit_code == 2
+    assert CliRunner().invoke(build(), ["--online", str(folder)]).exit_code == 2
 
 
 def test_the_live_rules_are_asked_about_valid_envelopes_alone(folder: Path) -> None:
