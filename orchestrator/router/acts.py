@@ -9,12 +9,12 @@ from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegati
 from orchestrator.ids import is_session_id, run_id
 from orchestrator.ledger import Ledger
 from orchestrator.policy.routing import LAUNCHES
-from orchestrator.redisdb import keys
 from orchestrator.registry import AgentRecord
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.foreign import ForeignActs
-from orchestrator.router.letter import Letter, task_id_of
-from orchestrator.router.steps import DONE, DUPLICATE, Act, Limits, Outcome, Settled, rejected
+from orchestrator.router.intake import reject
+from orchestrator.router.letter import Letter, Rejection, task_id_of
+from orchestrator.router.steps import DUPLICATE, NOTED, Act, Limits, Outcome, Step, task_taken, task_unknown
 from orchestrator.streams import ROUTER_GROUP, stream_key
 
 
@@ -45,56 +45,27 @@ class Acts:
             return not is_session_id(task_id_of(letter.body))
         return self._speaks_for_itself(letter)
 
-    def act(self, letter: Letter) -> Act | Settled:
-        """The step that carries the letter out, or its outcome when there is nothing to carry out."""
+    def act(self, letter: Letter) -> Step:
+        """The step that carries the letter out."""
         body = letter.body
         if letter.type in LAUNCHES:
             assert body is None or isinstance(body, (TaskDelegation, ReviewRequest, Escalation))
             task_id = task_id_of(body)
-            step = (
-                self._start(letter, task_id) if is_session_id(task_id) else self._foreign.launch(letter, body)
-            )
-        elif self._speaks_for_itself(letter):
-            step = self._foreign.word(letter)
-        else:
-            return self._done(letter)
-        if isinstance(step, Settled) and step.outcome is DONE:
-            return self._done(letter)
-        return step
+            if is_session_id(task_id):
+                return self._start(letter, task_id)
+            return self._foreign.launch(letter, body)
+        return self._foreign.word(letter) if self._speaks_for_itself(letter) else NOTED
 
     def _speaks_for_itself(self, letter: Letter) -> bool:
         """Whether the sender is a program outside of the stack, whose word is all there is."""
         sender = self._find_agent(letter.sender)
         return sender is not None and sender.foreign
 
-    def _done(self, letter: Letter) -> Act:
-        shard = letter.entry.stream.shard
-
-        def read(answer: Any) -> Outcome:
-            match answer:
-                case b"done":
-                    return DONE
-                case b"duplicate":
-                    return DUPLICATE
-            return self._limits.conversation_fault(answer.decode(), letter)
-
-        return Act(
-            script="route_done",
-            keys=[
-                stream_key(letter.entry.stream),
-                keys.seen(shard, letter.id),
-                keys.conversation(shard, letter.conversation),
-            ],
-            args=[
-                ROUTER_GROUP,
-                letter.entry.id,
-                self._limits.mark_ms(letter),
-                letter.first,
-                self._limits.conversation_messages,
-                self._limits.max_age_ms,
-            ],
-            read=read,
-        )
+    @staticmethod
+    def unknown_task(session: str, letter: Letter) -> Rejection:
+        """A task-delegation under the id of a session that this ledger does not have."""
+        reason = f"no session {session!r} is in this ledger; give the task an id of your own"
+        return reject("session-unknown", reason, letter.message)
 
     def _start(self, letter: Letter, session: str) -> Act:
         call = self._ledger.start_args(
@@ -112,8 +83,9 @@ class Acts:
                 case b"duplicate":
                     return DUPLICATE
                 case b"unknown":
-                    reason = f"no session {session!r} is in this ledger; give the task an id of your own"
-                    return rejected("session-unknown", reason, letter)
+                    return task_unknown(session, letter)
+                case b"task":
+                    return task_taken(session, session, letter)
             return Outcome(kind="done", dispatch=self._ledger.started(session, answer))
 
         return Act(

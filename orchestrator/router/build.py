@@ -16,6 +16,7 @@ from orchestrator.router.conversations import Conversations
 from orchestrator.router.dependencies import Dependencies
 from orchestrator.router.foreign import ForeignActs
 from orchestrator.router.intake import Intake
+from orchestrator.router.marking import Marking
 from orchestrator.router.parking import Parking
 from orchestrator.router.retries import Retries
 from orchestrator.router.service import Router
@@ -87,6 +88,7 @@ def build_router(
         streams=RedisStreams(client),
         intake=build_intake(parts, clock),
         acts=build_acts(parts, conversations),
+        marking=Marking(limits),
         undelivered=Undelivered(
             parts.ledger,
             parts.letters,

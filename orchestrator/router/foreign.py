@@ -37,7 +37,18 @@ from orchestrator.router.conversations import Conversations
 from orchestrator.router.directory import Directory
 from orchestrator.router.letter import Letter, task_id_of
 from orchestrator.router.prompt_text import prompt_of, title_of
-from orchestrator.router.steps import DONE, DUPLICATE, Act, Limits, Outcome, Settled, rejected
+from orchestrator.router.steps import (
+    DONE,
+    DUPLICATE,
+    NOTED,
+    Act,
+    Limits,
+    Outcome,
+    Settled,
+    Step,
+    rejected,
+    task_taken,
+)
 from orchestrator.streams import ROUTER_GROUP, stream_key
 
 Launch = TaskDelegation | ReviewRequest | Escalation
@@ -63,13 +74,13 @@ class ForeignActs:
 
     # --- work --------------------------------------------------------------------------------
 
-    def launch(self, letter: Letter, body: Launch | None) -> Act | Settled:
+    def launch(self, letter: Letter, body: Launch | None) -> Step:
         """Begin a session for the recipient: a root, or a child of the session that the sender runs.
 
         ``body`` is None if it is sealed: the recipient's worker opens it.
         """
         if letter.recipient == self._table.operator:
-            return Settled(DONE)  # for people to see: there is nobody to start
+            return NOTED  # for people to see: there is nobody to start
         if letter.type == "escalation":
             session = self._directory.latest(letter.recipient, letter)
             if session is not None and session.state not in CLOSED:
@@ -112,11 +123,7 @@ class ForeignActs:
                 case b"duplicate":
                     return DUPLICATE
                 case b"task":
-                    reason = (
-                        f"task-id {task_id!r} belongs to session {answer[1].decode()} of this conversation; "
-                        "give each task an id of its own"
-                    )
-                    return rejected("task-id", reason, letter)
+                    return task_taken(task_id, answer[1].decode(), letter)
                 case b"closed":
                     reason = (
                         f"the session it would belong to is {answer[1].decode()} and launches nothing more"
@@ -169,7 +176,7 @@ class ForeignActs:
 
     # --- what a foreign program says ----------------------------------------------------------
 
-    def word(self, letter: Letter) -> Act | Settled:
+    def word(self, letter: Letter) -> Step:
         """The step for what a foreign program says of its session, or to another one."""
         body = letter.body
         match body:
@@ -198,9 +205,9 @@ class ForeignActs:
             case Message():
                 kind = body.message_type or "message"
                 return self._say(letter, body.content, kind=kind, title=body.subject or "")
-        return Settled(DONE)
+        return NOTED
 
-    def _status(self, letter: Letter, body: StatusUpdate) -> Act | Settled:
+    def _status(self, letter: Letter, body: StatusUpdate) -> Step:
         session = self._directory.by_task(body.task_id, letter.sender, letter)
         if session is None:
             return self._no_session(letter)
@@ -238,7 +245,7 @@ class ForeignActs:
             read=read,
         )
 
-    def _report(self, letter: Letter, session: Session | None, *, status: str, text: str) -> Act | Settled:
+    def _report(self, letter: Letter, session: Session | None, *, status: str, text: str) -> Step:
         if session is None:
             return self._no_session(letter)
 
@@ -264,20 +271,20 @@ class ForeignActs:
             read=read,
         )
 
-    def _say(self, letter: Letter, text: str, *, kind: str, title: str) -> Act | Settled:
+    def _say(self, letter: Letter, text: str, *, kind: str, title: str) -> Step:
         recipient = self._directory.recipient(letter, self._directory.by_chain(letter.sender, letter))
         if recipient is None:
             return self._nobody(letter)
         return self._put(letter, recipient, None, text=text, kind=kind, title=title)
 
-    def _question(self, letter: Letter, text: str, title: str) -> Act | Settled:
+    def _question(self, letter: Letter, text: str, title: str) -> Step:
         sender = self._directory.by_chain(letter.sender, letter)
         recipient = self._directory.recipient(letter, sender)
         if recipient is None:
             return self._nobody(letter)
         return self._put(letter, recipient, sender, text=text, kind="query", title=title, opens=True)
 
-    def _answer(self, letter: Letter, body: Reply) -> Act | Settled:
+    def _answer(self, letter: Letter, body: Reply) -> Step:
         recipient = self._directory.by_chain(letter.recipient, letter)
         if recipient is None:
             return self._nobody(letter)
@@ -302,13 +309,13 @@ class ForeignActs:
                 return question
         return ""
 
-    def _to_parent(self, letter: Letter, session: Session | None, *, text: str, kind: str) -> Act | Settled:
+    def _to_parent(self, letter: Letter, session: Session | None, *, text: str, kind: str) -> Step:
         """Something that a child's parent must hear before the child is over."""
         if session is None:
             return self._no_session(letter)
         parent = self._directory.session(session.parent, letter.recipient, letter)
         if parent is None:
-            return Settled(DONE)  # a root: whoever gave it its task reads the envelope
+            return NOTED  # a root: whoever gave it its task reads the envelope
         return self._put(letter, parent, session, text=text, kind=kind, title=session.title)
 
     def _put(

@@ -25,7 +25,7 @@ from orchestrator.router.build import build_acts, build_intake, limits_of
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.intake import reject
 from orchestrator.router.letter import Letter, Rejection, shard_of_message, task_id_of
-from orchestrator.router.steps import Settled
+from orchestrator.router.steps import Outcome, Settled, task_taken, task_unknown
 from orchestrator.streams import Entry, StreamId
 
 #: Rule → the element that it is about; any other is about the whole message.
@@ -80,9 +80,7 @@ class Preview:
             return []
         return [_finding(rejection, root) for rejection in self._rejections(message, root, octets)]
 
-    def _rejections(
-        self, message: AgentMessage, root: etree._Element, octets: bytes
-    ) -> Iterator[Rejection]:
+    def _rejections(self, message: AgentMessage, root: etree._Element, octets: bytes) -> Iterator[Rejection]:
         fault = self._intake.signature_fault(message, root, octets)
         if fault is not None:
             yield fault
@@ -116,22 +114,27 @@ class Preview:
             fault = "limit"
         else:
             fault = ""
-        rejection = self._limits.conversation_fault(fault, letter).rejection if fault else None
-        if rejection is not None:
-            yield rejection
+        if fault:
+            yield from _of(self._limits.conversation_fault(fault, letter))
         if session and letter.type in LAUNCHES and not is_session_id(task_id):
-            yield self._limits.task_fault(task_id, session, letter)
+            yield from _of(task_taken(task_id, session, letter))
 
     def _rejections_of_step(self, letter: Letter) -> Iterator[Rejection]:
         self._acts.prepare([letter])
         step = self._acts.act(letter)
         if isinstance(step, Settled):
-            if step.outcome.rejection is not None:
-                yield step.outcome.rejection
-        elif step.script == "start" and not self._parts.ledger.find([task_id_of(letter.body)]):
-            rejection = self._acts.unknown(letter).rejection
-            assert rejection is not None
-            yield rejection
+            yield from _of(step.outcome)
+        elif letter.type in LAUNCHES and is_session_id(task_id := task_id_of(letter.body)):
+            found = self._parts.ledger.find([task_id])
+            if not found:
+                yield from _of(task_unknown(task_id, letter))
+            elif found[0].message != letter.id:
+                yield from _of(task_taken(task_id, task_id, letter))
+
+
+def _of(outcome: Outcome) -> Iterator[Rejection]:
+    if outcome.rejection is not None:
+        yield outcome.rejection
 
 
 def _finding(rejection: Rejection, root: etree._Element) -> Finding:
@@ -144,6 +147,4 @@ def _finding(rejection: Rejection, root: etree._Element) -> Finding:
     value = element.text if len(element) == 0 else None
     if value is not None and len(value) > VALUE_LIMIT:
         value = value[:VALUE_LIMIT] + "…"
-    return Finding(
-        rejection.rule, "error", line_of(element), path_of(element), value, rejection.reason
-    )
+    return Finding(rejection.rule, "error", line_of(element), path_of(element), value, rejection.reason)

@@ -28,9 +28,10 @@ from orchestrator.router.acts import Acts
 from orchestrator.router.dependencies import LOOK_EVERY_MS, Dependencies, Held
 from orchestrator.router.intake import Intake, reject
 from orchestrator.router.letter import Letter, Rejection, attempt_of
+from orchestrator.router.marking import Marking
 from orchestrator.router.parking import Parking
 from orchestrator.router.retries import Retries
-from orchestrator.router.steps import Act, Outcome, Settled
+from orchestrator.router.steps import Act, Noted, Outcome
 from orchestrator.router.undelivered import Undelivered
 from orchestrator.streams import GROUPS, ROUTER_GROUP, Entry, RedisStreams, StreamId
 from orchestrator.streams.priority import BLOCK_MS, PriorityReader
@@ -69,6 +70,7 @@ class Router:
         streams: RedisStreams,
         intake: Intake,
         acts: Acts,
+        marking: Marking,
         undelivered: Undelivered,
         retries: Retries,
         parking: Parking,
@@ -84,6 +86,7 @@ class Router:
         self._streams = streams
         self._intake = intake
         self._acts = acts
+        self._marking = marking
         self._undelivered = undelivered
         self._retries = retries
         self._parking = parking
@@ -198,29 +201,44 @@ class Router:
 
     def _carry_out_at_once(self, letters: Sequence[Letter]) -> list[Outcome]:
         batch = self._ledger.scripts.batch()
-        steps: list[tuple[Letter, Act | Settled, int]] = []
         self._acts.prepare(letters)
+        outcomes: dict[str, Outcome] = {}
+        noted: list[Letter] = []
+        acts: list[tuple[int, Letter, Act]] = []
         for letter in letters:
             step = self._acts.act(letter)
             if isinstance(step, Act):
                 for command in step.before:
                     batch.command(*command)
                 batch.script(step.script, step.keys, step.args)
-            steps.append((letter, step, len(batch) - 1))
+                acts.append((len(batch) - 1, letter, step))
+            elif isinstance(step, Noted):
+                noted.append(letter)
+            else:
+                outcomes[letter.place] = step.outcome
+        calls = self._marking.add(batch, noted)
         answers = batch.execute()
-        return [
-            self._read(letter, step, answers[place]) if isinstance(step, Act) else step.outcome
-            for letter, step, place in steps
-        ]
+        for place, letter, act in acts:
+            fault = self._fault(answers[place], act.script, letter)
+            outcomes[letter.place] = fault or act.read(answers[place])
+        for place, part in calls:
+            for letter, outcome in zip(part, self._read_marking(answers[place], part), strict=True):
+                outcomes[letter.place] = outcome
+        return [outcomes[letter.place] for letter in letters]
 
-    def _read(self, letter: Letter, act: Act, answer: object) -> Outcome:
-        if isinstance(answer, (RedisConnectionError, RedisTimeoutError)):
+    def _read_marking(self, answer: object, letters: Sequence[Letter]) -> list[Outcome]:
+        faults = [self._fault(answer, "route_done", letter) for letter in letters]
+        return [fault for fault in faults if fault] or self._marking.read(answer, letters)
+
+    def _fault(self, answer: object, script: str, letter: Letter) -> Outcome | None:
+        """What it means for a letter that its call failed; None: it did not."""
+        if not isinstance(answer, Exception):
+            return None
+        if not isinstance(answer, redis.ResponseError):
             raise answer
-        if isinstance(answer, redis.RedisError):
-            get_logger().error("act-failed", script=act.script, message=letter.id, error=str(answer))
-            rejection = reject("internal-error", f"{act.script}: {answer}", letter.message)
-            return Outcome(kind="rejected", rejection=rejection)
-        return act.read(answer)
+        get_logger().error("act-failed", script=script, message=letter.id, error=str(answer))
+        rejection = reject("internal-error", f"{script}: {answer}", letter.message)
+        return Outcome(kind="rejected", rejection=rejection)
 
     def _reject(self, entry: Entry, rejection: Rejection, handled: Handled) -> None:
         """Let a message wait for what it needs or for its next attempt, or give it up."""

@@ -34,6 +34,18 @@ def rejected(rule: str, reason: str, letter: Letter) -> Outcome:
     return Outcome(kind="rejected", rejection=reject(rule, reason, letter.message))
 
 
+def task_taken(task_id: str, session: str, letter: Letter) -> Outcome:
+    """Another delegation has this task-id."""
+    reason = f"task-id {task_id!r} belongs to session {session} of this conversation; give each task an id of its own"
+    return rejected("task-id", reason, letter)
+
+
+def task_unknown(session: str, letter: Letter) -> Outcome:
+    """The task-id is one of ours, and no session has it."""
+    reason = f"no session {session!r} is in this ledger; give the task an id of your own"
+    return rejected("session-unknown", reason, letter)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Act:
     """One atomic step, and how to read its answer."""
@@ -46,11 +58,23 @@ class Act:
     before: Sequence[tuple[str | int, ...]] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Settled:
-    """Nothing is to be changed: the outcome is known. A `done` is only marked and acknowledged."""
+    """Nothing is to be changed: the outcome is known."""
 
     outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The ledger has the letter's effect already: it is only marked seen, counted and acknowledged.
+
+    Most letters are such; many of them go in one script call.
+    """
+
+
+NOTED = Noted()
+Step = Act | Settled | Noted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,19 +1,33 @@
--- route_done: a message whose effect the ledger has already: mark it seen, count it, acknowledge it.
+-- route_done: messages whose effect the ledger has already: each is marked seen, counted and acknowledged.
 -- The mark holds the entry id, so that the same entry, delivered again, is not its own duplicate.
--- KEYS  1 stream  2 seen mark  3 conversation
--- ARGV  1 group  2 entry id  3 mark's lifetime in ms  4 first message of its chain  5 most messages or 0
---       6 lifetime of the conversation in ms
--- Returns  'done' | 'duplicate' | 'chain' | 'limit'; on the last two nothing was acknowledged
--- Complexity: O(1).
+-- KEYS  for each message  1 stream  2 seen mark  3 conversation
+-- ARGV  1 group  2 most messages of a conversation or 0  3 lifetime of a conversation in ms
+--       for each message  1 entry id  2 mark's lifetime in ms  3 first message of its chain
+-- Returns  one letter for each message: d done | x duplicate | c its chain is wrong | l its conversation is too
+--          long; on the last two it was not acknowledged
+-- Complexity: O(messages).
 -- include: conversation
-local mark = redis.call('GET', KEYS[2])
-if mark then
-  redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
-  if mark == ARGV[2] then return 'done' end
-  return 'duplicate'
+local group, limit, ttl_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local verdicts = {}
+for n = 1, #KEYS / 3 do
+  local stream, seen, book = KEYS[n * 3 - 2], KEYS[n * 3 - 1], KEYS[n * 3]
+  local entry, mark_ms, first = ARGV[n * 3 + 1], ARGV[n * 3 + 2], ARGV[n * 3 + 3]
+  local mark = redis.call('GET', seen)
+  local verdict = 'd'
+  if mark then
+    if mark ~= entry then verdict = 'x' end
+    redis.call('XACK', stream, group, entry)
+  else
+    local wrong = converse(book, first, limit, ttl_ms)
+    if wrong == 'chain' then
+      verdict = 'c'
+    elseif wrong == 'limit' then
+      verdict = 'l'
+    else
+      redis.call('SET', seen, entry, 'PX', mark_ms)
+      redis.call('XACK', stream, group, entry)
+    end
+  end
+  verdicts[n] = verdict
 end
-local wrong = converse(KEYS[3], ARGV[4], tonumber(ARGV[5]), ARGV[6])
-if wrong ~= '' then return wrong end
-redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
-redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
-return 'done'
+return table.concat(verdicts)
