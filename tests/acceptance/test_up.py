@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import socketserver
 import subprocess
 import sys
@@ -278,3 +279,102 @@ def test_a_full_disk(place: Place) -> None:
         assert written > 0
     assert_refused(place, process, "the disk is full or broken")
     client.close()
+
+
+# --- on a server of one's own -------------------------------------------------------------------------------------
+
+AGENTS = """
+from orchestrator import agent
+
+@agent("lead", role="coordinator")
+def lead(ctx):
+    if ctx.cause == "start":
+        for word in ctx.prompt.split():
+            ctx.delegate("shouter", word)
+        ctx.wait_for("all")
+        return "waiting"
+    return " ".join(sorted(callback.result for callback in ctx.all_results))
+
+@agent("shouter")
+def shouter(ctx):
+    return ctx.prompt.upper()
+"""
+
+
+@pytest.fixture
+def tls_redis(program: Callable[[str], str], tmp_path: Path) -> Iterator[str]:
+    """The system's Redis, over TLS with a password; the URL names its database 2."""
+    server, openssl = program("redis-server"), program("openssl")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = [
+        openssl,
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    made += ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"]
+    subprocess.run([*made, "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    options = [
+        "--port",
+        "0",
+        "--tls-port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--requirepass",
+        "pw",
+    ]
+    options += ["--tls-auth-clients", "no", "--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
+    options += ["--tls-ca-cert-file", str(certificate)]
+    process = subprocess.Popen([server, *options], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    url = f"rediss://:pw@localhost:{port}/2?ssl_ca_certs={certificate}"
+    try:
+        until(lambda: process.poll() is not None or _answers(port), 10)
+        if process.poll() is not None:
+            pytest.skip("this redis-server was built without TLS")
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1):
+            return True
+    except OSError:
+        return False
+
+
+@linux
+def test_the_stack_runs_over_tls_with_a_password_on_the_named_database_and_a_broker_apart(
+    place: Place, tls_redis: str, start_valkey: Callable[..., ValkeyProcess]
+) -> None:
+    broker = start_valkey(durable=False)
+    (place.home / "mine.py").write_text(AGENTS)
+    place.env["ORCHESTRA_BROKER_URL"] = broker.url.replace("db=0", "db=1")
+    process = place.up("--agents", "mine.py", "--redis-url", tls_redis, "--verbose")
+    output = read_until(process, "ready after")
+    assert "worker    | " in output
+    assert ":pw@" not in output
+    answer = place.orchestra("submit", "lead", "to be or not", "--wait")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.strip() == "BE NOT OR TO"
+    with connect(tls_redis) as ledger, connect(broker.url.replace("db=0", "db=1")) as queues:
+        assert set(ledger.info("keyspace")) == {"db2"}
+        assert not [key for key in ledger.scan_iter() if b"kombu" in key]
+        assert [key for key in queues.scan_iter() if b"kombu" in key]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=40)
+    assert process.returncode == 0
+    place.assert_nothing_left()
