@@ -4,6 +4,7 @@
 -- ARGV  1 now or ''  2 run id  3 message id  4 group  5 entry id  6 mark's lifetime in ms
 --       7 ms until it is dispatched again
 -- Returns  {'started', run, agent, cause} | {'already', run or ''} | {'duplicate'} | {'unknown'} | {'over', state}
+--          | {'task'}: the session was launched by another message; on this and 'unknown' nothing was acknowledged
 -- include: base
 local now = clock(ARGV[1])
 local mark = redis.call('GET', KEYS[5])
@@ -11,8 +12,9 @@ if mark and mark ~= ARGV[5] then
   redis.call('XACK', KEYS[6], ARGV[4], ARGV[5])
   return { 'duplicate' }
 end
-local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs')
+local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'message')
 if s.id == '' then return { 'unknown' } end
+if s.message ~= ARGV[3] then return { 'task' } end
 redis.call('SET', KEYS[5], ARGV[5], 'PX', ARGV[6])
 redis.call('XACK', KEYS[6], ARGV[4], ARGV[5])
 if s.state ~= 'pending' then return { 'over', s.state } end
