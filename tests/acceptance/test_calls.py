@@ -1,0 +1,165 @@
+"""Agents that wait for each other, on a stack with one worker slot: nothing stands still, nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import SessionState
+from tests.acceptance.conftest import Terminal, open_terminal, wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+
+AGENTS = '''
+import os
+import time
+
+from orchestrator import agent
+
+
+@agent("caller", role="coordinator")
+def caller(ctx):
+    """Calls down to the bottom of a tree, each level while the one above waits."""
+    depth = int(ctx.prompt)
+    if depth == 0:
+        return "bottom"
+    return f"{depth} {ctx.call('caller', str(depth - 1)).result}"
+
+
+@agent("waiter", role="coordinator")
+def waiter(ctx):
+    """Calls somebody who delegates and ends its run: what that one needs must run, too."""
+    return ctx.call("lead", "2").result
+
+
+@agent("lead", role="coordinator")
+def lead(ctx):
+    if ctx.cause == "start":
+        for number in range(int(ctx.prompt)):
+            ctx.delegate("asker", f"question {number}")
+        ctx.wait_for("all")
+        return "waiting"
+    for callback in ctx.callbacks:
+        if callback.kind != "completion":
+            ctx.reply(callback, callback.text.upper())
+    return ", ".join(sorted(c.result for c in ctx.all_results))
+
+
+@agent("asker")
+def asker(ctx):
+    return ctx.raise_callback(ctx.prompt, "blocker", context={"pid": os.getpid()})
+
+
+@agent("patient", role="coordinator")
+def patient(ctx):
+    return ctx.call("sleeper", "x").result
+
+
+@agent("sleeper")
+def sleeper(ctx):
+    open("sleeper.pid", "w").write(str(os.getpid()))
+    time.sleep(1000)
+
+
+@agent("quiz")
+def quiz(ctx):
+    return f"the user says {ctx.ask('who is there?')}"
+
+
+@agent("mute", role="coordinator")
+def mute(ctx):
+    """Leaves the questions of its child to the user."""
+    if ctx.cause == "start":
+        ctx.delegate("quiz", "go")
+    return ctx.all_results[0].result if ctx.all_results else "waiting"
+'''
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Terminal]:
+    """A stack with a single slot."""
+    with open_terminal() as terminal:
+        (terminal.folder / "mine.py").write_text(AGENTS, encoding="utf-8")
+        terminal.env |= {
+            "ORCHESTRA_CONCURRENCY": "1",
+            "ORCHESTRA_SIGNATURE_ALGORITHM": "Ed25519",
+            "ORCHESTRA_STOP_GRACE_S": "1",
+            "ORCHESTRA_LEASE_S": "2",
+            "ORCHESTRA_HEARTBEAT_S": "0.5",
+            "ORCHESTRA_SWEEP_INTERVAL_S": "0.3",
+        }
+        up = terminal.start("orchestra up --agents mine.py")
+        up.wait_for("ready after")
+        yield terminal
+        assert up.interrupt() == 0
+        terminal.assert_nothing_left()
+
+
+def parent_of(pid: int) -> int:
+    """The process that started another one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_calls_go_down_as_far_as_they_must(stack: Terminal) -> None:
+    done = stack.run("orchestra submit caller 2 --wait")
+    assert (done.returncode, done.stdout.strip()) == (0, "2 1 bottom"), done.stderr
+
+
+def test_a_call_runs_what_its_child_waits_for_and_questions_come_back(stack: Terminal) -> None:
+    """Caller, lead, two askers that block, and the lead's resumes: all in one slot."""
+    done = stack.run("orchestra submit waiter go --wait")
+    assert done.stdout.strip() == "QUESTION 0, QUESTION 1", done.stderr
+    lines = (stack.folder / ".orchestra" / "_events.jsonl").read_text().splitlines()
+    events = [json.loads(line)["data"] for line in lines]
+    asked = [(e["from"], e["to"], e["type"]) for e in events if e["message"].startswith("question")]
+    assert asked == [("asker", "lead", "blocker")] * 2
+    with stack.client() as client:
+        for session in client.tree(client.sessions(limit=1)[0].id):
+            assert session.launched == session.delivered
+
+
+def test_a_user_may_answer_what_an_agent_was_asked(stack: Terminal) -> None:
+    with stack.client() as client:
+        root = client.submit("mute", "go").id
+        wait_until(lambda: [s for s in client.tree(root) if s.questions], "a question")
+        (question,) = next(s.questions for s in client.tree(root) if s.questions)
+        replied = stack.run(f"orchestra reply {question} 'it is me'")
+        assert replied.returncode == 0, replied.stderr
+        assert client.result(root, timeout_s=60) == "the user says it is me"
+        again = stack.run(f"orchestra reply {question} no")
+        assert again.returncode == 1
+        assert "has its reply" in again.stderr
+
+
+def test_a_stop_ends_who_waits_and_who_is_waited_for(stack: Terminal) -> None:
+    """The lent process, too, although its agent does not listen."""
+    with stack.client() as client:
+        root = client.submit("patient", "go").id
+        file = stack.folder / "sleeper.pid"
+        wait_until(lambda: file.exists() and file.read_text(), "the sleeper")
+        pid = int(file.read_text())
+        client.stop(root, "enough")
+        wait_until(
+            lambda: all(s.state is SessionState.STOPPED for s in client.tree(root)), "the end of the tree"
+        )
+        wait_until(lambda: pid not in stack.processes(), "the end of the lent process")
+        file.unlink()
+
+
+def test_a_slot_that_dies_takes_what_it_lent_along_and_both_are_tried_again(stack: Terminal) -> None:
+    with stack.client() as client:
+        root = client.submit("patient", "go").id
+        file = stack.folder / "sleeper.pid"
+        wait_until(lambda: file.exists() and file.read_text(), "the sleeper")
+        pid = int(file.read_text())
+        file.unlink()
+        os.kill(parent_of(pid), signal.SIGKILL)
+        wait_until(lambda: pid not in stack.processes(), "the end of the lent process")
+        wait_until(lambda: file.exists() and file.read_text(), "the sleeper's second try", 60)
+        client.stop(root, "enough")
+        wait_until(lambda: client.session(root).state is SessionState.STOPPED, "the end")
