@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import redis
 
@@ -216,12 +216,25 @@ class Client:
         Raises:
             UnknownSession: there is no such session.
         """
+        return self._end(session, reason, "stopped")
+
+    def delete(self, session: str, reason: str = "deleted by a user") -> StopVerdict:
+        """Delete a session and, by its policy, everything below it; a tombstone with the counts stays.
+
+        `ended`: it is over, and what it held goes; `asked`: its run was asked to stop, and it goes then.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        return self._end(session, reason, "deleted")
+
+    def _end(self, session: str, reason: str, state: Literal["stopped", "deleted"]) -> StopVerdict:
         with self._clear_errors():
             about = self._ledger.session(session)
             letter = self._parts.letters.error(
                 sender=OPERATOR, recipient=about.agent, message=reason, thread=Thread.of(about)
             )
-            verdict = self._ledger.stop(session, reason, envelope=letter)
+            verdict = self._ledger.stop(session, reason, state=state, envelope=letter)
             if verdict.outcome == "ended" and about.parent == "" and about.task:
                 self._parts.settle(session)
             return verdict

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 from orchestrator.crashpoints import reach
 from orchestrator.errors import UnknownSession, WrongState
 from orchestrator.ids import reply_id
-from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, Session
+from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, Session, SessionState
 from orchestrator.log import get_logger
 
 #: Sends a run to a worker; raises when the broker is out of reach.
@@ -62,6 +63,9 @@ class Delivery:
         for item in self.ledger.items(session_id):
             if _concerns_living_child(item):
                 self._close_child(session, item)
+            elif item.kind == "completion" and session.state == SessionState.DELETED and item.child:
+                # It is over, and what it said goes with the tree it belongs to.
+                self.ledger.stop(item.child, _why_closed(session), state="deleted")
                 reach("delivery.child-closed")
             elif item.extra.get("question"):
                 self._close_question(session, item)
@@ -75,7 +79,10 @@ class Delivery:
         if policy == "abandon":
             self.ledger.abandon(session.id, item.id, f"abandoned: parent {session.state}")
             return
-        verdict = self.ledger.stop(item.child, f"parent {session.id} {session.state}")
+        state: Literal["deleted", "stopped"] = (
+            "deleted" if session.state == SessionState.DELETED else "stopped"
+        )
+        verdict = self.ledger.stop(item.child, _why_closed(session), state=state)
         if verdict.outcome == "unknown":
             self.ledger.abandon(session.id, item.id, "its session is gone")
 
@@ -91,6 +98,10 @@ class Delivery:
                 answers=item.id,
                 extra={"agent": session.agent, "status": "failed", "answers": item.id},
             )
+
+
+def _why_closed(parent: Session) -> str:
+    return f"parent {parent.id} {parent.state}"
 
 
 def _concerns_living_child(item: Item) -> bool:

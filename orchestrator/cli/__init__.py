@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("orchestrator.cli.control:resume", "Give a session a further prompt."),
     "reply": ("orchestrator.cli.reply:reply", "Answer a question of an agent."),
     "stop": ("orchestrator.cli.control:stop", "Stop a session and, by its policy, its tree."),
-    "delete": ("orchestrator.cli.delete:delete", "Delete a session; a tombstone with its counts stays."),
+    "delete": ("orchestrator.cli.control:delete", "Delete a session; a tombstone with its counts stays."),
     "why": ("orchestrator.cli.doctor:why", "Say what a session waits for."),
     "doctor": (
         "orchestrator.cli.doctor:doctor",

@@ -1,4 +1,4 @@
-"""`orchestra resume` and `stop`: what a user does to a session that is there."""
+"""`orchestra resume`, `stop` and `delete`: what a user does to a session that is there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from orchestrator.cli.options import json_option, print_json, stack_options
 from orchestrator.cli.submit import timeout_option, wait_and_print
 
 if TYPE_CHECKING:
+    from orchestrator.ledger import StopVerdict
     from orchestrator.settings import Settings
 
 
@@ -57,12 +58,30 @@ def stop(settings: Settings, *, session: str, reason: str, as_json: bool) -> Non
     from orchestrator.client import Client
 
     with Client(settings) as client:
-        verdict = client.stop(session, reason)
+        _say(session, client.stop(session, reason), "is stopped", as_json=as_json)
+
+
+@click.command()
+@click.argument("session")
+@click.option(
+    "--reason", default="deleted by a user", show_default=True, help="What to tell whoever waits for it."
+)
+@json_option
+@stack_options
+def delete(settings: Settings, *, session: str, reason: str, as_json: bool) -> None:
+    """Delete SESSION and, by its policy, everything below it; a tombstone with its counts stays."""
+    from orchestrator.client import Client
+
+    with Client(settings) as client:
+        _say(session, client.delete(session, reason), "is deleted", as_json=as_json)
+
+
+def _say(session: str, verdict: StopVerdict, ended: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"session": session, "outcome": verdict.outcome, "detail": verdict.detail})
         return
     words = {
-        "ended": "is stopped",
+        "ended": ended,
         "asked": "is running; its agent was asked to stop, and is ended by force if it does not",
         "over": f"was over already ({verdict.detail})" if verdict.detail else "was over already",
     }

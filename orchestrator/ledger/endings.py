@@ -116,10 +116,17 @@ class Endings(Mailbox):
                 keys.bodies(session_id),
                 keys.queue(session_id),
                 keys.closing(shard_of(session_id)),
+                keys.runs(session_id),
+                *self.run_keys(session_id),
             ],
             [session_id],
         )
         return bool(reply[0] != b"open")
+
+    def run_keys(self, session_id: str) -> list[str]:
+        """The keys of every run of a session, and of their effects."""
+        runs = [decode.text(run) for run in self.redis.lrange(keys.runs(session_id), 0, -1)]
+        return [key for run in runs for key in (keys.run(run), keys.effects(run))]
 
     def require(self, session_id: str) -> None:
         """Make sure that a session exists.

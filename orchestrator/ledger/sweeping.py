@@ -108,9 +108,6 @@ class Sweeping(Endings):
     def prune(self, session_id: str, root: str) -> int:
         """Remove one session of an expired tree; how many sessions the tree has left. The root goes last."""
         shard = shard_of(session_id)
-        of_runs = []
-        for run in self.redis.lrange(keys.runs(session_id), 0, -1):
-            of_runs += [keys.run(decode.text(run)), keys.effects(decode.text(run))]
         reply = self.scripts.run(
             "prune",
             [
@@ -124,7 +121,7 @@ class Sweeping(Endings):
                 keys.timers(shard),
                 keys.closing(shard),
                 keys.waiting(shard),
-                *of_runs,
+                *self.run_keys(session_id),
             ],
             [session_id, root],
         )

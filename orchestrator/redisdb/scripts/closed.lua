@@ -1,6 +1,7 @@
 -- closed: the children of a closed session are dealt with; nothing more is to be done for it.
 -- A deleted one leaves its facts and counts as a tombstone, its dead callbacks included, and nothing else.
--- KEYS  1 session  2 items  3 bodies  4 queue  5 closing
+-- KEYS  1 session  2 items  3 bodies  4 queue  5 closing  6 runs
+--       7… keys of its runs and their effects, which the caller read from KEYS[6]
 -- ARGV  1 session id
 -- Returns  {'kept'} | {'tombstone'} | {'open', callbacks still owed}
 -- include: base
@@ -13,4 +14,5 @@ for i = 1, #all, 2 do
   if cjson.decode(all[i + 1]).state ~= 'dead' then redis.call('HDEL', KEYS[2], all[i]) end
 end
 redis.call('DEL', KEYS[3], KEYS[4])
+for i = 6, #KEYS do redis.call('DEL', KEYS[i]) end
 return { 'tombstone' }

@@ -341,3 +341,31 @@ def test_who_asked_a_parent_that_closes_hears_that_no_reply_will_come(
     assert [(i.kind, i.status) for i in held.items] == [("reply", "failed")]
     assert "no reply will come" in next(iter(held.texts.values()))
     assert play.commit(held.claim).session_state == SessionState.FINISHED
+
+
+def test_deleting_a_root_leaves_tombstones_and_nothing_else(stack: Stack, play: Play, ledger: Ledger) -> None:
+    """What was delivered, what is owed and what is queued goes; counts and dead letters stay, until they expire."""
+    root = play.submit()
+    parent = play.run(root)
+    done, running, pending = (play.delegate(parent, name) for name in ("d", "r", "p"))
+    play.commit(parent.claim)
+    play.finish(done)
+    child = play.run(running)
+    grandchild = play.delegate(child, "g")
+    stack.drain()
+    play.commit(play.claim(stack.sent[-1]).claim)
+    assert ledger.stop(root, "deleted by a user", state="deleted").outcome == "ended"
+    stack.drain()
+    assert ledger.renew(child.claim).stop == f"parent {root} deleted"
+    play.commit(child.claim, "gone", status="stopped")
+    stack.drain()
+    sessions = [root, done, running, pending, grandchild]
+    assert {ledger.session(s).state for s in sessions} == {SessionState.DELETED}
+    assert play.balance(root) == (3, 1, 0, 2)
+    assert play.balance(running) == (1, 0, 0, 1)
+    left = {k.decode() for s in sessions for k in stack.redis.scan_iter(f"*{s[4:]}*")}
+    assert left == {keys.session(s) for s in sessions} | {keys.items(root), keys.items(running)} | {
+        keys.tree(root)
+    }
+    assert not list(stack.redis.scan_iter("*:run:*"))
+    assert all(i.reason for s in (root, running) for i in ledger.items(s))
