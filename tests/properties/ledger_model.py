@@ -209,9 +209,9 @@ class Model:
         s.told = True
         p = self.sessions[s.parent]
         item = next(i for i in p.items.values() if i.child == session and i.kind == "completion")
-        item.status = status
         if item.state != "owed":
             return
+        item.status = status
         if p.state in CLOSED:
             item.state = "dead"
         else:
