@@ -173,7 +173,7 @@ def ledger_limits(settings: Settings) -> Limits:
     return Limits(
         max_children=settings.max_children,
         max_depth=settings.max_depth,
-        max_tree_sessions=settings.max_runs_per_tree,
+        max_tree_sessions=settings.max_sessions_per_tree,
         resume_max_items=settings.resume_max_items,
         resume_max_bytes=settings.resume_max_bytes,
         max_lost_workers=settings.max_lost_workers,

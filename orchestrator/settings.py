@@ -163,8 +163,8 @@ class Settings(BaseModel):
     )
     max_depth: Count = Field(50, description="Generations in one tree, the root being the first.")
     max_children: Count = Field(100_000, description="Children that one session may launch.")
-    max_runs_per_tree: Count = Field(
-        1_000_000, description="Runs that all sessions of one tree may take together."
+    max_sessions_per_tree: Count = Field(
+        1_000_000, description="Sessions that one tree may have, the root included."
     )
     stream_max_entries: Count = Field(
         250_000,
