@@ -21,9 +21,10 @@ from typing import Protocol
 
 import redis
 
+from orchestrator.errors import ServerUnavailable
 from orchestrator.log import configure_logging, get_logger
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.client import connect, is_outage
+from orchestrator.redisdb.client import check_server, connect, is_outage
 from orchestrator.settings import Settings
 from orchestrator.stack import resolve, resolve_redis_url
 from orchestrator.tether import die_with_parent
@@ -65,11 +66,12 @@ def serve(
 ) -> None:
     """Run one copy of a service until SIGTERM or SIGINT; returns after a clean stop.
 
-    ``make`` connects what the service needs and is called again after an outage; its settings name the Redis. With ``stop`` given the
-    caller does the stopping and no signal handler is installed.
+    ``make`` connects what the service needs and is called again after an outage; its settings name the
+    Redis. With ``stop`` given the caller does the stopping and no signal handler is installed.
 
     Raises:
-        ConfigurationError, ServerUnavailable: nothing usable answers when the service starts.
+        ConfigurationError, ServerUnavailable: nothing usable answers when the service starts. Under
+            `orchestra up`, which has seen the server answer, it waits instead.
     """
     if stop is None:
         stop = threading.Event()
@@ -80,18 +82,21 @@ def serve(
     log = get_logger()
     url = resolve_redis_url(settings)
     settings = resolve(settings)
-    client = connect(url, name=f"orchestra-{name}")
+    supervised = READY_VARIABLE in os.environ
+    client = connect(url, name=f"orchestra-{name}", check=not supervised)
     life = _Life(name, client, settings)
     failures = 0
     try:
         while not stop.is_set():
             try:
+                if supervised:
+                    check_server(client, url)
                 service = make(client, settings)
                 life.begin()
                 notify_ready()
                 failures = 0
                 service.run(stop)
-            except (redis.RedisError, OSError) as error:
+            except (redis.RedisError, OSError, ServerUnavailable) as error:
                 if not is_outage(error):
                     raise
                 failures += 1

@@ -150,6 +150,24 @@ def test_a_service_does_not_start_without_a_server(tmp_path: Path) -> None:
         serve("toy", lambda *_: Pinging(FakeRedis()), load_settings(data=tmp_path), stop=threading.Event())
 
 
+def test_under_up_a_service_waits_for_a_server_that_is_just_restarting(
+    start_valkey: Callable[..., ValkeyProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_valkey()
+    server.kill()
+    read_end, write_end = os.pipe()
+    monkeypatch.setenv("ORCHESTRA_READY_FD", str(write_end))
+    os.set_blocking(read_end, False)
+    with serving(load_settings(redis_url=server.url), lambda client, _: Pinging(client)):
+        time.sleep(0.3)
+        with pytest.raises(BlockingIOError):
+            os.read(read_end, 64)
+        server.start()
+        until(lambda: live_services(connect(server.url)))
+    assert os.read(read_end, 64) == b"ready\n"
+    os.close(read_end)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_a_service_cleanly(number: signal.Signals, redis_url: str, redis: redis.Redis) -> None:
     code = (
