@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -122,14 +123,19 @@ class Parts:
         """Turns the ledger's state into dispatched runs."""
         from orchestrator.delivery import Delivery
 
-        return Delivery(self.ledger, self._send)
+        return Delivery(self.ledger, lambda run: self._send([run]), send_all=self._send)
 
-    def _send(self, dispatch: Dispatch) -> None:
-        record = self.agents.get(dispatch.agent)
-        if record is not None and record.foreign:
-            self.ledger.take_foreign(dispatch)
-        else:
-            self.dispatcher.send(dispatch, self.queue_of(dispatch.agent))
+    def _send(self, runs: Sequence[Dispatch]) -> None:
+        """Runs of our own go to workers, those of programs outside of the stack into their hands."""
+        ours = []
+        for run in runs:
+            record = self.agents.get(run.agent)
+            if record is not None and record.foreign:
+                self.ledger.take_foreign(run)
+            else:
+                ours.append((run, self.queue_of(run.agent)))
+        if ours:
+            self.dispatcher.send_all(ours)
 
     def queue_of(self, agent: str) -> str:
         """The Celery queue of an agent's runs."""

@@ -7,7 +7,7 @@ idempotent: done twice, or by two processes at once, it is done once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from orchestrator.crashpoints import reach
@@ -18,6 +18,8 @@ from orchestrator.log import get_logger
 
 #: Sends a run to a worker; raises when the broker is out of reach.
 Send = Callable[[Dispatch], None]
+#: Sends several at once; raises likewise, and then some may have been sent.
+SendAll = Callable[[Sequence[Dispatch]], None]
 
 _log = get_logger()
 
@@ -25,9 +27,10 @@ _log = get_logger()
 class Delivery:
     """Turns the ledger's state into dispatched runs."""
 
-    def __init__(self, ledger: Ledger, send: Send) -> None:
+    def __init__(self, ledger: Ledger, send: Send, *, send_all: SendAll | None = None) -> None:
         self.ledger = ledger
         self._send = send
+        self._send_all = send_all
 
     def send(self, dispatch: Dispatch) -> bool:
         """Send a run to a worker; where the broker does not take it, the run stays queued and is sent again."""
@@ -41,16 +44,27 @@ class Delivery:
     def flush(self, sessions: Iterable[str]) -> int:
         """Resume every one of these sessions that is not busy and has what it waits for; how many were."""
         wanted = list(dict.fromkeys(sessions))
-        resumed = 0
+        resumed: list[Dispatch] = []
         for session, verdict in zip(wanted, self.ledger.flush_all(wanted), strict=True):
             if verdict.dispatch is not None:
-                resumed += 1
-                reach("delivery.flushed")
-                self.send(verdict.dispatch)
-                reach("delivery.sent")
+                resumed.append(verdict.dispatch)
             elif verdict.outcome == "closed" and verdict.detail != "unknown":
                 self.ledger.closed(session)
-        return resumed
+        if resumed:
+            reach("delivery.flushed")
+            self._send_together(resumed)
+            reach("delivery.sent")
+        return len(resumed)
+
+    def _send_together(self, dispatches: Sequence[Dispatch]) -> None:
+        if self._send_all is None or len(dispatches) == 1:
+            for dispatch in dispatches:
+                self.send(dispatch)
+            return
+        try:
+            self._send_all(dispatches)
+        except Exception as error:  # noqa: BLE001  (as in `send`)
+            _log.warning("dispatch-failed", runs=len(dispatches), error=repr(error))
 
     def close(self, session_id: str) -> None:
         """Deal with the children of a closed session by its policy: stop them, let them go, or hand them on."""

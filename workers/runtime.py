@@ -6,13 +6,14 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from celery import Celery
 
 from orchestrator.agents import AgentDefinition
 from orchestrator.agents_file import load_agents
 from orchestrator.bootstrap import Parts, assemble
-from orchestrator.dispatch import RootResults
+from orchestrator.dispatch import Dispatcher, RootResults
 from orchestrator.redisdb.client import connect
 from orchestrator.settings import Settings
 from orchestrator.stack import resolve_redis_url
@@ -57,6 +58,11 @@ class RuntimeOfProcess:
         if self._catalogue is None:
             self._catalogue = {**load_agents([BUNDLED]), **load_agents(self._settings.agents)}
         return self._catalogue
+
+    @cached_property
+    def dispatcher(self) -> Dispatcher:
+        """Sends runs to workers over the worker's own connections to the broker."""
+        return Dispatcher(self._app)
 
     def _queues(self) -> frozenset[str]:
         """What the worker of this process reads."""

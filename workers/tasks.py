@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from celery import Celery, Task
@@ -9,8 +10,10 @@ from celery.exceptions import Ignore, Reject
 
 from orchestrator.dispatch import RESUME_TASK, START_TASK
 from orchestrator.errors import InputError, OrchestraError, ServerUnavailable
+from orchestrator.ledger import Dispatch
 from orchestrator.log import get_logger
 from orchestrator.submission import Submission
+from workers.bundle import Bundle, Ticket, summary
 from workers.runner import execute_run
 from workers.runtime import RuntimeOfProcess
 
@@ -30,26 +33,45 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         run: str | None = None,
         prompt: str | None = None,
         title: str = "",
+        more: Sequence[Sequence[str]] = (),
     ) -> str:
         """The first run of a session; or, with a prompt instead of a run, a submission."""
         if run is None or session is None:
             _submit(runtime, task, agent=agent, prompt=prompt, title=title)
             # The result is stored when the root is over, which is not now.
             raise Ignore
-        return _execute(runtime, task, agent=agent, session=session, run=run)
+        return _execute(runtime, task, "start", _tickets(agent, session, run, more))
 
     @app.task(name=RESUME_TASK, bind=True, ignore_result=True)
-    def resume_session(task: Task, *, agent: str, session: str, run: str) -> str:
+    def resume_session(
+        task: Task, *, agent: str, session: str, run: str, more: Sequence[Sequence[str]] = ()
+    ) -> str:
         """A further run of a session, with callbacks or a user's words."""
-        return _execute(runtime, task, agent=agent, session=session, run=run)
+        return _execute(runtime, task, "callbacks", _tickets(agent, session, run, more))
 
 
-def _execute(runtime: RuntimeOfProcess, task: Task, *, agent: str, session: str, run: str) -> str:
-    try:
-        return execute_run(runtime.get(), agent=agent, session=session, run=run, worker=_worker(task))
-    except ServerUnavailable as error:
-        _log.error("run-not-begun", run=run, session=session, error=str(error))
-        raise Reject(str(error), requeue=True) from error
+def _tickets(agent: str, session: str, run: str, more: Sequence[Sequence[str]]) -> list[Ticket]:
+    return [Ticket(agent, session, run), *(Ticket(*one) for one in more)]
+
+
+def _execute(runtime: RuntimeOfProcess, task: Task, cause: str, tickets: Sequence[Ticket]) -> str:
+    process = runtime.get()
+
+    def give_back(rest: Sequence[Ticket]) -> None:
+        for ticket in rest:
+            dispatch = Dispatch(run=ticket.run, session=ticket.session, agent=ticket.agent, cause=cause)
+            runtime.dispatcher.send(dispatch, process.parts.queue_of(ticket.agent))
+
+    verdicts = []
+    with Bundle(tickets, give_back) as bundle:
+        while (ticket := bundle.next()) is not None:
+            try:
+                verdicts.append(execute_run(process, **ticket._asdict(), worker=_worker(task)))
+            except ServerUnavailable as error:
+                _log.error("run-not-begun", run=ticket.run, session=ticket.session, error=str(error))
+                # The whole message comes again; what of it was done is refused then.
+                raise Reject(str(error), requeue=True) from error
+    return summary(verdicts)
 
 
 def _submit(runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: object, title: object) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from typing import Any
 
 import pytest
 import redis as redis_py
 from celery import Celery
 
 from orchestrator.dispatch import Dispatcher, RootResults, build_celery, run_task_id
+from orchestrator.dispatch.dispatcher import BUNDLE, SPREAD
 from orchestrator.errors import ServerUnavailable, SessionFailed
 from orchestrator.ledger import Dispatch
 from orchestrator.settings import load_settings
@@ -61,3 +64,46 @@ def test_a_failed_root_raises_what_it_failed_with(app: Celery, redis: redis_py.R
     assert not results.store_result("task-2", "late answer")
     with pytest.raises(SessionFailed, match="session ses_1 failed: no luck"):
         app.AsyncResult("task-2").get(timeout=5)
+
+
+def _bodies(redis: redis_py.Redis, queue: str) -> list[dict[str, Any]]:
+    """The arguments of the messages of a queue, first sent first."""
+    messages = [json.loads(raw) for raw in reversed(redis.lrange(queue, 0, -1))]
+    return [json.loads(base64.b64decode(message["body"]))[1] for message in messages]
+
+
+def _runs(count: int, **facts: str) -> list[Dispatch]:
+    given = {"agent": "leaf", "cause": "start", **facts}
+    return [Dispatch(run=f"run_00{n:02}", session=f"ses_00{n:02}", **given) for n in range(count)]
+
+
+def test_few_runs_travel_alone_and_many_together(app: Celery, redis: redis_py.Redis) -> None:
+    """Every run is in exactly one message, in order; one message never holds more than a bundle."""
+    dispatcher = Dispatcher(app)
+    dispatcher.send_all((run, "few") for run in _runs(SPREAD))
+    dispatcher.send_all((run, "many") for run in _runs(SPREAD * BUNDLE * 2))
+    assert [sorted(body) for body in _bodies(redis, "few")] == [["agent", "run", "session"]] * SPREAD
+    bodies = _bodies(redis, "many")
+    assert len(bodies) == SPREAD * 2
+    sent = [one for b in bodies for one in ([b["agent"], b["session"], b["run"]], *b["more"])]
+    assert sent == [[run.agent, run.session, run.run] for run in _runs(SPREAD * BUNDLE * 2)]
+
+
+def test_starts_and_resumes_and_queues_are_not_mixed(app: Celery, redis: redis_py.Redis) -> None:
+    """A message has one task name and one queue."""
+    runs = [(run, "a") for run in _runs(20)] + [(run, "a") for run in _runs(20, cause="callbacks")]
+    Dispatcher(app).send_all([*runs, *((run, "b") for run in _runs(20))])
+    names = [json.loads(raw)["headers"]["task"] for raw in redis.lrange("a", 0, -1)]
+    assert set(names) == {"orchestrator.start_session", "orchestrator.resume_session"}
+    held = [1 + len(body.get("more", ())) for queue in ("a", "b") for body in _bodies(redis, queue)]
+    assert sum(held) == 60
+
+
+def test_a_broken_connection_does_not_lose_a_bundle(app: Celery, redis: redis_py.Redis) -> None:
+    """The pool's connection was cut by the server: the messages are sent over a new one."""
+    dispatcher = Dispatcher(app)
+    dispatcher.send(RUN, "warm")
+    redis.client_kill_filter(_type="normal", skipme=True)
+    dispatcher.send_all((run, "many") for run in _runs(40))
+    sent = {one for b in _bodies(redis, "many") for one in (b["run"], *(m[2] for m in b.get("more", ())))}
+    assert sent == {run.run for run in _runs(40)}
