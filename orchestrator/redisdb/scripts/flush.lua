@@ -8,7 +8,7 @@
 -- include: base
 local now = clock(ARGV[1])
 local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'launched', 'delivered',
-  'dead', 'questions', 'owed', 'doomed')
+  'dead', 'questions', 'owed', 'doomed', 'seq', 'unready')
 if s.id == '' then return { 'closed', 'unknown' } end
 if s.run ~= '' then return { 'busy', s.run } end
 if CLOSED[s.state] then
@@ -55,7 +55,7 @@ local function make_run(ids, cause)
     'worker', '', 'created_ms', now, 'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
   redis.call('RPUSH', KEYS[4], ARGV[2])
   redis.call('HSET', KEYS[1], 'run', ARGV[2], 'runs', ARGV[3], 'updated_ms', now)
-  redis.call('HDEL', KEYS[1], 'window_until')
+  redis.call('HDEL', KEYS[1], 'window_until', 'unready')
   redis.call('ZREM', KEYS[8], 'flush|' .. s.id)
   redis.call('ZADD', KEYS[6], now + tonumber(ARGV[6]), ARGV[2])
   if redis.call('ZCARD', KEYS[3]) == 0 then redis.call('ZREM', KEYS[7], s.id) end
@@ -71,8 +71,7 @@ local function sleep_until(due)
   return { 'waits', tostring(due) }
 end
 
-local queued = redis.call('ZRANGE', KEYS[3], 0, -1)
-if #queued == 0 then
+if redis.call('ZCARD', KEYS[3]) == 0 then
   redis.call('ZREM', KEYS[7], s.id)
   -- Its last callback died by policy: nothing will come any more, so it runs once more for its final answer.
   -- Or a deadline is over, and nothing at all has come.
@@ -99,35 +98,74 @@ local function met(group)
   return verdicts[group]
 end
 
+-- What was queued and not ready the last time is not looked at again while none of its groups is: so that many
+-- children of one parent cost no more each than a few. The field `unready` holds how far that look went.
+local seen = s.unready ~= '' and cjson.decode(s.unready) or nil
+if seen and (seen.waiting ~= s.waiting or #late > 0) then seen = nil end
+local groups = {}
+for _, group in ipairs(seen and seen.groups or {}) do
+  groups[group] = true
+  if met(group) then seen = nil end
+end
+local function still_waits()
+  local names = {}
+  for group in pairs(groups) do names[#names + 1] = group end
+  redis.call('HSET', KEYS[1], 'unready', cjson.encode({ seq = count(s.seq), groups = names, waiting = s.waiting }))
+  return sleep_until(wake_at)
+end
+local function fresh_is_ready()
+  for rank = 0, 3 do
+    local low, high = rank * 1e12, rank * 1e12 + 1e12 - 1
+    local fresh = redis.call('ZRANGEBYSCORE', KEYS[3], string.format('(%.0f', low + seen.seq), string.format('%.0f', high))
+    for _, id in ipairs(fresh) do
+      local record = item(KEYS[2], id)
+      if record.kind ~= 'completion' or met(record.group or '') then return true end
+      groups[record.group or ''] = true
+    end
+  end
+  return false
+end
+if seen and not fresh_is_ready() then return still_waits() end
+
 -- One run carries one prompt of a user, or callbacks and messages; what comes first decides.
 -- Callbacks that arrive close together share a run: the window opens with the first of them.
 local chosen, bytes, urgent, cause, left, window = {}, 0, #late > 0, nil, false, nil
-for _, id in ipairs(queued) do
-  local record = item(KEYS[2], id)
+-- Whether the run has room for an item and what comes after it.
+local function choose(id, record)
   local kind = record.kind == 'prompt' and 'user' or 'callbacks'
-  local ready = record.kind ~= 'completion' or met(record.group or '')
-  if ready and cause and (cause ~= kind or kind == 'user') then
+  if record.kind == 'completion' and not met(record.group or '') then
+    groups[record.group or ''] = true
+    return true
+  end
+  if cause and (cause ~= kind or kind == 'user') then
     left = true
-    ready = false
+    return true
   end
-  if ready then
-    if #chosen > 0 and (#chosen >= tonumber(ARGV[4]) or bytes + record.size > tonumber(ARGV[5])) then
-      left = true
-      break
-    end
-    cause = kind
-    if record.kind ~= 'completion' then
-      urgent = true
-    else
-      local own = tonumber(rule_of(record.group or '').window_ms) or 0
-      if window == nil or own < window then window = own end
-    end
-    bytes = bytes + record.size
-    chosen[#chosen + 1] = { id, record }
+  if #chosen > 0 and (#chosen >= tonumber(ARGV[4]) or bytes + record.size > tonumber(ARGV[5])) then
+    left = true
+    return false
   end
+  cause = kind
+  if record.kind ~= 'completion' then
+    urgent = true
+  else
+    local own = tonumber(rule_of(record.group or '').window_ms) or 0
+    if window == nil or own < window then window = own end
+  end
+  bytes = bytes + record.size
+  chosen[#chosen + 1] = { id, record }
+  return true
 end
+local start, room = 0, true
+repeat
+  local page = redis.call('ZRANGE', KEYS[3], start, start + 199)
+  for _, id in ipairs(page) do
+    room = room and choose(id, item(KEYS[2], id))
+  end
+  start = start + 200
+until not room or #page < 200
 if #chosen == 0 then
-  if #late == 0 then return sleep_until(wake_at) end
+  if #late == 0 then return still_waits() end
   cause = 'callbacks'
 end
 
