@@ -31,6 +31,7 @@ RECLAIM_IDLE_MS: Final = 60_000
 _RECLAIM_EVERY_S: Final = 5.0
 _DEAD_EVERY_S: Final = 0.5
 _RETRY_S: Final = 2.0
+_LINGER_S: Final = 0.1
 
 
 class AuditWriter:
@@ -65,7 +66,10 @@ class AuditWriter:
         """Write until told to stop; a database that cannot be written to is tried again and again."""
         while not stop.is_set():
             try:
-                self.run_once(block_ms=BLOCK_MS)
+                written = self.run_once(block_ms=BLOCK_MS)
+                if 0 < written < BATCH:
+                    # Few big transactions cost the disk, and everybody else on it, less than many small ones.
+                    stop.wait(_LINGER_S)
             except AuditError as error:
                 get_logger().error("audit-not-written", error=str(error), held=len(self._held))
                 stop.wait(_RETRY_S)

@@ -24,6 +24,10 @@ GROUP = "callbacks"
 BATCH = 200
 #: How long to wait for a first event, which is also how long a stop may go unnoticed.
 BLOCK_MS = 500
+#: Seconds in which further events are let come together, once there was one.
+LINGER_S = 0.003
+#: Seconds between two looks at the timers while there is no end of events.
+RING_S = 0.05
 #: Events that another copy has held for so long are taken over.
 TAKE_OVER_MS = 5_000
 
@@ -52,14 +56,26 @@ class CallbackService:
         self._streams = [keys.stops(shard) for shard in range(shards)]
         self._take_over_ms = take_over_ms
         self._clock = clock or SystemClock()
-        self._next_take_over = 0.0
+        self._next_take_over = self._next_ring = self._due_at = 0.0
         for stream in self._streams:
             self._ensure_group(stream)
 
     def run(self, stop: threading.Event) -> None:
         """Handle events until told to stop."""
         while not stop.is_set():
-            self.run_once(block_ms=self._ring())
+            if self.run_once(block_ms=self._patience_ms()):
+                # An event after a quiet time was handled at once; those that follow close are handled together.
+                stop.wait(LINGER_S)
+
+    def _patience_ms(self) -> int:
+        """How long to wait for an event: until the next timer is due; under load they are looked up now and then."""
+        now = self._clock.monotonic()
+        if now >= min(self._next_ring, self._due_at):
+            self._due_at = now + self._ring() / 1000
+            self._next_ring = now + RING_S
+            return max(1, round((self._due_at - now) * 1000))
+        # What was handled since may have set an earlier one.
+        return max(1, round((min(self._next_ring, self._due_at) - now) * 1000))
 
     def run_once(self, *, block_ms: int | None = None) -> int:
         """Handle the events that are there, waiting up to ``block_ms`` for a first one; how many they were."""
@@ -87,8 +103,10 @@ class CallbackService:
                     self._delivery.ledger.stop(session, event.get("reason", ""), state=state or "stopped")
                     reach("callbacks.stopped")
                 case "session_stop":
-                    stopped[session] = None
-                    stirred[session] = None
+                    # One that has finished had nothing queued then, and what is put there later says so itself.
+                    if event.get("state") != "finished":
+                        stopped[session] = None
+                        stirred[session] = None
                 case "put":
                     stirred[session] = None
                 case other:

@@ -88,9 +88,10 @@ local function close_session(s, state, reason, now)
   tell_parent(s, 'failed', reason, now)
 end
 
--- Every end is followed by this: the callback service is told that the session stopped.
+-- Every end is followed by this: the callback service is told that the session stopped, and in which state.
 local function session_stop(s)
-  redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', s.parent, 'event', 'session_stop')
+  redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', s.parent, 'event', 'session_stop',
+    'state', redis.call('HGET', S, 'state'))
 end
 
 -- The run leaves the books of what is at work.
