@@ -155,6 +155,13 @@ class Intake:
                 f"the chain names {len(header.conversation_chain)} messages; at most {self._max_chain} are allowed",
                 message,
             )
+        if header.conversation_chain and header.correlation_id is None:
+            yield reject(
+                "conversation-chain",
+                "the chain names earlier messages, and no correlation-id says which conversation they are of; "
+                "carry theirs on, or leave the chain out to begin a new conversation",
+                message,
+            )
         yield from self._faults_of_parties(message)
 
     def _faults_of_parties(self, message: AgentMessage) -> Iterator[Rejection]:

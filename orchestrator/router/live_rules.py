@@ -1,6 +1,6 @@
 """Layer 3 of validation: the rules that need to know the stack, each with its name.
 
-`docs/reference/live-rules.md` is generated from ``RULES``.
+The table in `docs/protocol.md` is generated from ``RULES`` and from those about signatures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULES: Final[dict[str, tuple[bool, str]]] = {
         "A sealed body can be opened: its parts are there, whole, and for a key that is here.",
     ),
     "duplicate": (False, "A message-id is acted upon once; a further copy is acknowledged without effect."),
-    "conversation-chain": (False, "The chain of a message ends at the first message of its conversation."),
+    "conversation-chain": (False, "A message with a chain names its conversation, and the chain ends at the first message of that."),
     "conversation-limit": (False, "A conversation has no more messages and no longer chains than allowed."),
     "task-id": (False, "A task-id belongs to one delegation of its conversation."),
     "session-unknown": (True, "A message about a session names one that this ledger has."),

@@ -1,0 +1,350 @@
+"""Layer 3, rule by rule: what the router refuses, `orchestra validate --online` foretells, and changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import schemas
+from orchestrator.cli import main
+from orchestrator.envelope.model import (
+    Body,
+    CompressedBody,
+    Message,
+    RetryPolicy,
+    StatusUpdate,
+    Task,
+    TaskDelegation,
+)
+from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.signature import RULES as SIGNATURE_RULES
+from orchestrator.envelope.signature import sign_message
+from orchestrator.envelope.validate import check
+from orchestrator.ids import new_message_id, root_session_id
+from orchestrator.keyring.store import FileSigner, KeyStore
+from orchestrator.redisdb import keys
+from orchestrator.router.live_rules import RULES
+from tests.integration.router.conftest import At, Stack
+
+UPDATE = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)
+HELLO = Message(content="hello")
+ONCE = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=60)
+PAST = Timestamp("2020-01-01T00:00:00Z")
+LATER = Timestamp("2020-01-02T00:00:00Z")
+
+#: Rules that are about streams, time and other messages rather than about one message: where they are shown.
+ELSEWHERE = {
+    "no-envelope": "router/test_live_rules.py::test_an_entry_without_an_envelope_is_a_dead_letter",
+    "stream-mismatch": "router/test_routing.py::test_what_cannot_be_accepted_is_a_dead_letter_with_its_rule",
+    "session-over": "router/test_live_rules.py::test_a_session_that_is_over_takes_nothing_more",
+    "dependency-cycle": "router/test_dependencies.py::test_a_circle_is_refused_at_once",
+    "dependency-failed": "router/test_dependencies.py::test_a_failed_dependency_fails_the_task",
+    "timeout": "router/test_retries.py::test_what_no_router_took_in_time_is_given_up_as_timed_out",
+    "poison": "router/test_routing.py::test_an_entry_that_kills_each_router_alone_ends_as_a_dead_letter",
+    "internal-error": "router/test_live_rules.py::test_what_a_router_stumbles_over_is_a_dead_letter",
+}
+#: Shapes that layers 1 and 2 refuse first; the signature's own tests show them.
+UNREACHABLE = {"signature-root", "signature-position", "signature-malformed", "signature-sender"}
+
+
+def task(task_id: str = "T-1") -> TaskDelegation:
+    return TaskDelegation(task=Task(task_id=task_id, title="Count", description="count the lines"))
+
+
+def signed_by(stack: Stack, signer: FileSigner, *, at_ms: int | None = None, **header: Any) -> bytes:
+    """An update of `lead` under any signature."""
+    message = check(stack.envelope(UPDATE, retry=ONCE, **header)).message
+    assert message is not None
+    now_ms = int(stack.redis.time()[0]) * 1000 if at_ms is None else at_ms
+    return sign_message(message, signer, now_ms=now_ms)
+
+
+def stranger(stack: Stack) -> KeyStore:
+    """The keys of a host that has nothing to do with this stack."""
+    return KeyStore(stack.settings.data / "stranger", "Ed25519")
+
+
+def not_vouched(stack: Stack) -> bytes:
+    store = stranger(stack)
+    signer = store.signer("lead")
+    record = store.record(signer.key_id)
+    assert record is not None
+    stack.redis.hset(keys.public_keys(), signer.key_id, record.to_json())
+    return signed_by(stack, signer)
+
+
+def another_owner(stack: Stack) -> bytes:
+    theirs = stack.parts.keyring.signer("partner")
+    return signed_by(stack, dataclasses.replace(theirs, agent="lead"))
+
+
+def revoked(stack: Stack) -> bytes:
+    data = stack.envelope(UPDATE, retry=ONCE)
+    stack.parts.keyring.registry.revoke(stack.parts.keyring.signer("lead").key_id)
+    return data
+
+
+def rotated(stack: Stack) -> bytes:
+    ring = stack.parts.keyring
+    old = ring.signer("lead")
+    ring.store.rotate("lead", overlap_s=0)
+    ring.registry.register_all()
+    return signed_by(stack, old, at_ms=int(stack.redis.time()[0] + 60) * 1000)
+
+
+def seen(stack: Stack) -> bytes:
+    data = stack.envelope(UPDATE)
+    stack.publish(data, "status-update")
+    assert stack.router("before").run_once().done == 1
+    return data
+
+
+def taken_task(stack: Stack) -> bytes:
+    first, conversation = new_message_id(), new_message_id()
+    about: dict[str, Any] = {"sender": "partner", "recipient": "reviewer", "correlation": conversation}
+    stack.publish(stack.envelope(task(), message_id=first, **about), "task-delegation", "high")
+    assert stack.router("before").run_once().done == 1
+    return stack.envelope(task(), chain=(first,), **about)
+
+
+def session_of_others(stack: Stack) -> bytes:
+    session = stack.submit(agent="reviewer")
+    return stack.envelope(task(session), sender="partner", recipient="reviewer")
+
+
+def another_chain(stack: Stack) -> bytes:
+    conversation = new_message_id()
+    stack.publish(stack.envelope(HELLO, correlation=conversation), "message")
+    assert stack.router("before").run_once().done == 1
+    return stack.envelope(HELLO, correlation=conversation, chain=(new_message_id(),))
+
+
+def unreadable(stack: Stack) -> bytes:
+    body = CompressedBody(type="task-delegation", size=3, sha256="0" * 64, content="AAAA")
+    return stack.envelope(body, sender="partner", recipient="reviewer")
+
+
+def upwards(stack: Stack) -> bytes:
+    return stack.envelope(task(), sender="reviewer", recipient="lead")
+
+
+def lead(body: Body, **header: Any) -> Callable[[Stack], bytes]:
+    return lambda stack: stack.envelope(body, **{"retry": ONCE, **header})
+
+
+#: Case → rule and the message that breaks it.
+CASES: dict[str, tuple[str, Callable[[Stack], bytes]]] = {
+    "unsigned": (
+        "signature-missing",
+        lambda stack: (good := stack.envelope(UPDATE))[: good.index(b"<signature>")] + b"</agent-message>",
+    ),
+    "changed": ("signature-invalid", lambda stack: stack.envelope(UPDATE).replace(b">40<", b">90<")),
+    "algorithm": (
+        "signature-algorithm",
+        lambda stack: stack.envelope(UPDATE).replace(b">Ed25519<", b">RSA-SHA256<"),
+    ),
+    "key unknown": ("key-unknown", lambda stack: signed_by(stack, stranger(stack).signer("lead"))),
+    "key not vouched": ("key-not-vouched", not_vouched),
+    "key of another": ("key-owner", another_owner),
+    "signer is not the sender": ("signer-sender", lead(UPDATE, signer="partner")),
+    "key revoked": ("key-revoked", revoked),
+    "key retired": ("key-retired", rotated),
+    "key too young": (
+        "key-too-young",
+        lambda stack: signed_by(stack, stack.parts.keyring.signer("lead"), at_ms=1),
+    ),
+    "expired": ("expired", lead(UPDATE, timestamp=PAST, expiration=LATER)),
+    "old": ("too-old", lead(UPDATE, timestamp=PAST)),
+    "future": ("from-the-future", lead(UPDATE, timestamp=Timestamp("2100-01-01T00:00:00Z"))),
+    "sender not registered": ("sender-unknown", lead(UPDATE, sender="nobody")),
+    "role not its own": ("sender-role", lead(UPDATE, role="orchestrator")),
+    "recipient not registered": ("recipient-unknown", lead(UPDATE, recipient="nobody")),
+    "upwards": ("unauthorised", upwards),
+    "too many attempts": (
+        "retry-limit",
+        lead(UPDATE, retry=RetryPolicy(max_attempts=101, backoff_strategy="linear", timeout_seconds=1)),
+    ),
+    "seen before": ("duplicate", seen),
+    "chain of another conversation": ("conversation-chain", another_chain),
+    "chain without a conversation": ("conversation-chain", lead(HELLO, chain=(new_message_id(),))),
+    "chain too long": (
+        "conversation-limit",
+        lead(HELLO, correlation=new_message_id(), chain=tuple(new_message_id() for _ in range(1001))),
+    ),
+    "task-id of another delegation": ("task-id", taken_task),
+    "task-id of a session": ("task-id", session_of_others),
+    "task of no session": ("session-unknown", lead(UPDATE, sender="partner", recipient="lead")),
+    "session that is not there": (
+        "session-unknown",
+        lead(task(root_session_id("never submitted")), recipient="reviewer"),
+    ),
+    "nobody to speak to": ("recipient-session", lead(HELLO, sender="partner", recipient="lead")),
+    "payload broken": ("payload", unreadable),
+}
+
+
+def validate(stack: Stack, data: bytes, *options: str) -> Result:
+    """`orchestra validate --online --json -`."""
+    place = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
+    command = ["validate", "--online", "--json", "-", *options, *place]
+    return CliRunner().invoke(main, command, input=data, catch_exceptions=False)
+
+
+def refused(stack: Stack, data: bytes) -> list[str]:
+    """The rules under which a router gives the message up, however often it has to look."""
+    message = check(data).message
+    assert message is not None
+    row = stack.parts.routing[message.body.type]
+    stack.publish(data, message.body.type, message.header.priority or row.priority)
+    now_ms = int(stack.redis.time()[0]) * 1000
+    for number in range(5):
+        router = stack.router(f"r{number}", clock=At(now_ms + number * 20_000), jitter=lambda: 0.0)
+        duplicates = router.run_once().duplicates
+        if stack.dead() or duplicates:
+            return [*(["duplicate"] * duplicates), *(letter.rule for letter in stack.dead())]
+        stack.wake()
+    raise AssertionError("the message was not refused")
+
+
+def snapshot(stack: Stack) -> dict[bytes, Any]:
+    return {name: stack.redis.dump(name) for name in stack.redis.scan_iter()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_the_router_refuses_is_foretold_with_rule_place_and_advice(stack: Stack, case: str) -> None:
+    """The same rule from both, nothing changed by asking."""
+    rule, build = CASES[case]
+    data = build(stack)
+    before = snapshot(stack)
+    result = validate(stack, data)
+    assert snapshot(stack) == before
+    (row,) = json.loads(result.stdout)
+    errors = {error["rule"]: error for error in row["errors"] if error["severity"] == "error"}
+    assert (result.exit_code, row["valid"]) == (1, False)
+    assert rule in errors
+    assert {"line", "path", "value", "message"} <= errors[rule].keys()
+    assert errors[rule]["path"].startswith("/agent-message")
+    assert len(errors[rule]["message"]) > 20
+    assert refused(stack, data) == [rule]
+
+
+def test_every_rule_of_the_table_is_shown(root: Path) -> None:
+    """A rule that is added brings its case along."""
+    shown = {rule for rule, _ in CASES.values()} | ELSEWHERE.keys() | UNREACHABLE
+    assert shown == RULES.keys() | SIGNATURE_RULES.keys()
+    for place in ELSEWHERE.values():
+        file, _, name = place.partition("::")
+        assert f"def {name}(" in (root / "tests" / "integration" / file).read_text()
+
+
+def test_every_rule_of_the_table_is_in_the_documentation(root: Path) -> None:
+    """`docs/protocol.md` names all of layer 3."""
+    page = (root / "docs" / "protocol.md").read_text()
+    assert [rule for rule in (*RULES, *SIGNATURE_RULES) if f"| `{rule}` |" not in page] == []
+
+
+def test_a_message_that_would_be_accepted_is_valid(stack: Stack) -> None:
+    """A task of our own, one of a foreign program, and a report."""
+    stack.submit(agent="reviewer")
+    (ours,) = stack.published("task-delegation")
+    theirs = stack.envelope(task(), sender="partner", recipient="reviewer")
+    for data in (ours, theirs, stack.envelope(UPDATE)):
+        before = snapshot(stack)
+        result = validate(stack, data)
+        assert (result.exit_code, json.loads(result.stdout)[0]["errors"]) == (0, [])
+        assert snapshot(stack) == before
+    stack.publish(theirs, "task-delegation", "high")
+    assert stack.router().run_once().done == 2
+
+
+def test_a_redelivery_is_a_duplicate_and_no_second_task(stack: Stack) -> None:
+    """The task-id of a message belongs to that message, however often it comes."""
+    data = stack.envelope(task(), sender="partner", recipient="reviewer")
+    for _ in range(2):
+        stack.publish(data, "task-delegation", "high")
+    handled = stack.router().run_once()
+    assert (handled.done, handled.duplicates, stack.dead()) == (1, 1, [])
+    (row,) = json.loads(validate(stack, data).stdout)
+    assert [error["rule"] for error in row["errors"]] == ["duplicate"]
+
+
+def test_warnings_and_infos_do_not_refuse(stack: Stack) -> None:
+    """What is seldom wise is said and done."""
+    often = RetryPolicy(max_attempts=20, backoff_strategy="exponential", timeout_seconds=60)
+    data = stack.envelope(UPDATE, retry=often)
+    result = validate(stack, data)
+    (row,) = json.loads(result.stdout)
+    assert (result.exit_code, row["valid"]) == (0, True)
+    assert {error["severity"] for error in row["errors"]} == {"warning"}
+    stack.publish(data, "status-update")
+    assert stack.router().run_once().done == 1
+
+
+def test_where_signatures_are_optional_an_unsigned_message_is_valid(stack: Stack) -> None:
+    """The setting holds for both; what is signed is still verified."""
+    options = {"ORCHESTRA_SIGNATURES_REQUIRED": "false"}
+    lax = Stack(stack.redis, stack.settings.model_copy(update={"signatures_required": False}), stack.parts)
+    unsigned = CASES["unsigned"][1](stack)
+    place = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
+    command = ["validate", "--online", "--json", "-", *place]
+    result = CliRunner().invoke(main, command, input=unsigned, env=options)
+    (row,) = json.loads(result.stdout)
+    assert (result.exit_code, row["valid"]) == (0, True)
+    assert [(error["rule"], error["severity"]) for error in row["errors"]] == [("signature-missing", "info")]
+    stack.publish(unsigned, "status-update")
+    assert lax.router().run_once().done == 1
+    changed = CASES["changed"][1](stack)
+    assert CliRunner().invoke(main, command, input=changed, env=options).exit_code == 1
+    assert refused(lax, changed) == ["signature-invalid"]
+
+
+def test_without_a_stack_there_is_one_line_that_says_so(tmp_path: Path) -> None:
+    """And the exit code is not 0."""
+    (tmp_path / "m.xml").write_bytes(schemas.read("templates/query.xml"))
+    command = ["validate", "--online", str(tmp_path / "m.xml"), "--data", str(tmp_path)]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    assert "no stack is running" in result.stderr
+
+
+def test_an_entry_without_an_envelope_is_a_dead_letter(stack: Stack) -> None:
+    """Nothing but the field `envelope` is read."""
+    stack.router("before").run_once()
+    stack.redis.xadd(keys.messages(0, "message", "normal"), {"xml": "<agent-message/>"})
+    assert stack.router().run_once().dead == 1
+    assert [letter.rule for letter in stack.dead()] == ["no-envelope"]
+
+
+def test_a_session_that_is_over_takes_nothing_more(stack: Stack) -> None:
+    """A foreign program that goes on talking to it is told so."""
+    launch, conversation = new_message_id(), new_message_id()
+    about: dict[str, Any] = {"sender": "partner", "recipient": "lead", "correlation": conversation}
+    stack.publish(stack.envelope(task(), message_id=launch, **about), "task-delegation", "high")
+    stack.router("before").run_once()
+    (session,) = stack.parts.ledger.roots(0)
+    stack.parts.ledger.stop(session.id, "by its user", force=True)
+    assert refused(stack, stack.envelope(HELLO, chain=(launch,), retry=ONCE, **about)) == ["session-over"]
+
+
+def test_what_a_router_stumbles_over_is_a_dead_letter(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a message does to the code, it ends as a dead letter and the loop goes on."""
+    data = stack.envelope(UPDATE)
+    stack.publish(data, "status-update")
+    stack.publish(stack.envelope(HELLO), "message")
+    router = stack.router()
+
+    def stumble(message: Any, **_: Any) -> Any:
+        if message.body.type == "status-update":
+            raise ZeroDivisionError("oops")
+        return iter(())
+
+    monkeypatch.setattr(router._intake, "faults", stumble)
+    handled = router.run_once()
+    assert (handled.done, handled.dead, stack.pending()) == (1, 1, 0)
+    assert [letter.rule for letter in stack.dead()] == ["internal-error"]
