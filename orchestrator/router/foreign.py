@@ -23,6 +23,7 @@ from orchestrator.envelope.bodies import (
     TaskCompletion,
     TaskDelegation,
 )
+from orchestrator.envelope.prompt_text import prompt_of, title_of
 from orchestrator.ids import (
     callback_id,
     child_session_id,
@@ -36,7 +37,6 @@ from orchestrator.redisdb import keys
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.directory import Directory
 from orchestrator.router.letter import Letter, task_id_of
-from orchestrator.router.prompt_text import prompt_of, title_of
 from orchestrator.router.steps import (
     DONE,
     DUPLICATE,
@@ -197,14 +197,12 @@ class ForeignActs:
             case None if letter.type == "message":
                 return self._say(letter, letter.sealed, kind="message", title=SEALED_TITLE)
             case Query():
-                problem = body.context.problem if body.context is not None else None
-                text = "\n\n".join(part for part in (body.subject, problem) if part)
-                return self._question(letter, text, body.subject)
+                return self._question(letter, prompt_of(body), body.subject)
             case Reply():
                 return self._answer(letter, body)
             case Message():
                 kind = body.message_type or "message"
-                return self._say(letter, body.content, kind=kind, title=body.subject or "")
+                return self._say(letter, prompt_of(body), kind=kind, title=body.subject or "")
         return NOTED
 
     def _status(self, letter: Letter, body: StatusUpdate) -> Step:

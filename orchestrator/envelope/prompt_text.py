@@ -1,11 +1,14 @@
-"""The text that an agent is given for a task, a review or an escalation: its description and all that goes with it."""
+"""The text that an agent is given for a message: a task with all that goes with it, a question, a word."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
+from orchestrator.envelope.bodies import Escalation, Message, Query, ReviewRequest, TaskDelegation
 from orchestrator.envelope.bodies.parts import TaskContext
+
+#: The bodies that have such a text.
+Prompt = TaskDelegation | ReviewRequest | Escalation | Query | Message
 
 
 def title_of(body: TaskDelegation | ReviewRequest | Escalation) -> str:
@@ -15,8 +18,8 @@ def title_of(body: TaskDelegation | ReviewRequest | Escalation) -> str:
             return about.title
 
 
-def prompt_of(body: TaskDelegation | ReviewRequest | Escalation) -> str:
-    """The description, followed by one section for each further thing that the body says."""
+def prompt_of(body: Prompt) -> str:
+    """The description of a task, followed by one section for each further thing that it says; a question; a word."""
     match body:
         case TaskDelegation(task=task):
             return _text(
@@ -49,6 +52,11 @@ def prompt_of(body: TaskDelegation | ReviewRequest | Escalation) -> str:
                 ("Requested action", [matter.requested_action] if matter.requested_action else []),
                 ("Required by", [str(matter.required_by)] if matter.required_by else []),
             )
+        case Query(subject=subject, context=context):
+            problem = context.problem if context is not None else None
+            return "\n\n".join(part for part in (subject, problem) if part)
+        case Message(content=content):
+            return content
 
 
 def _context(context: TaskContext | None) -> list[tuple[str, list[str]]]:
