@@ -182,6 +182,7 @@ def ledger_limits(settings: Settings) -> Limits:
         max_tree_sessions=settings.max_sessions_per_tree,
         resume_max_items=settings.resume_max_items,
         resume_max_bytes=settings.resume_max_bytes,
+        inline_bytes=settings.claim_check_above_bytes,
         max_lost_workers=settings.max_lost_workers,
         redispatch_ms=round(settings.redispatch_after_s * 1000),
         tree_ttl_ms=round(settings.tree_ttl_s * 1000),

@@ -122,14 +122,17 @@ class Context(Talking):
         """
         self._blocking.check_depth(f"a call of {agent!r}")
         child = self.delegate(agent, description, title=title, priority=priority, group=CALL_GROUP, key=key)
-        reply = None if answer is None else _answering(answer)
+        reply = None if answer is None else self._answering(answer)
         taken = self._blocking.child(child, timeout_s=timeout_s, answer=reply)
         if taken is None:
             raise TimeoutError(
                 f"session {child} of {agent!r} is not over after {timeout_s:g} s; its end comes as a callback"
             )
         self._all = None
-        return callback_of(*taken)
+        return callback_of(*taken, self._ledger)
+
+    def _answering(self, answer: Callable[[Callback], str]) -> Callable[[Item, str], str]:
+        return lambda item, text: answer(callback_of(item, text, self._ledger))
 
     def when_closed(self, policy: OnClose | None = None, *, heir: str | None = None) -> None:
         """Say what becomes of the children that still run when this session is stopped, fails or is deleted.
@@ -230,10 +233,6 @@ class Context(Talking):
 
 #: What the `python` executor calls.
 AgentFunction = Callable[[Context], Any]
-
-
-def _answering(answer: Callable[[Callback], str]) -> Callable[[Item, str], str]:
-    return lambda item, text: answer(callback_of(item, text))
 
 
 def _heading(description: str) -> str:

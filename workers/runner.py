@@ -14,6 +14,7 @@ from celery.exceptions import WorkerShutdown, WorkerTerminate
 from orchestrator.agents import AgentDefinition
 from orchestrator.crashpoints import reach
 from orchestrator.dispatch.settling import settle_root
+from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.errors import ClaimLost, InputError, SessionStopped
 from orchestrator.event_log import EventLog
 from orchestrator.ids import new_claim_id
@@ -221,6 +222,10 @@ def _completed(text: str, context: Context) -> Outcome:
         json.dumps(state)
     except (TypeError, ValueError) as error:
         raise InputError(f"ctx.state holds what is no JSON value: {error}") from error
+    if len(text) > MAX_PAYLOAD_BYTES // 4 and len(text.encode(errors="replace")) > MAX_PAYLOAD_BYTES:
+        raise InputError(
+            f"the answer of {len(text)} characters is larger than {MAX_PAYLOAD_BYTES} bytes; write it to a file"
+        )
     return Outcome(status="completed", text=text, state=state, waiting=context.new_waiting)
 
 

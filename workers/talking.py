@@ -21,7 +21,7 @@ from orchestrator.policy.callback_text import Callback
 from workers.blocking import Blocking
 from workers.effects import Effects
 from workers.speech import Speech
-from workers.view import View
+from workers.view import View, callback_of
 
 _log = get_logger()
 
@@ -118,7 +118,7 @@ class Talking(View):
         item, text = taken
         if item.status == "failed":
             raise NoReply(summary(message), text)
-        return text
+        return callback_of(item, text, self._ledger).full()
 
     def reply(self, question: Callback | str, text: str) -> bool:
         """Answer a question of a child, which gets it in the call that waits for it, or by being resumed.

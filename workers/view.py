@@ -49,7 +49,7 @@ class View:
         self.cause: Literal["start", "callbacks", "user"] = held.run.cause
         #: What this run delivers: a child's end, or something it asks or says on the way.
         self.callbacks: tuple[Callback, ...] = tuple(
-            callback_of(item, held.texts.get(item.id, ""))
+            callback_of(item, held.texts.get(item.id, ""), ledger)
             for item in held.items
             # What a call took in an earlier try of this run, it takes again.
             if item.kind != "prompt" and not item.extra.get("taken")
@@ -93,7 +93,7 @@ class View:
     def _read_results(self) -> tuple[Callback, ...]:
         items = [item for item in self._ledger.items(self.session) if self._is_delivered(item)]
         texts = self._ledger.texts(self.session, [item.id for item in items])
-        return tuple(callback_of(item, texts.get(item.id, "")) for item in items)
+        return tuple(callback_of(item, texts.get(item.id, ""), self._ledger) for item in items)
 
     def _is_delivered(self, item: Item) -> bool:
         if item.kind != "completion":
@@ -106,8 +106,9 @@ class View:
         return self.state if self.state != self._state_before else None
 
 
-def callback_of(item: Item, text: str) -> Callback:
-    """An item of a session's queue as its agent sees it."""
+def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
+    """An item of a session's queue as its agent sees it; ``text`` is what the ledger itself holds of it."""
+    ref = item.extra.get("whole")
     return Callback(
         id=item.id,
         kind=item.kind,
@@ -119,6 +120,8 @@ def callback_of(item: Item, text: str) -> Callback:
         priority=item.priority if item.kind != "completion" else "",
         question=str(item.extra.get("answers", "")),
         context=item.extra.get("context"),
+        size=int(ref["size"]) if ref else -1,
+        fetch=(lambda: persist(lambda: ledger.wholes.read(ref), what="full")) if ref else None,
     )
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, Final, cast
 
 import redis
@@ -65,13 +66,24 @@ class BlobRef:
 
 
 class BlobStore:
-    """Blobs of one shard. Stored once for each content, compressed, in chunks."""
+    """Blobs of one shard. Stored once for each content, compressed, in chunks.
 
-    def __init__(self, client: redis.Redis, shard: int = 0, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+    ``name`` gives the key of a blob by its digest; by default all of a shard share theirs.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        shard: int = 0,
+        *,
+        max_bytes: int = MAX_PAYLOAD_BYTES,
+        name: Callable[[str], str] | None = None,
+    ) -> None:
         self._client = client
         self._scripts = Scripts(client)
         self._shard = shard
         self._max_bytes = max_bytes
+        self._name = name or partial(keys.blob, shard)
 
     def put(self, octets: bytes, *, ttl_s: float) -> BlobRef:
         """Store octets for at least ``ttl_s`` seconds; content that is there already only lives longer.
@@ -109,7 +121,7 @@ class BlobStore:
             )
             facts = {"size": ref.size, "stored_size": stored, "chunks": chunks, "algorithm": "zstd"}
             self._write(upload, {"facts": json.dumps(facts, sort_keys=True)})
-            name = keys.blob(self._shard, ref.sha256)
+            name = self._name(ref.sha256)
             if not self._scripts.run("store_blob", [upload, name], [round(ttl_s * 1000), chunks]):
                 raise PayloadError(
                     f"the upload of {ref.size} octets was gone before it was finished; send them again"
@@ -141,14 +153,14 @@ class BlobStore:
 
     def delete(self, ref: BlobRef) -> None:
         """Drop a blob. Only for what nobody else can refer to: the same content is stored once for all."""
-        self._client.unlink(keys.blob(self._shard, ref.sha256))
+        self._client.unlink(self._name(ref.sha256))
 
     def _touch(self, sha256: str, ttl_s: float) -> BlobRef | None:
-        name = keys.blob(self._shard, sha256)
+        name = self._name(sha256)
         return _ref(sha256, self._scripts.run("touch_blob", [name], [round(ttl_s * 1000)]))
 
     def _facts(self, sha256: str) -> BlobRef | None:
-        return _ref(sha256, self._client.hget(keys.blob(self._shard, sha256), "facts"))
+        return _ref(sha256, self._client.hget(self._name(sha256), "facts"))
 
     def _write(self, upload: str, fields: Mapping[Any, Any]) -> None:
         with self._client.pipeline(transaction=True) as pipe:
@@ -173,7 +185,7 @@ class BlobStore:
         return _inflate(self._stored(standing), limit=ref.size)
 
     def _stored(self, ref: BlobRef) -> Iterator[bytes]:
-        name = keys.blob(self._shard, ref.sha256)
+        name = self._name(ref.sha256)
         for number in range(ref.chunks):
             chunk = self._client.hget(name, str(number))
             if not isinstance(chunk, bytes):

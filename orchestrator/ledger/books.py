@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 
 import redis
@@ -10,6 +11,7 @@ from orchestrator.errors import UnknownSession
 from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
+from orchestrator.ledger.wholes import Wholes
 from orchestrator.redisdb import keys
 
 
@@ -18,6 +20,7 @@ class Books:
 
     def __init__(self, client: redis.Redis) -> None:
         self.redis = client
+        self.wholes = Wholes(client)
 
     def session(self, session_id: str) -> Session:
         """The session of that id.
@@ -72,11 +75,19 @@ class Books:
         return {n: decode.text(v) for n, v in zip(names, values, strict=True) if v is not None}
 
     def result(self, session_id: str) -> tuple[SessionState, str | None]:
-        """The state of a session and its latest answer, or the reason for which it was closed."""
+        """The state of a session and its latest answer, or the reason for which it was closed.
+
+        Raises:
+            UnknownSession: there is no such session.
+            PayloadError: the answer is large, and the store has lost it.
+        """
         session = self.session(session_id)
         if session.state in CLOSED:
             return session.state, session.reason
-        return session.state, self.texts(session_id, ["result"]).get("result")
+        texts = self.texts(session_id, ["result", "whole"])
+        if "whole" in texts:
+            return session.state, self.wholes.read(json.loads(texts["whole"]))
+        return session.state, texts.get("result")
 
     def tree(self, root: str) -> list[Session]:
         """Every session of a tree, in the order in which they were launched."""

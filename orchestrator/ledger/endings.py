@@ -117,16 +117,17 @@ class Endings(Mailbox):
                 keys.queue(session_id),
                 keys.closing(shard_of(session_id)),
                 keys.runs(session_id),
-                *self.run_keys(session_id),
+                *self.owned_keys(session_id),
             ],
             [session_id],
         )
         return bool(reply[0] != b"open")
 
-    def run_keys(self, session_id: str) -> list[str]:
-        """The keys of every run of a session, and of their effects."""
+    def owned_keys(self, session_id: str) -> list[str]:
+        """The keys of every run of a session, of their effects, and of the large texts that it has said."""
         runs = [decode.text(run) for run in self.redis.lrange(keys.runs(session_id), 0, -1)]
-        return [key for run in runs for key in (keys.run(run), keys.effects(run))]
+        of_runs = [key for run in runs for key in (keys.run(run), keys.effects(run))]
+        return [*of_runs, *self.wholes.keys_of(session_id)]
 
     def require(self, session_id: str) -> None:
         """Make sure that a session exists.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.ids import shard_of
 from orchestrator.ledger.model import Outgoing
+from orchestrator.ledger.wholes import Shortened
 from orchestrator.redisdb import keys
 
 
@@ -17,6 +18,11 @@ def stream(session: str, envelope: Outgoing | None) -> str:
 def payload(envelope: Outgoing | None) -> bytes | str:
     """The envelope's bytes, or nothing."""
     return envelope.data if envelope is not None else ""
+
+
+def whole(session: str, short: Shortened) -> str:
+    """The key of the whole of a text; without one, a key of the session that is never touched."""
+    return keys.whole(session, short.sha256) if short.ref is not None else keys.session(session)
 
 
 def ending(session: str, *, parent: str, run: str, envelope: Outgoing | None = None) -> list[str]:

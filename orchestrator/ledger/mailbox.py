@@ -79,29 +79,38 @@ class Mailbox(Runs):
             ClaimLost: the run is not held under this claim any more.
             UnknownSession: there is no such session.
             WrongState: the session is closed, or the question has its reply.
+            PayloadError: the text is larger than the store takes.
         """
         record = {"kind": kind, "priority": priority, "child": claim.session, **(extra or {})}
         if opens:
             record["question"] = True
-        reply = self.scripts.run(
-            "say",
-            [
-                *layout.mailbox(session_id, speaker=claim.session, envelope=envelope),
-                keys.run(claim.run),
-                keys.effects(claim.run),
-            ],
-            [
-                self._now,
-                item_id,
-                json.dumps(record),
-                text,
-                layout.payload(envelope),
-                "1" if opens else "0",
-                answers,
-                claim.claim,
-                effect,
-            ],
-        )
+        while True:
+            short = self._shorten(claim.session, text)
+            if short.ref is not None:
+                record["whole"] = short.ref
+            reply = self.scripts.run(
+                "say",
+                [
+                    *layout.mailbox(session_id, speaker=claim.session, envelope=envelope),
+                    keys.run(claim.run),
+                    keys.effects(claim.run),
+                    layout.whole(claim.session, short),
+                    keys.wholes(claim.session),
+                ],
+                [
+                    self._now,
+                    item_id,
+                    json.dumps(record),
+                    short.text,
+                    layout.payload(envelope),
+                    "1" if opens else "0",
+                    answers,
+                    claim.claim,
+                    effect,
+                ],
+            )
+            if reply[0] != b"whole":
+                break
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)
         self._placed(session_id, reply)

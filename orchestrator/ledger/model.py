@@ -272,6 +272,8 @@ class Limits:
     max_tree_sessions: int = 1_000_000
     resume_max_items: int = 500
     resume_max_bytes: int = 1_048_576
+    #: Texts of more bytes are stored once and referred to.
+    inline_bytes: int = 1_048_576
     max_lost_workers: int = 20
     redispatch_ms: int = 10_000
     redispatch_cap_ms: int = 600_000

@@ -23,6 +23,7 @@ from orchestrator.ledger.model import (
     SessionState,
     Submitted,
 )
+from orchestrator.ledger.wholes import Shortened, beginning
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg, Scripts
@@ -217,7 +218,12 @@ class Runs(Books):
 
         Raises:
             ClaimLost: the run is not held under this claim any more; nothing was changed.
+            PayloadError: the answer is larger than the store takes; nothing was changed.
         """
+        if outcome.status == "completed":
+            short = self._shorten(claim.session, outcome.text)
+        else:
+            short = Shortened(text=beginning(outcome.text), ref=None)
         envelope = make_envelope() if expect_over or outcome.status != "completed" else None
         state = "" if outcome.state is None else json.dumps(outcome.state)
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
@@ -227,22 +233,27 @@ class Runs(Books):
                 [
                     *layout.ending(claim.session, parent=claim.parent, run=claim.run, envelope=envelope),
                     keys.effects(claim.run),
+                    layout.whole(claim.session, short),
+                    keys.wholes(claim.session),
                 ],
                 [
                     self._now,
                     claim.claim,
                     outcome.status,
-                    outcome.text,
+                    short.text,
                     state,
                     waiting,
                     layout.payload(envelope),
                     attempts,
                     self.limits.retry_ms,
+                    short.json,
                 ],
             )
             match reply[0]:
                 case b"envelope":
                     envelope = make_envelope()
+                case b"whole":
+                    short = self._shorten(claim.session, outcome.text)
                 case b"lost":
                     raise ClaimLost(claim.run)
                 case b"retry":
@@ -266,6 +277,9 @@ class Runs(Books):
             have = self.redis.wait(wanted, self.limits.replica_timeout_ms)
             if have < wanted:
                 _log.warning("replicas-behind", during=what, run=run_id, wanted=wanted, have=have)
+
+    def _shorten(self, session: str, text: str) -> Shortened:
+        return self.wholes.shorten(session, text, above_bytes=self.limits.inline_bytes)
 
     def effect(
         self,

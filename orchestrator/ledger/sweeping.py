@@ -121,7 +121,7 @@ class Sweeping(Endings):
                 keys.timers(shard),
                 keys.closing(shard),
                 keys.waiting(shard),
-                *self.run_keys(session_id),
+                *self.owned_keys(session_id),
             ],
             [session_id, root],
         )

@@ -86,8 +86,12 @@ class Callback:
 
     @property
     def result(self) -> str:
-        """The child's answer; empty if it gave none."""
-        return self.text if self.status == "completed" else ""
+        """The child's whole answer; empty if it gave none.
+
+        Raises:
+            PayloadError: it is a large one, and is not kept any more.
+        """
+        return self.full() if self.status == "completed" else ""
 
     @property
     def error(self) -> str:

@@ -98,6 +98,23 @@ def runs(session: str) -> str:
     return f"{_of(session)}:session:{session}:runs"
 
 
+@_key("ao:{S}:session:<session>:wholes", type="set", owner="ledger", lifetime="as its session")
+def wholes(session: str) -> str:
+    """SHA-256 of each large text that this session has said; the bodies hold its beginning."""
+    return f"{_of(session)}:session:{session}:wholes"
+
+
+@_key(
+    "ao:{S}:session:<session>:whole:<sha256>",
+    type="hash",
+    owner="ledger",
+    lifetime="as its session; an hour while no transition refers to it",
+)
+def whole(session: str, sha256: str) -> str:
+    """A large text of this session, in chunks, as a blob is kept."""
+    return f"{_of(session)}:session:{session}:whole:{sha256}"
+
+
 @_key("ao:{S}:run:<run>", type="hash", owner="ledger", lifetime="as its session")
 def run(run: str) -> str:
     """One run: state, cause, claim id, renewal counter, attempts, the items it carries."""
@@ -278,7 +295,9 @@ def conversation(shard: int, correlation: str) -> str:
     return f"{shard_tag(shard)}:conversation:{correlation}"
 
 
-@_key("ao:{S}:parked", type="zset", owner="router", lifetime="permanent; one member for each message that waits")
+@_key(
+    "ao:{S}:parked", type="zset", owner="router", lifetime="permanent; one member for each message that waits"
+)
 def parked(shard: int) -> str:
     """Messages that wait for their next attempt or for other tasks, scored by when to look at them again."""
     return f"{shard_tag(shard)}:parked"

@@ -1,10 +1,11 @@
 -- commit: the holder ends its run: answer, saved state, callbacks consumed, and what follows for the parent.
 -- The envelope reports an end of the session; where the script needs one and got none it changes nothing and says so.
--- KEYS  as in lib/over.lua, then 19 effects
+-- KEYS  as in lib/over.lua, then 19 effects  20 whole text, or the session  21 wholes
 -- ARGV  1 now or ''  2 claim id  3 status completed | failed | stopped  4 text  5 saved state or ''
 --       6 waiting policy or ''  7 envelope or ''  8 attempts the agent has  9 ms until a retry is dispatched
+--       10 reference to the whole as JSON, where the text is its beginning, or ''
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0'}
---          | {'lost'} | {'envelope'} | {'retry', attempt}
+--          | {'lost'} | {'envelope'} | {'retry', attempt} | {'whole'}: it is gone, store it again
 -- include: base
 -- include: over
 local now = clock(ARGV[1])
@@ -64,6 +65,7 @@ local waits = redis.call('ZCARD', QUEUE) - lost_queued > 0
 local doomed = s.doomed ~= ''
 local over = pending <= 0 and not waits and count(s.questions) <= 0 and not doomed
 if over and ARGV[7] == '' then return { 'envelope' } end
+if ARGV[10] ~= '' and redis.call('EXISTS', KEYS[20]) == 0 then return { 'whole' } end
 
 for _, id in ipairs(carried) do
   local record = item(ITEMS, id)
@@ -88,6 +90,13 @@ for _, orphan in ipairs(orphans) do
 end
 end_run(r.id, 'completed', '', now)
 redis.call('HSET', BODIES, 'result', text)
+redis.call('HDEL', BODIES, 'whole')
+local whole = nil
+if ARGV[10] ~= '' then
+  whole = cjson.decode(ARGV[10])
+  keep(KEYS[20], KEYS[21], whole.sha256)
+  redis.call('HSET', BODIES, 'whole', ARGV[10])
+end
 if ARGV[5] ~= '' then redis.call('HSET', BODIES, 'state', ARGV[5]) end
 if ARGV[6] ~= '' then redis.call('HSET', S, 'waiting', ARGV[6], 'waiting_since', now) end
 local state = over and 'finished' or 'idle'
@@ -98,7 +107,7 @@ if over then
     redis.call('ZADD', RESULTS, 'NX', now, s.id)
     result_owed = '1'
   end
-  tell_parent(s, 'completed', text, now)
+  tell_parent(s, 'completed', text, now, whole)
   publish(STREAM, TOTALS, ARGV[7])
 end
 if r.stop ~= '' and not over then

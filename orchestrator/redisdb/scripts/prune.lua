@@ -1,6 +1,6 @@
 -- prune: remove a session of an expired tree with all its keys; the root goes last.
 -- KEYS  1 session  2 items  3 bodies  4 queue  5 runs  6 tree  7 roots  8 timers  9 closing  10 waiting
---       11… keys of its runs and their effects, which the caller read from KEYS[5]
+--       11… keys of its runs and their effects, and of its large texts, which the caller looked up
 -- ARGV  1 session id  2 root id
 -- Returns  {'pruned', sessions left in the tree}
 for i = 11, #KEYS do redis.call('DEL', KEYS[i]) end

@@ -1,10 +1,11 @@
 -- say: an agent's effect that puts something into another session's queue (its parent's, or that of who
 -- asked): checked against the claim, once for its effect key.
 -- KEYS  1 session spoken to  2 items  3 bodies  4 queue  5 waiting  6 stops  7 totals  8 stream
---       9 speaking session  10 run  11 effects
+--       9 speaking session  10 run  11 effects  12 whole text, or the speaking session  13 wholes
 -- ARGV  1 now or ''  2 item id  3 record as JSON  4 text  5 envelope or ''  6 '1': it opens a question of the speaker
 --       7 id of the question it answers or ''  8 claim  9 effect key
 -- Returns  {'queued', item id} | {'exists', item id} | {'closed', state} | {'unknown'} | {'lost'} | {'answered'}
+--          | {'whole'}: the text that the record refers to is gone, store it again
 -- include: base
 -- include: place
 local now = clock(ARGV[1])
@@ -12,8 +13,11 @@ local r = fields(KEYS[10], 'state', 'claim')
 if r.state ~= 'running' or r.claim ~= ARGV[8] then return { 'lost' } end
 local made = redis.call('HGET', KEYS[11], ARGV[9])
 if made then return { 'exists', cjson.decode(made).item } end
-local refused = place(now, ARGV[2], cjson.decode(ARGV[3]), ARGV[4], ARGV[6], ARGV[7])
+local record = cjson.decode(ARGV[3])
+if record.whole and redis.call('EXISTS', KEYS[12]) == 0 then return { 'whole' } end
+local refused = place(now, ARGV[2], record, ARGV[4], ARGV[6], ARGV[7])
 if refused then return refused end
+if record.whole then keep(KEYS[12], KEYS[13], record.whole.sha256) end
 redis.call('HSET', KEYS[11], ARGV[9], cjson.encode({ item = ARGV[2], claim = ARGV[8] }))
 publish(KEYS[8], KEYS[7], ARGV[5])
 return { 'queued', ARGV[2] }

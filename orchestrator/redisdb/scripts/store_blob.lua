@@ -5,7 +5,7 @@
 --
 -- KEYS[1]  the upload
 -- KEYS[2]  the blob under its content hash
--- ARGV[1]  lifetime in milliseconds; a longer one that the blob has already is kept
+-- ARGV[1]  lifetime in milliseconds; a longer one, or none, that the blob has already is kept
 -- ARGV[2]  how many chunks the upload must hold
 --
 -- Returns 1, or 0 if the upload is gone or not whole and the content is not stored either.
@@ -23,5 +23,9 @@ else
   redis.call('UNLINK', KEYS[2])
   redis.call('RENAME', KEYS[1], KEYS[2])
 end
-redis.call('PEXPIRE', KEYS[2], math.max(left, lifetime))
+if left == -1 then
+  redis.call('PERSIST', KEYS[2])
+else
+  redis.call('PEXPIRE', KEYS[2], math.max(left, lifetime))
+end
 return 1

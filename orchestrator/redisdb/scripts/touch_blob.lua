@@ -1,7 +1,7 @@
 -- touch_blob: lets a blob live for at least so long from now.
 --
 -- KEYS[1]  the blob
--- ARGV[1]  lifetime in milliseconds; a longer one is kept
+-- ARGV[1]  lifetime in milliseconds; a longer one, or none, is kept
 --
 -- Returns the description of the blob, or nil if it is not there or lacks a chunk.
 local facts = redis.call('HGET', KEYS[1], 'facts')
@@ -12,7 +12,8 @@ local readable, known = pcall(cjson.decode, facts)
 if not readable or type(known) ~= 'table' or redis.call('HLEN', KEYS[1]) ~= (tonumber(known.chunks) or -1) + 1 then
   return false
 end
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[1]) then
+local left = redis.call('PTTL', KEYS[1])
+if left ~= -1 and left < tonumber(ARGV[1]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[1])
 end
 return facts

@@ -122,7 +122,7 @@ def test_a_whole_text_is_fetched_when_it_is_asked_for() -> None:
     cut = Callback(
         id="cb_1", session="ses_a", status="completed", text="be", size=9, fetch=lambda: "beginning"
     )
-    assert (cut.result, cut.full(), str(cut)) == ("be", "beginning", "be")
+    assert (cut.text, str(cut), cut.full(), cut.result) == ("be", "be", "beginning", "beginning")
     assert DONE.full() == DONE.text
     assert "[cut after 2 of 9 bytes; `orchestra result ses_a` prints the whole]" in render_callbacks([cut])
     assert 'size="9"' in render_callbacks([cut], max_bytes=1)

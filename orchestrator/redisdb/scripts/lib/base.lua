@@ -41,3 +41,9 @@ local function save(items, id, record) redis.call('HSET', items, id, cjson.encod
 
 -- How many callbacks of a group of the session `items` belongs to are still owed.
 local function group_field(group, what) return 'group:' .. (group or '') .. ':' .. what end
+
+-- A large text that a transition refers to is kept as long as its session; until then it would expire.
+local function keep(whole, wholes, sha256)
+  redis.call('PERSIST', whole)
+  redis.call('SADD', wholes, sha256)
+end

@@ -15,7 +15,8 @@ local function session_facts()
 end
 
 -- A child is over: its parent's callback goes from owed to queued, or dies where nobody can take it.
-local function tell_parent(s, status, text, now)
+-- `whole` refers to the whole of a large text, of which `text` is the beginning.
+local function tell_parent(s, status, text, now, whole)
   if s.parent == '' or s.told == '1' then return end
   redis.call('HSET', S, 'told', '1')
   local id = 'cb_' .. string.sub(s.id, 5)
@@ -46,6 +47,7 @@ local function tell_parent(s, status, text, now)
   redis.call('HINCRBY', P, 'owed', -1)
   redis.call('HINCRBY', P, group_field(record.group, 'owed'), -1)
   record.size = #text
+  record.whole = whole
   redis.call('HSET', P_BODIES, id, text)
   if reason then
     record.state = 'dead'
@@ -80,6 +82,7 @@ end
 local function close_session(s, state, reason, now)
   redis.call('HSET', S, 'state', state, 'run', '', 'reason', reason, 'updated_ms', now, 'ended_ms', now)
   redis.call('HSET', BODIES, 'result', reason)
+  redis.call('HDEL', BODIES, 'whole')
   bury(redis.call('ZRANGE', QUEUE, 0, -1), 'session ' .. state .. ': ' .. reason)
   redis.call('DEL', QUEUE)
   redis.call('ZREM', WAITING, s.id)

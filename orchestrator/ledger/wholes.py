@@ -1,0 +1,96 @@
+"""Large texts: the ledger holds their beginning, and a reference to the whole that is stored once beside it.
+
+A whole belongs to the session that said it. It is stored before the transition that refers to it, expires by
+itself if that never comes, and from then on lives as long as its session does.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Final
+
+import redis
+
+from orchestrator.envelope.payload import BlobRef, BlobStore
+from orchestrator.ids import shard_of
+from orchestrator.redisdb import keys
+
+#: Bytes of a large text that the ledger holds itself.
+HEAD_BYTES: Final = 256 * 1024
+#: Seconds that a whole lives which nothing refers to yet.
+UNUSED_TTL_S: Final = 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortened:
+    """A text as the ledger takes it."""
+
+    text: str  #: all of it, or its beginning
+    ref: dict[str, Any] | None  #: refers to the whole, where `text` is its beginning
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the whole; empty if there is none."""
+        return str(self.ref["sha256"]) if self.ref is not None else ""
+
+    @property
+    def json(self) -> str:
+        """The reference as the scripts take it."""
+        return json.dumps(self.ref) if self.ref is not None else ""
+
+
+class Wholes:
+    """Large texts of any session."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def shorten(self, session: str, text: str, *, above_bytes: int) -> Shortened:
+        """The text, or its beginning and a reference to the whole, which is stored then for ``session``.
+
+        Raises:
+            PayloadError: it is larger than the store takes.
+            redis.RedisError: it could not be stored.
+        """
+        if len(text) <= above_bytes // 4:  # a character has four bytes at most
+            return Shortened(text=text, ref=None)
+        octets = text.encode(errors="surrogatepass")
+        if len(octets) <= above_bytes:
+            return Shortened(text=text, ref=None)
+        ref = self._store(session).put(octets, ttl_s=UNUSED_TTL_S)
+        head = octets[: min(HEAD_BYTES, above_bytes)].decode(errors="ignore")
+        return Shortened(text=head, ref={"session": session, **asdict(ref)})
+
+    def read(self, ref: dict[str, Any]) -> str:
+        """The whole that a reference names.
+
+        Raises:
+            PayloadError: it is not kept any more, or was altered.
+        """
+        blob = BlobRef(
+            sha256=str(ref["sha256"]),
+            size=int(ref["size"]),
+            chunks=int(ref["chunks"]),
+            stored_size=int(ref["stored_size"]),
+        )
+        return self._store(str(ref["session"])).get(blob).decode(errors="surrogatepass")
+
+    def keys_of(self, session: str) -> list[str]:
+        """The keys of everything large that a session has said, and of the list of it."""
+        found: Any = self._client.smembers(keys.wholes(session))
+        return [keys.wholes(session), *(keys.whole(session, name.decode()) for name in sorted(found))]
+
+    def _store(self, session: str) -> BlobStore:
+        return BlobStore(self._client, shard_of(session), name=partial(keys.whole, session))
+
+
+def beginning(text: str, limit_bytes: int = HEAD_BYTES) -> str:
+    """A text that need not be kept whole, cut to so many bytes."""
+    if len(text) <= limit_bytes // 4:
+        return text
+    octets = text.encode(errors="replace")
+    if len(octets) <= limit_bytes:
+        return text
+    return octets[:limit_bytes].decode(errors="ignore") + "\n[cut]"
