@@ -38,7 +38,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dlq": ("orchestrator.cli.dlq:dlq", "List, show, replay and drop dead letters."),
     "audit": ("orchestrator.cli.audit:audit", "Search, replay and verify the audit trail; run its writer."),
     "send": ("orchestrator.cli.send:send", "Publish an envelope from a file."),
-    "conversation": ("orchestrator.cli.send:conversation", "Show what was said in a conversation, as a tree."),
+    "conversation": (
+        "orchestrator.cli.send:conversation",
+        "Show what was said in a conversation, as a tree.",
+    ),
     "validate": ("orchestrator.cli.validate:validate", "Validate envelopes; needs no server."),
     "sign": ("orchestrator.cli.sign:sign", "Sign an envelope."),
     "verify": ("orchestrator.cli.sign:verify", "Verify the signature of an envelope."),
