@@ -21,6 +21,7 @@ from orchestrator.redisdb import keys
 from workers.effects import Effects
 from workers.lending import Lending, Loan, Queued
 from workers.speech import Speech
+from workers.unsealing import Unsealer
 
 #: Seconds that an event may go unnoticed when the callback service was faster, and a wish to stop at most.
 LOOK_AGAIN_S: Final = 0.5
@@ -35,10 +36,17 @@ class Blocking:
     """The waiting of one run, in one try of it. Without `lending` the slot is kept while it waits."""
 
     def __init__(
-        self, effects: Effects, speech: Speech, *, lending: Lending | None, queued: Queued | None = None
+        self,
+        effects: Effects,
+        speech: Speech,
+        *,
+        unsealer: Unsealer,
+        lending: Lending | None,
+        queued: Queued | None = None,
     ) -> None:
         self._effects = effects
         self._speech = speech
+        self._unsealer = unsealer
         self._lending = lending
         self._queued = queued
 
@@ -91,7 +99,8 @@ class Blocking:
 
     def _take(self, item: str) -> Taken | None:
         effects = self._effects
-        return effects.patiently("take", lambda: effects.ledger.take(effects.held.claim, item))
+        taken = effects.patiently("take", lambda: effects.ledger.take(effects.held.claim, item))
+        return taken and (taken[0], self._unsealer.text(*taken))
 
     def _wait(
         self, item: str, *, awaited: str, timeout_s: float | None, tend: Callable[[], bool]

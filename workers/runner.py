@@ -30,6 +30,7 @@ from workers.lending import Queued, serves
 from workers.patience import persist
 from workers.runtime import Runtime
 from workers.speech import Speech
+from workers.unsealing import Unsealer
 
 #: What came of a run, for the log.
 Verdict = Literal[
@@ -130,15 +131,18 @@ class _RunOfAgent:
     def _make_context(self) -> Context:
         runtime = self._runtime
         speech = Speech(self._effects, EventLog(runtime.parts.settings.data))
+        unsealer = Unsealer(self._effects, runtime.parts.opener)
         queued = None
         if runtime.lending is not None:
             queued = Queued(self._ledger, serves(runtime.catalogue, runtime.lending.queues))
         return Context(
-            self._held,
+            unsealer.held(),
             effects=self._effects,
             standing=self._standing,
             speech=speech,
-            blocking=Blocking(self._effects, speech, lending=runtime.lending, queued=queued),
+            blocking=Blocking(
+                self._effects, speech, unsealer=unsealer, lending=runtime.lending, queued=queued
+            ),
         )
 
     def _stopped(self) -> Outcome:

@@ -79,6 +79,7 @@ def session(h: Mapping[str, str]) -> Session:
         close_policy=h.get("close_policy", "stop"),
         parked=h.get("parked", ""),
         delegator=h.get("delegator", ""),
+        sealed=h.get("sealed") == "1",
     )
 
 

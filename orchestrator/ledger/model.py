@@ -90,6 +90,7 @@ class Session:
     close_policy: str  #: what becomes of its children when it is closed: stop, abandon, heir:<session>
     parked: str = ""  #: why its launch waits, in words, or empty
     delegator: str = ""  #: a foreign program that gave a session without a parent its task, or empty
+    sealed: bool = False  #: whether its prompt is an envelope with a body encrypted for its agent
 
     @property
     def busy(self) -> bool:
