@@ -29,6 +29,8 @@ from orchestrator.ids import (
     child_session_id,
     foreign_session_id,
     item_id,
+    question_id,
+    reply_id,
     run_id,
 )
 from orchestrator.ledger import CLOSED, Dispatch, Ledger, Session, layout
@@ -339,6 +341,7 @@ class ForeignActs:
             "status": "",
             "message": letter.id,
             **({"question": True} if opens else {}),
+            **({"answers": answers} if answers else {}),
             **({"sealed": True} if letter.sealed else {}),
         }
 
@@ -358,6 +361,12 @@ class ForeignActs:
             return self._no_session(letter).outcome
 
         speaking = speaker.id if opens and speaker is not None else session.id
+        if answers:
+            item = reply_id(answers)
+        elif opens:
+            item = question_id(speaking, f"message|{letter.id}")
+        else:
+            item = item_id(session.id, f"message|{letter.id}")
         return Act(
             script="route_put",
             keys=[
@@ -367,7 +376,7 @@ class ForeignActs:
             ],
             args=[
                 "",
-                item_id(session.id, f"message|{letter.id}"),
+                item,
                 json.dumps(record),
                 text,
                 "1" if opens else "0",

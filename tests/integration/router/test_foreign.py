@@ -26,7 +26,7 @@ from orchestrator.envelope.payload import BlobStore
 from orchestrator.envelope.sealing import Sealer
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
-from orchestrator.ids import child_session_id, new_claim_id, new_message_id
+from orchestrator.ids import asker_of, child_session_id, new_claim_id, new_message_id, reply_id
 from orchestrator.ledger import Claimed, ItemState, Session, SessionState
 from orchestrator.letters import Thread
 from tests.integration.router.conftest import At, Stack
@@ -256,6 +256,7 @@ def test_a_foreign_query_can_be_answered(stack: Stack, family: Family) -> None:
         True,
     )
     assert ledger.session(family.child).questions == (question.id,)
+    assert asker_of(question.id) == family.child
 
 
 def test_a_foreign_reply_answers_the_question_of_our_agent(stack: Stack, family: Family) -> None:
@@ -276,6 +277,7 @@ def test_a_foreign_reply_answers_the_question_of_our_agent(stack: Stack, family:
     assert ledger.session(lead.session.id).questions == ()
     reply = next(i for i in ledger.items(lead.session.id) if i.kind == "reply")
     assert ledger.texts(lead.session.id, [reply.id]) == {reply.id: "seven"}
+    assert (reply.id, reply.extra["answers"]) == (reply_id("itm_00question"), "itm_00question")
 
 
 def test_a_foreign_message_reaches_the_session_its_chain_names(stack: Stack, family: Family) -> None:
