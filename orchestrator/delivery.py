@@ -49,7 +49,7 @@ class Delivery:
             if verdict.dispatch is not None:
                 resumed.append(verdict.dispatch)
             elif verdict.outcome == "closed" and verdict.detail != "unknown":
-                self.ledger.closed(session)
+                self.ledger.closed(session, seen_to=False)
         if resumed:
             reach("delivery.flushed")
             self._send_together(resumed)

@@ -43,8 +43,12 @@ class Endings(Mailbox):
     def refuse(self, session_id: str, reason: str, *, envelope: Outgoing | None = None) -> bool:
         """Fail a session that never started; False when it did, or is over already."""
         parent = decode.text(self.redis.hget(keys.session(session_id), "parent"))
-        call = self.refuse_args(session_id=session_id, parent=parent, reason=reason, envelope=envelope)
-        return bool(self.scripts.run("refuse", *call)[0] == b"refused")
+        while True:
+            call = self.refuse_args(session_id=session_id, parent=parent, reason=reason, envelope=envelope)
+            reply = self.scripts.run("refuse", *call)
+            if reply[0] != b"parent":
+                return bool(reply[0] == b"refused")
+            parent = decode.text(reply[1])
 
     def stop(
         self,
@@ -64,13 +68,16 @@ class Endings(Mailbox):
                 layout.ending(session_id, parent=parent, run=run, envelope=envelope),
                 [self._now, reason, state, "1" if force else "0", layout.payload(envelope)],
             )
-            if reply[0] != b"run":
+            if reply[0] not in (b"run", b"parent"):
                 detail = decode.text(reply[1]) if len(reply) > 1 else ""
                 return StopVerdict(
                     outcome=cast("Literal['ended', 'asked', 'over', 'unknown']", decode.text(reply[0])),
                     detail=detail,
                 )
-            run = decode.text(reply[1])
+            if reply[0] == b"run":
+                run = decode.text(reply[1])
+            else:
+                parent = decode.text(reply[1])
 
     def release(self, lease: Lease, *, envelope: Outgoing | None = None) -> str:
         """Take a run from a holder that was seen not to move: queued again, or ended.
@@ -79,12 +86,15 @@ class Endings(Mailbox):
         end the session: call again with the error envelope).
         """
         parent = decode.text(self.redis.hget(keys.session(lease.session), "parent"))
-        reply = self.scripts.run(
-            "release",
-            layout.ending(lease.session, parent=parent, run=lease.run, envelope=envelope),
-            [self._now, lease.claim, lease.beat, self.limits.max_lost_workers, layout.payload(envelope)],
-        )
-        return decode.text(reply[0])
+        while True:
+            reply = self.scripts.run(
+                "release",
+                layout.ending(lease.session, parent=parent, run=lease.run, envelope=envelope),
+                [self._now, lease.claim, lease.beat, self.limits.max_lost_workers, layout.payload(envelope)],
+            )
+            if reply[0] != b"parent":
+                return decode.text(reply[0])
+            parent = decode.text(reply[1])
 
     def abandon(self, parent: str, callback: str, reason: str) -> bool:
         """A closed parent lets go of a callback that is still owed; False when it is not owed."""
@@ -106,8 +116,11 @@ class Endings(Mailbox):
         )
         return bool(reply[0] == b"handed")
 
-    def closed(self, session_id: str) -> bool:
-        """A closed session's children are all dealt with; False while callbacks are still owed."""
+    def closed(self, session_id: str, *, seen_to: bool = True) -> bool:
+        """A closed session's children are all dealt with; False while that is not so.
+
+        ``seen_to``: whoever calls has just been through all of its items; before anybody has, nothing is done.
+        """
         reply = self.scripts.run(
             "closed",
             [
@@ -119,9 +132,9 @@ class Endings(Mailbox):
                 keys.runs(session_id),
                 *self.owned_keys(session_id),
             ],
-            [session_id],
+            [session_id, "1" if seen_to else "0"],
         )
-        return bool(reply[0] != b"open")
+        return bool(reply[0] in (b"kept", b"tombstone"))
 
     def owned_keys(self, session_id: str) -> list[str]:
         """The keys of every run of a session, of their effects, and of the large texts that it has said."""

@@ -224,6 +224,7 @@ class Runs(Books):
             short = self._shorten(claim.session, outcome.text)
         else:
             short = Shortened(text=beginning(outcome.text), ref=None)
+        parent = claim.parent
         envelope = make_envelope() if expect_over or outcome.status != "completed" else None
         state = "" if outcome.state is None else json.dumps(outcome.state)
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
@@ -231,7 +232,7 @@ class Runs(Books):
             reply = self.scripts.run(
                 "commit",
                 [
-                    *layout.ending(claim.session, parent=claim.parent, run=claim.run, envelope=envelope),
+                    *layout.ending(claim.session, parent=parent, run=claim.run, envelope=envelope),
                     keys.effects(claim.run),
                     layout.whole(claim.session, short),
                     keys.wholes(claim.session),
@@ -254,6 +255,8 @@ class Runs(Books):
                     envelope = make_envelope()
                 case b"whole":
                     short = self._shorten(claim.session, outcome.text)
+                case b"parent":  # handed to an heir since it was claimed
+                    parent = decode.text(reply[1])
                 case b"lost":
                     raise ClaimLost(claim.run)
                 case b"retry":

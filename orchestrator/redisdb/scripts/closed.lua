@@ -2,10 +2,19 @@
 -- A deleted one leaves its facts and counts as a tombstone, its dead callbacks included, and nothing else.
 -- KEYS  1 session  2 items  3 bodies  4 queue  5 closing  6 runs
 --       7… keys of its runs and their effects, and of its large texts, which the caller looked up
--- ARGV  1 session id
--- Returns  {'kept'} | {'tombstone'} | {'open', callbacks still owed}
+-- ARGV  1 session id  2 '1': whoever calls has just been through all of its items
+-- Returns  {'kept'} | {'tombstone'} | {'open', callbacks still owed} | {'unseen'}: nobody has been through its items
 -- include: base
-local s = fields(KEYS[1], 'state', 'owed')
+local s = fields(KEYS[1], 'state', 'owed', 'seen_to')
+if s.state == '' then
+  redis.call('ZREM', KEYS[5], ARGV[1])
+  return { 'kept' }
+end
+if ARGV[2] == '1' then
+  redis.call('HSET', KEYS[1], 'seen_to', '1')
+elseif s.seen_to == '' then
+  return { 'unseen' }
+end
 if count(s.owed) > 0 then return { 'open', s.owed } end
 redis.call('ZREM', KEYS[5], ARGV[1])
 if s.state ~= 'deleted' then return { 'kept' } end

@@ -6,6 +6,7 @@
 --       10 reference to the whole as JSON, where the text is its beginning, or ''
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0'}
 --          | {'lost'} | {'envelope'} | {'retry', attempt} | {'whole'}: it is gone, store it again
+--          | {'parent', its id}: pass that parent's keys
 -- include: base
 -- include: over
 local now = clock(ARGV[1])
@@ -19,6 +20,7 @@ if r.state ~= 'running' then
   return { 'done', s.state, '0', '0', owed }
 end
 local s = session_facts()
+if new_parent(s) then return { 'parent', s.parent } end
 if status == 'stopped' and r.stop_state ~= '' then status = r.stop_state end
 
 if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop == '' then
@@ -110,9 +112,9 @@ if over then
   tell_parent(s, 'completed', text, now, whole)
   publish(STREAM, TOTALS, ARGV[7])
 end
-if r.stop ~= '' and not over then
+if r.stop ~= '' and (not over or r.stop_state == 'deleted') then
   -- It was asked to stop, and its agent was done first: nothing of it is to run any more.
-  redis.call('HSET', S, 'doomed', '1')
+  if not over then redis.call('HSET', S, 'doomed', '1') end
   redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', '', 'event', 'stop', 'state', r.stop_state,
     'reason', r.stop)
 end

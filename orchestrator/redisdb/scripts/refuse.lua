@@ -2,7 +2,7 @@
 -- The router's form marks the message and acknowledges its entry in the same step.
 -- KEYS  as in lib/over.lua, then 19 seen mark  20 stream of the entry
 -- ARGV  1 now or ''  2 reason  3 entry id or ''  4 group  5 mark's lifetime in ms  6 envelope or ''
--- Returns  {'refused'} | {'over', state} | {'duplicate'} | {'unknown'}
+-- Returns  {'refused'} | {'over', state} | {'duplicate'} | {'unknown'} | {'parent', its id}: pass that parent's keys
 -- include: base
 -- include: over
 local now = clock(ARGV[1])
@@ -15,6 +15,7 @@ if entry ~= '' then
   end
 end
 local s = session_facts()
+if new_parent(s) then return { 'parent', s.parent } end
 if entry ~= '' then
   redis.call('SET', KEYS[19], entry, 'PX', ARGV[5])
   redis.call('XACK', KEYS[20], ARGV[4], entry)

@@ -2,7 +2,8 @@
 -- Nothing happens unless the run is still held exactly as it was when it was seen not to move.
 -- KEYS  as in lib/over.lua
 -- ARGV  1 now or ''  2 claim id as seen  3 renewal counter as seen  4 limit of lost workers  5 envelope or ''
--- Returns  {'queued', times lost} | {'ended', session state} | {'moved'} | {'envelope'}
+-- Returns  {'queued', times lost} | {'ended', session state} | {'moved'} | {'envelope'} | {'parent', its id}: pass
+--          the keys of that parent
 -- include: base
 -- include: over
 local now = clock(ARGV[1])
@@ -10,6 +11,7 @@ local r = fields(RUN, 'id', 'state', 'claim', 'beat', 'lost', 'stop', 'stop_stat
 if r.state ~= 'running' or r.claim ~= ARGV[2] or r.beat ~= ARGV[3] then return { 'moved' } end
 local lost = count(r.lost) + 1
 local s = session_facts()
+if new_parent(s) then return { 'parent', s.parent } end
 if r.stop ~= '' then
   local state = r.stop_state ~= '' and r.stop_state or 'stopped'
   fail_run(s, r, state, r.stop, now)

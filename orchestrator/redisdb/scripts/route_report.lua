@@ -13,7 +13,7 @@ if mark and mark ~= ARGV[5] then
   return { 'duplicate' }
 end
 local s = session_facts()
-if s.id == '' then return { 'unknown' } end
+if s.id == '' or new_parent(s) then return { 'unknown' } end
 local r = fields(RUN, 'id', 'state', 'claim', 'items')
 if s.run ~= '' and r.claim ~= 'foreign' then return { 'foreign' } end
 redis.call('SET', KEYS[19], ARGV[5], 'PX', ARGV[6])

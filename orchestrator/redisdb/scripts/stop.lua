@@ -2,12 +2,14 @@
 -- KEYS  as in lib/over.lua
 -- ARGV  1 now or ''  2 reason  3 state to end in: stopped | failed | deleted  4 '1': do not ask, end it now
 --       5 envelope or ''
--- Returns  {'ended'} | {'asked', run} | {'over', state} | {'unknown'} | {'run', its id}: pass the run's key
+-- Returns  {'ended'} | {'asked', run} | {'over', state} | {'unknown'}
+--          | {'run', its id} | {'parent', its id}: pass the keys of that run or parent
 -- include: base
 -- include: over
 local now = clock(ARGV[1])
 local s = session_facts()
 if s.id == '' then return { 'unknown' } end
+if new_parent(s) then return { 'parent', s.parent } end
 local deleting = ARGV[3] == 'deleted'
 local at_rest = s.state == 'finished' and s.run == '' and redis.call('ZCARD', QUEUE) == 0
 if CLOSED[s.state] or (at_rest and not deleting) then
@@ -20,9 +22,10 @@ if CLOSED[s.state] or (at_rest and not deleting) then
   return { 'ended' }
 end
 if s.run ~= '' then
-  local r = fields(RUN, 'id', 'state', 'items')
+  local r = fields(RUN, 'id', 'state', 'items', 'claim')
   if r.id ~= s.run then return { 'run', s.run } end
-  if r.state == 'running' and ARGV[4] ~= '1' then
+  -- A program outside of the stack holds no lease and hears no heartbeat: there is nobody to ask.
+  if r.state == 'running' and ARGV[4] ~= '1' and r.claim ~= 'foreign' then
     redis.call('HSET', RUN, 'stop', ARGV[2], 'stop_state', ARGV[3])
     return { 'asked', s.run }
   end

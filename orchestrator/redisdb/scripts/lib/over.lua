@@ -14,6 +14,11 @@ local function session_facts()
     'questions', 'callback', 'told', 'task', 'runs', 'message', 'doomed')
 end
 
+-- The parent that it was handed to since the caller looked, or nil: the keys that came are those of its parent.
+local function new_parent(s)
+  if s.parent ~= '' and string.sub(P, -#s.parent) ~= s.parent then return s.parent end
+end
+
 -- A child is over: its parent's callback goes from owed to queued, or dies where nobody can take it.
 -- `whole` refers to the whole of a large text, of which `text` is the beginning.
 local function tell_parent(s, status, text, now, whole)

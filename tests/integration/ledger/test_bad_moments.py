@@ -1,0 +1,102 @@
+"""Two things that happen in the same moment, in the order in which nobody expects them."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.ledger import CLOSED, Ledger, SessionState
+
+from .conftest import Play
+from .test_services import Stack, stack
+
+__all__ = ["stack"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "outstanding", "state"),
+    [
+        ("stopped", True, SessionState.STOPPED),
+        ("failed", True, SessionState.FAILED),
+        ("deleted", True, SessionState.DELETED),
+        ("deleted", False, SessionState.DELETED),
+        ("stopped", False, SessionState.FINISHED),
+    ],
+)
+def test_an_end_that_was_asked_for_comes_although_the_agent_was_done_first(
+    stack: Stack, play: Play, ledger: Ledger, asked: str, outstanding: bool, state: SessionState
+) -> None:
+    """What was to be stopped may just as well have finished; what was to be deleted is deleted."""
+    root = play.submit()
+    held = play.run(root)
+    if outstanding:
+        play.delegate(held, "a")
+    assert ledger.stop(root, "enough", state=asked).outcome == "asked"  # type: ignore[arg-type]
+    play.commit(held.claim, "an answer")
+    stack.drain()
+    assert ledger.session(root).state == state
+    assert ledger.closing(0) == []
+
+
+def test_a_run_in_the_hands_of_a_foreign_program_is_stopped_without_asking(
+    play: Play, ledger: Ledger
+) -> None:
+    """Nobody could be asked: it holds no lease and hears no heartbeat."""
+    root = play.submit()
+    dispatch = play.start(root)
+    assert dispatch is not None
+    assert ledger.take_foreign(dispatch)
+    assert ledger.stop(root, "enough").outcome == "ended"
+    assert ledger.session(root).state == SessionState.STOPPED
+
+
+def test_a_child_that_was_handed_to_an_heir_while_it_ran_tells_the_heir(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """Its worker claimed it under its old parent, and knows of no other."""
+    heir, root = play.submit("heir"), play.submit("root")
+    play.commit(play.run(heir).claim)
+    parent = play.run(root)
+    ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
+    child = play.run(play.delegate(parent, "a"))
+    play.commit(parent.claim, "boom", status="failed")
+    stack.drain()
+    assert play.balance(heir) == (1, 0, 1, 0)
+    play.commit(child.claim, "for the heir")
+    stack.drain()
+    held = play.claim(stack.sent[-1])
+    assert held.session.id == heir
+    assert list(held.texts.values()) == ["for the heir"]
+    play.commit(held.claim)
+    assert play.balance(heir) == (1, 1, 0, 0)
+
+
+def test_the_last_word_to_an_unstarted_child_of_a_deleted_parent_is_that_it_ends(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """Nothing is owed for it, so nothing of its deleted parent waits; it is stopped all the same."""
+    root = play.submit()
+    parent = play.run(root)
+    quiet = play.delegate(parent, "a", callback=False)
+    play.commit(parent.claim)
+    assert ledger.stop(root, "gone", state="deleted").outcome == "ended"
+    stack.drain()
+    assert ledger.session(quiet).state in CLOSED
+    assert [i.state for i in ledger.items(root)] == []
+
+
+def test_who_asked_a_session_that_is_deleted_hears_that_no_reply_will_come(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    ledger.effect(parent.claim, effect="policy", facts={"close_policy": "abandon"})
+    asking = play.run(play.delegate(parent, "a"))
+    question = {"effect": "q", "item_id": "itm_00q", "kind": "query", "priority": "normal", "opens": True}
+    ledger.say(asking.claim, root, "?", **question)  # type: ignore[arg-type]
+    play.commit(asking.claim)
+    play.commit(parent.claim)
+    ledger.stop(root, "gone", state="deleted")
+    stack.drain()
+    heard = play.claim(stack.sent[-1])
+    assert heard.session.id == asking.session.id
+    assert "no reply will come" in next(iter(heard.texts.values()))
