@@ -235,7 +235,9 @@ def test_a_full_disk_stops_the_server_with_one_clear_line_and_loses_nothing(tmp_
     )
     acknowledged, hopeless, sentence = done.stdout.strip().split(" ", 2)
     assert hopeless == "True"
-    assert re.match(r".* cannot write its append-only file in .*: the disk is full .* free some space", sentence)
+    assert re.match(
+        r".* cannot write its append-only file in .*: the disk is full .* free some space", sentence
+    )
     server = ValkeyProcess(tmp_path / "data", make_socket_dir())
     with server:
         client = connect(server.url)

@@ -95,7 +95,7 @@ def letters(size: int) -> str:
         (1_000_000, True, ClaimCheckBody),
     ],
 )
-def test_a_body_travels_in_the_form_that_suits_it(  # noqa: PLR0917
+def test_a_body_travels_in_the_form_that_suits_it(
     sealer: Sealer, opener: Opener, store: KeyStore, recipient: Recipient, size: int, secret: bool, form: type
 ) -> None:
     message = completion(letters(size))

@@ -112,7 +112,7 @@ class Model:
             self._fail_run(r.session, status)
             return status
         if r.attempt > 1:
-            for key, (child, taken_up) in r.effects.items():
+            for child, taken_up in r.effects.values():
                 callback = next(n for n, i in s.items.items() if i.child == child and i.kind == "completion")
                 if taken_up != claim and s.items[callback].state in {"owed", "queued"}:
                     s.items[callback].state = "dead"
