@@ -107,8 +107,7 @@ class AgentRegistry:
         if name in SYSTEM_AGENTS:
             return system_record(name)
         now = self._clock.monotonic()
-        with self._lock:
-            cached = self._cache.get(name)
+        cached = self._cache.get(name)  # one look into a dict needs no lock
         if cached is not None and now - cached[0] < self._cache_s:
             return cached[1]
         record = _parse(self._redis.get(keys.agent(name)))

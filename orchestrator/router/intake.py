@@ -30,12 +30,14 @@ from orchestrator.streams import Entry
 CLOCK_SKEW_MS: Final = 300_000
 #: Attempts that a header may ask for.
 MAX_ATTEMPTS: Final = 100
+#: Verdicts on who may send what to whom that are kept.
+_REMEMBERED: Final = 10_000
 #: Types that are handed on without being read, when they are encrypted: header and chain say all that routing needs.
 HANDED_ON: Final = LAUNCHES | {"query", "message"}
 
 
 class Intake:
-    """Validates entries one by one; holds no state of its own."""
+    """Validates entries one by one."""
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class Intake:
         self._limits = Limits(size=max_bytes)
         self._max_age_ms = max_age_ms
         self._max_chain = max_chain
+        self._refusals: dict[tuple[str, str, str], tuple[AgentRecord, AgentRecord, str | None]] = {}
 
     def open(self, entry: Entry) -> Letter | Rejection:
         """Check one entry against layers 1 and 2 and the rules about its sender, recipient and time."""
@@ -96,6 +99,10 @@ class Intake:
             retryable = RULES.get(rule, (False, ""))[0]
             return Rejection(rule=rule, reason=reason, retryable=retryable, message=message)
         return None
+
+    def too_old(self, message: AgentMessage) -> bool:
+        """Whether duplicates of the message could not be told any more."""
+        return message.header.timestamp.instant_ms < self._clock.now_ms() - self._max_age_ms
 
     def unseal(self, entry: Entry, message: AgentMessage) -> Letter | Rejection:
         """The letter with its body readable, if anything is to be done with it here.
@@ -136,7 +143,7 @@ class Intake:
                 f"the message is dated {header.timestamp}, ahead of this clock; set the clocks right",
                 message,
             )
-        if not waited and header.timestamp.instant_ms < now_ms - self._max_age_ms:
+        if not waited and self.too_old(message):
             yield reject(
                 "too-old",
                 f"the message is dated {header.timestamp}; duplicates of it could not be told any more: "
@@ -185,9 +192,21 @@ class Intake:
             )
         if sender is None or recipient is None:
             return
-        reason = refusal(message.body.type, party(sender), party(recipient), self._table)
+        reason = self._refusal(message.body.type, sender, recipient)
         if reason is not None:
             yield reject("unauthorised", reason, message)
+
+    def _refusal(self, message_type: str, sender: AgentRecord, recipient: AgentRecord) -> str | None:
+        """As the policy says; remembered for as long as the registry hands out the same records."""
+        key = (message_type, sender.name, recipient.name)
+        known = self._refusals.get(key)
+        if known is not None and known[0] is sender and known[1] is recipient:
+            return known[2]
+        reason = refusal(message_type, party(sender), party(recipient), self._table)
+        if len(self._refusals) >= _REMEMBERED:
+            self._refusals.clear()
+        self._refusals[key] = (sender, recipient, reason)
+        return reason
 
 
 def party(record: AgentRecord) -> Party:

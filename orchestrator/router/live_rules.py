@@ -26,7 +26,10 @@ RULES: Final[dict[str, tuple[bool, str]]] = {
         "A sealed body can be opened: its parts are there, whole, and for a key that is here.",
     ),
     "duplicate": (False, "A message-id is acted upon once; a further copy is acknowledged without effect."),
-    "conversation-chain": (False, "A message with a chain names its conversation, and the chain ends at the first message of that."),
+    "conversation-chain": (
+        False,
+        "A message with a chain names its conversation, and the chain ends at the first message of that.",
+    ),
     "conversation-limit": (False, "A conversation has no more messages and no longer chains than allowed."),
     "task-id": (False, "A task-id belongs to one delegation of its conversation."),
     "session-unknown": (True, "A message about a session names one that this ledger has."),

@@ -7,11 +7,12 @@ from typing import Final
 
 from orchestrator.bootstrap import Parts
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.envelope.bodies import TaskDelegation
+from orchestrator.envelope.bodies import EncryptedBody, TaskDelegation
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
+from orchestrator.errors import InvalidEnvelope, PayloadError
 from orchestrator.ids import derived_uuid, is_session_id, new_message_id, root_session_id
 from orchestrator.letters import Thread
 from orchestrator.redisdb import keys
@@ -47,7 +48,8 @@ class Replays:
         """Publish a dead letter anew; None: it is gone already.
 
         A message becomes a new one that names the old in its chain, signed by its sender, if the sender's key is
-        in this data folder; else the same bytes are published again. A task of our own whose session has failed
+        in this data folder; else, and if its body is encrypted and so fits into no other message, the same bytes
+        are published again. A task of our own whose session has failed
         becomes a new root session: its parent was told of the failure, and is told nothing twice.
         """
         message = check(letter.data, advice=False).message
@@ -57,11 +59,17 @@ class Replays:
         if isinstance(body, TaskDelegation) and is_session_id(body.task.task_id):
             return self._submit(letter, message, body)
         sender = message.header.sender.agent_name
-        if self._parts.keyring.store.current(sender) is None:
+        if self._parts.keyring.store.current(sender) is None or self._is_encrypted(message):
             return self._publish(letter, letter.data, how="copy", message_id=message.header.message_id)
         renewed = self._renewed(message)
         data = sign_message(renewed, self._parts.keyring.signer(sender), now_ms=self._clock.now_ms())
         return self._publish(letter, data, how="message", message_id=renewed.header.message_id)
+
+    def _is_encrypted(self, message: AgentMessage) -> bool:
+        try:
+            return isinstance(self._parts.opener.fetch(message).body, EncryptedBody)
+        except (PayloadError, InvalidEnvelope):
+            return True  # nobody can tell
 
     def _renewed(self, message: AgentMessage) -> AgentMessage:
         header = message.header

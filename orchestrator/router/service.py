@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -23,6 +24,7 @@ from orchestrator.ledger import Dispatch, Ledger
 from orchestrator.log import get_logger
 from orchestrator.policy.retry import RetryEnd
 from orchestrator.policy.routing import LAUNCHES
+from orchestrator.redisdb import keys
 from orchestrator.registry import AgentRegistry
 from orchestrator.router.acts import Acts
 from orchestrator.router.dependencies import LOOK_EVERY_MS, Dependencies, Held
@@ -157,7 +159,7 @@ class Router:
         for entry in entries:
             opened = self._open(entry)
             if isinstance(opened, Letter):
-                opened = self._retries.late(opened) or opened
+                opened = self._unproven_wait(opened) or self._retries.late(opened) or opened
             if isinstance(opened, Letter) and opened.type == "task-delegation":
                 held = self._dependencies.judge(opened, timeout_s=self._retries.policy(opened.message)[2])
                 if isinstance(held, Held):
@@ -184,6 +186,18 @@ class Router:
         if runs:
             reach("router.acted")
         self._dispatch(runs, handled)
+
+    def _unproven_wait(self, letter: Letter) -> Rejection | None:
+        """A rejection if an old message only says that it waited; None: it is young, or the mark bears it out."""
+        if not letter.entry.extra or not self._intake.too_old(letter.message):
+            return None
+        mark: Any = self._ledger.redis.get(keys.seen(letter.entry.stream.shard, letter.id))
+        if mark is not None and mark.decode() == letter.entry.id:
+            return None
+        reason = (
+            f"the message is dated {letter.message.header.timestamp} and did not wait here; send a new one"
+        )
+        return reject("too-old", reason, letter.message)
 
     def _open(self, entry: Entry) -> Letter | Rejection:
         try:

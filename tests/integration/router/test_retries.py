@@ -160,3 +160,11 @@ def test_a_session_that_is_not_known_yet_is_waited_for_within_the_attempt(stack:
     assert (waiting.attempt, waiting.due_ms) == (1, now_ms + 8000)
     stack.wake()
     assert stack.router("three", clock=At(now_ms + 10_000)).run_once().dead == 1
+
+
+def test_an_old_message_cannot_pass_for_one_that_waited(stack: Stack) -> None:
+    """What a program may write beside an envelope proves nothing; the mark of a message that waited does."""
+    past = Timestamp("2020-01-01T00:00:00Z")
+    stack.publish(stack.envelope(Message(content="x"), timestamp=past), "message", extra={"attempt": "2"})
+    stack.router().run_once()
+    assert [letter.rule for letter in stack.dead()] == ["too-old"]
