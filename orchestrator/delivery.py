@@ -77,10 +77,10 @@ class Delivery:
         for item in self.ledger.items(session_id):
             if _concerns_living_child(item):
                 self._close_child(session, item)
+                reach("delivery.child-closed")
             elif item.kind == "completion" and session.state == SessionState.DELETED and item.child:
                 # It is over, and what it said goes with the tree it belongs to.
                 self.ledger.stop(item.child, _why_closed(session), state="deleted")
-                reach("delivery.child-closed")
             elif item.extra.get("question"):
                 self._close_question(session, item)
         self.ledger.closed(session_id)
