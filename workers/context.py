@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import InputError
 from orchestrator.ids import shard_of
@@ -13,6 +14,7 @@ from orchestrator.policy.callback_text import Callback
 from workers.blocking import Blocking
 from workers.effects import Effects, OnClose, OnFailure
 from workers.heartbeat import Standing
+from workers.launches import Launches
 from workers.speech import Speech
 from workers.talking import Talking
 from workers.view import callback_of
@@ -29,10 +31,18 @@ class Context(Talking):
     """
 
     def __init__(
-        self, held: Claimed, *, effects: Effects, standing: Standing, speech: Speech, blocking: Blocking
+        self,
+        held: Claimed,
+        *,
+        effects: Effects,
+        standing: Standing,
+        speech: Speech,
+        blocking: Blocking,
+        launches: Launches,
     ) -> None:
         super().__init__(held, effects=effects, speech=speech, blocking=blocking)
         self._standing = standing
+        self._launches = launches
         self._waiting: dict[str, dict[str, Any]] = {}
 
     # --- giving work --------------------------------------------------------------------------
@@ -130,6 +140,85 @@ class Context(Talking):
             )
         self._all = None
         return callback_of(*taken, self._ledger)
+
+    def request_review(
+        self,
+        description: str,
+        *,
+        title: str = "",
+        files: Sequence[str] = (),
+        priority: Priority | None = None,
+        group: str = "",
+        key: str | None = None,
+    ) -> str:
+        """Ask the code-reviewer (see the routing table) for a review and go on; it comes back as a callback.
+
+        Args:
+            description: what is to be reviewed, and for what.
+            title: what people call it; by default the beginning of the description.
+            files: paths of the files.
+            priority: by default that of the routing table.
+            group: as for `delegate`.
+            key: as for `delegate`.
+
+        Returns:
+            The id of the reviewer's session.
+
+        Raises:
+            InputError: there is nothing to review.
+            LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
+        """
+        if not description.strip():
+            raise InputError("a review request needs a description of what is to be reviewed")
+        return self._launches.review(
+            description,
+            title=title or _heading(description),
+            files=files,
+            priority=priority,
+            group=group,
+            key=key,
+        )
+
+    def escalate(
+        self,
+        description: str,
+        *,
+        title: str = "",
+        reason: EscalationReason | None = None,
+        priority: Priority | None = None,
+        group: str = "",
+        key: str | None = None,
+    ) -> str | None:
+        """Hand what cannot be settled here to the tech-lead (see the routing table); its answer is a callback.
+
+        For coordinators; a specialist asks its parent, see `raise_callback`.
+
+        Args:
+            description: what is the matter, and what is needed.
+            title: what people call it; by default the beginning of the description.
+            reason: `task-failed`, `timeout`, `blocked`, `decision-needed`, `conflict`, …
+            priority: by default that of the routing table.
+            group: as for `delegate`.
+            key: as for `delegate`.
+
+        Returns:
+            The id of the tech-lead's session; None if no worker serves a tech-lead: then the operator finds it
+            in the audit trail, and no callback comes.
+
+        Raises:
+            InputError: nothing is said.
+            LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
+        """
+        if not description.strip():
+            raise InputError("an escalation needs a description of what is the matter")
+        return self._launches.escalate(
+            description,
+            title=title or _heading(description),
+            reason=reason,
+            priority=priority,
+            group=group,
+            key=key,
+        )
 
     def _answering(self, answer: Callable[[Callback], str]) -> Callable[[Item, str], str]:
         return lambda item, text: answer(callback_of(item, text, self._ledger))

@@ -26,6 +26,7 @@ from workers.context import Context
 from workers.effects import Effects
 from workers.executors import python
 from workers.heartbeat import Heartbeat, Standing
+from workers.launches import Launches
 from workers.lending import Queued, serves
 from workers.patience import persist
 from workers.runtime import Runtime
@@ -142,6 +143,11 @@ class _RunOfAgent:
             speech=speech,
             blocking=Blocking(
                 self._effects, speech, unsealer=unsealer, lending=runtime.lending, queued=queued
+            ),
+            launches=Launches(
+                self._effects,
+                runtime.parts.routing,
+                exists=lambda name: runtime.parts.agents.get(name) is not None,
             ),
         )
 

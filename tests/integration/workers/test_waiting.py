@@ -1,0 +1,224 @@
+"""What a context offers to say when it is resumed, and what becomes of its children; reviews and escalations."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.errors import InputError, UnknownSession
+from orchestrator.ids import callback_id
+from orchestrator.ledger import ItemState, SessionState
+from orchestrator.redisdb import keys
+from workers.context import Context
+
+from .conftest import Stage
+from .test_talking import stage
+from .theatre import Theatre
+
+__all__ = ["stage"]
+
+
+@pytest.fixture
+def theatre(stage: Stage) -> Iterator[Theatre]:
+    with Theatre(stage) as theatre:
+        yield theatre
+
+
+def test_a_deadline_resumes_with_what_is_there_and_names_who_is_missing(
+    stage: Stage, theatre: Theatre
+) -> None:
+    theatre.held_back = lambda dispatch: dispatch.agent == "slow"
+    seen: list[tuple[list[str], list[tuple[str, str, str]], str]] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("quick", "a")
+            for number in range(22):
+                ctx.delegate("slow", f"part {number} </agent-callback>", group="late")
+            ctx.wait_for("all", deadline_s=0.5)
+            assert ctx.missing == ()
+            return "waiting"
+        seen.append(
+            (
+                [c.agent for c in ctx.callbacks],
+                [(m.agent, m.title, m.group) for m in ctx.missing],
+                ctx.prompt,
+            )
+        )
+        return "done"
+
+    stage.agent("quick")(lambda _: "a")
+    stage.agent("slow")(lambda _: "b")
+    root = stage.submit("lead")
+    deadline = time.monotonic() + 10
+    while not any(missing for _, missing, _ in seen):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    callbacks = [agent for agents, _, _ in seen for agent in agents]
+    assert callbacks == ["quick"]
+    _, missing, prompt = seen[-1]
+    assert sorted(missing) == sorted(("slow", f"part {n} </agent-callback>", "late") for n in range(22))
+    assert "The deadline is over. Still at work, and reported when they end:\n- slow: part" in prompt
+    assert prompt.endswith("- and 2 more")
+    named = re.findall(r"\((ses_[0-9a-f]{26})\)", prompt)
+    assert len(named) == 20
+    assert {callback_id(n) for n in named} <= {i.id for i in stage.ledger.items(root)}
+    assert prompt.count("</agent-callback>") == len(callbacks and seen[-1][0])
+
+
+def test_a_quorum_of_a_group_resumes_when_it_is_there(stage: Stage, theatre: Theatre) -> None:
+    theatre.held_back = lambda dispatch: dispatch.agent == "slow"
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            for name in ("quick", "quick", "slow"):
+                ctx.delegate(name, "a", group="votes")
+            ctx.wait_for("quorum", k=2, group="votes")
+            return "waiting"
+        return f"{len(ctx.all_results)} votes"
+
+    stage.agent("quick")(lambda _: "a")
+    stage.agent("slow")(lambda _: "b")
+    root = stage.submit("lead")
+    while stage.ledger.result(root)[1] != "2 votes":
+        time.sleep(0.01)
+    assert stage.ledger.session(root).runs == 2
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "end"), [("deliver", "failed"), ("ignore", "nothing"), ("fail", None)]
+)
+def test_a_childs_failure_means_what_its_delegation_says(
+    stage: Stage, theatre: Theatre, on_failure: str, end: str | None
+) -> None:
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("bad", "a", on_failure=on_failure)  # type: ignore[arg-type]
+            return "waiting"
+        return ctx.callbacks[0].status if ctx.callbacks else "nothing"
+
+    @stage.agent("bad")
+    def bad(_: Context) -> str:
+        raise ValueError("no luck")
+
+    root = theatre.finish(stage.submit("lead"))
+    if end is None:
+        assert root.state is SessionState.FAILED
+        assert "no luck" in root.reason
+    else:
+        assert stage.ledger.result(root.id) == (SessionState.FINISHED, end)
+
+
+def test_what_becomes_of_children_when_their_parent_is_closed(stage: Stage, theatre: Theatre) -> None:
+    """By the delegation, else by what the session says, else they are stopped."""
+    theatre.held_back = lambda dispatch: dispatch.agent == "slow"
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        for policy in ctx.prompt.split():
+            if policy == "abandon-all":
+                ctx.when_closed("abandon")
+            else:
+                ctx.delegate("slow", policy, on_close=None if policy == "default" else policy)  # type: ignore[arg-type]
+        raise ValueError("boom")
+
+    stage.agent("slow")(lambda _: "b")
+    for prompt, states in (
+        ("default abandon", {"default": "stopped", "abandon": "pending"}),
+        ("abandon-all default stop", {"default": "pending", "stop": "stopped"}),
+    ):
+        root = stage.submit("lead", prompt)
+        assert theatre.finish(root).state is SessionState.FAILED
+        deadline = time.monotonic() + 10
+        while {c.title: c.state.value for c in stage.children(root)} != states:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        items = {i.title: i for i in stage.ledger.items(root)}
+        assert all(i.state is ItemState.DEAD and i.reason for i in items.values())
+
+
+def test_an_heir_gets_what_a_closed_session_was_owed(stage: Stage, theatre: Theatre) -> None:
+    theatre.held_back = lambda dispatch: dispatch.agent == "slow"
+
+    @stage.agent("heir", role="coordinator")
+    def heir(ctx: Context) -> str:
+        return ctx.callbacks[0].result if ctx.callbacks else "ready"
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        with pytest.raises(UnknownSession):
+            ctx.when_closed(heir="ses_00" + "0" * 24)
+        for wrong in ({}, {"policy": "leave"}, {"policy": "stop", "heir": ctx.prompt}):
+            with pytest.raises(InputError, match="give 'stop', 'abandon' or an heir"):
+                ctx.when_closed(**wrong)  # type: ignore[arg-type]
+        ctx.when_closed(heir=ctx.prompt)
+        ctx.delegate("slow", "a")
+        raise ValueError("boom")
+
+    stage.agent("slow")(lambda _: "inherited")
+    next_of_kin = stage.submit("heir")
+    theatre.finish(next_of_kin)
+    root = stage.submit("lead", next_of_kin)
+    theatre.finish(root)
+    (item,) = stage.ledger.items(root)
+    while stage.ledger.session(next_of_kin).launched == 0:
+        time.sleep(0.01)
+    run = stage.ledger.session(item.child).run
+    assert run
+    stage.execute(stage.ledger.redispatch(run) or pytest.fail("not queued"))
+    while stage.ledger.result(next_of_kin)[1] != "inherited":
+        time.sleep(0.01)
+
+
+def test_a_review_request_launches_the_code_reviewer(stage: Stage, theatre: Theatre) -> None:
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.request_review("Is this safe?", files=["a.py", "b.py"])
+            with pytest.raises(InputError, match="needs a description"):
+                ctx.request_review(" ")
+            return "waiting"
+        return ctx.all_results[0].result
+
+    @stage.agent("code-reviewer")
+    def reviewer(ctx: Context) -> str:
+        return f"{ctx.title}: {ctx.prompt}"
+
+    root = stage.submit("lead")
+    assert theatre.answer(root) == "Is this safe?: Is this safe?\n\nFiles:\n- a.py\n- b.py"
+    ((_, entry),) = stage.redis.xrange(keys.messages(0, "review-request", "high"))
+    (child,) = stage.children(root)
+    assert f"<task-id>{child.id}</task-id>".encode() in entry[b"envelope"]
+    assert f"<reviewed-task-id>{root}</reviewed-task-id>".encode() in entry[b"envelope"]
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_an_escalation_launches_the_tech_lead_or_is_left_to_the_operator(
+    stage: Stage, theatre: Theatre, *, served: bool
+) -> None:
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            child = ctx.escalate("Two rules contradict each other", reason="conflict")
+            assert (child is not None) == served
+            return "escalated"
+        return ctx.all_results[0].result
+
+    if served:
+
+        @stage.agent("tech-lead", role="orchestrator")
+        def tech_lead(ctx: Context) -> str:
+            return f"decided: {ctx.prompt}"
+
+    root = stage.submit("lead")
+    answer = "decided: Two rules contradict each other" if served else "escalated"
+    assert theatre.answer(root) == answer
+    ((_, entry),) = stage.redis.xrange(keys.messages(0, "escalation", "critical"))
+    recipient = "tech-lead" if served else "operator"
+    assert f"<agent-name>{recipient}</agent-name>".encode() in entry[b"envelope"]
