@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 @click.option(
     "--sign", "signer", metavar="AGENT", help="Sign it with this agent's key; default: as the file is signed."
 )
+@click.option(
+    "--encrypt", is_flag=True, help="Encrypt the body for its recipient, who alone can read it; needs --sign."
+)
 @json_option
 @stack_options
-def send(*, settings: Settings, file: Path, signer: str | None, as_json: bool) -> None:
+def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, as_json: bool) -> None:
     """Publish the envelope in FILE (`-`: standard input) in the stream of its type and priority."""
     from orchestrator.bootstrap import assemble
-    from orchestrator.envelope.codec import decode
+    from orchestrator.envelope import codec
     from orchestrator.envelope.parse import Limits
+    from orchestrator.envelope.sealing import Recipient
     from orchestrator.envelope.signature import sign
     from orchestrator.policy.priority import priority_of
     from orchestrator.redisdb.client import connect
@@ -34,11 +38,18 @@ def send(*, settings: Settings, file: Path, signer: str | None, as_json: bool) -
     from orchestrator.streams import RedisStreams, StreamId
     from orchestrator.streams.pressure import Backpressure
 
+    if encrypt and signer is None:
+        raise click.UsageError(
+            "what is encrypted is signed afterwards: say whose key signs it with --sign AGENT"
+        )
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    message = decode(data, limits=Limits(size=settings.max_message_bytes))
+    message = codec.decode(data, limits=Limits(size=settings.max_message_bytes))
     settings = resolve(settings)
     client = connect(resolve_redis_url(settings), name="orchestra-send")
     parts = assemble(client, settings)
+    if encrypt:
+        recipient = Recipient(*parts.keyring.recipient(message.header.recipient.agent_name))
+        data = codec.encode(parts.sealer.seal(message, recipient=recipient))
     if signer is not None:
         now_ms = int(client.time()[0]) * 1000
         data = sign(data, parts.keyring.signer(signer), now_ms=now_ms)

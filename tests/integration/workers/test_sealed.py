@@ -1,0 +1,324 @@
+"""What is encrypted for an agent is read by that agent's worker and by nothing before it, or refused for all to see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator.cli import main
+from orchestrator.envelope import codec
+from orchestrator.envelope.model import (
+    AgentMessage,
+    Body,
+    EncryptedBody,
+    Header,
+    Message,
+    Party,
+    Query,
+    Task,
+    TaskCompletion,
+    TaskDelegation,
+)
+from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.sealing import Recipient
+from orchestrator.envelope.signature import sign_message
+from orchestrator.envelope.validate import check
+from orchestrator.ids import new_message_id
+from orchestrator.keyring.store import KeyStore
+from orchestrator.ledger import Dispatch, Session, SessionState
+from orchestrator.registry import AgentRecord
+from orchestrator.router import build_router
+from orchestrator.router.deadletters import DeadLetter, DeadLetters
+from orchestrator.streams import all_streams, stream_key
+
+from .conftest import Stage
+
+SECRET = "swordfish"
+CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
+
+
+@dataclass
+class Scene:
+    """The foreign program `partner`, our agent `vault`, and a router on a host that has neither's keys."""
+
+    stage: Stage
+    router_data: Path
+    sent: list[Dispatch] = field(default_factory=list)
+    rounds: int = 0
+
+    def send_all(self, runs: list[tuple[Dispatch, str]]) -> None:
+        """Play the broker for the router."""
+        self.sent += [run for run, _ in runs]
+
+    def message(
+        self,
+        body: Body,
+        *,
+        chain: tuple[str, ...] = (),
+        recipient: str = "vault",
+        conversation: str = CONVERSATION,
+    ) -> AgentMessage:
+        header = Header(
+            message_id=new_message_id(),
+            timestamp=Timestamp.from_ms(int(self.stage.redis.time()[0]) * 1000),
+            sender=Party(agent_name="partner", agent_role="coordinator"),
+            recipient=Party(agent_name=recipient, agent_role="specialist"),
+            correlation_id=conversation,
+            conversation_chain=chain,
+        )
+        return AgentMessage(header=header, body=body)
+
+    def orchestra(self, *arguments: str, stdin: bytes | None = None) -> Result:
+        settings = self.stage.settings
+        place = ["--redis-url", str(settings.redis_url), "--data", str(settings.data)]
+        return CliRunner().invoke(main, [*arguments, *place], input=stdin, catch_exceptions=False)
+
+    def send(self, message: AgentMessage) -> str:
+        """`orchestra send --sign partner --encrypt`; the message-id."""
+        result = self.orchestra("send", "-", "--sign", "partner", "--encrypt", stdin=codec.encode(message))
+        assert result.exit_code == 0, result.output
+        return message.header.message_id
+
+    def publish(self, message: AgentMessage) -> None:
+        """Append any message, signed by `partner`."""
+        now_ms = int(self.stage.redis.time()[0]) * 1000
+        data = sign_message(message, self.stage.parts.keyring.signer("partner"), now_ms=now_ms)
+        name = next(
+            stream_key(s)
+            for s in all_streams(types=[message.body.type])
+            if s.priority == self.stage.parts.routing[message.body.type].priority
+        )
+        self.stage.redis.xadd(name, {"envelope": data})
+
+    def seal(self, message: AgentMessage) -> AgentMessage:
+        ring = self.stage.parts.keyring
+        recipient = Recipient(*ring.recipient(message.header.recipient.agent_name))
+        return self.stage.parts.sealer.seal(message, recipient=recipient)
+
+    def route(self, data: Path | None = None) -> list[DeadLetter]:
+        """One round of a router; all dead letters so far."""
+        settings = self.stage.settings.model_copy(update={"data": data or self.router_data})
+        self.rounds += 1
+        build_router(
+            self.stage.redis,
+            settings,
+            consumer=f"r{self.rounds}",
+            dispatcher=self,  # type: ignore[arg-type]
+        ).run_once()
+        return DeadLetters(self.stage.redis).all()
+
+    def work(self) -> list[str]:
+        """Execute what the router sent."""
+        runs, self.sent = self.sent, []
+        return [self.stage.execute(run) for run in runs]
+
+    def session(self) -> Session:
+        (session,) = self.stage.ledger.roots(0)
+        return session
+
+    def errors(self) -> list[tuple[str, str, str]]:
+        """Sender, recipient and text of every error in the streams, which is what the audit trail gets."""
+        rows = [row for s in all_streams(types=["error"]) for row in self.stage.redis.xrange(stream_key(s))]
+        found = []
+        for _, fields in rows:
+            message = check(fields[b"envelope"]).message
+            assert message is not None
+            header: Any = message.header
+            body: Any = message.body
+            found.append((header.sender.agent_name, header.recipient.agent_name, body.message))
+        return found
+
+    def everything_in_redis(self) -> bytes:
+        """All values of all keys, as far as they are no compressed blobs."""
+        parts: list[Any] = []
+        for name in self.stage.redis.scan_iter():
+            match self.stage.redis.type(name):
+                case b"hash":
+                    parts.append(self.stage.redis.hgetall(name))
+                case b"stream":
+                    parts.append(self.stage.redis.xrange(name))
+                case b"string":
+                    parts.append(self.stage.redis.get(name))
+        return repr(parts).encode()
+
+
+@pytest.fixture
+def scene(stage: Stage, tmp_path: Path) -> Scene:
+    @stage.agent("vault")
+    def vault(ctx: Any) -> str:
+        if ctx.cause == "start":
+            return f"was told {len(ctx.prompt)} characters"
+        return " | ".join(f"{callback.kind}: {callback.text}" for callback in ctx.callbacks)
+
+    stage.parts.agents.announce([AgentRecord(name="partner", role="coordinator", executor="foreign")])
+    keyring = stage.parts.keyring
+    for name in ("vault", "partner", "router"):
+        keyring.signer(name)
+    keyring.offer_encryption("vault")
+    folder = tmp_path / "router-host"
+    KeyStore(folder / "keys", "Ed25519").import_(keyring.store.export(["router"]))
+    return Scene(stage, folder)
+
+
+def task(text: str = f"the word is {SECRET}") -> TaskDelegation:
+    return TaskDelegation(task=Task(task_id="T-1", title=f"Keep {SECRET}", description=text))
+
+
+def test_a_secret_task_is_read_by_its_agent_alone(scene: Scene) -> None:
+    """The router starts it by its header; neither streams nor ledger ever hold it in clear."""
+    scene.send(scene.message(task()))
+    assert scene.route() == []
+    session = scene.session()
+    assert (session.title, session.sealed, session.delegator) == ("(encrypted)", True, "partner")
+    assert scene.work() == ["finished"]
+    said = f"was told {len(f'the word is {SECRET}')} characters"
+    assert scene.stage.ledger.result(session.id) == (SessionState.FINISHED, said)
+    assert SECRET.encode() not in scene.everything_in_redis()
+
+
+def test_a_router_that_has_the_key_does_not_use_it_either(scene: Scene) -> None:
+    """One host for everything is no reason to write secrets down."""
+    scene.send(scene.message(task()))
+    assert scene.route(scene.stage.settings.data) == []
+    assert scene.work() == ["finished"]
+    assert SECRET.encode() not in scene.everything_in_redis()
+
+
+@pytest.mark.parametrize("size", [100_000, 2_000_000])
+def test_a_large_secret_is_compressed_or_stored_and_still_arrives(scene: Scene, size: int) -> None:
+    """All three forms stand inside each other."""
+    text = SECRET + " 0123456789" * (size // 11)
+    scene.send(scene.message(task(text)))
+    assert scene.route() == []
+    assert scene.work() == ["finished"]
+    said = f"was told {len(text)} characters"
+    assert scene.stage.ledger.result(scene.session().id) == (SessionState.FINISHED, said)
+    assert SECRET.encode() not in scene.everything_in_redis()
+
+
+def test_secret_questions_and_words_reach_a_session_unread(scene: Scene) -> None:
+    """They stand in its queue as they came, and its next run reads them."""
+    launch = scene.send(scene.message(task()))
+    scene.route()
+    scene.work()
+    scene.send(scene.message(Message(content=f"it was {SECRET}"), chain=(launch,)))
+    scene.send(scene.message(Query(query_type="ask-for-help", subject=f"not {SECRET}?"), chain=(launch,)))
+    assert scene.route() == []
+    assert SECRET.encode() not in scene.everything_in_redis()
+    assert scene.stage.resume(scene.session().id) == "finished"
+    state, said = scene.stage.ledger.result(scene.session().id)
+    assert (state, sorted(str(said).split(" | "))) == (
+        SessionState.FINISHED,
+        [f"message: it was {SECRET}", f"query: not {SECRET}?"],
+    )
+
+
+def cut(scene: Scene) -> AgentMessage:
+    message = scene.seal(scene.message(task()))
+    assert isinstance(message.body, EncryptedBody)
+    end = message.body.xml.rindex("</xenc:CipherValue>")
+    xml = message.body.xml[: end - 8] + message.body.xml[end:]
+    return message.model_copy(update={"body": EncryptedBody(type="task-delegation", xml=xml)})
+
+
+def swapped(scene: Scene) -> AgentMessage:
+    other = scene.seal(scene.message(task("another task")))
+    return scene.message(task()).model_copy(update={"body": other.body})
+
+
+def unknown_key(scene: Scene) -> AgentMessage:
+    stranger = KeyStore(scene.router_data / "stranger", "Ed25519")
+    record = stranger.create("vault", "encrypt")
+    public = stranger.private_key(record.key_id).public_key()
+    recipient = Recipient(record.key_id, public)  # type: ignore[arg-type]
+    return scene.stage.parts.sealer.seal(scene.message(task()), recipient=recipient)
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [(cut, "altered, cut"), (swapped, "made for another message"), (unknown_key, "not in this data folder")],
+)
+def test_what_cannot_be_decrypted_is_a_failure_that_everybody_hears_of(
+    scene: Scene, build: Any, reason: str
+) -> None:
+    """The session fails with the reason, and an error in the streams says so to whoever sent the task."""
+    scene.publish(build(scene))
+    assert scene.route() == []
+    assert scene.work() == ["failed"]
+    state, why = scene.stage.ledger.result(scene.session().id)
+    assert state is SessionState.FAILED
+    assert reason in str(why)
+    ((sender, recipient, text),) = scene.errors()
+    assert (sender, recipient) == ("vault", "partner")
+    assert reason in text
+
+
+def test_a_word_that_cannot_be_decrypted_does_not_stop_its_session(scene: Scene) -> None:
+    """The agent is told that it missed something, the sender that it was not heard."""
+    launch = scene.send(scene.message(task()))
+    scene.route()
+    scene.work()
+    other = scene.seal(scene.message(Message(content="one")))
+    word = scene.message(Message(content="two"), chain=(launch,)).model_copy(update={"body": other.body})
+    scene.publish(word)
+    assert scene.route() == []
+    assert scene.stage.resume(scene.session().id) == "finished"
+    assert "this message from partner cannot be read" in str(scene.stage.ledger.result(scene.session().id)[1])
+    (error,) = scene.errors()
+    assert error[:2] == ("vault", "partner")
+    assert word.header.message_id in error[2]
+    assert "made for another message" in error[2]
+
+
+def test_a_report_is_read_where_its_key_is_and_refused_where_it_is_not(scene: Scene) -> None:
+    """What changes the ledger has to be read by the router, so the router needs the recipient's key."""
+
+    @scene.stage.agent("boss", role="coordinator")
+    def boss(ctx: Any) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("partner", "find out")
+            return "waiting"
+        return f"heard {ctx.callbacks[0].result}"
+
+    scene.stage.parts.keyring.offer_encryption("boss")
+    root = scene.stage.submit("boss")
+    scene.route()
+    assert scene.work() == ["idle"]
+    scene.route()
+    (child,) = scene.stage.children(root)
+    done = TaskCompletion(task_id=child.id, status="success", summary="done", result=SECRET)
+    report = scene.message(done, chain=child.chain, recipient="boss", conversation=child.correlation)
+    scene.publish(scene.seal(report))
+    (letter,) = scene.route()
+    assert letter.rule == "payload"
+    assert "not in this data folder" in letter.reason
+    assert ("router", "partner") in {error[:2] for error in scene.errors()}
+    assert scene.orchestra("dlq", "replay", letter.id).exit_code == 0
+    assert scene.route(scene.stage.settings.data) == []
+    assert scene.stage.resume(root) == "finished"
+    assert scene.stage.ledger.result(root) == (SessionState.FINISHED, f"heard {SECRET}")
+
+
+def test_an_encrypted_dead_letter_goes_through_after_the_fix(scene: Scene) -> None:
+    """It is published as it was: an encrypted body fits into its own message only."""
+    scene.stage.parts.agents.withdraw("vault")
+    scene.publish(scene.seal(scene.message(task(), recipient="vault")))
+    letters: list[DeadLetter] = []
+    while not letters:
+        letters = scene.route()
+    assert letters[0].rule == "recipient-unknown"
+    scene.stage.parts.agents.announce([scene.stage.catalogue["vault"].record])
+    assert scene.orchestra("dlq", "replay", letters[0].id).exit_code == 0
+    assert scene.route() == []
+    assert scene.work() == ["finished"]
+
+
+def test_nothing_is_encrypted_without_a_signature(scene: Scene) -> None:
+    """Anybody can encrypt to a public key; the signature says who did."""
+    result = scene.orchestra("send", "-", "--encrypt", stdin=codec.encode(scene.message(task())))
+    assert result.exit_code == 2
+    assert "--sign" in result.stderr
