@@ -183,10 +183,13 @@ class Effects:
     def delegator(self) -> str:
         """The agent that gave this session its task: the parent's, a foreign program, or `operator`."""
         if self._delegator is None:
-            parent = self.held.session.parent
-            found = persist(lambda: self.ledger.find([parent]), what="delegator") if parent else []
-            self._delegator = found[0].agent if found else self.held.session.delegator or OPERATOR
+            self._delegator = self.held.session.delegator or self._agent_of_parent()
         return self._delegator
+
+    def _agent_of_parent(self) -> str:
+        parent = self.held.session.parent
+        found = persist(lambda: self.ledger.find([parent]), what="delegator") if parent else []
+        return found[0].agent if found else OPERATOR
 
     def key(self, kind: str, *call: Any, given: str | None = None) -> str:
         """The effect key of a call: by its arguments and how often it was made, or the one that was given."""

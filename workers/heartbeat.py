@@ -1,12 +1,13 @@
 """Keeps the lease of a run while its agent works, and hears when the agent is to stop.
 
-The renewal is a thread of its own, so that an agent that computes or sleeps keeps its run. A stop, by a user
+The renewal is done by another thread, so that an agent that computes or sleeps keeps its run. A stop, by a user
 or because the run has used up its time, is first a wish: the agent's next effect raises. One that does not
 heed it within the grace period is ended from here: its run is committed, and its process goes.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,9 @@ import redis
 from orchestrator.errors import ClaimLost, SessionStopped
 from orchestrator.ledger import Claim, Ledger
 from orchestrator.log import get_logger
+
+#: Seconds between two looks of a process that has no run.
+_IDLE_S = 5.0
 
 _log = get_logger()
 
@@ -64,7 +68,7 @@ class Standing:
 
 
 class Heartbeat:
-    """The thread that renews one lease. Use it as a ``with`` block around the agent's work."""
+    """What renews one lease. Use it as a ``with`` block around the agent's work."""
 
     def __init__(
         self,
@@ -85,20 +89,31 @@ class Heartbeat:
         self._time_limit_s = time_limit_s
         self._grace_s = grace_s
         self._end = end
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name=f"heartbeat-{claim.run}", daemon=True)
+        self._kill_at = 0.0
+        self._over = False
+        # Held during a beat, so that none is under way once the run is over.
+        self._beating = threading.Lock()
+        #: When the next beat is due, on the monotonic clock.
+        self.due_at = self._next_due()
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        _pulse.add(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
+        _pulse.remove(self)
+        with self._beating:
+            self._over = True
 
-    def _beat(self) -> None:
-        kill_at = 0.0
-        while not self._done.wait(min(self._interval_s, max(0.05, self._ends_at - time.monotonic()))):
+    def _next_due(self) -> float:
+        now = time.monotonic()
+        return now + min(self._interval_s, max(0.05, self._ends_at - now))
+
+    def beat(self) -> None:
+        """Renew the lease, and see to it that the run keeps to its time."""
+        with self._beating:
+            if self._over:
+                return
             if not self._standing.lost:
                 self._renew()
             now = time.monotonic()
@@ -107,11 +122,13 @@ class Heartbeat:
                     f"it ran longer than its time limit of {self._time_limit_s:g} s", timed_out=True
                 )
             if self._standing.stop_reason:
-                kill_at = kill_at or now + self._grace_s
-                self._ends_at = kill_at  # the next beat comes when the grace is over, if not before
-                if now >= kill_at:
+                self._kill_at = self._kill_at or now + self._grace_s
+                self._ends_at = self._kill_at  # the next beat comes when the grace is over, if not before
+                if now >= self._kill_at:
+                    self._over = True
+                    _pulse.remove(self)
                     self._end(self._standing.stop_reason)
-                    return
+            self.due_at = self._next_due()
 
     def _renew(self) -> None:
         try:
@@ -125,3 +142,57 @@ class Heartbeat:
             self._standing.lose()
         elif renewal.stop:
             self._standing.ask_to_stop(renewal.stop)
+
+
+class _Pulse:
+    """The thread of a process that makes every heartbeat beat when it is due.
+
+    It is there from the first run on: a thread for each run would cost a short one more than its own work.
+    """
+
+    def __init__(self) -> None:
+        self._beats: set[Heartbeat] = set()
+        self._changed = threading.Condition()
+        self._looks_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def add(self, heartbeat: Heartbeat) -> None:
+        with self._changed:
+            self._beats.add(heartbeat)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+                self._thread.start()
+            elif heartbeat.due_at < self._looks_at:
+                self._changed.notify()
+
+    def remove(self, heartbeat: Heartbeat) -> None:
+        with self._changed:
+            self._beats.discard(heartbeat)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                due = [beat for beat in self._beats if beat.due_at <= now]
+                if not due:
+                    # With nothing to do it looks up now and then, so that the next run need not wake it.
+                    self._looks_at = min([now + _IDLE_S, *(beat.due_at for beat in self._beats)])
+                    self._changed.wait(self._looks_at - now)
+            for beat in due:
+                try:
+                    beat.beat()
+                except Exception:  # noqa: BLE001  (one run's beat must not end the others')
+                    _log.exception("heartbeat-failed")
+                    beat.due_at = time.monotonic() + 1.0
+
+
+_pulse = _Pulse()
+
+
+def _forget_the_parents_pulse() -> None:
+    """A fork has none of its parent's threads."""
+    global _pulse  # noqa: PLW0603
+    _pulse = _Pulse()
+
+
+os.register_at_fork(after_in_child=_forget_the_parents_pulse)

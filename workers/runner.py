@@ -17,11 +17,11 @@ from orchestrator.dispatch.settling import settle_root
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.errors import ClaimLost, InputError, SessionStopped
 from orchestrator.event_log import EventLog
-from orchestrator.ids import new_claim_id
-from orchestrator.ledger import Claimed, Committed, Outcome, Outgoing, RetryLater
+from orchestrator.ledger import Claimed, Committed, Following, Outcome, Outgoing, RetryLater
 from orchestrator.letters import Thread
 from orchestrator.log import get_logger
 from workers.blocking import Blocking
+from workers.bundle import Ticket
 from workers.context import Context
 from workers.effects import Effects
 from workers.executors import python
@@ -31,6 +31,7 @@ from workers.lending import Queued, serves
 from workers.patience import persist
 from workers.runtime import Runtime
 from workers.speech import Speech
+from workers.turns import Turns
 from workers.unsealing import Unsealer
 
 #: What came of a run, for the log.
@@ -44,35 +45,56 @@ _log = get_logger()
 def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker: str) -> Verdict:
     """Claim a run, let its agent work, and commit what it did.
 
-    Nothing is done when another worker has the run or it is over. A run whose worker cannot reach the ledger
-    any more is left as it is: its lease runs out, and it is tried again.
-
     Raises:
         ServerUnavailable: the ledger is out of reach, and nothing was begun.
     """
-    log = _log.bind(agent=agent, session=session, run=run)
-    definition = runtime.catalogue.get(agent)
-    if definition is None or definition.record.foreign:
-        log.warning("agent-not-served", served=sorted(runtime.catalogue))
-        return "not-served"
-    claim_id = new_claim_id()
-    ledger = runtime.parts.ledger
-    held = persist(lambda: ledger.claim(run, claim_id, session_id=session, worker=worker), what="claim")
-    if held is None:
-        log.info("run-refused")
-        return "refused"
-    reach("worker.claimed")
-    log.info("run-claimed", cause=held.run.cause, attempt=held.run.attempt, items=len(held.items))
-    verdict = _RunOfAgent(runtime, definition, held).complete()
-    reach("worker.settled")
-    log.info("run-ended", verdict=verdict)
-    return verdict
+    tickets = iter([Ticket(agent, session, run)])
+    return execute_runs(runtime, lambda: next(tickets, None), worker=worker)[0]
+
+
+def execute_runs(runtime: Runtime, next_ticket: Callable[[], Ticket | None], *, worker: str) -> list[Verdict]:
+    """Execute one run after the other; each but the first is claimed together with the commit before it.
+
+    Nothing is done when another worker has a run or it is over. A run whose worker cannot reach the ledger
+    any more is left as it is: its lease runs out, and it is tried again.
+
+    Raises:
+        ServerUnavailable: the ledger is out of reach, and the present run was not begun.
+    """
+    verdicts: list[Verdict] = []
+    turns = Turns(runtime, next_ticket, worker)
+    while (ticket := turns.next()) is not None:
+        log = _log.bind(agent=ticket.agent, session=ticket.session, run=ticket.run)
+        definition = turns.definition(ticket.agent)
+        if definition is None:
+            log.warning("agent-not-served", served=sorted(runtime.catalogue))
+            verdicts.append("not-served")
+            continue
+        held = turns.claim(ticket)
+        if held is None:
+            log.info("run-refused")
+            verdicts.append("refused")
+            continue
+        reach("worker.claimed")
+        log.debug("run-claimed", cause=held.run.cause, attempt=held.run.attempt, items=len(held.items))
+        verdict = _RunOfAgent(runtime, definition, held, turns=turns).complete()
+        reach("worker.settled")
+        log.info(
+            "run-ended",
+            cause=held.run.cause,
+            attempt=held.run.attempt,
+            items=len(held.items),
+            verdict=verdict,
+        )
+        verdicts.append(verdict)
+    return verdicts
 
 
 class _RunOfAgent:
     """A held run."""
 
-    def __init__(self, runtime: Runtime, definition: AgentDefinition, held: Claimed) -> None:
+    def __init__(self, runtime: Runtime, definition: AgentDefinition, held: Claimed, *, turns: Turns) -> None:
+        self._turns = turns
         self._runtime = runtime
         self._ledger = runtime.parts.ledger
         self._letters = runtime.parts.letters
@@ -103,7 +125,9 @@ class _RunOfAgent:
             if outcome is None:
                 return "outage"
             reach("worker.worked")
-            return self._commit(outcome)
+            # A root has a result to store after its commit, for which the next run had to wait.
+            following = self._turns.following() if self._held.session.parent else None
+            return self._commit(outcome, following)
 
     def _let_agent_work(self) -> Outcome | None:
         """How the agent ended; None when that cannot be said, because the ledger was out of reach."""
@@ -156,7 +180,7 @@ class _RunOfAgent:
         standing = self._standing
         return Outcome(status="failed" if standing.timed_out else "stopped", text=standing.stop_reason)
 
-    def _commit(self, outcome: Outcome) -> Verdict:
+    def _commit(self, outcome: Outcome, following: Following | None = None) -> Verdict:
         session = self._held.session
         attempts = 1 if self._standing.timed_out else self._definition.record.attempts
         if session.task and not session.parent and outcome.status == "completed":
@@ -170,6 +194,7 @@ class _RunOfAgent:
                     make_envelope=self._report(outcome),
                     expect_over=session.pending <= len(self._held.items) and not self._effects.launched,
                     attempts=attempts,
+                    following=following,
                 ),
                 what="commit",
             )

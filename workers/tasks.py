@@ -14,7 +14,7 @@ from orchestrator.ledger import Dispatch
 from orchestrator.log import get_logger
 from orchestrator.submission import Submission
 from workers.bundle import Bundle, Ticket, summary
-from workers.runner import execute_run
+from workers.runner import execute_runs
 from workers.runtime import RuntimeOfProcess
 
 _log = get_logger()
@@ -62,16 +62,13 @@ def _execute(runtime: RuntimeOfProcess, task: Task, cause: str, tickets: Sequenc
             dispatch = Dispatch(run=ticket.run, session=ticket.session, agent=ticket.agent, cause=cause)
             runtime.dispatcher.send(dispatch, process.parts.queue_of(ticket.agent))
 
-    verdicts = []
     with Bundle(tickets, give_back) as bundle:
-        while (ticket := bundle.next()) is not None:
-            try:
-                verdicts.append(execute_run(process, **ticket._asdict(), worker=_worker(task)))
-            except ServerUnavailable as error:
-                _log.error("run-not-begun", run=ticket.run, session=ticket.session, error=str(error))
-                # The whole message comes again; what of it was done is refused then.
-                raise Reject(str(error), requeue=True) from error
-    return summary(verdicts)
+        try:
+            return summary(execute_runs(process, bundle.next, worker=_worker(task)))
+        except ServerUnavailable as error:
+            _log.error("run-not-begun", run=tickets[0].run, runs=len(tickets), error=str(error))
+            # The whole message comes again; what of it was done is refused then.
+            raise Reject(str(error), requeue=True) from error
 
 
 def _submit(runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: object, title: object) -> None:

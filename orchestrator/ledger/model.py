@@ -89,7 +89,7 @@ class Session:
     questions: tuple[str, ...]  #: ids of its own questions that have no reply yet
     close_policy: str  #: what becomes of its children when it is closed: stop, abandon, heir:<session>
     parked: str = ""  #: why its launch waits, in words, or empty
-    delegator: str = ""  #: a foreign program that gave a session without a parent its task, or empty
+    delegator: str = ""  #: the agent or foreign program that gave it its task; empty: a user did
     sealed: bool = False  #: whether its prompt is an envelope with a body encrypted for its agent
 
     @property
@@ -168,6 +168,18 @@ class Claimed:
     state: JSON  #: what the agent saved in its last committed run
     items: tuple[Item, ...]
     texts: dict[str, str]  #: item id → text
+
+
+@dataclass(kw_only=True)
+class Following:
+    """The run that a worker wants next, claimed in one round trip with the commit before it."""
+
+    run: str
+    session: str
+    claim: str  #: a claim id of its own
+    worker: str
+    asked: bool = False  #: whether it was asked for, and is held or refused
+    held: Claimed | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

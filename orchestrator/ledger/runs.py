@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from orchestrator.errors import ClaimLost, LimitExceeded
 from orchestrator.ids import callback_id, shard_of
@@ -15,6 +16,7 @@ from orchestrator.ledger.model import (
     Committed,
     Delegated,
     Dispatch,
+    Following,
     Limits,
     Outcome,
     Outgoing,
@@ -167,33 +169,43 @@ class Runs(Books):
 
     def claim(self, run_id: str, claim_id: str, *, session_id: str, worker: str) -> Claimed | None:
         """Take a queued run under a random claim id; None when another has it or it is over."""
-        shard = shard_of(run_id)
-        reply = self.scripts.run(
-            "claim",
-            [keys.session(session_id), keys.run(run_id), keys.running(shard), keys.dispatch(shard)],
-            [self._now, run_id, claim_id, worker],
+        following = Following(run=run_id, claim=claim_id, session=session_id, worker=worker)
+        return self._held(following, self.scripts.run("claim", *self._claim_call(following)))
+
+    def _claim_call(self, wanted: Following) -> tuple[list[str], list[Arg]]:
+        session, shard = wanted.session, shard_of(wanted.run)
+        return (
+            [
+                keys.session(session),
+                keys.run(wanted.run),
+                keys.running(shard),
+                keys.dispatch(shard),
+                keys.items(session),
+                keys.bodies(session),
+            ],
+            [self._now, wanted.run, wanted.claim, wanted.worker],
         )
+
+    def _held(self, wanted: Following, reply: Sequence[Any]) -> Claimed | None:
         if reply[0] != b"held":
             return None
-        self._replicate("claim", run_id)
-        session = decode.session(decode.pairs(reply[1]))
-        run = decode.run(decode.pairs(reply[2]))
-        # What a held run carries does not change under its holder, so reading it needs no atomicity.
-        texts = self.texts(session_id, ["prompt", "state", *run.items])
-        pipe = self.redis.pipeline(transaction=False)
-        for item_id in run.items:
-            pipe.hget(keys.items(session_id), item_id)
-        records = pipe.execute() if run.items else []
+        self._replicate("claim", wanted.run)
+        session, run = decode.session(json.loads(reply[1])), decode.run(json.loads(reply[2]))
+        carried = list(zip(run.items, reply[5], reply[6], strict=True))
         return Claimed(
             claim=Claim(
-                run=run_id, claim=claim_id, session=session_id, parent=session.parent, root=session.root
+                run=run.id,
+                claim=wanted.claim,
+                session=session.id,
+                parent=session.parent,
+                root=session.root,
             ),
             session=session,
             run=run,
-            prompt=texts.pop("prompt", ""),
-            state=json.loads(texts.pop("state", "null")),
-            items=tuple(decode.item(i, r) for i, r in zip(run.items, records, strict=True) if r),
-            texts=texts,
+            prompt=decode.text(reply[3]),
+            state=json.loads(reply[4] or "null"),
+            items=tuple(decode.item(name, record) for name, record, _ in carried if record),
+            texts={name: decode.text(body) for name, _, body in carried if body is not None},
         )
 
     def renew(self, claim: Claim) -> Renewal:
@@ -210,11 +222,13 @@ class Runs(Books):
         make_envelope: Callable[[], Outgoing],
         expect_over: bool = False,
         attempts: int = 1,
+        following: Following | None = None,
     ) -> Committed | RetryLater:
         """End a run with what its agent returned or how it failed.
 
         The envelope that reports the end of the session is made only when the session is over, or
         at once when the caller expects that. ``attempts`` is how often the agent may fail in all.
+        ``following`` is a run to claim in the same round trip, whatever becomes of the commit.
 
         Raises:
             ClaimLost: the run is not held under this claim any more; nothing was changed.
@@ -229,8 +243,7 @@ class Runs(Books):
         state = "" if outcome.state is None else json.dumps(outcome.state)
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
         while True:
-            reply = self.scripts.run(
-                "commit",
+            call: tuple[list[str], list[Arg]] = (
                 [
                     *layout.ending(claim.session, parent=parent, run=claim.run, envelope=envelope),
                     keys.effects(claim.run),
@@ -250,6 +263,10 @@ class Runs(Books):
                     short.json,
                 ],
             )
+            if following is None or following.asked:
+                reply = self.scripts.run("commit", *call)
+            else:
+                reply = self._commit_and_claim(call, following)
             match reply[0]:
                 case b"envelope":
                     envelope = make_envelope()
@@ -269,6 +286,17 @@ class Runs(Books):
                         first=reply[3] == b"1",
                         result_owed=reply[4] == b"1",
                     )
+
+    def _commit_and_claim(self, commit: tuple[list[str], list[Arg]], following: Following) -> Any:
+        batch = self.scripts.batch()
+        batch.script("commit", *commit)
+        batch.script("claim", *self._claim_call(following))
+        committed, claimed = batch.execute()
+        for answer in (claimed, committed):
+            if isinstance(answer, Exception):
+                raise answer
+        following.asked, following.held = True, self._held(following, claimed)
+        return committed
 
     def _replicate(self, what: str, run_id: str) -> None:
         """Wait until the replicas have what was just done, so that a failover does not take it back.

@@ -17,7 +17,7 @@ if made then
   redis.call('HSET', KEYS[4], ARGV[3], cjson.encode(effect))
   return { 'exists', effect.child }
 end
-local p = fields(KEYS[1], 'id', 'root', 'depth', 'launched', 'children')
+local p = fields(KEYS[1], 'id', 'root', 'agent', 'depth', 'children')
 if count(p.children) >= tonumber(ARGV[13]) then return { 'limit', 'max_children', ARGV[13] } end
 if count(p.depth) + 1 > tonumber(ARGV[14]) then return { 'limit', 'max_depth', ARGV[14] } end
 if redis.call('ZCARD', KEYS[7]) >= tonumber(ARGV[15]) then return { 'limit', 'max_tree_sessions', ARGV[15] } end
@@ -27,7 +27,7 @@ for i = 17, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[5], 'id', ARGV[4], 'root', p.root, 'parent', p.id, 'depth', count(p.depth) + 1,
   'state', 'pending', 'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
   'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', ARGV[6],
-  'priority', ARGV[9], 'title', ARGV[10], unpack(facts))
+  'priority', ARGV[9], 'title', ARGV[10], 'delegator', p.agent, unpack(facts))
 redis.call('HSET', KEYS[6], 'prompt', ARGV[11])
 redis.call('ZADD', KEYS[7], now, ARGV[4])
 local agent = redis.call('HGET', KEYS[5], 'agent')

@@ -7,7 +7,7 @@
 local record = item(KEYS[2], ARGV[1])
 if not record then return { 'not owed', 'unknown' } end
 if record.state ~= 'owed' then return { 'not owed', record.state } end
-local heir = fields(KEYS[3], 'id', 'state')
+local heir = fields(KEYS[3], 'id', 'agent', 'state')
 if heir.id == '' or CLOSED[heir.state] then return { 'no heir', heir.state } end
 record.inherited = true
 save(KEYS[4], ARGV[1], record)
@@ -16,7 +16,7 @@ redis.call('HINCRBY', KEYS[3], 'launched', 1)
 redis.call('HINCRBY', KEYS[3], 'owed', 1)
 redis.call('HINCRBY', KEYS[3], group_field(record.group, 'owed'), 1)
 redis.call('HINCRBY', KEYS[3], group_field(record.group, 'launched'), 1)
-redis.call('HSET', KEYS[5], 'parent', ARGV[2])
+redis.call('HSET', KEYS[5], 'parent', ARGV[2], 'delegator', heir.agent)
 redis.call('HINCRBY', KEYS[1], 'dead', 1)
 redis.call('HINCRBY', KEYS[1], 'owed', -1)
 redis.call('HINCRBY', KEYS[1], group_field(record.group, 'owed'), -1)
