@@ -15,6 +15,7 @@ import redis
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import reach
 from orchestrator.delivery import Delivery
+from orchestrator.ids import is_session_id
 from orchestrator.ledger.decode import mapping, text
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
@@ -94,14 +95,18 @@ class CallbackService:
         reach("callbacks.read")
         stirred: dict[str, None] = {}
         stopped: dict[str, None] = {}
-        for _, raw in entries:
+        done: list[bytes] = []
+        for entry, raw in entries:
             event = mapping(raw)
-            session = event.get("session", "")
+            session, parent = event.get("session", ""), event.get("parent", "")
+            if not is_session_id(session) or (parent and not is_session_id(parent)):
+                _log.warning("unknown-event", fields=event)
+                done.append(entry)
+                continue
             match event.get("event"):
                 case "stop":
-                    state = _END.get(event.get("state", ""))
-                    self._delivery.ledger.stop(session, event.get("reason", ""), state=state or "stopped")
-                    reach("callbacks.stopped")
+                    if not self._stop(session, event):
+                        continue
                 case "session_stop":
                     # One that has finished had nothing queued then, and what is put there later says so itself.
                     if event.get("state") != "finished":
@@ -111,25 +116,42 @@ class CallbackService:
                     stirred[session] = None
                 case other:
                     _log.warning("unknown-event", kind=other, session=session)
-            if event.get("parent"):
-                stirred[event["parent"]] = None
+            done.append(entry)
+            if parent:
+                stirred[parent] = None
         self._delivery.flush(stirred)
         self._close(list(stopped))
         reach("callbacks.handled")
-        ids = [entry for entry, _ in entries]
+        if not done:
+            return
         # One group reads this stream, so what it has acknowledged nobody needs any more.
         pipe = self._redis.pipeline(transaction=False)
-        pipe.xack(stream, GROUP, *ids)
-        pipe.xdel(stream, *ids)
+        pipe.xack(stream, GROUP, *done)
+        pipe.xdel(stream, *done)
         pipe.execute()
+
+    def _stop(self, session: str, event: Mapping[str, str]) -> bool:
+        """End a session as an event says. One that cannot be ended stays pending, and is tried again and again."""
+        state = _END.get(event.get("state", ""))
+        try:
+            self._delivery.ledger.stop(session, event.get("reason", ""), state=state or "stopped")
+        except redis.ResponseError as error:
+            _log.error("stop-failed", session=session, error=str(error))
+            return False
+        reach("callbacks.stopped")
+        return True
 
     def _close(self, stopped: list[str]) -> None:
         pipe = self._redis.pipeline(transaction=False)
         for session in stopped:
             pipe.hget(keys.session(session), "state")
         for session, state in zip(stopped, pipe.execute() if stopped else [], strict=True):
-            if text(state) in {"failed", "stopped", "deleted"}:
+            if text(state) not in {"failed", "stopped", "deleted"}:
+                continue
+            try:
                 self._delivery.close(session)
+            except redis.ResponseError as error:  # the sweep goes on trying
+                _log.error("close-failed", session=session, error=str(error))
 
     def _ring(self) -> int:
         """Flush the sessions whose deadline or window is over; milliseconds until the next one is due."""
@@ -144,19 +166,22 @@ class CallbackService:
         return max(1, wait_ms)
 
     def _take_over(self) -> int:
-        """Now and then, take what a dead copy was handed and never acknowledged."""
+        """Now and then, take all that dead copies were handed and never acknowledged."""
         if self._clock.monotonic() < self._next_take_over:
             return 0
         self._next_take_over = self._clock.monotonic() + self._take_over_ms / 1000
         handled = 0
         for stream in self._streams:
-            answer: Any = self._redis.xautoclaim(
-                stream, GROUP, self._consumer, min_idle_time=self._take_over_ms, count=BATCH
-            )
-            entries = [(i, fields) for i, fields in answer[1] if fields]
-            if entries:
-                self._handle(stream, entries)
-                handled += len(entries)
+            start: Any = "0-0"
+            while start is not None:
+                answer: Any = self._redis.xautoclaim(
+                    stream, GROUP, self._consumer, self._take_over_ms, start_id=start, count=BATCH
+                )
+                start = answer[0] if answer[0] != b"0-0" else None
+                entries = [(i, fields) for i, fields in answer[1] if fields]
+                if entries:
+                    self._handle(stream, entries)
+                    handled += len(entries)
         return handled
 
     def _ensure_group(self, stream: str) -> None:

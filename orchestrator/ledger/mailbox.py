@@ -11,8 +11,12 @@ from orchestrator.ids import run_id, shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.model import Claim, Dispatch, Flushed, Item, Outgoing
 from orchestrator.ledger.runs import Runs
+from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import is_outage
 from orchestrator.redisdb.scripts import Arg
+
+_log = get_logger()
 
 
 class Mailbox(Runs):
@@ -187,7 +191,7 @@ class Mailbox(Runs):
         """:meth:`flush` for many sessions in two round trips; the verdicts in the same order.
 
         Raises:
-            redis.RedisError: a flush failed; the others were carried out, and all may be asked for again.
+            redis.RedisError: Redis is away; some may have been carried out, and all may be asked for again.
         """
         numbers = self.scripts.batch()
         for session_id in session_ids:
@@ -202,8 +206,12 @@ class Mailbox(Runs):
             again = []
             for i, reply in zip(left, batch.execute(), strict=True):
                 if isinstance(reply, Exception):
-                    raise reply
-                if reply[0] == b"number":  # another run was made and has ended since
+                    if is_outage(reply):
+                        raise reply
+                    # Damaged books of one session must not keep the callbacks of all others from them.
+                    _log.error("flush-failed", session=session_ids[i], error=str(reply))
+                    verdicts[i] = Flushed(outcome="damaged", detail=str(reply))
+                elif reply[0] == b"number":  # another run was made and has ended since
                     guesses[i] = int(reply[1]) + 1
                     again.append(i)
                 else:

@@ -249,8 +249,8 @@ class RetryLater:
 class Flushed:
     """What a flush did."""
 
-    #: run: a resume was made; busy, empty, waits, closed: nothing to do now, and why.
-    outcome: Literal["run", "busy", "empty", "waits", "closed"]
+    #: run: a resume was made; busy, empty, waits, closed: nothing to do now, and why; damaged: it cannot be read.
+    outcome: Literal["run", "busy", "empty", "waits", "closed", "damaged"]
     dispatch: Dispatch | None = None
     more: bool = False
     detail: str = ""  #: the busy run, the due time in ms, the session's state

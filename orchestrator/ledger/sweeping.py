@@ -10,6 +10,9 @@ from orchestrator.ledger.endings import Endings
 from orchestrator.ledger.model import Dispatch, Lease
 from orchestrator.redisdb import keys
 
+#: How often a run is let wait for its message while the broker has any, before it is sent a second time.
+_WAITS_FOR_BROKER = 30
+
 
 class Sweeping(Endings):
     """Reads and transitions of the reconciliation sweep. Every one is idempotent and safe in several processes."""
@@ -28,8 +31,10 @@ class Sweeping(Endings):
         return found
 
     def undispatched(self, shard: int, *, limit: int = 500) -> list[str]:
-        """Queued runs that are due to be dispatched again."""
-        due = self.scripts.run("due", [keys.dispatch(shard)], [self._now, limit])
+        """Queued runs that are due to be dispatched again, and those that a wrong clock would hold up."""
+        limits = self.limits
+        furthest_ms = max(limits.redispatch_cap_ms, limits.redispatch_ms, limits.retry_ms)
+        due = self.scripts.run("due", [keys.dispatch(shard)], [self._now, limit, furthest_ms])
         return [decode.text(i) for i in due]
 
     def redispatch(self, run_id: str, *, broker_holds: bool = False) -> Dispatch | None:
@@ -43,6 +48,7 @@ class Sweeping(Endings):
                 self.limits.redispatch_ms,
                 self.limits.redispatch_cap_ms,
                 "1" if broker_holds else "0",
+                _WAITS_FOR_BROKER,
             ],
         )
         if reply[0] != b"send":
@@ -74,7 +80,7 @@ class Sweeping(Endings):
 
     def due_timers(self, shard: int, *, limit: int = 500) -> list[tuple[str, str]]:
         """Timers that are due, as (kind, id)."""
-        due = self.scripts.run("due", [keys.timers(shard)], [self._now, limit])
+        due = self.scripts.run("due", [keys.timers(shard)], [self._now, limit, ""])
         return [(parts[0], parts[2]) for parts in (decode.text(t).partition("|") for t in due)]
 
     def ms_to_next_timer(self, shard: int, kind: str, *, at_most: int) -> int:
@@ -121,8 +127,10 @@ class Sweeping(Endings):
                 keys.timers(shard),
                 keys.closing(shard),
                 keys.waiting(shard),
+                keys.running(shard),
+                keys.dispatch(shard),
                 *self.owned_keys(session_id),
             ],
-            [session_id, root],
+            [session_id, root, *self.redis.lrange(keys.runs(session_id), 0, -1)],
         )
         return int(reply[1])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from functools import partial
+from typing import TypeVar
 
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import reach
@@ -13,9 +15,12 @@ from orchestrator.errors import UnknownSession
 from orchestrator.ledger import CLOSED, Dispatch, Lease, Ledger, Outgoing, SessionState
 from orchestrator.log import get_logger
 from orchestrator.reaper.leases import LeaseWatch
+from orchestrator.redisdb.client import is_outage
 
 #: Sessions flushed in one round trip.
 _FLUSH_BATCH = 200
+
+T = TypeVar("T")
 
 _log = get_logger()
 
@@ -79,24 +84,25 @@ class Reaper:
         """One sweep over every shard."""
         swept = Swept()
         leases = [lease for shard in self._shards for lease in self._ledger.leases(shard)]
-        for lease in self._watch.dead(leases):
-            swept.released += self._release(lease)
+        swept.released = _each(self._watch.dead(leases), self._release)
         for shard in self._shards:
-            for run in self._ledger.undispatched(shard):
-                swept.redispatched += self._redispatch(run)
+            swept.redispatched += _each(self._ledger.undispatched(shard), self._redispatch)
             waiting = self._ledger.waiting(shard)
-            for start in range(0, len(waiting), _FLUSH_BATCH):
-                swept.resumed += self._delivery.flush(waiting[start : start + _FLUSH_BATCH])
-            for session in self._ledger.closing(shard):
-                self._delivery.close(session)
-                swept.closed += 1
-            for root in self._ledger.owed_results(shard):
-                self._settle(root)
-                swept.settled += 1
-            for kind, identifier in self._ledger.due_timers(shard):
-                self._ring(shard, kind, identifier, swept)
+            batches = [waiting[n : n + _FLUSH_BATCH] for n in range(0, len(waiting), _FLUSH_BATCH)]
+            swept.resumed += _each(batches, self._delivery.flush)
+            swept.closed += _each(self._ledger.closing(shard), self._close)
+            swept.settled += _each(self._ledger.owed_results(shard), self._settle_one)
+            swept.timers += _each(self._ledger.due_timers(shard), partial(self._ring, shard, swept))
         swept.trimmed = self._trim()
         return swept
+
+    def _close(self, session: str) -> int:
+        self._delivery.close(session)
+        return 1
+
+    def _settle_one(self, root: str) -> int:
+        self._settle(root)
+        return 1
 
     def _release(self, lease: Lease) -> int:
         outcome = self._ledger.release(lease)
@@ -113,13 +119,9 @@ class Reaper:
 
     def _redispatch(self, run: str) -> int:
         known = self._ledger.run(run)
-        if known is None:
-            return 0
-        # While the broker still has messages for that queue, the run's own is probably among them; one
-        # that was never at work since its last dispatch is only sent again when the queue is empty.
-        agent = self._agent(known.session)
-        holds = known.reason != "lease lost" and self._broker_holds(
-            Dispatch(run=run, session=known.session, agent=agent, cause=known.cause)
+        # While the broker still has messages for that queue, the run's own is probably among them.
+        holds = known is not None and self._broker_holds(
+            Dispatch(run=run, session=known.session, agent=self._agent(known.session), cause=known.cause)
         )
         dispatch = self._ledger.redispatch(run, broker_holds=holds)
         if dispatch is None:
@@ -133,7 +135,8 @@ class Reaper:
         except UnknownSession:
             return ""
 
-    def _ring(self, shard: int, kind: str, identifier: str, swept: Swept) -> None:
+    def _ring(self, shard: int, swept: Swept, timer: tuple[str, str]) -> int:
+        kind, identifier = timer
         match kind:
             case "flush":
                 self._delivery.flush([identifier])
@@ -143,7 +146,7 @@ class Reaper:
             case _:
                 _log.warning("unknown-timer", kind=kind, id=identifier)
                 self._ledger.drop_timer(shard, kind, identifier)
-        swept.timers += 1
+        return 1
 
     def _expire(self, shard: int, root: str) -> int:
         """Remove a tree whose root has been over for its whole lifetime; one in use again gets another one."""
@@ -166,3 +169,20 @@ class Reaper:
                 reach("reaper.pruned")
         self._ledger.prune(root, root)
         return pruned + 1
+
+
+def _each(things: Iterable[T], act: Callable[[T], int]) -> int:
+    """Act on each, and add up; one that goes wrong is reported and holds up none of the others.
+
+    Raises:
+        redis.RedisError, OSError: Redis is away, and nothing can be done for any of them.
+    """
+    total = 0
+    for thing in things:
+        try:
+            total += act(thing)
+        except Exception as error:
+            if is_outage(error):
+                raise
+            _log.error("sweep-failed", of=str(thing), exc_info=error)
+    return total

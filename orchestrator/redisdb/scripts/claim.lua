@@ -35,7 +35,8 @@ if r.state == '' then return { 'refused', 'unknown' } end
 if r.state == 'running' and r.claim == ARGV[3] then return held(r.items) end
 if r.state ~= 'queued' then return { 'refused', r.state } end
 if redis.call('HGET', KEYS[1], 'run') ~= ARGV[2] then return { 'refused', 'superseded' } end
-redis.call('HSET', KEYS[2], 'state', 'running', 'claim', ARGV[3], 'beat', 0, 'worker', ARGV[4], 'started_ms', now)
+redis.call('HSET', KEYS[2], 'state', 'running', 'claim', ARGV[3], 'beat', 0, 'worker', ARGV[4], 'started_ms', now,
+  'dispatches', 0, 'waits', 0)
 redis.call('HINCRBY', KEYS[2], 'attempt', 1)
 redis.call('ZADD', KEYS[3], now, ARGV[2])
 redis.call('ZREM', KEYS[4], ARGV[2])

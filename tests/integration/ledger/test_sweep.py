@@ -1,0 +1,213 @@
+"""The sweep when things go wrong around it: lost messages, busy brokers, frozen machines, wrong clocks, broken parts."""
+
+from __future__ import annotations
+
+import pytest
+import redis as redis_py
+
+from orchestrator.clock import ManualClock
+from orchestrator.ids import new_claim_id
+from orchestrator.ledger import Lease, Ledger, RetryLater
+from orchestrator.reaper import Reaper
+from orchestrator.reaper.leases import LeaseWatch
+from orchestrator.redisdb import keys
+
+from .conftest import Play, envelope
+from .test_services import Stack, stack
+
+__all__ = ["stack"]
+
+SOME_SESSION = "ses_00ffffffffffffffffffffffff"
+
+
+def reaper_of(stack: Stack, **parts: object) -> Reaper:
+    """The stack's reaper with some of its parts exchanged."""
+    chosen: dict[str, object] = {
+        "make_error": lambda session, reason: envelope("error", "critical"),
+        "settle": stack.ledger.settle,
+        "clock": stack.clock,
+        "lease_s": 15,
+        **parts,
+    }
+    return Reaper(stack.ledger, stack.delivery, **chosen)  # type: ignore[arg-type]
+
+
+def later(ledger: Ledger, ms: int) -> None:
+    """Let time pass on the server."""
+    ledger.set_time(ledger.server_ms() + ms)
+
+
+# --- queued runs whose message is not there (any more) -------------------------------------------------------------
+
+
+def test_a_failed_run_is_tried_again_although_the_broker_is_busy_with_others(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """Its message was used up by the try that failed: none of those that the broker holds is its own."""
+    held = play.run(play.submit())
+    assert isinstance(play.commit(held.claim, "oops", status="failed", attempts=2), RetryLater)
+    later(ledger, ledger.limits.retry_ms)
+    assert reaper_of(stack, broker_holds=lambda _: True).run_once().redispatched == 1
+    assert [d.run for d in stack.sent] == [held.run.id]
+
+
+def test_a_lost_message_is_sent_again_although_the_broker_is_never_empty(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """It waits while its own message may be among those that the broker holds, but not for ever."""
+    dispatch = play.start(play.submit())
+    assert dispatch is not None
+    reaper = reaper_of(stack, broker_holds=lambda _: True)
+    sweeps = 0
+    while not stack.sent:
+        later(ledger, ledger.limits.redispatch_ms + 1)
+        reaper.run_once()
+        sweeps += 1
+        assert sweeps < 100
+    assert sweeps > 5
+    assert [d.run for d in stack.sent] == [dispatch.run]
+
+
+def test_a_claim_begins_the_backing_off_anew(stack: Stack, play: Play, ledger: Ledger) -> None:
+    """How often a run was lost with its worker says nothing of how well its messages arrive."""
+    root = play.submit()
+    held = play.run(root)
+    for _ in range(ledger.limits.max_lost_workers - 1):
+        lease = ledger.leases(0)[0]
+        assert ledger.release(lease) == "queued"
+        assert ledger.redispatch(held.run.id) is not None
+        claimed = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w")
+        assert claimed is not None
+    assert ledger.release(ledger.leases(0)[0]) == "queued"
+    assert ledger.redispatch(held.run.id) is not None
+    later(ledger, ledger.limits.redispatch_ms + 1)
+    assert ledger.undispatched(0) == [held.run.id]
+
+
+def test_a_server_clock_that_is_set_back_holds_up_no_run(stack: Stack, play: Play, ledger: Ledger) -> None:
+    """No run waits longer than the longest back-off, whatever its due time says."""
+    ledger.set_time(2_000_000_000_000)
+    dispatch = play.start(play.submit())
+    ledger.set_time(1_900_000_000_000)
+    assert dispatch is not None
+    assert ledger.undispatched(0) == [dispatch.run]
+
+
+def test_a_run_that_is_gone_is_taken_off_the_list(stack: Stack, redis: redis_py.Redis) -> None:
+    """Left there, it would be due for ever, before all others."""
+    redis.zadd(keys.dispatch(0), {"run_00ffffffffffffffffffffffff": 1})
+    stack.reaper.run_once()
+    assert redis.zcard(keys.dispatch(0)) == 0
+
+
+def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
+    stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis
+) -> None:
+    """A child to which nothing is owed may be at work, or queued, when the tree of its root is removed."""
+    root = play.submit()
+    held = play.run(root)
+    play.run(play.delegate(held, "a", callback=False))
+    play.start(play.delegate(held, "b", callback=False))
+    play.commit(held.claim)
+    stack.reaper.run_once()
+    later(ledger, ledger.limits.tree_ttl_ms + 1)
+    assert stack.reaper.run_once().pruned == 3
+    assert redis.zcard(keys.running(0)) == redis.zcard(keys.dispatch(0)) == 0
+    assert stack.reaper.run_once().pruned == 0
+
+
+# --- leases ----------------------------------------------------------------------------------------------------------
+
+
+def lease(beat: int) -> Lease:
+    return Lease(run="run_00a", session="ses_00a", claim="c", beat=str(beat), worker="w")
+
+
+def test_an_observer_that_stood_still_itself_blames_nobody_for_it() -> None:
+    """Frozen and thawed together with the workers, it gives them the time to move that it did not watch them."""
+    clock = ManualClock()
+    watch = LeaseWatch(clock, lease_s=15)
+    assert watch.dead([lease(1)]) == []
+    clock.advance(3600)
+    assert watch.dead([lease(1)]) == []
+    clock.advance(2)
+    assert watch.dead([lease(2)]) == []
+
+
+def test_a_lease_that_stands_still_while_it_is_watched_is_dead() -> None:
+    clock = ManualClock()
+    watch = LeaseWatch(clock, lease_s=15)
+    watched_s = 0
+    while not watch.dead([lease(1)]):
+        clock.advance(2)
+        watched_s += 2
+    assert 15 <= watched_s <= 17
+
+
+# --- one broken thing must not hold up the others ------------------------------------------------------------------
+
+
+def test_a_result_that_cannot_be_stored_holds_up_nothing_else(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """Every other root is settled, and trees that are due expire."""
+    roots = [play.submit(str(n)) for n in range(3)]
+    for root in roots:
+        play.finish(root)
+
+    def settle(root: str) -> None:
+        if root == roots[1]:
+            raise RuntimeError("the result backend does not want it")
+        ledger.settle(root)
+
+    swept = reaper_of(stack, settle=settle).run_once()
+    assert swept.settled == 2
+    assert ledger.owed_results(0) == [roots[1]]
+
+
+def test_a_session_that_cannot_be_flushed_holds_up_no_other(
+    stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis
+) -> None:
+    """Its books are damaged; who waits beside it is resumed in the same sweep, and by the same service."""
+    parents = [play.submit(str(n)) for n in range(3)]
+    for parent in parents:
+        held = play.run(parent)
+        child = play.delegate(held, "a")
+        play.commit(held.claim)
+        play.finish(child)
+    redis.hset(keys.session(parents[1]), "waiting", "{no json")
+    stack.drain()
+    assert {d.session for d in stack.sent} == {parents[0], parents[2]}
+    stack.sent.clear()
+    stack.reaper.run_once()
+    redis.hset(keys.session(parents[1]), "waiting", "")
+    stack.reaper.run_once()
+    assert [d.session for d in stack.sent] == [parents[1]]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "session_stop"},
+        {"event": "session_stop", "session": "no session", "parent": "ses_zz"},
+        {"event": "stop", "session": "ses_00", "reason": "?"},
+        {"nonsense": "x"},
+    ],
+)
+def test_an_event_that_names_no_session_ends_no_service(
+    stack: Stack, redis: redis_py.Redis, event: dict[str, str]
+) -> None:
+    redis.xadd(keys.stops(0), event)  # type: ignore[arg-type]
+    assert stack.service.run_once() == 1
+    assert redis.xlen(keys.stops(0)) == 0
+
+
+def test_all_that_a_dead_copy_was_handed_is_taken_over_at_once(stack: Stack, redis: redis_py.Redis) -> None:
+    """However much it was."""
+    for _ in range(500):
+        redis.xadd(keys.stops(0), {"event": "put", "session": SOME_SESSION})
+    redis.xreadgroup("callbacks", "dead", {keys.stops(0): ">"}, count=500)
+    service = stack.callback_service("heir")
+    service._take_over_ms = 0
+    assert service.run_once() == 500
+    assert redis.xlen(keys.stops(0)) == 0
