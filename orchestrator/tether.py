@@ -38,10 +38,14 @@ def tethered(command: list[str], *, sig: signal.Signals = signal.SIGTERM) -> lis
     return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(int(sig)), str(os.getpid()), *command]
 
 
-def die_with_parent(sig: signal.Signals = signal.SIGTERM) -> None:
-    """Have this process get ``sig`` when its parent ends."""
+def die_with_parent(sig: signal.Signals = signal.SIGTERM, *, of_thread: bool = True) -> None:
+    """Have this process get ``sig`` when its parent ends.
+
+    With ``of_thread`` that is at once where the kernel can do it, which watches the thread that started this
+    process; without, it is within half a second of the end of the whole parent process.
+    """
     parent = os.getppid()
-    if sys.platform.startswith("linux"):
+    if of_thread and sys.platform.startswith("linux"):
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(sig))

@@ -40,7 +40,8 @@ _LOOK_S: Final = (0.02, 0.25)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what is needed."""
-    die_with_parent(signal.SIGTERM)
+    # An agent may have made its call from a thread of its own, which ends when it has its answer.
+    die_with_parent(signal.SIGTERM, of_thread=False)
     parser = argparse.ArgumentParser(prog="workers.lent", description=__doc__)
     parser.add_argument("session")
     parser.add_argument("worker")

@@ -39,11 +39,15 @@ if status ~= 'completed' then
 end
 
 -- Children of an earlier try that this one did not take up again are nobody's: dead, and stopped by the service.
-local orphans, lost_owed, lost_queued = {}, 0, 0
+-- Questions that it did not ask again are nobody's either: nobody would know what their reply is about.
+local orphans, lost_owed, lost_queued, unasked = {}, 0, 0, {}
 if count(r.attempt) > 1 then
   local effects = redis.call('HGETALL', KEYS[19])
   for i = 2, #effects, 2 do
     local effect = cjson.decode(effects[i])
+    if effect.asks and effect.claim ~= claim and redis.call('HEXISTS', S, 'question:' .. effect.item) == 1 then
+      unasked[#unasked + 1] = effect.item
+    end
     if effect.child and effect.claim ~= claim then
       local record = item(ITEMS, effect.callback)
       if record and (record.state == 'owed' or record.state == 'queued' or record.state == 'none') then
@@ -65,7 +69,7 @@ local pending = count(s.launched) - count(s.delivered) - count(s.dead) - deliver
 local waits = redis.call('ZCARD', QUEUE) - lost_queued > 0
 -- A session that is to be ended is not over by an answer: it waits for the service to end it.
 local doomed = s.doomed ~= ''
-local over = pending <= 0 and not waits and count(s.questions) <= 0 and not doomed
+local over = pending <= 0 and not waits and count(s.questions) - #unasked <= 0 and not doomed
 if over and ARGV[7] == '' then return { 'envelope' } end
 if ARGV[10] ~= '' and redis.call('EXISTS', KEYS[20]) == 0 then return { 'whole' } end
 
@@ -89,6 +93,17 @@ for _, orphan in ipairs(orphans) do
   record.reason = 'not taken up when its run was tried again'
   save(ITEMS, id, record)
   redis.call('XADD', STOPS, '*', 'session', record.child, 'parent', '', 'event', 'stop', 'reason', record.reason)
+end
+for _, id in ipairs(unasked) do
+  redis.call('HDEL', S, 'question:' .. id)
+  redis.call('HINCRBY', S, 'questions', -1)
+  local record = s.parent ~= '' and item(P_ITEMS, id)
+  if record and record.state == 'queued' then
+    record.state = 'dead'
+    record.reason = 'not asked again when its run was tried again'
+    save(P_ITEMS, id, record)
+    redis.call('ZREM', P_QUEUE, id)
+  end
 end
 end_run(r.id, 'completed', '', now)
 redis.call('HSET', BODIES, 'result', text)

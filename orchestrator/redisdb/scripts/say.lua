@@ -12,12 +12,17 @@ local now = clock(ARGV[1])
 local r = fields(KEYS[10], 'state', 'claim')
 if r.state ~= 'running' or r.claim ~= ARGV[8] then return { 'lost' } end
 local made = redis.call('HGET', KEYS[11], ARGV[9])
-if made then return { 'exists', cjson.decode(made).item } end
+if made then
+  local effect = cjson.decode(made)
+  effect.claim = ARGV[8]
+  redis.call('HSET', KEYS[11], ARGV[9], cjson.encode(effect))
+  return { 'exists', effect.item }
+end
 local record = cjson.decode(ARGV[3])
 if record.whole and redis.call('EXISTS', KEYS[12]) == 0 then return { 'whole' } end
 local refused = place(now, ARGV[2], record, ARGV[4], ARGV[6], ARGV[7])
 if refused then return refused end
 if record.whole then keep(KEYS[12], KEYS[13], record.whole.sha256) end
-redis.call('HSET', KEYS[11], ARGV[9], cjson.encode({ item = ARGV[2], claim = ARGV[8] }))
+redis.call('HSET', KEYS[11], ARGV[9], cjson.encode({ item = ARGV[2], asks = ARGV[6] == '1', claim = ARGV[8] }))
 publish(KEYS[8], KEYS[7], ARGV[5])
 return { 'queued', ARGV[2] }

@@ -91,6 +91,23 @@ def test_a_run_tried_again_asks_the_same_question_and_gets_the_same_reply(
     assert ledger.session(session).questions == ()
 
 
+def test_a_question_that_a_further_try_does_not_ask_again_is_withdrawn(play: Play, ledger: Ledger) -> None:
+    """Its session can finish, and its parent is not asked; one that is asked again stays open."""
+    parent, child = _family(play)
+    asked, session = parent.claim.session, child.claim.session
+    play.commit(parent.claim)
+    kept, left = (_ask(ledger, child, asked, effect=name) for name in ("kept", "left"))
+    (lease,) = [lease for lease in ledger.leases(0) if lease.session == session]
+    ledger.release(lease)
+    again = ledger.claim(child.run.id, new_claim_id(), session_id=session, worker="w2")
+    assert _ask(ledger, again, asked, effect="kept") == kept
+    assert play.commit(again.claim).session_state == SessionState.IDLE
+    assert ledger.session(session).questions == (kept,)
+    item = ledger.item(asked, left)
+    assert (item.state, item.reason) == (ItemState.DEAD, "not asked again when its run was tried again")
+    assert [i.id for i in play.resume(asked).items] == [kept]
+
+
 def test_a_question_is_answered_once(play: Play, ledger: Ledger) -> None:
     parent, child = _family(play)
     question = _ask(ledger, child, parent.claim.session)
