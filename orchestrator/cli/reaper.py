@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import redis
 
     from orchestrator.reaper import Reaper
+    from orchestrator.registry import AgentRegistry
     from orchestrator.settings import Settings
 
 
@@ -40,8 +41,13 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
         make_error=parts.error_letter,
         settle=parts.settle,
         broker_holds=lambda dispatch: depth(parts.queue_of(dispatch.agent)) > 0,
-        trim=lambda: streams.trim(GROUPS, known),
+        trim=lambda: streams.trim(GROUPS, known, also=_foreign(parts.agents)),
         shards=settings.shards,
         lease_s=settings.lease_s,
         interval_s=settings.sweep_interval_s,
     )
+
+
+def _foreign(agents: AgentRegistry) -> list[str]:
+    """The programs outside of the stack: what their own groups have not read yet stays in the streams."""
+    return [record.name for record in agents.all() if record.foreign]

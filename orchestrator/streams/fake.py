@@ -122,13 +122,14 @@ class FakeStreams:
             held = (self._streams[e.stream].groups[group].held.pop(_position(e.id), None) for e in entries)
             return sum(h is not None for h in held)
 
-    def trim(self, groups: Sequence[str], streams: Sequence[StreamId]) -> int:
+    def trim(self, groups: Sequence[str], streams: Sequence[StreamId], *, also: Sequence[str] = ()) -> int:
         """See :class:`~orchestrator.streams.port.Streams`."""
         dropped = 0
         with self._changed:
             for name in streams:
                 stream = self._streams.get(name, _Stream())
                 readers = [stream.groups.get(g) for g in groups]
+                readers += [stream.groups[g] for g in also if g in stream.groups]
                 for position in sorted(stream.entries):
                     if any(r is None or position > r.last or position in r.held for r in readers):
                         break

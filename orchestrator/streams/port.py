@@ -125,8 +125,11 @@ class Streams(Protocol):
         """Say that entries are dealt with; how many of them were still pending."""
         ...
 
-    def trim(self, groups: Sequence[str], streams: Sequence[StreamId]) -> int:
-        """Drop the entries that every one of ``groups`` has acknowledged; how many."""
+    def trim(self, groups: Sequence[str], streams: Sequence[StreamId], *, also: Sequence[str] = ()) -> int:
+        """Drop the entries that every one of ``groups`` has acknowledged; how many.
+
+        ``also`` are groups that count on the streams on which they were made.
+        """
         ...
 
     def backlog(self, group: str, streams: Sequence[StreamId]) -> list[Backlog]:

@@ -164,11 +164,13 @@ class RedisStreams:
             pipeline.execute_command("XACK", self._key(stream), group, *ids)
         return sum(pipeline.execute())
 
-    def trim(self, groups: Sequence[str], streams: Sequence[StreamId]) -> int:
+    def trim(self, groups: Sequence[str], streams: Sequence[StreamId], *, also: Sequence[str] = ()) -> int:
         """See :class:`~orchestrator.streams.port.Streams`."""
         batch = self._scripts.batch()
         for stream in streams:
-            batch.script("trim", [self._key(stream), keys.totals(stream.shard)], list(groups))
+            batch.script(
+                "trim", [self._key(stream), keys.totals(stream.shard)], [len(groups), *groups, *also]
+            )
         dropped = 0
         for answer in batch.execute():
             if isinstance(answer, Exception):

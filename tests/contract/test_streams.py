@@ -183,6 +183,21 @@ def test_nothing_is_trimmed_for_a_group_that_does_not_exist_yet(streams: Streams
     assert streams.trim(GROUPS, BOTH) == 0
 
 
+def test_an_optional_group_holds_back_trimming_only_where_it_exists(streams: Streams) -> None:
+    """A foreign program's own group keeps what it has not read yet, on the streams on which it was made."""
+    streams.ensure_groups(GROUPS, BOTH)
+    streams.ensure_groups(["partner"], [UPDATES])
+    for stream in BOTH:
+        streams.publish(stream, b"<one/>")
+    for group in GROUPS:
+        streams.acknowledge(group, _read(streams, group=group))
+    assert streams.trim(GROUPS, BOTH, also=["partner", "nobody"]) == 1
+    read = streams.read("partner", "p", [Portion([UPDATES], 5)])
+    assert streams.trim(GROUPS, BOTH, also=["partner"]) == 0
+    streams.acknowledge("partner", read)
+    assert streams.trim(GROUPS, BOTH, also=["partner"]) == 1
+
+
 def test_the_backlog_counts_what_was_ever_published(streams: Streams) -> None:
     """Trimming does not make published entries forgotten, so that the audit trail can be held against them."""
     streams.ensure_groups(GROUPS, BOTH)

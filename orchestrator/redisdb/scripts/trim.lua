@@ -1,11 +1,12 @@
--- Drops the entries of a stream that every group named has acknowledged, and counts them.
+-- trim: drop the entries of a stream that every group named has acknowledged, and count them.
 --
--- A group that does not exist yet needs everything. Safe to repeat and to run in several processes: groups
+-- A required group that does not exist yet needs everything; an optional one only counts where it exists. Safe to repeat and to run in several processes: groups
 -- only move forward, and what is trimmed is decided and done in one step.
 --
 -- KEYS[1]  stream
 -- KEYS[2]  totals of the shard
--- ARGV     groups
+-- ARGV[1]  number of required groups
+-- ARGV[2…] required groups, then optional ones
 --
 -- Returns how many entries were dropped.
 -- Complexity: O(groups + entries dropped).
@@ -48,17 +49,20 @@ for _, row in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   delivered[fact['name']] = fact['last-delivered-id']
 end
 local lowest = nil
-for i = 1, #ARGV do
-  if not delivered[ARGV[i]] then
+local required = tonumber(ARGV[1])
+for i = 2, #ARGV do
+  local last = delivered[ARGV[i]]
+  if last then
+    local needed = following(last)
+    local pending = redis.call('XPENDING', KEYS[1], ARGV[i])
+    if pending[1] > 0 and before(pending[2], needed) then
+      needed = pending[2]
+    end
+    if lowest == nil or before(needed, lowest) then
+      lowest = needed
+    end
+  elseif i <= required + 1 then
     return 0
-  end
-  local needed = following(delivered[ARGV[i]])
-  local pending = redis.call('XPENDING', KEYS[1], ARGV[i])
-  if pending[1] > 0 and before(pending[2], needed) then
-    needed = pending[2]
-  end
-  if lowest == nil or before(needed, lowest) then
-    lowest = needed
   end
 end
 if lowest == nil then

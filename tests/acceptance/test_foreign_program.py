@@ -1,0 +1,73 @@
+"""A program that has redis-cli, xmllint and openssl takes part: every step of docs/foreign-programs.md as printed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from orchestrator import SessionState
+from tests.acceptance.conftest import Terminal, open_terminal, wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+
+AGENTS = '''
+from orchestrator import agent
+
+
+@agent("echo", role="specialist")
+def echo(ctx):
+    """Says back what it was told."""
+    return f"echo of {ctx.prompt}"
+
+
+@agent("asker", role="coordinator")
+def asker(ctx):
+    """Asks a program outside of the stack."""
+    if ctx.cause == "start":
+        ctx.delegate("partner", title="Answer", description=ctx.prompt)
+        return "waiting"
+    return ctx.all_results[0].result
+'''
+
+
+def blocks(document: Path) -> str:
+    """The shell blocks of a document as one script that stops at the first failure."""
+    found = re.findall(r"```sh\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
+    return "set -eu\n" + "\n".join(found)
+
+
+@pytest.fixture
+def terminal(program: Callable[[str], str]) -> Iterator[Terminal]:
+    """A terminal beside a running stack with the agents `echo` and `asker`."""
+    for name in ("redis-cli", "xmllint", "openssl", "base64"):
+        program(name)
+    with open_terminal() as opened:
+        (opened.folder / "agents.py").write_text(AGENTS)
+        opened.start("orchestra up --agents agents.py").wait_for("ready after")
+        yield opened
+
+
+def test_a_program_in_any_language_takes_full_part(terminal: Terminal, root: Path) -> None:
+    """It is answered, answers, and what both sides said is verified with `openssl` and kept in the audit trail."""
+    stack = json.loads(next((terminal.folder / ".orchestra" / "up").glob("*.json")).read_text())
+    socket = unquote(urlsplit(stack["redis_url"]).path)
+    script = terminal.folder / "steps.sh"
+    script.write_text(blocks(root / "docs" / "foreign-programs.md"))
+    done = terminal.run("/bin/sh steps.sh", SOCKET=socket)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "answer: echo of hello from outside" in done.stdout
+    assert "Verified OK" in done.stdout
+    session = json.loads((terminal.folder / "submitted.json").read_text())["session"]
+    with terminal.client() as client:
+        wait_until(lambda: client.session(session).state is SessionState.FINISHED, "the asker's answer")
+        assert client.result(session) == "42, says the outside"
+        child = next(s for s in client.tree(session) if s.agent == "partner")
+        assert (child.state, child.progress) == (SessionState.FINISHED, 50)
+    assert json.loads(terminal.run("orchestra dlq list --json").stdout) == []
+    shown = terminal.run(f"orchestra audit show {session}")
+    assert "task-completion partner → asker" in shown.stdout
