@@ -70,6 +70,7 @@ class AsyncClient:
     resume = _in_thread(Client.resume)
     reply = _in_thread(Client.reply)
     stop = _in_thread(Client.stop)
+    delete = _in_thread(Client.delete)
     session = _in_thread(Client.session)
     sessions = _in_thread(Client.sessions)
     tree = _in_thread(Client.tree)

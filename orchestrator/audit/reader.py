@@ -44,6 +44,11 @@ class AuditReader:
     def __init__(self, store: AuditStore) -> None:
         self._store = store
 
+    @property
+    def database(self) -> str:
+        """The name of the database among all."""
+        return self._store.id
+
     def find(self, identifier: str) -> list[MessageRecord]:
         """The messages that an id stands for, oldest first.
 

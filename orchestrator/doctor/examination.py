@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from orchestrator.audit.reader import AuditReader
 from orchestrator.bootstrap import Parts
@@ -13,6 +14,7 @@ from orchestrator.doctor import promise, vitals, waits
 from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wait
 from orchestrator.doctor.snapshot import Snapshot, take
 from orchestrator.ledger import CLOSED, Lease, RunState, Session, SessionState
+from orchestrator.redisdb import keys
 
 #: Looks at a session that seems wrong, and the seconds before each: a live system moves between two reads.
 SECOND_LOOKS = (0.05, 0.25, 1.0)
@@ -151,13 +153,12 @@ class Doctor:
             found = [f for f in found if f.key in still]
         return found
 
-    @staticmethod
     def _breaks(
-        snapshot: Snapshot, launches: dict[str, set[str]] | None, children: dict[str, set[str]]
+        self, snapshot: Snapshot, launches: dict[str, set[str]] | None, children: dict[str, set[str]]
     ) -> Iterator[Finding]:
         own = snapshot.session.id
         said = None if launches is None else launches.get(own, set())
-        return promise.breaks(snapshot, said, children.get(own, set()))
+        return promise.breaks(snapshot, said, children.get(own, set()), whole_trail=not self._other_trails())
 
     def _stuck(self, snapshot: Snapshot) -> Iterator[Finding]:
         s = snapshot.session
@@ -193,6 +194,15 @@ class Doctor:
         now = self._ledger.server_ms()
         yield from vitals.agents(self._parts.agents, waiting_for, vitals.announcements(client), now)
         yield from vitals.setup(client, self._parts.settings)
+        if others := self._other_trails():
+            yield Finding(
+                severity=Severity.WARNING,
+                rule="audit-split",
+                session="",
+                subject="",
+                message=f"{others} other audit databases hold a part of what was said: a launch that this one lacks "
+                "may be in them; run the audit writers of one stack on one database",
+            )
         if self._audit is None:
             yield Finding(
                 severity=Severity.WARNING,
@@ -202,6 +212,13 @@ class Doctor:
                 message=f"no audit trail at {self._parts.settings.audit_file}: launches were taken from the ledger itself; "
                 "run the doctor where the audit writer runs",
             )
+
+    def _other_trails(self) -> int:
+        """How many audit databases beside the one at hand hold a part of what was said."""
+        if self._audit is None:
+            return 0
+        heads: Any = self._parts.redis.hkeys(keys.audit_heads())
+        return len({name.decode() for name in heads} - {self._audit.database})
 
     def _leases(self) -> list[Lease]:
         return [lease for shard in self._shards for lease in self._ledger.leases(shard)]

@@ -18,17 +18,20 @@ from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ledger import CLOSED, Item, ItemState, RunState, SessionState
 
 
-def breaks(snapshot: Snapshot, launches: set[str] | None, tree_children: set[str]) -> Iterator[Finding]:
+def breaks(
+    snapshot: Snapshot, launches: set[str] | None, tree_children: set[str], *, whole_trail: bool = True
+) -> Iterator[Finding]:
     """Everything about one session that the promise does not allow.
 
     ``launches`` are the children that the audit trail says it launched (None: no trail at hand);
+    with ``whole_trail`` false others hold a part of it, and what is missing in it says nothing;
     ``tree_children`` those sessions of the tree that name it as their parent.
     """
     owing = [i for i in snapshot.items if i.kind == "completion" and i.callback]
     if snapshot.session.state == SessionState.DELETED and "closing" not in snapshot.indexed:
         yield from _tombstone(snapshot, owing)
         return
-    yield from _launched(snapshot, launches, tree_children)
+    yield from _launched(snapshot, launches, tree_children, whole_trail=whole_trail)
     yield from _counters(snapshot, owing)
     yield from _delivered(snapshot, owing)
     for item in snapshot.items:
@@ -55,7 +58,9 @@ def _tombstone(snapshot: Snapshot, owing: list[Item]) -> Iterator[Finding]:
         )
 
 
-def _launched(snapshot: Snapshot, launches: set[str] | None, tree_children: set[str]) -> Iterator[Finding]:
+def _launched(
+    snapshot: Snapshot, launches: set[str] | None, tree_children: set[str], *, whole_trail: bool
+) -> Iterator[Finding]:
     booked = {i.child for i in snapshot.items if i.kind == "completion"}
     inherited = {i.child for i in snapshot.items if i.extra.get("inherited")}
     for child in sorted(tree_children - booked):
@@ -71,7 +76,7 @@ def _launched(snapshot: Snapshot, launches: set[str] | None, tree_children: set[
             child,
             f"the audit trail says it launched {child}; its books do not know of it",
         )
-    for child in sorted(booked - launches - inherited):
+    for child in sorted(booked - launches - inherited) if whole_trail else ():
         yield _found(
             snapshot,
             "unaudited-launch",

@@ -209,3 +209,16 @@ def test_a_lease_that_stands_still_is_stuck_and_one_that_moves_is_not(ward: Ward
 
     assert "lease-still" in examine(lambda _: None)
     assert "lease-still" not in examine(lambda _: ledger.renew(ward.resumed.claim))
+
+
+def test_a_trail_that_is_split_over_databases_accuses_nobody(ward: Ward, tmp_path: Path) -> None:
+    """A second host wrote a part of it: what this one lacks says nothing, and a warning says so."""
+    elsewhere = AuditStore(tmp_path / "elsewhere.sqlite")
+    ward.redis.hset(keys.audit_heads(), elsewhere.id, "1 x")
+    elsewhere.close()
+    DAMAGE["an audited launch is removed"][0](ward)
+    diagnosis = ward.examine()
+    assert diagnosis.holds
+    assert "audit-split" in {f.rule for f in diagnosis.findings}
+    ward.redis.hdel(keys.items(ward.root), callback_id(ward.children["queued"]))
+    assert "lost-launch" in ward.broken_rules()
