@@ -1,0 +1,131 @@
+"""What stands still, forgets, or loses its connections while a tree runs: frozen processes, a broker without memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+import redis as redis_py
+
+from orchestrator.ledger import RunState
+
+from .stack import Stack, wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
+
+MakeStack = Callable[..., Stack]
+
+
+def leaves_at_work(stack: Stack) -> bool:
+    """Whether any leaf is held by a worker; it will be for a while."""
+    return any(stack.ledger.session(lease.session).agent == "leaf" for lease in stack.ledger.leases(0))
+
+
+@contextmanager
+def again_and_again(act: Callable[[], object], every_s: float) -> Iterator[list[int]]:
+    """Do something all the time, from a thread of its own; yields how often it was done, as a list of one."""
+    over, done = threading.Event(), [0]
+
+    def work() -> None:
+        while not over.wait(every_s):
+            with suppress(redis_py.RedisError):
+                act()
+                done[0] += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield done
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_worker_that_was_frozen_for_longer_than_its_lease_comes_too_late(make_stack: MakeStack) -> None:
+    """Its runs are done by another one; when it thaws and goes on, every effect and commit of it is refused."""
+    stack = make_stack()
+    stack.env["CHAOS_LEAF_S"] = "1"
+    stack.start_all()
+    frozen = stack.running[0]
+    stack.wait_ready()
+    with stack.client() as client:
+        session = client.submit("branch", "2,2")
+        wait_until(lambda: leaves_at_work(stack), "a leaf at work", explain=stack.logs)
+        os.killpg(frozen.pid, signal.SIGSTOP)
+        held = [lease.run for lease in stack.ledger.leases(0)]
+        stack.start("worker")
+        assert session.result(timeout_s=40) == "4"
+    os.killpg(frozen.pid, signal.SIGCONT)
+    runs = [run for run in map(stack.ledger.run, held) if run is not None]
+    assert runs
+    assert all(run.lost == 1 for run in runs)
+    wait_until(lambda: '"verdict": "lost"' in frozen.log.read_text(), "a late commit", explain=stack.logs)
+    stack.assert_settled()
+
+
+def test_a_server_that_was_frozen_costs_nobody_a_lease(make_stack: MakeStack) -> None:
+    """Nobody could renew while it stood still, and nobody could see that."""
+    stack = make_stack()
+    stack.env["CHAOS_LEAF_S"] = "0.5"
+    stack.start_all()
+    stack.wait_ready()
+    with stack.client() as client:
+        session = client.submit("branch", "2,2")
+        wait_until(lambda: leaves_at_work(stack), "a leaf at work", explain=stack.logs)
+        pid = stack.server.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(2 * stack.settings.lease_s)  # for this long it stands still
+        os.kill(pid, signal.SIGCONT)
+        assert session.result(timeout_s=40) == "4"
+    stack.assert_settled()
+    runs = [run for s in stack.ledger.tree(session.id) for run in stack.ledger.runs(s.id)]
+    assert [run.lost for run in runs if run.state == RunState.COMPLETED] == [0] * len(runs)
+
+
+def test_a_broker_that_lost_its_memory_loses_no_run(make_stack: MakeStack) -> None:
+    """Every queue of Celery is gone, again and again; the ledger knows what was in it."""
+    stack = make_stack()
+    stack.env["CHAOS_LEAF_S"] = "0.05"
+    stack.start_all()
+    stack.wait_ready()
+
+    def forget() -> None:
+        of_celery = [k for k in stack.redis.scan_iter(count=1000) if not k.startswith(b"ao:")]
+        if of_celery:
+            stack.redis.delete(*of_celery)
+
+    with stack.client() as client, again_and_again(forget, 0.15) as times:
+        session = client.submit("branch", "3,3")
+        wait_until(lambda: times[0] > 15, "some losses of memory")
+    with stack.client() as client:
+        assert client.result(session.id, timeout_s=60) == "9"
+    stack.assert_settled()
+
+
+def test_connections_that_break_all_the_time_lose_and_double_nothing(make_stack: MakeStack) -> None:
+    """Answers get lost after commands were carried out, so clients send them a second time; scripts are forgotten, too."""
+    stack = make_stack()
+    stack.start_all()
+    stack.start("router")
+    stack.start("callbacks")
+    stack.wait_ready()
+
+    def cut() -> None:
+        stack.redis.execute_command("SCRIPT", "FLUSH")
+        stack.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    with again_and_again(cut, 0.1) as times:
+        with stack.client() as client:
+            session = client.submit("branch", "3,3,2", key="mine")
+        wait_until(lambda: times[0] > 30, "some cuts")
+    with stack.client() as client:
+        assert client.result(session.id, timeout_s=60) == "18"
+    for process in stack.running:
+        assert process.alive, f"{process.name}: {process.log.read_text(errors='replace')[-3000:]}"
+    stack.assert_settled()
