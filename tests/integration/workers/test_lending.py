@@ -1,0 +1,213 @@
+"""What a waiting slot is lent to: what the awaited session needs, then what has waited for long, and no more."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from orchestrator.agents_file import load_agents
+from orchestrator.errors import WouldDeadlock
+from orchestrator.ledger import Dispatch, SessionState
+from orchestrator.settings import load_settings
+from workers.context import Context
+from workers.lending import LEND_TO_OTHERS_AFTER_S, MAX_DEPTH, Lending, Loan, Queued, serves
+
+from .conftest import Stage
+from .test_talking import stage
+
+__all__ = ["stage"]
+
+AGENTS = """
+from orchestrator import agent
+
+@agent("lead", role="coordinator")
+def lead(ctx):
+    if ctx.cause == "start":
+        for number in range(2):
+            ctx.delegate("worker", str(number))
+        return "waiting"
+    return ",".join(sorted(c.result for c in ctx.all_results))
+
+@agent("worker")
+def worker(ctx):
+    return f"did {ctx.prompt}"
+"""
+
+
+def needed(stage: Stage, session: str, queues: frozenset[str] = frozenset()) -> Dispatch | None:
+    return Queued(stage.ledger, serves(stage.catalogue, queues)).needed_by(session)
+
+
+def tree(stage: Stage) -> tuple[str, list[str]]:
+    """An idle coordinator and its two children, which are still to be started."""
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        for number in range(2):
+            ctx.delegate("worker", str(number))
+        return "waiting"
+
+    stage.agent("worker", queue="far")(lambda _: "done")
+    root = stage.submit("lead")
+    assert stage.play(root) == "idle"
+    return root, [child.id for child in stage.children(root)]
+
+
+def test_a_session_needs_its_own_run_first(stage: Stage) -> None:
+    stage.agent("lead", role="coordinator")(lambda _: "")
+    root = stage.submit("lead")
+    assert needed(stage, root) is None
+    dispatch = stage.start(root)
+    assert needed(stage, root) == dispatch
+    stage.execute(dispatch)
+    assert needed(stage, root) is None
+
+
+def test_an_idle_session_needs_the_runs_of_its_children(stage: Stage) -> None:
+    """Those of this worker's queues; what runs somewhere needs nothing of us."""
+    root, children = tree(stage)
+    assert needed(stage, root) is None
+    dispatch = stage.start(children[1])
+    assert needed(stage, root) == dispatch
+    assert needed(stage, root, frozenset({"far", "near"})) == dispatch
+    assert needed(stage, root, frozenset({"near"})) is None
+    stage.ledger.claim(dispatch.run, "c" * 32, session_id=children[1], worker="w")
+    assert needed(stage, root) is None
+
+
+def test_what_this_worker_does_not_serve_is_not_its_to_take(stage: Stage) -> None:
+    root, children = tree(stage)
+    stage.start(children[0])
+    del stage.catalogue["worker"]
+    assert needed(stage, root) is None
+
+
+def test_another_tree_may_have_the_slot_when_it_has_waited_for_long(stage: Stage) -> None:
+    """So that workers that wait for each other's agents do not stand still."""
+    stage.agent("lead", role="coordinator")(lambda _: "")
+    queued = Queued(stage.ledger, serves(stage.catalogue, frozenset()))
+    dispatch = stage.start(stage.submit("lead"))
+    assert queued.any(0) is None
+    stage.ledger.set_time(stage.ledger.server_ms() + round(LEND_TO_OTHERS_AFTER_S * 1000) + 1)
+    assert queued.any(0) == dispatch
+
+
+class Started(Lending):
+    """Processes that only the test knows of."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.settings)
+        self.asked: list[tuple[str, str]] = []
+        self.process: Any = None
+        self.error: OSError | None = None
+
+    def start(self, awaited: str, worker: str) -> subprocess.Popen[bytes]:
+        self.asked.append((awaited, worker))
+        if self.error is not None:
+            raise self.error
+        self.process = type("Process", (), {"stdin": io.BytesIO(), "poll": lambda _: None})()
+        process: subprocess.Popen[bytes] = self.process
+        return process
+
+
+def look_for(loan: Loan, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        loan.look()
+        time.sleep(min(0.02, loan.next_look_s + 0.001))
+
+
+def test_a_slot_is_lent_once_what_it_waits_for_has_stayed_queued(stage: Stage) -> None:
+    """Not at once: a free slot is faster. One process for one wait, which is told when the wait is over."""
+    stage.agent("lead", role="coordinator")(lambda _: "")
+    root = stage.submit("lead")
+    lending = Started(stage)
+    queued = Queued(stage.ledger, serves(stage.catalogue, frozenset()))
+    with Loan(lending, queued, awaited=root, worker="w1") as loan:
+        look_for(loan, 0.3)
+        assert lending.asked == []
+        stage.start(root)
+        look_for(loan, 0.15)
+        assert lending.asked == []
+        look_for(loan, 1.2)
+        assert lending.asked == [(root, "w1")]
+        assert not lending.process.stdin.closed
+    assert lending.process.stdin.closed
+
+
+def test_a_system_that_gives_no_process_is_asked_again(stage: Stage) -> None:
+    stage.agent("lead", role="coordinator")(lambda _: "")
+    root = stage.submit("lead")
+    stage.start(root)
+    lending = Started(stage)
+    lending.error = OSError("no more processes")
+    queued = Queued(stage.ledger, serves(stage.catalogue, frozenset()))
+    with Loan(lending, queued, awaited=root, worker="w1") as loan:
+        look_for(loan, 1.5)
+    assert len(lending.asked) > 1
+
+
+def test_no_more_runs_wait_for_one_another_than_a_slot_can_bear(stage: Stage) -> None:
+    """Whoever would be one too many is told at once and has launched nothing."""
+    lending = Lending(stage.settings, depth=MAX_DEPTH)
+    with pytest.raises(WouldDeadlock, match="16 runs wait for one another in this slot"):
+        lending.check_depth("a call")
+    object.__setattr__(stage.runtime, "lending", lending)
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        with pytest.raises(WouldDeadlock, match="a call of 'lead' would wait for ever"):
+            ctx.call("lead", "deeper")
+        return "on its own"
+
+    root = stage.submit("lead")
+    assert stage.play(root) == "finished"
+    assert stage.children(root) == []
+
+
+@pytest.fixture
+def lent(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Iterator[tuple[Stage, Lending]]:
+    """A stage whose agents a process of its own can load, too."""
+    file = tmp_path / "mine.py"
+    file.write_text(AGENTS)
+    stage = Stage(
+        redis,
+        load_settings(redis_url=redis_url, data=tmp_path, agents=(str(file),), signature_algorithm="Ed25519"),
+    )
+    stage.catalogue.update(load_agents([str(file)]))
+    stage.parts.agents.announce([d.record for d in stage.catalogue.values()])
+    lending = Lending(stage.settings)
+    yield stage, lending
+    for process in lending._processes:
+        process.kill()
+        process.wait()
+
+
+def test_a_lent_process_runs_what_is_needed_until_it_is_told_to_end(lent: tuple[Stage, Lending]) -> None:
+    """A tree with two children and a resume, by one process."""
+    stage, lending = lent
+    root = stage.submit("lead")
+    stage.start(root)
+    process = lending.start(root, "w1")
+    assert lending.busy
+    deadline = time.monotonic() + 30
+    while stage.ledger.result(root) != (SessionState.FINISHED, "did 0,did 1"):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        for child in stage.children(root):
+            if child.state is SessionState.PENDING and not child.run:
+                stage.start(child.id)
+        stage.ledger.flush(root)
+        time.sleep(0.02)
+    assert process.stdin
+    process.stdin.close()
+    assert process.wait(10) == 0
+    assert not lending.busy
+    assert {run.worker for run in stage.ledger.runs(root)} == {"w1"}
