@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -9,8 +10,8 @@ from collections.abc import Callable
 from orchestrator.crashpoints import reach
 from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.envelope.model import AgentMessage
-from orchestrator.errors import KeyringError, UnknownSession
-from orchestrator.ids import is_session_id
+from orchestrator.errors import KeyringError, UnknownSession, WrongState
+from orchestrator.ids import is_session_id, item_id
 from orchestrator.ledger import Ledger, Outgoing
 from orchestrator.letters import ErrorType, Letters, Thread
 from orchestrator.log import get_logger
@@ -60,6 +61,8 @@ class Undelivered:
         """
         # First the session: if this process dies here, the entry is still pending and all of it comes again.
         self._refuse_session(entry, rejection)
+        if rejection.rule == "conversation-limit":
+            self._tell_root(rejection)
         reach("router.refused")
         reports = self._reports(rejection, attempts=attempt_of(entry), exhausted=exhausted)
         shard = entry.stream.shard
@@ -101,6 +104,28 @@ class Undelivered:
         # Only the launch itself ends with its refusal, not any message that names the session.
         if session.message.lower() == message_id:
             self._ledger.refuse(session.id, f"{rejection.rule}: {rejection.reason}")
+
+    def _tell_root(self, rejection: Rejection) -> None:
+        """The root of a conversation that runs away hears of it, once."""
+        message = rejection.message
+        if message is None or not rejection.trusted:
+            return
+        chain = message.header.conversation_chain
+        if not chain:
+            return
+        launched = self._conversations.launched(message.conversation_id, chain[-1].lower())
+        if launched is None:
+            return
+        with contextlib.suppress(UnknownSession, WrongState):  # it is gone, or takes nothing more
+            root = self._ledger.session(launched).root
+            self._ledger.put(
+                root,
+                rejection.reason,
+                item_id=item_id(root, f"conversation-limit|{message.conversation_id}"),
+                kind="error",
+                priority="critical",
+                extra={"agent": ROUTER, "title": "A conversation runs away", "status": "failed"},
+            )
 
     def _reports(self, rejection: Rejection, *, attempts: int, exhausted: bool) -> list[Outgoing]:
         message = rejection.message

@@ -29,6 +29,7 @@ from orchestrator.envelope.validate import check
 from orchestrator.ids import asker_of, child_session_id, new_claim_id, new_message_id, reply_id
 from orchestrator.ledger import Claimed, ItemState, Session, SessionState
 from orchestrator.letters import Thread
+from orchestrator.settings import load_settings
 from tests.integration.router.conftest import At, Stack
 
 CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
@@ -342,3 +343,23 @@ def test_what_follows_upon_a_launch_in_the_same_round_finds_it(stack: Stack) -> 
     (session,) = roots(stack)
     assert (handled.done, handled.parked) == (2, 0)
     assert [i.kind for i in stack.parts.ledger.items(session.id)] == ["message"]
+
+
+def test_the_root_hears_once_of_a_conversation_that_runs_away(stack: Stack, family: Family) -> None:
+    """More messages than the limit are refused; who began it all is told."""
+    stack.settings = load_settings(
+        redis_url=stack.settings.redis_url, data=stack.settings.data, conversation_max_messages=3
+    )
+    for number in range(6):
+        data = stack.envelope(
+            Message(content=str(number)),
+            sender="lead",
+            recipient="reviewer",
+            correlation=family.lead.session.correlation,
+            chain=family.lead.session.chain,
+        )
+        stack.publish(data, "message")
+    stack.router("three").run_once()
+    assert {letter.rule for letter in stack.dead()} == {"conversation-limit"}
+    told = [i for i in stack.parts.ledger.items(family.lead.session.root) if i.kind == "error"]
+    assert [(i.agent, i.priority) for i in told] == [("router", "critical")]
