@@ -1,0 +1,97 @@
+"""A user answers an agent's question: once, and whoever was asked is spared it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from orchestrator import AsyncClient, Client
+from orchestrator.errors import InputError, UnknownSession, WrongState
+from orchestrator.ledger import ItemState
+from workers.context import Context
+
+from .conftest import Stage
+from .test_talking import stage
+from .theatre import Theatre
+
+__all__ = ["stage"]
+
+
+def busy_parent(stage: Stage) -> tuple[str, str]:
+    """A child that asked by ending its run, and its parent that has not run since; the question's id."""
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("worker", "do it")
+        return ",".join(f"{c.kind} {c.text}" for c in ctx.callbacks)
+
+    @stage.agent("worker")
+    def worker(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.raise_callback("which one?", wait=False)
+            return "asked"
+        (reply,) = ctx.callbacks
+        assert reply.question.startswith("ask_")
+        return f"{reply.agent} says {reply.text}"
+
+    root = stage.submit("lead")
+    stage.play(root)
+    (child,) = stage.children(root)
+    assert stage.play(child.id) == "idle"
+    (question,) = stage.ledger.session(child.id).questions
+    return root, question
+
+
+def test_the_answer_resumes_who_asked_and_spares_who_was_asked(stage: Stage) -> None:
+    root, question = busy_parent(stage)
+    with Client(stage.settings) as client:
+        (child,) = stage.children(root)
+        assert client.reply(question, "the left one") == child.id
+        item = stage.ledger.item(root, question)
+        assert item is not None
+        assert (item.state, item.reason) == (ItemState.DEAD, "answered by the operator")
+        with Theatre(stage) as theatre:
+            assert theatre.answer(root) == "completion operator says the left one"
+        with pytest.raises(WrongState, match="has its reply, or was withdrawn"):
+            client.reply(question, "or the right one")
+
+
+def test_what_is_no_open_question_cannot_be_answered(stage: Stage) -> None:
+    _, question = busy_parent(stage)
+    with Client(stage.settings) as client:
+        with pytest.raises(InputError, match="is no id of a question"):
+            client.reply("ses_00", "x")
+        with pytest.raises(InputError, match="is empty"):
+            client.reply(question, "  ")
+        with pytest.raises(UnknownSession):
+            client.reply("ask_00" + "0" * 36, "x")
+        with pytest.raises(WrongState, match="is not open"):
+            client.reply(question[:-12] + "0" * 12, "x")
+
+
+def test_a_coroutine_may_answer_a_call_that_waits(stage: Stage) -> None:
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("worker", "do it")
+        return ",".join(c.result for c in ctx.all_results)
+
+    @stage.agent("worker")
+    def worker(ctx: Context) -> str:
+        return f"told {ctx.ask('which one?')}"
+
+    async def answer(question: str) -> None:
+        async with AsyncClient(stage.settings) as client:
+            await client.reply(question, "both")
+
+    with Theatre(stage) as theatre:
+        root = stage.submit("lead")
+        deadline = time.monotonic() + 20
+        while not (questions := [q for child in stage.children(root) for q in child.questions]):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        asyncio.run(answer(questions[0]))
+        assert theatre.answer(root) == "told both"
