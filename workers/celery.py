@@ -16,7 +16,7 @@ from celery import Celery
 from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready
 
 from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
-from orchestrator.errors import OrchestraError
+from orchestrator.errors import KeyringError, OrchestraError
 from orchestrator.log import configure_logging
 from orchestrator.service import notify_ready
 from orchestrator.settings import Settings, load_settings
@@ -85,5 +85,9 @@ def _end_with_the_master(**_: Any) -> None:
 def _announce(**_: Any) -> None:
     from workers.announce import Announcer
 
-    Announcer(_runtime.get().parts, _runtime.load_catalogue()).start()
+    try:
+        Announcer(_runtime.get().parts, _runtime.load_catalogue()).start()
+    except KeyringError as error:
+        # Nothing that its agents say could be signed.
+        raise _give_up(error) from error
     notify_ready()

@@ -14,6 +14,8 @@ from orchestrator.agents import AgentDefinition
 from orchestrator.agents_file import load_agents
 from orchestrator.bootstrap import Parts, assemble
 from orchestrator.dispatch import Dispatcher, RootResults
+from orchestrator.errors import KeyringError
+from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb.client import connect
 from orchestrator.settings import Settings
 from orchestrator.stack import resolve_redis_url
@@ -52,11 +54,28 @@ class RuntimeOfProcess:
     def load_catalogue(self) -> Mapping[str, AgentDefinition]:
         """The agents that this worker serves: the user's, and the bundled ones whose names are free.
 
+        The bundled ones are left to other hosts where their keys are not at hand.
+
         Raises:
             AgentsFileError: the user's agents cannot be loaded.
+            KeyringError: the key of one of them is on another host.
         """
         if self._catalogue is None:
-            self._catalogue = {**load_agents([BUNDLED]), **load_agents(self._settings.agents)}
+            keys = KeyStore(self._settings.keys_dir)
+            mine = load_agents(self._settings.agents)
+            foreign = {name for name, definition in mine.items() if definition.record.foreign}
+            missing = sorted(name for name in mine.keys() - foreign if not keys.can_sign(name))
+            if missing:
+                names = " ".join(missing)
+                raise KeyringError(
+                    f"the keys of {', '.join(missing)} are not in {keys.folder}: on the host that has operator.pem, "
+                    f"`orchestra keys generate {names}` and `orchestra keys export {names}`; here, "
+                    "`orchestra keys import`"
+                )
+            bundled = load_agents([BUNDLED])
+            if not all(keys.can_sign(name) for name in bundled):
+                bundled = {}
+            self._catalogue = {**bundled, **mine}
         return self._catalogue
 
     @cached_property

@@ -145,6 +145,17 @@ class KeyStore:
             key=lambda record: (record.agent, record.use, record.created_ms, record.key_id),
         )
 
+    def can_sign(self, agent: str) -> bool:
+        """Whether messages of the agent can be signed here: its key is here, or may be made here.
+
+        A folder that trusts nobody yet may turn out to be a second host's when it meets its Redis.
+        """
+        return (
+            self.operator.pem is None
+            or self.operator.private() is not None
+            or self.current(agent) is not None
+        )
+
     def has_private(self, key_id: str) -> bool:
         """Whether the private half is here."""
         return self._file(key_id, "pem").exists()

@@ -1,0 +1,129 @@
+"""A second host works against the same Redis with the keys of the agents it serves, and makes none of its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator.cli import main
+from orchestrator.errors import KeyringError
+from orchestrator.ledger import Dispatch, SessionState
+from orchestrator.router import build_router
+from orchestrator.router.deadletters import DeadLetters
+from orchestrator.streams import all_streams, stream_key
+from workers.runtime import RuntimeOfProcess
+
+from .conftest import Stage
+
+
+@dataclass
+class Hosts:
+    """Two data folders, one Redis. `first` has served `boss` since ever; `far` is to run on the second host."""
+
+    first: Stage
+    second: Stage
+    sent: list[Dispatch] = field(default_factory=list)
+    rounds: int = 0
+
+    def send_all(self, runs: list[tuple[Dispatch, str]]) -> None:
+        self.sent += [run for run, _ in runs]
+
+    def orchestra(self, stage: Stage, *arguments: str) -> Result:
+        place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
+        environment = {"ORCHESTRA_SIGNATURE_ALGORITHM": "Ed25519"}
+        return CliRunner().invoke(main, [*arguments, *place], env=environment)
+
+    def keys(self, stage: Stage) -> set[str]:
+        """The agents whose private keys are there."""
+        rows = json.loads(self.orchestra(stage, "keys", "list", "--json").stdout)
+        return {row["agent"] for row in rows if row["private"]}
+
+    def route(self, stage: Stage) -> list[Dispatch]:
+        """One round of a router on a host; what it sent to workers."""
+        self.rounds += 1
+        settings, redis = stage.settings, stage.redis
+        build_router(redis, settings, consumer=f"r{self.rounds}", dispatcher=self).run_once()  # type: ignore[arg-type]
+        runs, self.sent = self.sent, []
+        return runs
+
+    def published(self) -> int:
+        return sum(self.first.redis.xlen(stream_key(stream)) for stream in all_streams())
+
+    def dead(self) -> list[str]:
+        return [letter.rule for letter in DeadLetters(self.first.redis).all()]
+
+
+@pytest.fixture
+def hosts(stage: Stage, tmp_path: Path) -> Hosts:
+    far = Stage(stage.redis, stage.settings.model_copy(update={"data": tmp_path / "second"}))
+
+    @stage.agent("boss", role="coordinator")
+    def boss(ctx: Any) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("far", "look")
+            return "waiting"
+        return f"far says {ctx.callbacks[0].result or ctx.callbacks[0].error}"
+
+    @far.agent("far")
+    def look(ctx: Any) -> str:
+        ctx.status(50, "looking")
+        return "seen"
+
+    return Hosts(stage, far)
+
+
+def test_a_host_that_imports_the_keys_of_its_agents_works_for_the_same_stack(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    """`keys generate` and `export` here, `keys import` there; each router believes what the other host signs."""
+    bundle, passphrase = tmp_path / "keys.json", tmp_path / "pass"
+    passphrase.write_text("open sesame\n")
+    secret = ["--passphrase-file", str(passphrase)]
+    made = hosts.orchestra(hosts.first, "keys", "generate", "far", "router", "boss", "operator")
+    assert made.exit_code == 0
+    done = hosts.orchestra(hosts.first, "keys", "export", "far", "router", *secret, "-o", str(bundle))
+    assert done.exit_code == 0
+    assert b"open sesame" not in bundle.read_bytes()
+    done = hosts.orchestra(hosts.second, "keys", "import", str(bundle), *secret)
+    assert done.exit_code == 0
+    assert hosts.keys(hosts.second) == {"far", "router"}
+
+    root = hosts.first.submit("boss")
+    (start,) = hosts.route(hosts.second)
+    assert hosts.first.execute(start) == "idle"
+    (start,) = hosts.route(hosts.second)
+    assert hosts.second.execute(start) == "finished"
+    assert hosts.route(hosts.first) == []
+    assert hosts.first.resume(root) == "finished"
+    assert hosts.first.ledger.result(root) == (SessionState.FINISHED, "far says seen")
+    hosts.route(hosts.second)
+    assert hosts.dead() == []
+    # Delegations, status, two answers; the second host made no key for any of it.
+    assert hosts.published() == 5
+    assert hosts.keys(hosts.second) == {"far", "router"}
+    assert not (hosts.second.settings.data / "keys" / "operator.pem").exists()
+
+
+def test_a_worker_serves_only_agents_whose_keys_are_at_hand(hosts: Hosts, tmp_path: Path) -> None:
+    """The bundled agents are left to others; an agent of one's own without its key is a clear error."""
+    hosts.orchestra(hosts.first, "keys", "generate", "far", "router")
+    bundle = tmp_path / "keys.json"
+    hosts.orchestra(hosts.first, "keys", "export", "far", "-o", str(bundle))
+    hosts.orchestra(hosts.second, "keys", "import", str(bundle))
+    mine = tmp_path / "mine.py"
+    mine.write_text("from orchestrator import agent\n\n\n@agent('far')\ndef far(ctx): ...\n")
+
+    def catalogue(stage: Stage) -> set[str]:
+        settings = stage.settings.model_copy(update={"agents": (str(mine),)})
+        return set(RuntimeOfProcess(stage.app, settings).load_catalogue())
+
+    assert catalogue(hosts.first) > {"far", "lead"}
+    assert catalogue(hosts.second) == {"far"}
+    mine.write_text(mine.read_text().replace("far", "near"))
+    with pytest.raises(KeyringError, match="orchestra keys export near"):
+        catalogue(hosts.second)
