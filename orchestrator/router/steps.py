@@ -12,7 +12,7 @@ from orchestrator.router.intake import reject
 from orchestrator.router.letter import Letter, Rejection
 
 #: Milliseconds that a duplicate mark outlives the message: no clock is exact.
-_MARGIN_MS = 600_000
+MARK_MARGIN_MS = 600_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class Limits:
         """Milliseconds that the letter's duplicate mark is kept: as long as a copy of it may be accepted."""
         dated = letter.message.header.timestamp.instant_ms
         age_ms = max(0, (letter.expires_ms or dated + self.max_age_ms) - dated)
-        return min(age_ms, self.max_age_ms) + _MARGIN_MS
+        return min(age_ms, self.max_age_ms) + MARK_MARGIN_MS
 
     def conversation_fault(self, fault: str, letter: Letter) -> Outcome:
         """What a script means by `chain` or `limit`."""
