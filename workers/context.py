@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from orchestrator.envelope.bodies.work import EscalationReason
@@ -83,18 +83,56 @@ class Context(Talking):
             InputError: there is no agent's name, or nothing to do.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        if not agent or not description.strip():
-            raise InputError(f"a delegation to {agent!r} needs an agent and a description of the task")
+        task = _task(agent, description)
         return self._effects.delegate(
             agent,
-            title=title or _heading(description),
-            description=description,
+            title=title or _heading(task),
+            description=task,
             priority=priority,
             callback=callback,
             group=group,
             on_failure=on_failure,
             on_close=on_close or "",
             key=key,
+        )
+
+    def delegate_all(
+        self,
+        agent: str,
+        descriptions: Iterable[str],
+        *,
+        priority: Priority = "high",
+        callback: bool = True,
+        group: str = "",
+        on_failure: OnFailure = "deliver",
+        on_close: OnClose | None = None,
+    ) -> list[str]:
+        """:meth:`delegate` for each of many descriptions, in much less time than one after the other.
+
+        Each is a launch of its own, and the very one that `delegate` would make: a run that is tried again
+        gets the same children. When one is refused, those before it are launched.
+
+        Args:
+            agent: the name of a registered agent.
+            descriptions: the task of each child.
+            priority: as for `delegate`, like the others.
+
+        Returns:
+            The children's session ids, in the order of the descriptions.
+
+        Raises:
+            LimitExceeded: this session or its tree is as large as it may be.
+            InputError: there is no agent's name, or nothing to do.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        return self._effects.delegate_all(
+            agent,
+            ((_heading(_task(agent, description)), description) for description in descriptions),
+            priority=priority,
+            callback=callback,
+            group=group,
+            on_failure=on_failure,
+            on_close=on_close or "",
         )
 
     def call(
@@ -322,6 +360,13 @@ class Context(Talking):
 
 #: What the `python` executor calls.
 AgentFunction = Callable[[Context], Any]
+
+
+def _task(agent: str, description: str) -> str:
+    """The description, if there is somebody and something to do."""
+    if not agent or not description.strip():
+        raise InputError(f"a delegation to {agent!r} needs an agent and a description of the task")
+    return description
 
 
 def _heading(description: str) -> str:

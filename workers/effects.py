@@ -8,16 +8,17 @@ try. A run that is tried again makes the same calls under the same keys and gets
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
 from orchestrator.crashpoints import reach
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import child_session_id, shard_of
-from orchestrator.ledger import Claimed, Ledger, Outgoing
+from orchestrator.ledger import Claimed, Delegated, Launch, Ledger, Outgoing
 from orchestrator.letters import Letters, Thread
 from orchestrator.registry import OPERATOR
 from orchestrator.streams import StreamId
@@ -29,6 +30,8 @@ OnFailure = Literal["deliver", "fail", "ignore"]
 #: What becomes of a child whose parent is closed; `heir:<session>` hands its callback on.
 OnClose = Literal["stop", "abandon"]
 T = TypeVar("T")
+#: Launches in one round trip.
+AT_ONCE = 64
 
 
 class Effects:
@@ -79,34 +82,101 @@ class Effects:
             StreamFull: the routers are too far behind for new work.
             ServerUnavailable: Redis stayed away.
         """
+        launch = self._plan(
+            agent,
+            write=write,
+            kind=kind,
+            title=title,
+            description=description,
+            priority=priority,
+            callback=callback,
+            group=group,
+            on_failure=on_failure,
+            on_close=on_close,
+            key=key,
+        )
+        self._admit(launch)
+        return self.attempt(kind, lambda: self.ledger.delegate(self.held.claim, launch)).child
+
+    def _plan(
+        self,
+        agent: str,
+        *,
+        write: Callable[[str], Outgoing],
+        kind: str,
+        title: str,
+        description: str,
+        priority: Priority | None,
+        callback: bool,
+        group: str,
+        on_failure: OnFailure,
+        on_close: str,
+        key: str | None = None,
+    ) -> Launch:
+        """A launch under its effect key, with its envelope."""
         claim, session = self.held.claim, self.held.session
         effect = self.key(kind, agent, title, description, priority, callback, group, given=key)
         child = child_session_id(session.id, f"{claim.run}:{effect}")
-        letter = write(child)
+        return Launch(
+            effect=effect,
+            child_id=child,
+            agent=agent,
+            description=description,
+            envelope=write(child),
+            correlation=self.thread.correlation,
+            chain=self.thread.chain,
+            title=title,
+            callback=callback,
+            group=group,
+            on_failure=on_failure,
+            on_close=on_close,
+        )
+
+    def _admit(self, launch: Launch) -> None:
+        """Wait for room in the stream of a launch, or refuse it."""
         if self._pressure is not None:
-            stream = StreamId(shard_of(child), letter.type, letter.priority)
+            envelope = launch.envelope
+            stream = StreamId(shard_of(launch.child_id), envelope.type, envelope.priority)
             pressure = self._pressure
             self.attempt("pressure", lambda: pressure.admit(stream))
         self.launched = True
-        launched = self.attempt(
-            kind,
-            lambda: self.ledger.delegate(
-                claim,
-                effect=effect,
-                child_id=child,
-                agent=agent,
-                description=description,
-                envelope=letter,
-                correlation=self.thread.correlation,
-                chain=self.thread.chain,
+
+    def delegate_all(
+        self,
+        agent: str,
+        tasks: Iterable[tuple[str, str]],
+        *,
+        priority: Priority,
+        callback: bool,
+        group: str,
+        on_failure: OnFailure,
+        on_close: str,
+    ) -> list[str]:
+        """:meth:`delegate` for many tasks, each a title and a description, many in a round trip."""
+
+        def plan(title: str, description: str) -> Launch:
+            return self._plan(
+                agent,
+                write=lambda child: self._delegation(child, agent, title, description, priority),
+                kind="delegate",
                 title=title,
+                description=description,
+                priority=priority,
                 callback=callback,
                 group=group,
                 on_failure=on_failure,
                 on_close=on_close,
-            ),
-        )
-        return launched.child
+            )
+
+        made: list[str] = []
+        waiting = iter(tasks)
+        while launches := [plan(*task) for task in itertools.islice(waiting, AT_ONCE)]:
+            self._admit(launches[0])
+            made += [done.child for done in self._launch_all(launches)]
+        return made
+
+    def _launch_all(self, launches: Sequence[Launch]) -> Sequence[Delegated]:
+        return self.attempt("delegate", lambda: self.ledger.delegate_all(self.held.claim, launches))
 
     def delegate(
         self,
@@ -122,21 +192,9 @@ class Effects:
         key: str | None = None,
     ) -> str:
         """:meth:`launch` by a task-delegation."""
-
-        def write(child: str) -> Outgoing:
-            return self.letters.delegation(
-                sender=self.held.session.agent,
-                recipient=agent,
-                task_id=child,
-                title=title,
-                description=description,
-                thread=self.thread,
-                priority=priority,
-            )
-
         return self.launch(
             agent,
-            write=write,
+            write=lambda child: self._delegation(child, agent, title, description, priority),
             title=title,
             description=description,
             priority=priority,
@@ -145,6 +203,19 @@ class Effects:
             on_failure=on_failure,
             on_close=on_close,
             key=key,
+        )
+
+    def _delegation(
+        self, child: str, agent: str, title: str, description: str, priority: Priority
+    ) -> Outgoing:
+        return self.letters.delegation(
+            sender=self.held.session.agent,
+            recipient=agent,
+            task_id=child,
+            title=title,
+            description=description,
+            thread=self.thread,
+            priority=priority,
         )
 
     def close_policy(self, policy: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -220,6 +221,25 @@ class Submitted:
     created: bool
     state: SessionState
     agent: str  #: of the session that is there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A child that a running session launches."""
+
+    effect: str  #: effect key: the same key gives the same child
+    child_id: str
+    agent: str
+    description: str
+    envelope: Outgoing
+    correlation: str
+    chain: Sequence[str]  #: its parent's, nearest message first
+    title: str = ""
+    callback: bool = True
+    group: str = ""
+    on_failure: str = "deliver"
+    #: What becomes of it when its parent is closed: stop, abandon, heir:<session>; empty: the parent's policy.
+    on_close: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

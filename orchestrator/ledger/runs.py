@@ -17,6 +17,7 @@ from orchestrator.ledger.model import (
     Delegated,
     Dispatch,
     Following,
+    Launch,
     Limits,
     Outcome,
     Outgoing,
@@ -90,28 +91,8 @@ class Runs(Books):
             agent=agent if created else decode.text(reply[2]),
         )
 
-    def delegate(
-        self,
-        claim: Claim,
-        *,
-        effect: str,
-        child_id: str,
-        agent: str,
-        description: str,
-        envelope: Outgoing,
-        correlation: str,
-        chain: Sequence[str],
-        title: str = "",
-        callback: bool = True,
-        group: str = "",
-        on_failure: str = "deliver",
-        on_close: str = "",
-        facts: Mapping[str, Arg] | None = None,
-    ) -> Delegated:
-        """Launch a child of a running session. ``chain`` is the parent's, nearest message first.
-
-        ``on_close`` is what becomes of the child when its parent is closed: stop, abandon, heir:<session>;
-        empty: what the parent's own policy says.
+    def delegate(self, claim: Claim, launch: Launch) -> Delegated:
+        """Launch a child of a running session.
 
         The same effect key gives the same child, however often the run is tried.
 
@@ -119,23 +100,40 @@ class Runs(Books):
             ClaimLost: the run is not held under this claim any more.
             LimitExceeded: the parent or its tree is as large as it may be.
         """
+        return self._delegated(claim, self.scripts.run("delegate", *self._launch_call(claim, launch)))
+
+    def delegate_all(self, claim: Claim, launches: Sequence[Launch]) -> list[Delegated]:
+        """:meth:`delegate` for many children in one round trip, each a transition of its own, in their order.
+
+        Raises:
+            ClaimLost, LimitExceeded: as :meth:`delegate`; those before the first that was refused are launched.
+            redis.RedisError: a launch failed; the others were carried out, and all may be asked for again.
+        """
+        batch = self.scripts.batch()
+        for launch in launches:
+            batch.script("delegate", *self._launch_call(claim, launch))
+        answers = batch.execute()
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return [self._delegated(claim, answer) for answer in answers]
+
+    def _launch_call(self, claim: Claim, launch: Launch) -> tuple[list[str], list[Arg]]:
+        parent, shard, envelope = claim.session, shard_of(claim.session), launch.envelope
         about: dict[str, Arg] = {
-            "agent": agent,
-            "correlation": correlation,
+            "agent": launch.agent,
+            "correlation": launch.correlation,
             "message": envelope.message_id,
-            "chain": json.dumps([envelope.message_id, *chain]),
-            **(facts or {}),
+            "chain": json.dumps([envelope.message_id, *launch.chain]),
         }
-        parent, shard = claim.session, shard_of(claim.session)
-        reply = self.scripts.run(
-            "delegate",
+        return (
             [
                 keys.session(parent),
                 keys.items(parent),
                 keys.run(claim.run),
                 keys.effects(claim.run),
-                keys.session(child_id),
-                keys.bodies(child_id),
+                keys.session(launch.child_id),
+                keys.bodies(launch.child_id),
                 keys.tree(claim.root),
                 keys.totals(shard),
                 layout.stream(parent, envelope),
@@ -143,28 +141,31 @@ class Runs(Books):
             [
                 self._now,
                 claim.claim,
-                effect,
-                child_id,
-                callback_id(child_id),
-                "1" if callback else "0",
-                group,
-                on_failure,
+                launch.effect,
+                launch.child_id,
+                callback_id(launch.child_id),
+                "1" if launch.callback else "0",
+                launch.group,
+                launch.on_failure,
                 envelope.priority,
-                title,
-                description,
+                launch.title,
+                launch.description,
                 envelope.data,
                 self.limits.max_children,
                 self.limits.max_depth,
                 self.limits.max_tree_sessions,
-                on_close,
+                launch.on_close,
                 *_flat(about),
             ],
         )
+
+    @staticmethod
+    def _delegated(claim: Claim, reply: Sequence[bytes]) -> Delegated:
         match reply[0]:
             case b"lost":
                 raise ClaimLost(claim.run)
             case b"limit":
-                raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"session {parent}")
+                raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"session {claim.session}")
         return Delegated(child=decode.text(reply[1]), created=reply[0] == b"created")
 
     def claim(self, run_id: str, claim_id: str, *, session_id: str, worker: str) -> Claimed | None:

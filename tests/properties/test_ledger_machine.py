@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ClaimLost, WrongState
 from orchestrator.ids import callback_id, child_session_id, item_id, new_claim_id, root_session_id, run_id
-from orchestrator.ledger import Ledger, Limits, Outcome, Outgoing, RetryLater
+from orchestrator.ledger import Launch, Ledger, Limits, Outcome, Outgoing, RetryLater
 from orchestrator.policy.lifecycle import CALLBACK, RUN, SESSION, allowed
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
@@ -129,8 +129,7 @@ class LedgerMachine(RuleBasedStateMachine):
         run = self._pick(data, self._runs("running"))
         held = self._claim_object(run, self.model.runs[run].claim)
         child = child_session_id(held.session, f"{run}|{key}")
-        done = self.ledger.delegate(
-            held,
+        launch = Launch(
             effect=key,
             child_id=child,
             agent="b",
@@ -139,6 +138,7 @@ class LedgerMachine(RuleBasedStateMachine):
             correlation="c",
             chain=(),
         )
+        done = self.ledger.delegate(held, launch)
         expected = self.model.delegate(run, held.claim, key, child, callback_id(child), priority)
         assert done.created == (expected == "created")
 

@@ -14,6 +14,7 @@ from orchestrator.ledger import (
     Claimed,
     Committed,
     Dispatch,
+    Launch,
     Ledger,
     Limits,
     Outcome,
@@ -73,8 +74,7 @@ class Play:
 
     def delegate(self, parent: Claimed, effect: str, **options: object) -> str:
         child = child_session_id(parent.claim.session, effect)
-        done = self.ledger.delegate(
-            parent.claim,
+        launch = Launch(
             effect=effect,
             child_id=child,
             agent=str(options.pop("agent", "reviewer")),
@@ -84,7 +84,7 @@ class Play:
             chain=parent.session.chain,
             **options,  # type: ignore[arg-type]
         )
-        return done.child
+        return self.ledger.delegate(parent.claim, launch).child
 
     def commit(
         self,

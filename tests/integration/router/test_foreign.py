@@ -27,7 +27,7 @@ from orchestrator.envelope.sealing import Sealer
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.ids import asker_of, child_session_id, new_claim_id, new_message_id, reply_id
-from orchestrator.ledger import Claimed, ItemState, Session, SessionState
+from orchestrator.ledger import Claimed, ItemState, Launch, Session, SessionState
 from orchestrator.letters import Thread
 from orchestrator.settings import load_settings
 from tests.integration.router.conftest import At, Stack
@@ -77,8 +77,7 @@ def family(stack: Stack) -> Family:
         description="what is it?",
         thread=Thread.of(lead.session),
     )
-    ledger.delegate(
-        lead.claim,
+    launch = Launch(
         effect="one",
         child_id=child,
         agent="partner",
@@ -87,6 +86,7 @@ def family(stack: Stack) -> Family:
         correlation=lead.session.correlation,
         chain=lead.session.chain,
     )
+    ledger.delegate(lead.claim, launch)
     stack.sent.runs.clear()
     stack.router("two").run_once()
     return Family(lead, child, letter.message_id)
