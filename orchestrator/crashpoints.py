@@ -25,6 +25,7 @@ POINTS: Final = (
     "router.parked",
     "worker.claimed",
     "worker.effect",
+    "worker.taken",
     "worker.worked",
     "worker.committed",
     "settle.stored",

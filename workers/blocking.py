@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import redis
 
+from orchestrator.crashpoints import reach
 from orchestrator.ids import callback_id, reply_id, shard_of
 from orchestrator.ledger import Item, ItemState
 from orchestrator.ledger.decode import text as decode
@@ -100,6 +101,8 @@ class Blocking:
     def _take(self, item: str) -> Taken | None:
         effects = self._effects
         taken = effects.patiently("take", lambda: effects.ledger.take(effects.held.claim, item))
+        if taken is not None:
+            reach("worker.taken")
         return taken and (taken[0], self._unsealer.text(*taken))
 
     def _wait(

@@ -123,3 +123,54 @@ def fickle(ctx: Context) -> str:
             raise RuntimeError("changes its mind")
         return "launched"
     return " ".join(callback.agent for callback in ctx.all_results)
+
+
+@agent("mixture", role="coordinator", queue="chaos", attempts=3)
+def mixture(ctx: Context) -> str:
+    """Prompt ``branch 3,2 caller 2``: a child of each agent with its prompt; the sum of what they answer."""
+    heard = ctx.state.setdefault("heard", {})
+    if ctx.cause == "start":
+        words = ctx.prompt.split()
+        for name, prompt in zip(words[::2], words[1::2], strict=True):
+            ctx.delegate(name, prompt)
+        ctx.state["launched"] = len(words) // 2
+        return "launched"
+    for callback in ctx.callbacks:
+        if callback.kind != "completion":
+            ctx.reply(callback, f"{callback.text}!")
+        elif callback.session in heard:
+            raise AssertionError(f"{callback.session} came twice")
+        else:
+            heard[callback.session] = (
+                callback.text if callback.status == "completed" else f"0 {callback.text}"
+            )
+    if len(heard) < ctx.state["launched"]:
+        return "not all yet"
+    return str(sum(int(text) for text in heard.values()))
+
+
+@agent("caller", role="coordinator", queue="chaos", attempts=3)
+def caller(ctx: Context) -> str:
+    """Calls as many children as it is told, one after the other in one run, and answers what they ask."""
+    total = 0
+    for number in range(int(ctx.prompt)):
+        called = ctx.call("curious", f"child {number}", answer=lambda question: f"{question.text}!")
+        total += int(called.text)
+    return str(total)
+
+
+@agent("curious", queue="chaos", attempts=3)
+def curious(ctx: Context) -> str:
+    """Asks its parent something and waits for the reply."""
+    reply = ctx.raise_callback("how much?")
+    return "1" if reply == "how much?!" else f"0 {reply!r}"
+
+
+@agent("patient", queue="chaos", attempts=3)
+def patient(ctx: Context) -> str:
+    """Asks its parent something, ends its run, and is resumed with the reply."""
+    if ctx.cause == "start":
+        ctx.raise_callback("how much?", wait=False)
+        return "asked"
+    (reply,) = ctx.callbacks
+    return "1" if reply.text == "how much?!" else f"0 {reply!r}"

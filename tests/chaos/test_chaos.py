@@ -28,6 +28,9 @@ LONG = os.environ.get("CHAOS") == "long"
 SHAPE = os.environ.get("CHAOS_SHAPE", "6,7,6" if LONG else "3,3,2")
 TREES = int(os.environ.get("CHAOS_TREES", "2" if LONG else "1"))
 KILLS = int(os.environ.get("CHAOS_KILLS", "150" if LONG else "12"))
+#: Beside the tree of branches: agents that call others and wait, ask, and are resumed with replies.
+TALK = "caller 2 patient 1 patient 1"
+TALKERS = 4
 #: Seconds between two kills, at least and at most.
 PAUSE_S = (0.1, 1.0)
 
@@ -103,14 +106,14 @@ def test_every_parent_has_every_callback_exactly_once(victims: list[str], make_s
         stack.start(name)
     stack.wait_ready()
     with stack.client() as client:
-        trees = [client.submit("branch", SHAPE).id for _ in range(TREES)]
+        trees = [client.submit("mixture", f"branch {SHAPE} {TALK}").id for _ in range(TREES)]
     monkey = Monkey(stack, dice, victims)
     while monkey.killed.total() < KILLS and not all_over(stack, trees):
         time.sleep(dice.uniform(*PAUSE_S))
         monkey.strike()
     monkey.see_to_the_dead()
     print(f"killed: {dict(monkey.killed)}; ended by themselves: {monkey.ended_alone}")
-    expected = str(math.prod(int(width) for width in SHAPE.split(",")))
+    expected = str(math.prod(int(width) for width in SHAPE.split(",")) + TALKERS)
     with stack.client() as client:
         for tree in trees:
             try:

@@ -37,6 +37,15 @@ UNKNOWN = Plan(victim="router", agent="mixed", prompt="ghost leaf", answer="ghos
 LOST = Plan(victim="reaper", agent="mixed", prompt="fragile leaf", answer="fragile=completed leaf=completed")
 QUIT = Plan(victim="callbacks", agent="mixed", prompt="leaf quitter", answer="leaf=completed quitter=failed")
 
+#: Calls, questions and replies; with one slot, which is lent while it waits.
+TALK = Plan(
+    victim="worker",
+    agent="mixture",
+    prompt="caller 2 patient 1",
+    answer="3",
+    settings=(("concurrency", "1"),),
+)
+
 PLANS: dict[str, Plan] = {
     **{f"router.{step}": Plan(victim="router") for step in ("read", "acted", "dispatched")},
     "router.refused": REFUSED,
@@ -45,6 +54,9 @@ PLANS: dict[str, Plan] = {
     **{f"worker.{step}": Plan(victim="worker") for step in ("claimed", "worked", "committed", "settled")},
     "worker.effect": Plan(victim="worker"),
     "worker.effect#2": Plan(victim="worker"),
+    "worker.taken": TALK,
+    "worker.taken#2": TALK,
+    "worker.effect#3": TALK,
     "settle.stored": Plan(victim="worker"),
     **{f"callbacks.{step}": Plan(victim="callbacks") for step in ("read", "handled")},
     "callbacks.stopped": Plan(victim="callbacks", agent="fickle", prompt="go", answer="leaf"),
