@@ -54,8 +54,11 @@ def build_celery(settings: Settings, *, redis_url: str | None = None) -> Celery:
         task_store_errors_even_if_ignored=False,
         result_expires=round(settings.tree_ttl_s),
         broker_transport_options={
-            # A message that comes again while its run is held is refused by the ledger; it need not come soon.
-            "visibility_timeout": round(settings.run_time_limit_s * 2 + 60),
+            # A message that comes again while its run is held is refused by the ledger at once, so it may come
+            # soon: for a task that died with its worker before it was written down, nobody else can do anything.
+            "visibility_timeout": max(1, round(settings.lease_s * 4)),
+            "unacked_restore_interval": max(1, round(settings.lease_s)),
+            "unacked_restore_throttle": 1,
             "socket_connect_timeout": _CONNECT_TIMEOUT_S,
             "health_check_interval": 30,
         },

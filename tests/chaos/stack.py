@@ -93,6 +93,13 @@ class Running:
                 kill(self.pid, signal.SIGKILL)
 
 
+def children_of(process: Running) -> list[int]:
+    """The processes that it started itself."""
+    with suppress(OSError):
+        return [int(n) for n in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    return []
+
+
 def wait_until(
     condition: Callable[[], object], what: str, *, timeout_s: float = 45, explain: Callable[[], object] = str
 ) -> None:

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import redis as redis_py
@@ -22,7 +21,7 @@ import redis as redis_py
 from orchestrator.errors import ServerUnavailable
 from orchestrator.waiting import is_over
 
-from .stack import Running, Stack
+from .stack import Stack, children_of
 
 LONG = os.environ.get("CHAOS") == "long"
 SHAPE = os.environ.get("CHAOS_SHAPE", "6,7,6" if LONG else "3,3,2")
@@ -74,16 +73,10 @@ class Monkey:
 
     def _kill_pool_process(self) -> None:
         worker = self.dice.choice([p for p in self.stack.running if p.name == "worker"])
-        children = _children(worker)
+        children = children_of(worker)
         if children:
             with suppress(ProcessLookupError):
                 os.kill(self.dice.choice(children), signal.SIGKILL)
-
-
-def _children(process: Running) -> list[int]:
-    with suppress(OSError):
-        return [int(n) for n in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    return []
 
 
 @pytest.mark.parametrize(

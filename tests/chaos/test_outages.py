@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 import pytest
 import redis as redis_py
 
+from orchestrator.dispatch import START_TASK, build_celery
 from orchestrator.ledger import RunState
 
-from .stack import Stack, wait_until
+from .stack import Stack, children_of, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -106,6 +107,24 @@ def test_a_broker_that_lost_its_memory_loses_no_run(make_stack: MakeStack) -> No
     with stack.client() as client:
         assert client.result(session.id, timeout_s=60) == "9"
     stack.assert_settled()
+
+
+def test_a_bare_task_that_died_with_its_worker_comes_back_within_leases(make_stack: MakeStack) -> None:
+    """Taken from the queue and not yet written down, it is in the broker's books only; nobody need wait for hours."""
+    stack = make_stack()
+    stack.start_all()
+    worker = stack.running[0]
+    stack.wait_ready()
+    for child in children_of(worker):
+        os.kill(child, signal.SIGSTOP)
+    app = build_celery(stack.settings)
+    task = app.send_task(START_TASK, kwargs={"agent": "branch", "prompt": "2,2"}, queue="chaos")
+    wait_until(lambda: stack.redis.hlen("unacked"), "the worker to take it", explain=stack.logs)
+    worker.kill()
+    stack.start("worker")
+    assert task.get(timeout=40) == "4"
+    stack.assert_settled()
+    app.close()
 
 
 def test_connections_that_break_all_the_time_lose_and_double_nothing(make_stack: MakeStack) -> None:
