@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from orchestrator.envelope.model import AgentMessage, ClaimCheckBody, CompressedBody, Task, TaskDelegation
-from orchestrator.envelope.payload import CHUNK_BYTES, BlobStore
+from orchestrator.envelope.model_values import NAMESPACE
+from orchestrator.envelope.payload import CHUNK_BYTES, BlobStore, compress
 from orchestrator.envelope.sealing import Sealer
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
@@ -82,11 +85,24 @@ def test_a_payload_that_is_not_whole_is_refused_with_its_reason(stack: Stack, fa
     assert stack.parts.ledger.roots(0) == []
 
 
-def test_a_compressed_body_that_was_put_together_is_refused(stack: Stack) -> None:
-    """What comes out has to be the body that the message says, and a valid one."""
-    good = sealed(stack, store=False, text="read it " * 1000)
-    assert isinstance(good.body, CompressedBody)
-    short = good.body.model_copy(update={"size": good.body.size - 1})
-    publish(stack, good.model_copy(update={"body": short}))
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no body",
+        b"<!DOCTYPE body []><body/>",
+        f'<body xmlns="{NAMESPACE}" type="task-delegation"><task/></body>'.encode(),
+        f'<body xmlns="{NAMESPACE}" type="message"><content>x</content></body>'.encode(),
+    ],
+)
+def test_what_comes_out_of_a_payload_is_validated_like_anything_else(stack: Stack, content: bytes) -> None:
+    """It has to be the body that the message says, and a valid one."""
+    body = CompressedBody(
+        type="task-delegation",
+        size=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        content=b64encode(compress(content)).decode(),
+    )
+    publish(stack, sealed(stack, store=False).model_copy(update={"body": body}))
     assert stack.router().run_once().dead == 1
-    assert [letter.rule for letter in stack.dead()] == ["payload"]
+    assert [(letter.rule, letter.message_id != "") for letter in stack.dead()] == [("payload", True)]
