@@ -186,7 +186,7 @@ def results(shard: int) -> str:
     "ao:{S}:stops", type="stream", owner="ledger", lifetime="permanent; trimmed below what was acknowledged"
 )
 def stops(shard: int) -> str:
-    """One entry for each `session_stop`, and for each thing put into a session's queue."""
+    """One entry for each `session_stop` that can move somebody, and for each thing put into a session's queue."""
     return f"{shard_tag(shard)}:stops"
 
 

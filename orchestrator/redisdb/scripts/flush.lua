@@ -23,7 +23,6 @@ if count(s.runs) + 1 ~= tonumber(ARGV[3]) then return { 'number', s.runs } end
 -- The waiting policy of a group: any | all | quorum; a deadline or an unreachable quorum meets it too.
 -- What a group has no rule for is under the rule of the group ''.
 local policy = s.waiting ~= '' and cjson.decode(s.waiting) or {}
-local function rule_of(group) return policy[group] or policy[''] or { mode = 'any' } end
 
 -- Deadlines that are over while something of their groups is missing, and the next one that is not.
 local missing
@@ -87,14 +86,7 @@ end
 local verdicts = {}
 local function met(group)
   if verdicts[group] ~= nil then return verdicts[group] end
-  local rule = rule_of(group)
-  local verdict = rule.mode == 'any' or rule.mode == nil or is_late[policy[group] and group or '']
-  if not verdict then
-    local c = redis.call('HMGET', KEYS[1], group_field(group, 'owed'), group_field(group, 'launched'))
-    local owed, launched = count(c[1]), count(c[2])
-    verdict = owed <= 0 or (rule.mode == 'quorum' and launched - owed >= (tonumber(rule.k) or 1))
-  end
-  verdicts[group] = verdict or false
+  verdicts[group] = is_late[policy[group] and group or ''] or is_met(KEYS[1], rule_of(policy, group), group)
   return verdicts[group]
 end
 
@@ -149,7 +141,7 @@ local function choose(id, record)
   if record.kind ~= 'completion' then
     urgent = true
   else
-    local own = tonumber(rule_of(record.group or '').window_ms) or 0
+    local own = tonumber(rule_of(policy, record.group or '').window_ms) or 0
     if window == nil or own < window then window = own end
   end
   bytes = bytes + record.size

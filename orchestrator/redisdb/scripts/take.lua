@@ -11,7 +11,14 @@ if not record then return { 'unknown' } end
 if record.state == 'claimed' and record.run == r.id then
   return { 'taken', cjson.encode(record), redis.call('HGET', KEYS[4], ARGV[2]) or '' }
 end
-if record.state ~= 'queued' then return { 'not yet', record.state } end
+if record.state ~= 'queued' then
+  if record.state == 'owed' and not record.awaited then
+    -- The run waits for this very item, so its coming is told, whatever the waiting policy says.
+    record.awaited = true
+    save(KEYS[1], ARGV[2], record)
+  end
+  return { 'not yet', record.state }
+end
 record.state = 'claimed'
 record.run = r.id
 record.taken = true

@@ -47,3 +47,15 @@ local function keep(whole, wholes, sha256)
   redis.call('PERSIST', whole)
   redis.call('SADD', wholes, sha256)
 end
+
+-- The rule of a group in a session's waiting policy: its own, else that of the group ''.
+local function rule_of(policy, group) return policy[group] or policy[''] or { mode = 'any' } end
+
+-- Whether a group of the session `key` has what its rule waits for: any | all | quorum; a quorum that can no
+-- longer be reached is met as well.
+local function is_met(key, rule, group)
+  if rule.mode == 'any' or rule.mode == nil then return true end
+  local c = redis.call('HMGET', key, group_field(group, 'owed'), group_field(group, 'launched'))
+  local owed, launched = count(c[1]), count(c[2])
+  return owed <= 0 or (rule.mode == 'quorum' and launched - owed >= (tonumber(rule.k) or 1))
+end

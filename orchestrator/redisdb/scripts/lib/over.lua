@@ -19,6 +19,18 @@ local function new_parent(s)
   if s.parent ~= '' and string.sub(P, -#s.parent) ~= s.parent then return s.parent end
 end
 
+-- Whether the end of a child leaves everything as it is for its parent, so that nobody need look at it now.
+local quiet = false
+
+-- A parent that is busy is looked at when its run ends; one whose policy is not met, when it is.
+local function stirs(parent, record)
+  if record.awaited or CLOSED[parent.state] then return true end
+  if parent.run ~= '' then return false end
+  local policy = parent.waiting ~= '' and cjson.decode(parent.waiting) or {}
+  local group = record.group or ''
+  return is_met(P, rule_of(policy, group), group)
+end
+
 -- A child is over: its parent's callback goes from owed to queued, or dies where nobody can take it.
 -- `whole` refers to the whole of a large text, of which `text` is the beginning.
 local function tell_parent(s, status, text, now, whole)
@@ -36,7 +48,7 @@ local function tell_parent(s, status, text, now, whole)
     end
     return
   end
-  local parent = fields(P, 'state', 'id')
+  local parent = fields(P, 'state', 'run', 'waiting')
   local reason = nil
   if CLOSED[parent.state] then
     reason = 'parent ' .. parent.state
@@ -66,6 +78,7 @@ local function tell_parent(s, status, text, now, whole)
     redis.call('ZADD', WAITING, 'NX', now, s.parent)
   end
   save(P_ITEMS, id, record)
+  quiet = not stirs(parent, record)
 end
 
 -- Everything in the session's queue and in the hands of its run is dead, with the reason.
@@ -96,10 +109,12 @@ local function close_session(s, state, reason, now)
   tell_parent(s, 'failed', reason, now)
 end
 
--- Every end is followed by this: the callback service is told that the session stopped, and in which state.
+-- Every end is followed by this: the callback service is told that the session stopped, and in which state;
+-- unless that can move neither the session, which has finished, nor its parent.
 local function session_stop(s)
-  redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', s.parent, 'event', 'session_stop',
-    'state', redis.call('HGET', S, 'state'))
+  local state = redis.call('HGET', S, 'state')
+  if quiet and state == 'finished' then return end
+  redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', s.parent, 'event', 'session_stop', 'state', state)
 end
 
 -- The run leaves the books of what is at work.
