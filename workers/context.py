@@ -59,6 +59,7 @@ class Context(Talking):
         on_failure: OnFailure = "deliver",
         on_close: OnClose | None = None,
         key: str | None = None,
+        after: Sequence[str] = (),
     ) -> str:
         """Launch a session of ``agent`` and go on; its end comes back as a callback.
 
@@ -74,6 +75,7 @@ class Context(Talking):
             on_close: what becomes of it when this session is stopped, fails or is deleted before it ends; by
                 default what `when_closed` says.
             key: tells this delegation from others of the same text in the same run; by default they are counted.
+            after: sessions that must be completed before this one is begun; it fails if one of them fails.
 
         Returns:
             The child's session id.
@@ -94,6 +96,7 @@ class Context(Talking):
             on_failure=on_failure,
             on_close=on_close or "",
             key=key,
+            after=after,
         )
 
     def delegate_all(

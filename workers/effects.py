@@ -190,11 +190,12 @@ class Effects:
         on_failure: OnFailure = "deliver",
         on_close: str = "",
         key: str | None = None,
+        after: Sequence[str] = (),
     ) -> str:
-        """:meth:`launch` by a task-delegation."""
+        """:meth:`launch` by a task-delegation, which is held until the tasks in ``after`` are completed."""
         return self.launch(
             agent,
-            write=lambda child: self._delegation(child, agent, title, description, priority),
+            write=lambda child: self._delegation(child, agent, title, description, priority, after=after),
             title=title,
             description=description,
             priority=priority,
@@ -206,7 +207,14 @@ class Effects:
         )
 
     def _delegation(
-        self, child: str, agent: str, title: str, description: str, priority: Priority
+        self,
+        child: str,
+        agent: str,
+        title: str,
+        description: str,
+        priority: Priority,
+        *,
+        after: Sequence[str] = (),
     ) -> Outgoing:
         return self.letters.delegation(
             sender=self.held.session.agent,
@@ -216,6 +224,7 @@ class Effects:
             description=description,
             thread=self.thread,
             priority=priority,
+            after=after,
         )
 
     def close_policy(self, policy: str) -> None:

@@ -174,7 +174,7 @@ class Parking:
                 keys.session(parked.session) if parked.session else keys.parked_message(shard, parked.id),
                 keys.conversation(shard, parked.conversation),
             ],
-            [parked.id, self._mark_ms, parked.task_id],
+            [parked.id, self._mark_ms, parked.task_id, parked.id.rpartition(":")[2]],
         )
         return bool(answer)
 

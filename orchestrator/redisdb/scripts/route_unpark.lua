@@ -1,8 +1,10 @@
 -- route_unpark: a message that waited goes back into its stream, at its priority.
--- Its mark is set to the new entry, so that this one is known for what waited and a copy of it for a duplicate.
+-- Its mark is set to the new entry, so that this one is known for what waited and a copy of it for a duplicate;
+-- unless a copy was acted upon meanwhile, whose mark stays.
 -- KEYS  1 parked  2 parked message  3 stream  4 totals  5 seen mark  6 session that it launches, or KEYS[2]
 --       7 conversation
 -- ARGV  1 parked id  2 mark's lifetime in ms  3 its task-id, or '' if it waited for no other tasks
+--       4 entry id under which it came last
 -- Returns  new entry id | false: another router was first
 -- Complexity: O(log(parked)).
 if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return false end
@@ -11,7 +13,8 @@ redis.call('DEL', KEYS[2])
 if not facts[1] then return false end
 local id = redis.call('XADD', KEYS[3], '*', 'envelope', facts[1], 'attempt', facts[2], 'since', facts[3] or '')
 redis.call('HINCRBY', KEYS[4], 'published:' .. string.match(KEYS[3], ':msg:(.*)$'), 1)
-redis.call('SET', KEYS[5], id, 'PX', ARGV[2], 'NX')
+local mark = redis.call('GET', KEYS[5])
+if not mark or mark == ARGV[4] then redis.call('SET', KEYS[5], id, 'PX', ARGV[2]) end
 if ARGV[3] ~= '' then redis.call('HDEL', KEYS[7], 'held:' .. ARGV[3]) end
 if KEYS[6] ~= KEYS[2] then redis.call('HDEL', KEYS[6], 'parked') end
 return id

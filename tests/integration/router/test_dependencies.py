@@ -78,6 +78,20 @@ def test_a_task_starts_when_those_it_waits_for_are_completed(
     assert [d.agent for d, _ in stack.sent.runs] == ["reviewer", "reviewer"]
 
 
+def test_a_task_may_wait_for_several_one_after_the_other(stack: Stack) -> None:
+    """Each that is completed is one less to wait for; the last one lets it start."""
+    router = stack.router()
+    publish(stack, "build")
+    publish(stack, "test", "build")
+    publish(stack, "ship", "build", "test")
+    route(router)
+    end(stack, "build")
+    route(router, lambda: "test" in sessions(stack))
+    end(stack, "test")
+    route(router, lambda: "ship" in sessions(stack))
+    assert [letter for letter in stack.dead() if letter.type == "task-delegation"] == []
+
+
 def test_a_failed_dependency_fails_the_task(stack: Stack) -> None:
     """The reason names it."""
     router = stack.router()

@@ -57,6 +57,18 @@ def test_an_agent_that_is_registered_later_gets_its_task(stack: Stack) -> None:
     )
 
 
+def test_the_last_attempt_counts_as_much_as_the_first(stack: Stack) -> None:
+    """A message that waited more than once is carried out, not taken for a copy of itself."""
+    session = stack.submit(agent="later")
+    for number in range(2):
+        assert stack.router(str(number)).run_once().parked == 1
+        stack.wake()
+    stack.parts.agents.announce([LATER])
+    handled = stack.router("last").run_once()
+    assert (handled.done, handled.duplicates) == (1, 0)
+    assert stack.parts.ledger.session(session).busy
+
+
 def test_when_attempts_are_used_up_the_session_fails_and_the_path_hears_of_it(stack: Stack) -> None:
     """Three attempts in all; then a dead letter, a failed session, and errors to the sender and upwards."""
     session = stack.submit(agent="nobody")
