@@ -141,6 +141,9 @@ class Reaper:
             case "flush":
                 self._delivery.flush([identifier])
                 self._ledger.drop_due_timer(shard, kind, identifier)
+            case "review":
+                self._ledger.stop(identifier, "the review was not done in time", state="failed")
+                self._ledger.drop_due_timer(shard, kind, identifier)
             case "expire":
                 swept.pruned += self._expire(shard, identifier)
             case _:

@@ -93,11 +93,14 @@ class Acts:
             keys=call[0],
             args=call[1],
             read=read,
-            before=self._conversations.note(
-                shard=letter.entry.stream.shard,
-                conversation=letter.conversation,
-                message_id=letter.id,
-                session=session,
-                agent=letter.recipient,
-            ),
+            before=[
+                *self._conversations.note(
+                    shard=letter.entry.stream.shard,
+                    conversation=letter.conversation,
+                    message_id=letter.id,
+                    session=session,
+                    agent=letter.recipient,
+                ),
+                *self._limits.review_timer(letter, session),
+            ],
         )

@@ -10,6 +10,7 @@ import redis
 from orchestrator.bootstrap import Parts, assemble
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.dispatch import Dispatcher, build_celery
+from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.acts import Acts
 from orchestrator.router.conversations import Conversations
@@ -26,9 +27,10 @@ from orchestrator.settings import Settings
 from orchestrator.streams import MESSAGE_TYPES, RedisStreams, all_streams
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: Settings, table: RoutingTable | None = None) -> Limits:
     """The bounds of the router's own books."""
     return Limits(
+        review_ms=round((table or RoutingTable())["review-request"].timeout_s * 1000),
         max_age_ms=round(settings.message_max_age_s * 1000),
         conversation_messages=settings.conversation_max_messages,
     )
@@ -52,7 +54,7 @@ def build_intake(parts: Parts, clock: Clock) -> Intake:
 
 def build_acts(parts: Parts, conversations: Conversations) -> Acts:
     """What decides on the step for each message."""
-    limits = limits_of(parts.settings)
+    limits = limits_of(parts.settings, parts.routing)
     return Acts(
         parts.ledger,
         conversations,

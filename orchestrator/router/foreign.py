@@ -167,13 +167,16 @@ class ForeignActs:
                 *[part for pair in facts.items() for part in pair],
             ],
             read=read,
-            before=self._conversations.note(
-                shard=shard,
-                conversation=letter.conversation,
-                message_id=letter.id,
-                session=session,
-                agent=letter.recipient,
-            ),
+            before=[
+                *self._conversations.note(
+                    shard=shard,
+                    conversation=letter.conversation,
+                    message_id=letter.id,
+                    session=session,
+                    agent=letter.recipient,
+                ),
+                *self._limits.review_timer(letter, session),
+            ],
         )
 
     # --- what a foreign program says ----------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from orchestrator.ledger import Dispatch
+from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 from orchestrator.router.intake import reject
 from orchestrator.router.letter import Letter, Rejection
@@ -85,6 +86,17 @@ class Limits:
     max_age_ms: int = 86_400_000
     #: Messages that one conversation may have; 0: any number.
     conversation_messages: int = 1_000_000
+    #: Milliseconds that a review may take.
+    review_ms: int = 86_400_000
+
+    def review_timer(self, letter: Letter, session: str) -> list[tuple[str | int, ...]]:
+        """The command that sets the time by which a review has to be done; nothing for other letters."""
+        if letter.type != "review-request":
+            return []
+        policy = letter.message.header.retry_policy
+        limit_ms = self.review_ms if policy is None else policy.timeout_seconds * 1000
+        due_ms = int(letter.entry.id.partition("-")[0]) + limit_ms
+        return [("ZADD", keys.timers(letter.entry.stream.shard), "NX", due_ms, f"review|{session}")]
 
     def mark_ms(self, letter: Letter) -> int:
         """Milliseconds that the letter's duplicate mark is kept: as long as a copy of it may be accepted."""

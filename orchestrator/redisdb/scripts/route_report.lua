@@ -15,6 +15,7 @@ end
 local s = session_facts()
 if s.id == '' or new_parent(s) then return { 'unknown' } end
 local r = fields(RUN, 'id', 'state', 'claim', 'items')
+if s.run ~= '' and r.id ~= s.run then return { 'unknown' } end
 if s.run ~= '' and r.claim ~= 'foreign' then return { 'foreign' } end
 redis.call('SET', KEYS[19], ARGV[5], 'PX', ARGV[6])
 redis.call('XACK', KEYS[20], ARGV[4], ARGV[5])

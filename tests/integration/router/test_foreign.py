@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import pytest
 
+from orchestrator.delivery import Delivery
 from orchestrator.envelope.model import (
     Blocker,
     ErrorReport,
@@ -15,6 +17,7 @@ from orchestrator.envelope.model import (
     Objective,
     Query,
     Reply,
+    RetryPolicy,
     Review,
     ReviewRequest,
     StatusUpdate,
@@ -29,6 +32,7 @@ from orchestrator.envelope.validate import check
 from orchestrator.ids import asker_of, child_session_id, new_claim_id, new_message_id, reply_id
 from orchestrator.ledger import Claimed, ItemState, Launch, Session, SessionState
 from orchestrator.letters import Thread
+from orchestrator.reaper import Reaper
 from orchestrator.settings import load_settings
 from tests.integration.router.conftest import At, Stack
 
@@ -363,3 +367,30 @@ def test_the_root_hears_once_of_a_conversation_that_runs_away(stack: Stack, fami
     assert {letter.rule for letter in stack.dead()} == {"conversation-limit"}
     told = [i for i in stack.parts.ledger.items(family.lead.session.root) if i.kind == "error"]
     assert [(i.agent, i.priority) for i in told] == [("router", "critical")]
+
+
+def test_a_review_that_is_not_done_in_time_fails(stack: Stack) -> None:
+    """The time is the table's 24 hours, or what the request's retry policy says."""
+    review = Review(task_id="R-1", title="Look", description="look at it")
+    policy = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=1)
+    for retry in (None, policy):
+        data = stack.envelope(
+            ReviewRequest(review=review), sender="partner", recipient="code-reviewer", retry=retry
+        )
+        stack.publish(data, "review-request", "high")
+    stack.router().run_once()
+    quick, slow = sorted(roots(stack), key=lambda s: stack.redis.zscore("ao:{00}:timers", f"review|{s.id}"))
+    parts = stack.parts
+    reaper = Reaper(
+        parts.ledger,
+        Delivery(parts.ledger, lambda _: None),
+        make_error=parts.error_letter,
+        settle=lambda _: None,
+    )
+    deadline = time.monotonic() + 10
+    while parts.ledger.session(quick.id).state is not SessionState.FAILED:
+        reaper.run_once()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert parts.ledger.session(quick.id).reason == "the review was not done in time"
+    assert parts.ledger.session(slow.id).busy
