@@ -166,6 +166,15 @@ def curious(ctx: Context) -> str:
     return "1" if reply == "how much?!" else f"0 {reply!r}"
 
 
+@agent("listener", queue="chaos", attempts=3)
+def listener(ctx: Context) -> str:
+    """Remembers every word of its user."""
+    words = ctx.state.setdefault("words", [])
+    if ctx.cause == "user":
+        words.append(ctx.prompt)
+    return ", ".join(words)
+
+
 @agent("patient", queue="chaos", attempts=3)
 def patient(ctx: Context) -> str:
     """Asks its parent something, ends its run, and is resumed with the reply."""

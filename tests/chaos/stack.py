@@ -23,7 +23,7 @@ from orchestrator.crashpoints import VARIABLE
 from orchestrator.doctor import Doctor
 from orchestrator.doctor.findings import Severity
 from orchestrator.embedded.valkey import ValkeyProcess
-from orchestrator.ledger import ItemState, Ledger, RunState, Session
+from orchestrator.ledger import ItemState, Ledger, RunState, Session, SessionState
 from orchestrator.ledger.decode import text
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
@@ -144,6 +144,7 @@ class Stack:
         )
         self.redis = connect(self.server.url, check=False)
         self.ledger = Ledger(self.redis)
+        self.shards = range(self.settings.shards)
         self.env = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("ORCHESTRA_", "COV"))},
             **self.settings.to_env(),
@@ -217,7 +218,7 @@ class Stack:
             timeout_s=timeout_s,
             explain=lambda: [*self.unrest(), self.logs()],
         )
-        for root in self.ledger.all_roots(0):
+        for root in self.roots():
             for session in self.ledger.tree(root):
                 self._assert_promise(session)
         wait_until(
@@ -230,23 +231,26 @@ class Stack:
         breaks = [f for f in diagnosis.findings if f.severity in (Severity.BREAK, Severity.STUCK)]
         assert not breaks, breaks
 
+    def roots(self) -> list[str]:
+        """Every tree that is kept."""
+        return [root for shard in self.shards for root in self.ledger.all_roots(shard)]
+
     def unrest(self) -> list[str]:
         """What is still to be done by somebody."""
         found = []
-        for name in ("dispatch", "running", "waiting", "closing", "results"):
-            members = self.redis.zrange(getattr(keys, name)(0), 0, -1)
-            if members:
-                found.append(f"{name}: {members[:3]} of {len(members)}")
-        if self.redis.zcard(keys.parked(0)):
-            found.append("messages are parked")
-        if self.redis.xlen(keys.stops(0)):
-            found.append(f"{self.redis.xlen(keys.stops(0))} events")
+        for shard in self.shards:
+            for name in ("dispatch", "running", "waiting", "closing", "results", "parked"):
+                members = self.redis.zrange(getattr(keys, name)(shard), 0, -1)
+                if members:
+                    found.append(f"{name}: {members[:3]} of {len(members)}")
+            if self.redis.xlen(keys.stops(shard)):
+                found.append(f"{self.redis.xlen(keys.stops(shard))} events")
         found += [
             f"{backlog.stream}: {backlog.pending} pending with routers"
-            for backlog in RedisStreams(self.redis).backlog(ROUTER_GROUP, all_streams())
+            for backlog in RedisStreams(self.redis).backlog(ROUTER_GROUP, all_streams(len(self.shards)))
             if backlog.pending
         ]
-        for root in self.ledger.all_roots(0):
+        for root in self.roots():
             found += [
                 f"{s.id} ({s.agent}) is {s.state}, run {s.run!r}, owed {s.owed}, pending {s.pending}"
                 for s in self.ledger.tree(root)
@@ -257,14 +261,15 @@ class Stack:
     def unaudited(self) -> dict[str, tuple[int, int]]:
         """Streams of which more was published than is in the audit trail, or less."""
         published = {
-            text(name).removeprefix("published:").replace(":", "/"): int(count)
-            for name, count in self.redis.hgetall(keys.totals(0)).items()
+            f"{shard:02x}/{text(name).removeprefix('published:').replace(':', '/')}": int(count)
+            for shard in self.shards
+            for name, count in self.redis.hgetall(keys.totals(shard)).items()
             if name.startswith(b"published:")
         }
         if not self.settings.audit_file.exists():
             return {name: (count, 0) for name, count in published.items()}
         store = AuditStore(self.settings.audit_file, read_only=True)
-        written = {name.removeprefix("00/"): count for name, count in store.counts().items()}
+        written = store.counts()
         store.close()
         return {
             name: (published.get(name, 0), written.get(name, 0))
@@ -278,6 +283,10 @@ class Stack:
         states = Counter(i.state for i in items)
         where = f"{session.agent} {session.id}"
         assert len(items) == states[ItemState.DELIVERED] + states[ItemState.DEAD], f"{where}: {states}"
+        if session.state == SessionState.DELETED:  # a tombstone: the counts, and what died
+            assert session.pending == 0, where
+            assert session.dead == states[ItemState.DEAD] == len(items), where
+            return
         assert session.launched == len(items), where
         assert (session.delivered, session.dead) == (states[ItemState.DELIVERED], states[ItemState.DEAD]), (
             where
