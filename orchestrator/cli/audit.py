@@ -119,6 +119,58 @@ def search(
         click.echo("nothing found", err=True)
 
 
+@audit.command("replay")
+@click.argument("message_id", metavar="MESSAGE-ID")
+@json_option
+@stack_options
+def replay(*, settings: Settings, message_id: str, as_json: bool) -> None:
+    """Say a message once more, as a new one that names it; a task of our own begins anew as a root session."""
+    from dataclasses import asdict
+
+    from orchestrator.bootstrap import assemble
+    from orchestrator.redisdb.client import connect
+    from orchestrator.router.replay import Replays
+    from orchestrator.stack import resolve, resolve_redis_url
+
+    records = _reader(settings).find(message_id)
+    if not records or records[0].message_id != message_id.lower():
+        raise click.ClickException(f"no message {message_id!r} is in {settings.audit_file}")
+    settings = resolve(settings)
+    client = connect(resolve_redis_url(settings), name="orchestra-audit-replay")
+    replayed = Replays(assemble(client, settings)).again(records[0].xml)
+    if as_json:
+        print_json(asdict(replayed))
+    else:
+        click.echo(f"{message_id} replayed as a new {replayed.how}: {replayed.id}")
+
+
+@audit.command("report")
+@click.option("--since", help="How long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z).")
+@click.option("--until", help="The same, for the end of the time reported on.")
+@json_option
+@stack_options
+def report(*, settings: Settings, since: str | None, until: str | None, as_json: bool) -> None:
+    """Say in numbers who said how much of what, what died and why, and how long tasks took."""
+    from orchestrator.audit.statistics import report as make_report
+
+    until_ms = parse_time(until)
+    facts = make_report(
+        _store(settings),
+        since_ms=parse_time(since) or 0,
+        until_ms=1 << 62 if until_ms is None else until_ms,
+    )
+    if as_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            click.echo(f"{name}:")
+            for key, count in value.items():
+                click.echo(f"  {count:>8}  {key or '(none)'}")
+        elif value is not None:
+            click.echo(f"{name}: {value}")
+
+
 @audit.command("verify")
 @json_option
 @stack_options

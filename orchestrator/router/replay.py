@@ -7,19 +7,24 @@ from typing import Final
 
 from orchestrator.bootstrap import Parts
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.envelope.bodies import EncryptedBody, TaskDelegation
+from orchestrator.envelope.bodies import EncryptedBody, Escalation, ReviewRequest, TaskDelegation
+from orchestrator.envelope.codec import decode
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.prompt_text import prompt_of, title_of
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
-from orchestrator.errors import InvalidEnvelope, PayloadError
+from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, Refused
 from orchestrator.ids import derived_uuid, is_session_id, new_message_id, root_session_id
 from orchestrator.letters import Thread
+from orchestrator.policy.priority import priority_of
+from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import OPERATOR
 from orchestrator.router.deadletters import DeadLetter
-from orchestrator.streams import StreamId, stream_key
+from orchestrator.router.letter import shard_of_message, task_id_of
+from orchestrator.streams import RedisStreams, StreamId, stream_key
 
 _MARK_MS: Final = 86_400_000
 #: The field of a replayed entry that names its dead letter.
@@ -34,6 +39,9 @@ class Replayed:
     how: str
     #: The new message-id, session id, or entry id.
     id: str
+
+
+Launch = TaskDelegation | ReviewRequest | Escalation
 
 
 class Replays:
@@ -55,15 +63,53 @@ class Replays:
         message = check(letter.data, advice=False).message
         if message is None:
             return self._publish(letter, letter.data, how="copy")
-        body = message.body
-        if isinstance(body, TaskDelegation) and is_session_id(body.task.task_id):
-            return self._submit(letter, message, body)
-        sender = message.header.sender.agent_name
-        if self._parts.keyring.store.current(sender) is None or self._is_encrypted(message):
-            return self._publish(letter, letter.data, how="copy", message_id=message.header.message_id)
+        launch = self._own_launch(message)
+        if launch is not None:
+            # Derived from the dead letter's id, so that two people who replay it at once make one session.
+            session = self._submit(message, launch, seed=f"replay|{letter.id}")
+            note = f"dead letter {letter.id} was replayed as session {session}"
+            return Replayed(how="task", id=session) if self._note(letter, note) else None
         renewed = self._renewed(message)
-        data = sign_message(renewed, self._parts.keyring.signer(sender), now_ms=self._clock.now_ms())
-        return self._publish(letter, data, how="message", message_id=renewed.header.message_id)
+        if renewed is None:
+            return self._publish(letter, letter.data, how="copy", message_id=message.header.message_id)
+        data, message_id = renewed
+        return self._publish(letter, data, how="message", message_id=message_id)
+
+    def again(self, octets: bytes) -> Replayed:
+        """Say once more what was said before, as a new message that names the old one; a task begins anew as a root.
+
+        Raises:
+            InvalidEnvelope: the octets are no valid envelope.
+            Refused: the key of its sender is not in this data folder, or its body is encrypted.
+        """
+        message = decode(octets)
+        launch = self._own_launch(message)
+        if launch is not None:
+            return Replayed(how="task", id=self._submit(message, launch, seed=new_message_id()))
+        renewed = self._renewed(message)
+        if renewed is None:
+            raise Refused(
+                f"message {message.header.message_id} cannot be sent anew: the key of its sender "
+                f"{message.header.sender.agent_name!r} is not in this data folder, or its body is encrypted; "
+                "a copy would be told for a duplicate"
+            )
+        data, message_id = renewed
+        priority = priority_of(message.body.type, message.header.priority, self._parts.routing)
+        shard = shard_of_message(message, self._parts.settings.shards)
+        RedisStreams(self._parts.redis).publish(StreamId(shard, message.body.type, priority), data)
+        return Replayed(how="message", id=message_id)
+
+    def _own_launch(self, message: AgentMessage) -> Launch | None:
+        """What a message gives somebody to do under the id of a session of ours, or None."""
+        if message.body.type not in LAUNCHES:
+            return None
+        try:
+            body = self._parts.opener.open(message).body
+        except (PayloadError, DecryptionError, InvalidEnvelope):
+            return None
+        if isinstance(body, (TaskDelegation, ReviewRequest, Escalation)) and is_session_id(task_id_of(body)):
+            return body
+        return None
 
     def _is_encrypted(self, message: AgentMessage) -> bool:
         try:
@@ -71,48 +117,52 @@ class Replays:
         except (PayloadError, InvalidEnvelope):
             return True  # nobody can tell
 
-    def _renewed(self, message: AgentMessage) -> AgentMessage:
+    def _renewed(self, message: AgentMessage) -> tuple[bytes, str] | None:
+        """The message as a new one, signed by its sender, and its id; None: that cannot be made here."""
         header = message.header
+        sender = header.sender.agent_name
+        if self._parts.keyring.store.current(sender) is None or self._is_encrypted(message):
+            return None
         now_ms = self._clock.now_ms()
         expiration = header.expiration
         if expiration is not None:
             lifetime_ms = expiration.instant_ms - header.timestamp.instant_ms
             expiration = Timestamp.from_ms(now_ms + max(1, lifetime_ms))
+        message_id = new_message_id()
         renewed = header.model_copy(
             update={
-                "message_id": new_message_id(),
+                "message_id": message_id,
                 "timestamp": Timestamp.from_ms(now_ms),
                 "correlation_id": message.conversation_id,
                 "conversation_chain": (header.message_id, *header.conversation_chain),
                 "expiration": expiration,
             }
         )
-        return message.model_copy(update={"header": renewed, "signature": None})
+        unsigned = message.model_copy(update={"header": renewed, "signature": None})
+        return sign_message(unsigned, self._parts.keyring.signer(sender), now_ms=now_ms), message_id
 
-    def _submit(self, letter: DeadLetter, message: AgentMessage, body: TaskDelegation) -> Replayed | None:
+    def _submit(self, message: AgentMessage, body: Launch, *, seed: str) -> str:
         parts = self._parts
-        session = root_session_id(f"replay|{letter.id}", parts.settings.shards)
-        recipient = message.header.recipient.agent_name
+        session = root_session_id(seed, parts.settings.shards)
+        recipient, title, prompt = message.header.recipient.agent_name, title_of(body), prompt_of(body)
         thread = Thread(correlation=derived_uuid("conversation", session))
         envelope = parts.letters.delegation(
             sender=OPERATOR,
             recipient=recipient,
             task_id=session,
-            title=body.task.title,
-            description=body.task.description,
+            title=title,
+            description=prompt,
             thread=thread,
         )
-        # Derived from the dead letter's id, so that two people who replay it at once make one session.
         parts.ledger.submit(
             session,
             agent=recipient,
-            prompt=body.task.description,
+            prompt=prompt,
             envelope=envelope,
             correlation=thread.correlation,
-            title=body.task.title,
+            title=title,
         )
-        note = f"dead letter {letter.id} was replayed as session {session}"
-        return Replayed(how="task", id=session) if self._note(letter, note) else None
+        return session
 
     def drop(self, letter: DeadLetter) -> bool:
         """Remove a dead letter for good; the audit trail keeps who, what and why. False: it is gone already."""
@@ -121,7 +171,8 @@ class Replays:
         )
 
     def _note(self, letter: DeadLetter, text: str) -> bool:
-        thread = Thread(correlation=letter.conversation or derived_uuid("dead-letter", letter.id))
+        # A conversation of its own: the letter's may not allow one message more.
+        thread = Thread(correlation=derived_uuid("dead-letter", letter.id))
         note = self._parts.letters.message(sender=OPERATOR, recipient="router", text=text, thread=thread)
         shard = letter.stream.shard
         stream = StreamId(shard, note.type, note.priority)

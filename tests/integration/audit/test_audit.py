@@ -261,3 +261,31 @@ def test_a_chain_that_leads_back_to_itself_is_shown_too(file: Path) -> None:
     store.add(records)
     roots = trees(list(store.messages()))
     assert [(root.record.message_id, len(root.replies)) for root in roots] == [(two, 1)]
+
+
+def test_a_report_counts_what_was_said(
+    redis: redis_py.Redis,
+    streams: RedisStreams,
+    writer: Callable[..., AuditWriter],
+    redis_url: str,
+    tmp_path: Path,
+) -> None:
+    """By type, sender and recipient; dead letters by rule; how long tasks took; within a time if wanted."""
+    streams.publish(DELEGATIONS, xml(sender="operator", task="t1"))
+    for number in range(3):
+        entry = streams.publish(MESSAGES, xml(sender=f"agent-{number % 2}"))
+    redis.xadd(
+        keys.dead(0),
+        {"stream": str(MESSAGES), "entry": entry, "rule": "expired", "reason": "x", "attempts": 1},
+    )
+    done = xml(task="t1").replace(b"task-delegation", b"task-completion")
+    streams.publish(StreamId(0, "task-completion", "high"), done)
+    writer().run_once()
+    options = ["--json", "--data", str(tmp_path), "--redis-url", redis_url]
+    facts = json.loads(CliRunner().invoke(main, ["audit", "report", *options]).output)
+    assert (facts["messages"], facts["by_type"]["message"], facts["dead_letters"]) == (5, 3, {"expired": 1})
+    assert (facts["by_sender"]["agent-0"], facts["tasks_completed"]) == (2, 1)
+    assert facts["task_p50_ms"] >= 0
+    nothing = CliRunner().invoke(main, ["audit", "report", "--until", "2020-01-01T00:00:00Z", *options])
+    assert json.loads(nothing.output)["messages"] == 0
+    assert "by_type:" in CliRunner().invoke(main, ["audit", "report", *options[1:]]).output

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from orchestrator.audit import AuditStore, AuditWriter
 from orchestrator.cli import main
 from orchestrator.envelope.model import Message, StatusUpdate
 from orchestrator.envelope.validate import check
@@ -15,7 +16,7 @@ from orchestrator.errors import StreamFull
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import SessionState
 from orchestrator.registry import AgentRecord
-from orchestrator.streams import StreamId
+from orchestrator.streams import StreamId, all_streams
 from orchestrator.streams.pressure import Backpressure
 from tests.integration.router.conftest import Stack
 
@@ -152,3 +153,26 @@ def test_new_work_is_slowed_then_refused_when_streams_are_too_long(stack: Stack)
         stack.publish(b"x", "task-delegation", "high")
     with pytest.raises(StreamFull, match="holds 10 entries"):
         pressure.admit(STREAM)
+
+
+def test_what_was_said_can_be_said_again(stack: Stack) -> None:
+    """From the audit trail: a message as a new one that names it, a task as a root session of its own."""
+    session = stack.submit(agent="reviewer")
+    message_id = new_message_id()
+    stack.publish(stack.envelope(Message(content="x"), message_id=message_id), "message")
+    stack.router().run_once()
+    writer = AuditWriter(
+        stack.redis, AuditStore(stack.settings.audit_file), consumer="a", sources=all_streams()
+    )
+    writer.run_once()
+    said = json.loads(run(stack, "audit", "replay", message_id, "--json").output)
+    message = check(stack.published("message")[-1]).message
+    assert message is not None
+    assert (said["how"], said["id"]) == ("message", message.header.message_id)
+    assert message.header.conversation_chain == (message_id,)
+    launch = stack.parts.ledger.session(session).message
+    begun = json.loads(run(stack, "audit", "replay", launch, "--json").output)
+    assert begun["how"] == "task"
+    stack.router("two").run_once()
+    assert (stack.parts.ledger.session(begun["id"]).busy, stack.dead()) == (True, [])
+    assert run(stack, "audit", "replay", new_message_id()).exit_code == 1
