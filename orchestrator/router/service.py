@@ -43,7 +43,7 @@ POISON_DELIVERIES = 3
 _RECLAIM_EVERY_S = 2.0
 #: Messages in a round below which the next one is given this many seconds to fill.
 _FEW = 32
-_LINGER_S = 0.004
+_LINGER_S = 0.002
 #: How often to look at what waits, at the least while anything does.
 _WAKE_EVERY_S = 0.25
 _IDLE_WAKE_EVERY_S = 1.0
