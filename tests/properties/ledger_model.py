@@ -30,6 +30,7 @@ class ModelRun:
     stop: str = ""
     stop_state: str = ""
     effects: dict[str, tuple[str, str]] = field(default_factory=dict)  # key → (child, claim)
+    asked: dict[str, tuple[str, str]] = field(default_factory=dict)  # key → (question, claim)
 
 
 @dataclass
@@ -42,6 +43,7 @@ class ModelSession:
     delivered: int = 0
     told: bool = False
     doomed: bool = False
+    questions: set[str] = field(default_factory=set)
     items: dict[str, ModelItem] = field(default_factory=dict)
 
     def completions(self, *states: str) -> int:
@@ -112,20 +114,28 @@ class Model:
             self._fail_run(r.session, status)
             return status
         if r.attempt > 1:
-            for child, taken_up in r.effects.values():
-                callback = next(n for n, i in s.items.items() if i.child == child and i.kind == "completion")
-                if taken_up != claim and s.items[callback].state in {"owed", "queued"}:
-                    s.items[callback].state = "dead"
+            self._let_go(r, claim)
         for name in r.items:
             if s.items[name].state == "claimed":
                 s.items[name].state = "delivered"
         r.state, s.run = "completed", ""
         pending = s.completions("owed", "queued", "claimed")
-        s.state = "idle" if pending or s.queue or s.doomed else "finished"
+        s.state = "idle" if pending or s.queue or s.questions or s.doomed else "finished"
         s.doomed = s.doomed or (bool(r.stop) and s.state == "idle")
         if s.state == "finished":
             self._tell(r.session, "completed")
         return s.state
+
+    def _let_go(self, r: ModelRun, claim: str) -> None:
+        """What an earlier try made and this one did not take up again is nobody's."""
+        s = self.sessions[r.session]
+        for child, taken_up in r.effects.values():
+            callback = next(n for n, i in s.items.items() if i.child == child and i.kind == "completion")
+            if taken_up != claim and s.items[callback].state in {"owed", "queued"}:
+                s.items[callback].state = "dead"
+        for question, asked_by in r.asked.values():
+            if asked_by != claim and question in s.questions:
+                self._close_question(r.session, question)
 
     def release(self, run: str) -> str:
         r = self.runs[run]
@@ -164,6 +174,56 @@ class Model:
         s.items[item] = ModelItem("prompt", state="queued", seq=s.seq, priority="normal")
         return "queued"
 
+    def ask(self, run: str, claim: str, key: str, question: str) -> str:
+        r = self.runs[run]
+        if key in r.asked:
+            r.asked[key] = (r.asked[key][0], claim)
+            return "exists"
+        p = self.sessions[self.sessions[r.session].parent]
+        if p.state in CLOSED:
+            return "closed"
+        r.asked[key] = (question, claim)
+        self.sessions[r.session].questions.add(question)
+        p.seq += 1
+        p.items[question] = ModelItem("query", r.session, state="queued", seq=p.seq, priority="normal")
+        return "queued"
+
+    def reply(self, session: str, question: str, reply: str) -> str:
+        s = self.sessions[session]
+        if reply in s.items:
+            return "exists"
+        if s.state in CLOSED or question not in s.questions:
+            return "refused"
+        s.questions.remove(question)
+        s.seq += 1
+        s.items[reply] = ModelItem("reply", state="queued", seq=s.seq, priority="high")
+        return "queued"
+
+    def withdraw(self, session: str, question: str) -> bool:
+        if question not in self.sessions[session].questions:
+            self._leave_queue(session, question)
+            return False
+        self._close_question(session, question)
+        return True
+
+    def _close_question(self, session: str, question: str) -> None:
+        self.sessions[session].questions.remove(question)
+        self._leave_queue(session, question)
+
+    def _leave_queue(self, session: str, question: str) -> None:
+        item = self.sessions[self.sessions[session].parent].items[question]
+        if item.state == "queued":
+            item.state = "dead"
+
+    def take(self, run: str, item: str) -> bool:
+        r = self.runs[run]
+        found = self.sessions[r.session].items[item]
+        if found.state == "queued":
+            found.state = "claimed"
+            r.items.append(item)
+            return True
+        return found.state == "claimed" and item in r.items
+
     def flush(self, session: str, run: str, limit: int) -> str:
         s = self.sessions[session]
         if s.run:
@@ -174,7 +234,8 @@ class Model:
             return "waits"
         queue = s.queue
         if not queue:
-            if s.state == "idle" and not s.completions("owed", "queued", "claimed"):
+            outstanding = s.completions("owed", "queued", "claimed") or s.questions
+            if s.state == "idle" and not outstanding:
                 self._make_run(session, run, [])
                 return "run"
             return "empty"

@@ -21,7 +21,16 @@ from hypothesis.stateful import (
 
 from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ClaimLost, WrongState
-from orchestrator.ids import callback_id, child_session_id, item_id, new_claim_id, root_session_id, run_id
+from orchestrator.ids import (
+    callback_id,
+    child_session_id,
+    item_id,
+    new_claim_id,
+    question_id,
+    reply_id,
+    root_session_id,
+    run_id,
+)
 from orchestrator.ledger import Launch, Ledger, Limits, Outcome, Outgoing, RetryLater
 from orchestrator.policy.lifecycle import CALLBACK, RUN, SESSION, allowed
 from orchestrator.redisdb import keys
@@ -38,12 +47,13 @@ def _envelope() -> Outgoing:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Starts, delegations, claims, commits, crashes, stops, deletions, prompts and flushes in any order."""
+    """Starts, delegations, questions, claims, commits, crashes, stops, deletions and flushes in any order."""
 
     client: redis_py.Redis
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(running=st.integers(0, 2))
+    def begin(self, running: int) -> None:
+        """A root at work, two children, and as many of them at work: chance alone seldom gets as far."""
         self.client.flushdb()
         self.ledger = Ledger(
             self.client,
@@ -53,7 +63,17 @@ class LedgerMachine(RuleBasedStateMachine):
         self.numbers = itertools.count()
         self.stale: list[tuple[str, str]] = []
         self.before: dict[str, str] = {}
+        self.asked: dict[str, str] = {}  # question → who asked
         self._submit()
+        (root,) = self.model.sessions
+        self._start(root)
+        (run,) = self.model.runs
+        self._claim(run)
+        for key in "ab":
+            self._delegate(run, key, "high")
+        for child in [name for name, s in self.model.sessions.items() if s.parent][:running]:
+            self._start(child)
+            self._claim(self.model.sessions[child].run)
 
     # --- choosing ---------------------------------------------------------------------------
 
@@ -124,9 +144,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.claim(run, new_claim_id(), session_id=session, worker="w") is None
 
     @precondition(lambda self: self._runs("running") and len(self.model.sessions) < 10)
-    @rule(data=st.data(), key=st.sampled_from("abc"), priority=st.sampled_from(["critical", "high", "low"]))
+    @rule(data=st.data(), key=st.sampled_from("bcd"), priority=st.sampled_from(["critical", "high", "low"]))
     def delegate(self, data: st.DataObject, key: str, priority: str) -> None:
-        run = self._pick(data, self._runs("running"))
+        self._delegate(self._pick(data, self._runs("running")), key, priority)
+
+    def _delegate(self, run: str, key: str, priority: str) -> None:
         held = self._claim_object(run, self.model.runs[run].claim)
         child = child_session_id(held.session, f"{run}|{key}")
         launch = Launch(
@@ -189,7 +211,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._runs("running"))
     @rule(data=st.data())
     def lose_worker(self, data: st.DataObject) -> None:
-        run = self._pick(data, self._runs("running"))
+        self._lose(self._pick(data, self._runs("running")))
+
+    def _lose(self, run: str) -> None:
         self.stale.append((run, self.model.runs[run].claim))
         lease = next(lease for lease in self.ledger.leases(0) if lease.run == run)
         outcome = self.ledger.release(lease)
@@ -209,6 +233,63 @@ class LedgerMachine(RuleBasedStateMachine):
         session = self._pick(data, self._sessions())
         verdict = self.ledger.stop(session, "why", state=state, force=force)  # type: ignore[arg-type]
         assert verdict.outcome == self.model.stop(session, state, force=force)
+
+    def _askers(self) -> list[str]:
+        runs = self.model.runs
+        return [n for n in self._runs("running") if self.model.sessions[runs[n].session].parent]
+
+    @precondition(lambda self: self._askers())
+    @rule(data=st.data(), key=st.sampled_from("xy"))
+    def ask(self, data: st.DataObject, key: str) -> None:
+        self._ask(self._pick(data, self._askers()), key)
+
+    def _ask(self, run: str, key: str) -> None:
+        held = self._claim_object(run, self.model.runs[run].claim)
+        question = question_id(held.session, f"{run}|{key}")
+        expected = self.model.ask(run, held.claim, key, question)
+        if expected == "closed":
+            with pytest.raises(WrongState):
+                self._say(held, key, question)
+        else:
+            self.asked[question] = held.session
+            assert self._say(held, key, question) == question
+
+    def _say(self, held: Any, key: str, question: str) -> str:
+        options = {"effect": key, "item_id": question, "kind": "query", "priority": "normal", "opens": True}
+        return self.ledger.say(held, held.parent, "q", **options)
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def reply(self, data: st.DataObject) -> None:
+        question = self._pick(data, sorted(self.asked))
+        asker, reply = self.asked[question], reply_id(question)
+        expected = self.model.reply(asker, question, reply)
+        options = {"item_id": reply, "kind": "reply", "priority": "high", "answers": question}
+        if expected == "refused":
+            with pytest.raises(WrongState):
+                self.ledger.put(asker, "r", **options)
+        else:
+            assert self.ledger.put(asker, "r", **options) == (expected == "queued")
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        question = self._pick(data, sorted(self.asked))
+        asker = self.asked[question]
+        parent = self.model.sessions[asker].parent
+        withdrawn = self.ledger.withdraw(question, asker=asker, asked=parent, reason="why")
+        assert withdrawn == self.model.withdraw(asker, question)
+
+    @precondition(lambda self: self._runs("running"))
+    @rule(data=st.data())
+    def take(self, data: st.DataObject) -> None:
+        run = self._pick(data, self._runs("running"))
+        held = self._claim_object(run, self.model.runs[run].claim)
+        items = self.model.sessions[held.session].items
+        if not items:
+            return
+        item = self._pick(data, sorted(items))
+        assert (self.ledger.take(held, item) is not None) == self.model.take(run, item)
 
     @rule(data=st.data())
     def prompt(self, data: st.DataObject) -> None:
@@ -244,7 +325,13 @@ class LedgerMachine(RuleBasedStateMachine):
             elif self.model.runs[s.run].state == "queued":
                 self._claim(s.run)
             else:
-                self._commit_twice(s.run, "completed", 1)
+                match data.draw(st.integers(0, 5)):
+                    case 0 if s.parent:
+                        self._ask(s.run, "x")
+                    case 1:
+                        self._lose(s.run)
+                    case _:
+                        self._commit_twice(s.run, "completed", 1)
             self.every_step_is_in_the_tables()
 
     # --- what must hold after every step -----------------------------------------------------
@@ -255,6 +342,7 @@ class LedgerMachine(RuleBasedStateMachine):
             real = self.ledger.session(name)
             assert (real.state, real.run, real.runs) == (s.state, s.run, s.runs)
             launched = s.completions("owed", "queued", "claimed", "delivered", "dead")
+            assert set(real.questions) == s.questions
             assert (real.launched, real.owed) == (launched, s.completions("owed"))
             assert (real.delivered, real.dead) == (s.completions("delivered"), s.completions("dead"))
             items = {i.id: (i.state, i.status) for i in self.ledger.items(name)}
