@@ -60,6 +60,8 @@ def build_celery(settings: Settings, *, redis_url: str | None = None) -> Celery:
             "unacked_restore_interval": max(1, round(settings.lease_s)),
             "unacked_restore_throttle": 1,
             "socket_connect_timeout": _CONNECT_TIMEOUT_S,
+            # For the first connection of a producer, too; a worker's consumer has patience of its own.
+            **_PUBLISH_RETRIES,
             "health_check_interval": 30,
         },
         broker_connection_timeout=_CONNECT_TIMEOUT_S,

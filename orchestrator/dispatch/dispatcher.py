@@ -8,6 +8,7 @@ that bundling saves the broker work and delays nothing for long.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from orchestrator.urls import redact_url
 
 #: Runs in one message at most.
 BUNDLE: Final = 16
+#: Seconds after a failure in which the broker is taken to be still away, so that nobody waits for it again and again.
+AWAY_S: Final = 1.0
 #: Messages that runs for one queue are spread over before they are bundled, so that every slot gets some.
 SPREAD: Final = 4
 
@@ -36,6 +39,8 @@ class Dispatcher:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
+        self._away_until = 0.0
+        self._why_away = ""
 
     def send(self, dispatch: Dispatch, queue: str) -> None:
         """Send one run to the workers of ``queue``.
@@ -51,6 +56,8 @@ class Dispatcher:
         Raises:
             ServerUnavailable: the broker does not answer; which of them were sent is not known.
         """
+        if time.monotonic() < self._away_until:
+            raise self._unavailable(self._why_away)
         bundles = list(_bundles(runs))
         try:
             with self._app.amqp.producer_pool.acquire(block=True) as producer:
@@ -63,8 +70,11 @@ class Dispatcher:
                         raise
                     self._send_bundles(producer, bundles)
         except (KombuError, OSError) as error:
-            broker = redact_url(str(self._app.conf.broker_url))
-            raise ServerUnavailable(f"the Celery broker at {broker}", str(error)) from error
+            self._away_until, self._why_away = time.monotonic() + AWAY_S, str(error)
+            raise self._unavailable(str(error)) from error
+
+    def _unavailable(self, why: str) -> ServerUnavailable:
+        return ServerUnavailable(f"the Celery broker at {redact_url(str(self._app.conf.broker_url))}", why)
 
     def _send_bundles(self, producer: Any, bundles: Sequence[tuple[str, Sequence[Dispatch]]]) -> None:
         for queue, bundle in bundles:

@@ -57,6 +57,14 @@ class Sweeping(Endings):
         agent = decode.text(self.redis.hget(keys.session(session), "agent"))
         return Dispatch(run=run_id, session=session, agent=agent, cause=decode.text(reply[2]))
 
+    def unsent(self, run_id: str) -> None:
+        """The broker did not take a dispatch that was counted: it does not count, and is due again soon."""
+        self.scripts.run(
+            "unsent",
+            [keys.run(run_id), keys.dispatch(shard_of(run_id))],
+            [self._now, run_id, self.limits.redispatch_ms],
+        )
+
     def waiting(self, shard: int) -> list[str]:
         """Sessions with something in their queue."""
         return [decode.text(i) for i in self.redis.zrange(keys.waiting(shard), 0, -1)]

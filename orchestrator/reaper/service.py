@@ -71,6 +71,7 @@ class Reaper:
         self._clock = clock or SystemClock()
         self._watch = LeaseWatch(self._clock, lease_s=lease_s)
         self._interval_s = interval_s
+        self._broker_away = False
 
     def run(self, stop: threading.Event) -> None:
         """Sweep until told to stop."""
@@ -83,6 +84,7 @@ class Reaper:
     def run_once(self) -> Swept:
         """One sweep over every shard."""
         swept = Swept()
+        self._broker_away = False
         leases = [lease for shard in self._shards for lease in self._ledger.leases(shard)]
         swept.released = _each(self._watch.dead(leases), self._release)
         for shard in self._shards:
@@ -118,6 +120,8 @@ class Reaper:
         return 1
 
     def _redispatch(self, run: str) -> int:
+        if self._broker_away:
+            return 0
         known = self._ledger.run(run)
         # While the broker still has messages for that queue, the run's own is probably among them.
         holds = known is not None and self._broker_holds(
@@ -127,7 +131,12 @@ class Reaper:
         if dispatch is None:
             return 0
         reach("reaper.redispatched")
-        return int(self._delivery.send(dispatch))
+        if not self._delivery.send(dispatch):
+            # That says nothing of the run, and the others would fare no better in this sweep.
+            self._ledger.unsent(run)
+            self._broker_away = True
+            return 0
+        return 1
 
     def _agent(self, session: str) -> str:
         try:

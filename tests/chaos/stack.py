@@ -183,6 +183,15 @@ class Stack:
         self.running.append(process)
         return process
 
+    def replace_the_dead(self) -> list[str]:
+        """Start again what ended by itself, as the supervisor of a stack does; what each said last."""
+        last_words = []
+        for process in [p for p in self.running if not p.alive]:
+            self.running.remove(process)
+            self.start(process.name)
+            last_words.append(f"{process.name}: {process.log.read_text(errors='replace')[-1500:]}")
+        return last_words
+
     def mark(self, crash_at: str) -> Path:
         """The file that is there once a process has died at that place."""
         return self.folder / f"died-at-{crash_at}"

@@ -73,11 +73,8 @@ class Monkey:
         print(f"killed: {dict(self.killed)}; ended by themselves: {self.ended_alone}")
 
     def see_to_the_dead(self) -> None:
-        """What ended by itself is started again, as the supervisor of a stack does."""
-        for process in [p for p in self.stack.running if not p.alive]:
-            self.stack.running.remove(process)
-            self.stack.start(process.name)
-            self.ended_alone.append(f"{process.name}: {process.log.read_text(errors='replace')[-1500:]}")
+        """Start again what ended by itself."""
+        self.ended_alone += self.stack.replace_the_dead()
 
     def _kill_pool_process(self) -> None:
         worker = self.dice.choice([p for p in self.stack.running if p.name == "worker"])

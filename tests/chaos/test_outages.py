@@ -13,6 +13,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.dispatch import START_TASK, build_celery
+from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.ledger import RunState
 
 from .stack import Stack, children_of, wait_until
@@ -106,6 +107,27 @@ def test_a_broker_that_lost_its_memory_loses_no_run(make_stack: MakeStack) -> No
         wait_until(lambda: times[0] > 15, "some losses of memory")
     with stack.client() as client:
         assert client.result(session.id, timeout_s=60) == "9"
+    stack.assert_settled()
+
+
+def test_a_broker_apart_dies_and_comes_back_empty(
+    make_stack: MakeStack, start_valkey: Callable[..., ValkeyProcess]
+) -> None:
+    """It keeps nothing on disk. The ledger's server lives on, and with it everything that counts."""
+    broker = start_valkey(durable=False)
+    stack = make_stack(broker_url=broker.url)
+    stack.env["CHAOS_LEAF_S"] = "0.1"
+    stack.start_all()
+    stack.wait_ready()
+    # A worker may end by itself when an acknowledgement meets a broken connection; its supervisor starts another.
+    with stack.client() as client, again_and_again(stack.replace_the_dead, 0.1):
+        session = client.submit("branch", "3,2,2")
+        for _ in range(2):
+            wait_until(lambda: stack.ledger.leases(0), "work", explain=lambda: [stack.unrest(), stack.logs()])
+            broker.kill()
+            time.sleep(0.7)  # nothing can be sent meanwhile
+            broker.start()
+        assert session.result(timeout_s=60) == "12"
     stack.assert_settled()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import redis as redis_py
 from celery import Celery
 
 from orchestrator.dispatch import Dispatcher, RootResults, build_celery, run_task_id
+from orchestrator.dispatch.depth import QueueDepth
 from orchestrator.dispatch.dispatcher import BUNDLE, SPREAD
 from orchestrator.errors import ServerUnavailable, SessionFailed
 from orchestrator.ledger import Dispatch
@@ -44,6 +46,28 @@ def test_a_broker_that_is_away_is_named() -> None:
     settings = load_settings(redis_url="redis://127.0.0.1:1/0", broker_url="redis://:secret@127.0.0.1:1/0")
     with pytest.raises(ServerUnavailable, match=r"broker at redis://:\*\*\*@127\.0\.0\.1:1/0"):
         Dispatcher(build_celery(settings)).send(RUN, "orchestra")
+
+
+def test_nobody_waits_long_for_a_broker_that_is_away() -> None:
+    """Neither who sends, for whom it is away for a moment then, nor who asks how much it holds."""
+    settings = load_settings(redis_url="redis://127.0.0.1:1/0")
+    dispatcher, depth = Dispatcher(build_celery(settings)), QueueDepth(build_celery(settings))
+    began = time.monotonic()
+    for _ in range(50):
+        with pytest.raises(ServerUnavailable):
+            dispatcher.send(RUN, "orchestra")
+        assert depth("orchestra") == 0
+    assert time.monotonic() - began < 8
+
+
+def test_how_much_the_broker_holds_is_known_to_a_second(app: Celery, redis: redis_py.Redis) -> None:
+    Dispatcher(app).send(RUN, "orchestra")
+    depth = QueueDepth(app)
+    assert depth("orchestra") == 1
+    redis.delete("orchestra")
+    assert depth("orchestra") == 1
+    assert depth("another") == 0
+    assert QueueDepth(app)("orchestra") == 0
 
 
 def test_a_root_answers_once(app: Celery, redis: redis_py.Redis) -> None:

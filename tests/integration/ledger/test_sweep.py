@@ -6,8 +6,9 @@ import pytest
 import redis as redis_py
 
 from orchestrator.clock import ManualClock
+from orchestrator.delivery import Delivery
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import Lease, Ledger, RetryLater
+from orchestrator.ledger import Dispatch, Lease, Ledger, RetryLater
 from orchestrator.reaper import Reaper
 from orchestrator.reaper.leases import LeaseWatch
 from orchestrator.redisdb import keys
@@ -82,6 +83,32 @@ def test_a_claim_begins_the_backing_off_anew(stack: Stack, play: Play, ledger: L
     assert ledger.redispatch(held.run.id) is not None
     later(ledger, ledger.limits.redispatch_ms + 1)
     assert ledger.undispatched(0) == [held.run.id]
+
+
+def test_a_broker_that_is_away_is_tried_once_a_sweep_and_backs_nothing_off(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """However long it is away, everything is sent soon after it is back."""
+    for number in range(3):
+        play.start(play.submit(str(number)))
+    tries = []
+
+    def refuse(dispatch: Dispatch) -> None:
+        tries.append(dispatch)
+        raise ConnectionError("broker is away")
+
+    away = Reaper(
+        ledger,
+        Delivery(ledger, refuse),
+        make_error=lambda session, reason: envelope("error", "critical"),
+        settle=ledger.settle,
+    )
+    for sweep in range(12):
+        later(ledger, ledger.limits.redispatch_ms + 1)
+        assert away.run_once().redispatched == 0
+        assert len(tries) == sweep + 1
+    later(ledger, ledger.limits.redispatch_ms + 1)
+    assert stack.reaper.run_once().redispatched == 3
 
 
 def test_a_server_clock_that_is_set_back_holds_up_no_run(stack: Stack, play: Play, ledger: Ledger) -> None:
