@@ -49,7 +49,10 @@ def _make_app() -> tuple[Celery, Settings]:
             raise
         # Celery would print its own traceback around the one line that matters.
         raise _give_up(error) from error
-    made.conf.update(worker_concurrency=settings.concurrency)
+    made.conf.update(
+        worker_concurrency=settings.concurrency,
+        worker_consumer="workers.consumer:GatheringConsumer",
+    )
     return made, settings
 
 
