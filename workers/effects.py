@@ -30,8 +30,9 @@ OnFailure = Literal["deliver", "fail", "ignore"]
 #: What becomes of a child whose parent is closed; `heir:<session>` hands its callback on.
 OnClose = Literal["stop", "abandon"]
 T = TypeVar("T")
-#: Launches in one round trip.
-AT_ONCE = 64
+#: Launches in the first round trip, and in a later one at most: the first children are to begin soon.
+FIRST_AT_ONCE = 16
+AT_ONCE = 128
 
 
 class Effects:
@@ -169,10 +170,11 @@ class Effects:
             )
 
         made: list[str] = []
-        waiting = iter(tasks)
-        while launches := [plan(*task) for task in itertools.islice(waiting, AT_ONCE)]:
+        waiting, at_once = iter(tasks), FIRST_AT_ONCE
+        while launches := [plan(*task) for task in itertools.islice(waiting, at_once)]:
             self._admit(launches[0])
             made += [done.child for done in self._launch_all(launches)]
+            at_once = min(at_once * 2, AT_ONCE)
         return made
 
     def _launch_all(self, launches: Sequence[Launch]) -> Sequence[Delegated]:

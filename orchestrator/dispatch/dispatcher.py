@@ -22,11 +22,11 @@ from orchestrator.ledger import Dispatch
 from orchestrator.urls import redact_url
 
 #: Runs in one message at most.
-BUNDLE: Final = 16
+BUNDLE: Final = 32
 #: Seconds after a failure in which the broker is taken to be still away, so that nobody waits for it again and again.
 AWAY_S: Final = 1.0
 #: Messages that runs for one queue are spread over before they are bundled, so that every slot gets some.
-SPREAD: Final = 4
+SPREAD: Final = 2
 
 
 def run_task_id(run: str) -> str:
