@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import TypeVar
@@ -12,11 +12,13 @@ from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import reach
 from orchestrator.delivery import Delivery
 from orchestrator.errors import UnknownSession
-from orchestrator.ledger import CLOSED, Dispatch, Lease, Ledger, Outgoing, SessionState
+from orchestrator.ledger import CLOSED, Dispatch, Lease, Ledger, Outgoing, Session, SessionState
 from orchestrator.log import get_logger
 from orchestrator.reaper.leases import LeaseWatch
 from orchestrator.redisdb.client import is_outage
 
+#: Milliseconds after which a tree that was due and still awaited is looked at again.
+_LOOK_AGAIN_MS = 600_000
 #: Sessions flushed in one round trip.
 _FLUSH_BATCH = 200
 
@@ -173,14 +175,31 @@ class Reaper:
             due = (session.ended_ms if over else self._ledger.server_ms()) + self._ledger.limits.tree_ttl_ms
             self._ledger.postpone_timer(shard, "expire", root, due)
             return 0
+        members = self._ledger.tree(root)
+        if _is_awaited(members):
+            due = self._ledger.server_ms() + min(self._ledger.limits.tree_ttl_ms, _LOOK_AGAIN_MS)
+            self._ledger.postpone_timer(shard, "expire", root, due)
+            return 0
         pruned = 0
-        for member in reversed(self._ledger.tree(root)):
+        for member in reversed(members):
             if member.id != root:
                 self._ledger.prune(member.id, root)
                 pruned += 1
                 reach("reaper.pruned")
         self._ledger.prune(root, root)
         return pruned + 1
+
+
+def _is_awaited(tree: Sequence[Session]) -> bool:
+    """Whether an heir is still owed the end of a session of this tree, or is itself in this tree."""
+    own = {member.id for member in tree}
+    for member in tree:
+        if member.state in CLOSED:
+            continue
+        handed_on = member.parent not in own and member.parent != ""
+        if member.owed or (handed_on and member.state != SessionState.FINISHED):
+            return True
+    return False
 
 
 def _each(things: Iterable[T], act: Callable[[T], int]) -> int:

@@ -143,6 +143,30 @@ def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
     assert stack.reaper.run_once().pruned == 0
 
 
+def test_a_tree_stays_while_an_heir_in_another_one_waits_for_its_end(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """Its root has long failed; a child of it that was handed on is still at work. The heir's own tree stays, too."""
+    heir, root = play.submit("heir"), play.submit("root")
+    play.commit(play.run(heir).claim)
+    parent = play.run(root)
+    ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
+    child = play.run(play.delegate(parent, "a"))
+    play.commit(parent.claim, "boom", status="failed")
+    stack.drain()
+    stack.reaper.run_once()
+    later(ledger, ledger.limits.tree_ttl_ms + 1)
+    stack.reaper.run_once()
+    play.commit(child.claim, "for the heir")
+    stack.drain()
+    held = play.claim(stack.sent[-1])
+    assert list(held.texts.values()) == ["for the heir"]
+    play.commit(held.claim)
+    later(ledger, ledger.limits.tree_ttl_ms + 1)
+    assert stack.reaper.run_once().pruned == 2
+    assert list(ledger.all_roots(0)) == [heir]
+
+
 # --- leases ----------------------------------------------------------------------------------------------------------
 
 
