@@ -55,7 +55,21 @@ contracts: .venv/.dev ## Which module may import which
 chaos: .venv/.dev ## The long chaos suite: SIGKILL at random, the seed is printed
 	@CHAOS=long $(BIN)/python -m pytest -m chaos -n 2 --timeout 1800 tests/chaos $(ARGS)
 
-bench: .venv/.dev ## Every benchmark, JSON lines
+# Others, run beside ours: in an environment of their own, so that ours never depends on them.
+.venv-bench/.peers: benchmarks/requirements.txt | $(BIN)/python
+	@echo "installing what benchmarks compare with (once)"
+	@$(BIN)/python -m venv .venv-bench
+	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/requirements.txt
+	@touch $@
+
+.PHONY: bench-peers
+bench-peers: .venv/.dev
+	@$(MAKE) --no-print-directory .venv-bench/.peers || echo "no peers: what they would show is null" >&2
+
+bench-fanin: bench-peers ## Fan-in of 10, 100 and 1,000 children beside a chord, a Dramatiq group and a BullMQ flow
+	@$(BIN)/python benchmarks/bench_fanin.py $(ARGS)
+
+bench: .venv/.dev bench-peers ## Every benchmark, JSON lines
 	@for script in benchmarks/bench_*.py; do $(BIN)/python "$$script" $(ARGS) || exit 1; done
 
 bench-%: .venv/.dev ## One benchmark: bench-router, bench-fanin, bench-envelope …

@@ -1,0 +1,156 @@
+"""Fan-in: N children, each returning 500 characters, into one resume; ours beside three others on one server.
+
+Prints a JSON line for each size, with the median of the rounds; then the latency from a child's stop to its
+parent's resume, and whether the cost of a child stays the same for very many of them. `--cpu` also says which
+process used how much CPU time. Everything runs on one Valkey over a unix socket, started for the run with the
+settings of the embedded server (`appendfsync always`), its file in the folder for temporary files: `TMPDIR=/dev/shm`
+keeps it in memory and shows what is left when the disk costs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fanin import cpu, peers
+from fanin.ours import Ours
+
+from orchestrator.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+
+#: In the order in which they run; the key of each in the JSON lines.
+KEYS = {
+    "ours": "ms_per_child",
+    "chord": "chord_ms_per_child",
+    "dramatiq": "dramatiq_ms_per_child",
+    "bullmq": "bullmq_ms_per_child",
+}
+#: Rounds before the first that counts: connections, imports, keys.
+WARM_UP = (10, 50)
+
+
+def say(**line: Any) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="*", default=[10, 100, 1000])
+    parser.add_argument("--rounds", type=int, default=3, help="each system is started so often")
+    parser.add_argument("--repeat", type=int, default=2, help="measurements of a size in each round")
+    parser.add_argument("--slots", type=int, default=4, help="worker processes of each system")
+    parser.add_argument("--systems", nargs="+", default=list(KEYS), choices=list(KEYS))
+    parser.add_argument("--latency", type=int, default=300, help="resumes to time; 0: none")
+    parser.add_argument(
+        "--flat", type=int, default=10_000, help="children in all, of one and of many; 0: none"
+    )
+    parser.add_argument("--quick", action="store_true", help="one short round: whether it runs, not how fast")
+    parser.add_argument("--cpu", action="store_true", help="CPU time of each process for each child")
+    parser.add_argument("--keep", type=Path, help="folder for data and logs; by default they are removed")
+    args = parser.parse_args()
+    if args.quick:
+        args.sizes, args.rounds, args.repeat, args.latency, args.flat = [10, 100], 1, 1, 30, 500
+    return args
+
+
+def measure(args: argparse.Namespace, server: ValkeyProcess, folder: Path) -> None:
+    """All rounds; the systems take turns, so that a slow minute of the machine is nobody's own."""
+    times: dict[tuple[str, int], list[float]] = {}
+    spent: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for number in range(args.rounds):
+        for name in args.systems:
+            peers.flush(server.url)
+            with system(name, args, server, folder / f"{name}-{number}") as running:
+                if running is None:
+                    continue
+                for size in WARM_UP:
+                    running.fan_in(size)
+                for size in args.sizes:
+                    for _ in range(args.repeat):
+                        before = cpu.by_process(running.labels())
+                        times.setdefault((name, size), []).append(running.fan_in(size) / size)
+                        after = cpu.by_process(running.labels())
+                        spent.setdefault((name, size), []).append(cpu.difference(before, after, size))
+    for size in args.sizes:
+        medians = {n: statistics.median(times[n, size]) if (n, size) in times else None for n in KEYS}
+        say(fan_in=size, **{KEYS[n]: None if m is None else round(m, 3) for n, m in medians.items()})
+    if args.cpu:
+        for (name, size), differences in spent.items():
+            say(cpu_ms_per_child=name, fan_in=size, **cpu.medians(differences))
+
+
+def system(name: str, args: argparse.Namespace, server: ValkeyProcess, folder: Path) -> Any:
+    folder.mkdir(parents=True)
+    if name == "ours":
+        return Ours(server, folder, slots=args.slots)
+    return peers.Peer(name, server, folder, slots=args.slots)
+
+
+def measure_latency(args: argparse.Namespace, server: ValkeyProcess, folder: Path) -> None:
+    peers.flush(server.url)
+    folder.mkdir()
+    with Ours(server, folder, slots=args.slots) as running:
+        running.latencies(20)
+        times = sorted(running.latencies(args.latency))
+    say(
+        latency="child's stop to parent's resume running, parent idle",
+        resumes=len(times),
+        p50_ms=round(statistics.median(times), 2),
+        p99_ms=round(times[min(len(times) - 1, round(len(times) * 0.99))], 2),
+        max_ms=round(times[-1], 2),
+    )
+
+
+def measure_flatness(args: argparse.Namespace, server: ValkeyProcess, folder: Path) -> None:
+    """The cost of a child with few, with all children under one parent, and with all under many parents."""
+    peers.flush(server.url)
+    folder.mkdir()
+    total = args.flat
+    with Ours(server, folder, slots=args.slots, bounded=True) as running:
+        running.fan_in(50)
+        few = [running.fan_in(100) / 100 for _ in range(3)]
+        say(flatness="100 children of one parent", ms_per_child=round(statistics.median(few), 3))
+        say(flatness=f"{total} children of one parent", ms_per_child=round(running.fan_in(total) / total, 3))
+        many = running.forest(max(1, total // 10), 10) / total
+        say(flatness=f"{max(1, total // 10)} parents with 10 children each", ms_per_child=round(many, 3))
+
+
+def folders(args: argparse.Namespace) -> Iterator[Path]:
+    if args.keep is not None:
+        args.keep.mkdir(parents=True)
+        yield args.keep.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="fanin-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def main() -> None:
+    args = arguments()
+    for name in [n for n in os.environ if n.startswith("ORCHESTRA_")]:
+        del os.environ[name]
+    for folder in folders(args):
+        sockets = make_socket_dir()
+        try:
+            with ValkeyProcess(folder / "server", sockets) as server:
+                say(
+                    server="Valkey over a unix socket, appendfsync always",
+                    worker_processes=args.slots,
+                    cores=os.cpu_count(),
+                    rounds=args.rounds * args.repeat,
+                )
+                measure(args, server, folder)
+                if args.latency:
+                    measure_latency(args, server, folder / "latency")
+                if args.flat:
+                    measure_flatness(args, server, folder / "flatness")
+        finally:
+            remove_socket_dir(sockets)
+
+
+if __name__ == "__main__":
+    main()
