@@ -18,7 +18,7 @@ from celery.signals import celeryd_init, setup_logging, worker_process_init, wor
 from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
 from orchestrator.errors import KeyringError, OrchestraError
 from orchestrator.log import configure_logging
-from orchestrator.service import notify_ready
+from orchestrator.service import notify_ready, spare_the_collector
 from orchestrator.settings import Settings, load_settings
 from orchestrator.stack import resolve
 from orchestrator.tether import die_with_parent
@@ -82,6 +82,11 @@ def _end_with_the_master(**_: Any) -> None:
     """A pool process whose master was killed would hold its run on, where no one can stop it."""
     if os.getpid() != _MASTER:
         die_with_parent(signal.SIGKILL)
+
+
+@worker_process_init.connect(weak=False)
+def _spare_the_collector(**_: Any) -> None:
+    spare_the_collector()
 
 
 @worker_ready.connect(weak=False)

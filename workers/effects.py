@@ -31,7 +31,7 @@ OnFailure = Literal["deliver", "fail", "ignore"]
 OnClose = Literal["stop", "abandon"]
 T = TypeVar("T")
 #: Launches in the first round trip, and in a later one at most: the first children are to begin soon.
-FIRST_AT_ONCE = 16
+FIRST_AT_ONCE = 8
 AT_ONCE = 128
 
 

@@ -25,6 +25,8 @@ from orchestrator.urls import redact_url
 BUNDLE: Final = 32
 #: Seconds after a failure in which the broker is taken to be still away, so that nobody waits for it again and again.
 AWAY_S: Final = 1.0
+#: Characters of a message's arguments that Flower is shown.
+SHOWN_CHARS: Final = 1000
 #: Messages that runs for one queue are spread over before they are bundled, so that every slot gets some.
 SPREAD: Final = 2
 
@@ -89,10 +91,17 @@ class Dispatcher:
             START_TASK if first.cause == "start" else RESUME_TASK,
             kwargs=kwargs,
             task_id=run_task_id(first.run),
+            # What Flower shows; Celery's own way to write it takes longer than all the rest.
+            kwargsrepr=_shown(kwargs),
             queue=queue,
             producer=producer,
             ignore_result=True,
         )
+
+
+def _shown(kwargs: dict[str, Any]) -> str:
+    text = repr(kwargs)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
 
 
 def _at_once(producer: Any, messages: int) -> contextlib.AbstractContextManager[Any]:

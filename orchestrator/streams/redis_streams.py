@@ -69,15 +69,26 @@ class RedisStreams:
         wanted = [p for p in portions if p.streams]
         if not wanted:
             return []
-        pipeline = self._redis.pipeline(transaction=False)
-        for portion in wanted:
-            pipeline.execute_command(*self._read_command(group, consumer, portion))
-        entries = self._entries(self._checked(group, wanted, pipeline.execute(raise_on_error=False)))
+        entries = self._read_now(group, consumer, wanted)
         if entries or block_ms <= 0:
             return entries
         everything = Portion([s for p in wanted for s in p.streams], min(p.most for p in wanted))
         command = self._read_command(group, consumer, everything, block_ms=min(block_ms, MAX_BLOCK_MS))
-        return self._entries([self._redis.execute_command(*command)])
+        entries = self._entries([self._redis.execute_command(*command)])
+        # The server answers at the first entry; those that were published with it are there by now, too.
+        rest = [
+            Portion(p.streams, p.most - len(entries)) for p in wanted if entries and p.most > len(entries)
+        ]
+        return entries + self._read_now(group, consumer, rest)
+
+    def _read_now(self, group: str, consumer: str, portions: Sequence[Portion]) -> list[Entry]:
+        """What is there, in the order of the portions."""
+        if not portions:
+            return []
+        pipeline = self._redis.pipeline(transaction=False)
+        for portion in portions:
+            pipeline.execute_command(*self._read_command(group, consumer, portion))
+        return self._entries(self._checked(group, portions, pipeline.execute(raise_on_error=False)))
 
     def _read_command(
         self, group: str, consumer: str, portion: Portion, *, block_ms: int = 0
