@@ -69,10 +69,13 @@ bench-peers: .venv/.dev
 bench-fanin: bench-peers ## Fan-in of 10, 100 and 1,000 children beside a chord, a Dramatiq group and a BullMQ flow
 	@$(BIN)/python benchmarks/bench_fanin.py $(ARGS)
 
+bench-router: bench-peers ## Messages a second, latency and memory of the router, beside a FastStream consumer
+	@$(BIN)/python benchmarks/bench_router.py $(ARGS)
+
 bench: .venv/.dev bench-peers ## Every benchmark, JSON lines
 	@for script in benchmarks/bench_*.py; do $(BIN)/python "$$script" $(ARGS) || exit 1; done
 
-bench-%: .venv/.dev ## One benchmark: bench-router, bench-fanin, bench-envelope …
+bench-%: .venv/.dev ## One benchmark: bench-envelope …
 	@$(BIN)/python benchmarks/bench_$*.py $(ARGS)
 
 # --- to change it ----------------------------------------------------------------------------------------------

@@ -14,8 +14,6 @@ Prints one JSON line for each figure, the last with `messages_per_s` and `fastst
 from __future__ import annotations
 
 import argparse
-import asyncio
-import importlib.util
 import json
 import os
 import statistics
@@ -54,7 +52,9 @@ from orchestrator.streams import GROUPS, ROUTER_GROUP, RedisStreams, StreamId, a
 UPDATES = StreamId(0, "status-update", "normal")
 COMPLETIONS = StreamId(0, "task-completion", "high")
 DELEGATIONS = StreamId(0, "task-delegation", "high")
-PEER_STREAM = "bench:faststream"
+PEER = Path(__file__).with_name("peer_faststream.py")
+#: Where `make bench-peers` installs what ours is compared with.
+PEERS_PYTHON = PEER.parent.parent / ".venv-bench" / "bin" / "python"
 
 
 @dataclass
@@ -239,39 +239,13 @@ def backlog(bench: Bench, count: int) -> dict[str, Any]:
 
 def faststream(bench: Bench, count: int) -> float | None:
     """What a FastStream consumer of JSON of the same size does, one process on one core; None: not installed."""
-    if importlib.util.find_spec("faststream") is None:
+    python = str(PEERS_PYTHON) if PEERS_PYTHON.exists() else sys.executable
+    if subprocess.run([python, "-c", "import faststream"], check=False, capture_output=True).returncode:
+        sys.stderr.write("faststream: not installed; run `make bench-router`\n")
         return None
-    # A command of our own, without a shell.
-    command = [sys.executable, __file__, "--as-faststream", str(count)]
-    done = subprocess.run(
-        command, env=bench.environment, check=True, capture_output=True, text=True, timeout=600
-    )
+    command = [python, str(PEER), bench.environment["ORCHESTRA_REDIS_URL"], str(count)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600)
     return float(done.stdout.strip().splitlines()[-1])
-
-
-async def consume_as_faststream(url: str, count: int) -> None:
-    """The peer: publish ``count`` JSON messages, then consume them; prints messages a second."""
-    from faststream.redis import RedisBroker, StreamSub  # type: ignore[import-not-found,unused-ignore]
-
-    broker = RedisBroker(url)
-    done = asyncio.Event()
-    seen: list[float] = []
-
-    @broker.subscriber(stream=StreamSub(PEER_STREAM, group="bench", consumer="one", last_id="0"))  # type: ignore[untyped-decorator,unused-ignore]
-    async def handle(body: dict[str, Any]) -> None:  # noqa: ARG001 - the peer decodes by its type
-        seen.append(time.perf_counter())
-        if len(seen) == count:
-            done.set()
-
-    await broker.connect()
-    for number in range(count):
-        await broker.publish({"id": number, "text": "x" * 2450}, stream=PEER_STREAM)
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    await broker.start()
-    await done.wait()
-    await broker.stop()
-    skip = count // 20
-    sys.stdout.write(f"{(count - skip) / (seen[-1] - seen[skip])}\n")
 
 
 def cpu_s(pid: int) -> float:
@@ -325,11 +299,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything, to see that it runs")
-    parser.add_argument("--as-faststream", type=int, metavar="N", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.as_faststream:
-        asyncio.run(consume_as_faststream(os.environ["ORCHESTRA_REDIS_URL"], options.as_faststream))
-        return
     count = options.messages // 10 if options.quick else options.messages
     parts: dict[str, Any] = {}
 
