@@ -78,6 +78,7 @@ def session(h: Mapping[str, str]) -> Session:
         questions=tuple(name.removeprefix("question:") for name in h if name.startswith("question:")),
         close_policy=h.get("close_policy", "stop"),
         parked=h.get("parked", ""),
+        entry=h.get("entry", ""),
         delegator=h.get("delegator", ""),
         sealed=h.get("sealed") == "1",
     )

@@ -90,6 +90,7 @@ class Session:
     questions: tuple[str, ...]  #: ids of its own questions that have no reply yet
     close_policy: str  #: what becomes of its children when it is closed: stop, abandon, heir:<session>
     parked: str = ""  #: why its launch waits, in words, or empty
+    entry: str = ""  #: where its launch stands, type:priority:entry; empty if it came from outside
     delegator: str = ""  #: the agent or foreign program that gave it its task; empty: a user did
     sealed: bool = False  #: whether its prompt is an envelope with a body encrypted for its agent
 

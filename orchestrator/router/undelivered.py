@@ -8,10 +8,9 @@ import re
 from collections.abc import Callable
 
 from orchestrator.crashpoints import reach
-from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.errors import KeyringError, UnknownSession, WrongState
-from orchestrator.ids import is_session_id, item_id
+from orchestrator.ids import is_session_id, item_id, shard_of
 from orchestrator.ledger import Ledger, Outgoing
 from orchestrator.letters import ErrorType, Letters, Thread
 from orchestrator.log import get_logger
@@ -22,7 +21,7 @@ from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import AgentRecord
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.deadletters import dead_letter_fields
-from orchestrator.router.letter import Rejection, attempt_of
+from orchestrator.router.letter import Rejection, attempt_of, task_id_of
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
 #: The name under which the router speaks.
@@ -93,7 +92,7 @@ class Undelivered:
         return f"{shard:02x}-{answer.decode()}" if answer else None
 
     def _refuse_session(self, entry: Entry, rejection: Rejection) -> None:
-        launch = _named_launch(entry) if rejection.rule == "poison" else _launch(rejection)
+        launch = _named_launch(entry) if rejection.message is None else _launch(rejection.message)
         if launch is None:
             return
         session_id, message_id = launch
@@ -101,8 +100,15 @@ class Undelivered:
             session = self._ledger.session(session_id)
         except UnknownSession:
             return
-        # Only the launch itself ends with its refusal, not any message that names the session.
-        if session.message.lower() == message_id:
+        # Only the launch itself ends with its refusal: not another message that names the session, nor a copy
+        # that anybody may have made. Where it stands proves it, whether or not its signature counts any more.
+        stream = entry.stream
+        place = f"{stream.type}:{stream.priority}:{entry.id}"
+        if (
+            session.message.lower() == message_id
+            and session.entry == place
+            and shard_of(session_id) == stream.shard
+        ):
             self._ledger.refuse(session.id, f"{rejection.rule}: {rejection.reason}")
 
     def _tell_root(self, rejection: Rejection) -> None:
@@ -189,18 +195,15 @@ class Undelivered:
         return parent[0].agent if parent else None
 
 
-def _launch(rejection: Rejection) -> tuple[str, str] | None:
-    """Session and message-id of the launch that a rejected message is, or None."""
-    message = rejection.message
-    if message is None or not rejection.trusted or not isinstance(message.body, TaskDelegation):
-        return None
-    task_id = message.body.task.task_id
-    return (task_id, message.header.message_id.lower()) if is_session_id(task_id) else None
+def _launch(message: AgentMessage) -> tuple[str, str] | None:
+    """Session and message-id of the launch that a message is, or None."""
+    session = task_id_of(message.body) if message.body.type in LAUNCHES else ""
+    return (session, message.header.message_id.lower()) if is_session_id(session) else None
 
 
 def _named_launch(entry: Entry) -> tuple[str, str] | None:
-    """The same of an entry that kills whoever parses it: read without a parser, good enough to compare with."""
-    if entry.stream.type != "task-delegation" or entry.data is None:
+    """The same of an entry that cannot be parsed, or kills whoever does: read well enough to compare with."""
+    if entry.stream.type not in LAUNCHES or entry.data is None:
         return None
     session, message = _SESSION.search(entry.data), _MESSAGE_ID.search(entry.data)
     if session is None or message is None:

@@ -22,12 +22,13 @@ if count(p.children) >= tonumber(ARGV[13]) then return { 'limit', 'max_children'
 if count(p.depth) + 1 > tonumber(ARGV[14]) then return { 'limit', 'max_depth', ARGV[14] } end
 if redis.call('ZCARD', KEYS[7]) >= tonumber(ARGV[15]) then return { 'limit', 'max_tree_sessions', ARGV[15] } end
 local owes = ARGV[6] == '1'
+local entry = publish(KEYS[9], KEYS[8], ARGV[12])
 local facts = {}
 for i = 17, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[5], 'id', ARGV[4], 'root', p.root, 'parent', p.id, 'depth', count(p.depth) + 1,
   'state', 'pending', 'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
   'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', ARGV[6],
-  'priority', ARGV[9], 'title', ARGV[10], 'delegator', p.agent, unpack(facts))
+  'priority', ARGV[9], 'title', ARGV[10], 'delegator', p.agent, 'entry', entry, unpack(facts))
 redis.call('HSET', KEYS[6], 'prompt', ARGV[11])
 redis.call('ZADD', KEYS[7], now, ARGV[4])
 local agent = redis.call('HGET', KEYS[5], 'agent')
@@ -42,5 +43,4 @@ if owes then
   redis.call('HINCRBY', KEYS[1], group_field(ARGV[7], 'launched'), 1)
 end
 redis.call('HSET', KEYS[4], ARGV[3], cjson.encode({ child = ARGV[4], callback = ARGV[5], claim = ARGV[2] }))
-publish(KEYS[9], KEYS[8], ARGV[12])
 return { 'created', ARGV[4] }

@@ -10,7 +10,8 @@
 if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return 0 end
 redis.call('HSET', KEYS[3], unpack(ARGV, 8))
 redis.call('ZADD', KEYS[2], ARGV[4], ARGV[3])
-if KEYS[4] ~= KEYS[3] and redis.call('HGET', KEYS[4], 'state') == 'pending' then
+-- A copy of the launch says nothing of the session.
+if KEYS[4] ~= KEYS[3] and redis.call('HGET', KEYS[4], 'entry') == ARGV[3] then
   redis.call('HSET', KEYS[4], 'parked', ARGV[5])
 end
 if ARGV[6] ~= '' then redis.call('HSET', KEYS[5], 'held:' .. ARGV[6], ARGV[7]) end

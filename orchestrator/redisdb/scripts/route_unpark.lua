@@ -16,5 +16,8 @@ redis.call('HINCRBY', KEYS[4], 'published:' .. string.match(KEYS[3], ':msg:(.*)$
 local mark = redis.call('GET', KEYS[5])
 if not mark or mark == ARGV[4] then redis.call('SET', KEYS[5], id, 'PX', ARGV[2]) end
 if ARGV[3] ~= '' then redis.call('HDEL', KEYS[7], 'held:' .. ARGV[3]) end
-if KEYS[6] ~= KEYS[2] then redis.call('HDEL', KEYS[6], 'parked') end
+if KEYS[6] ~= KEYS[2] and redis.call('HGET', KEYS[6], 'entry') == ARGV[1] then
+  redis.call('HDEL', KEYS[6], 'parked')
+  redis.call('HSET', KEYS[6], 'entry', string.match(ARGV[1], '^(.*:)') .. id)
+end
 return id

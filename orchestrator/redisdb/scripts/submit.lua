@@ -6,13 +6,13 @@
 local now = clock(ARGV[1])
 local state = redis.call('HMGET', KEYS[1], 'state', 'agent')
 if state[1] then return { 'exists', state[1], state[2] } end
+local entry = publish(KEYS[6], KEYS[5], ARGV[4])
 local facts = {}
 for i = 5, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', ARGV[2], 'parent', '', 'depth', 0, 'state', 'pending',
   'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0, 'questions', 0, 'seq', 0,
-  'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', unpack(facts))
+  'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', 'entry', entry, unpack(facts))
 redis.call('HSET', KEYS[2], 'prompt', ARGV[3])
 redis.call('ZADD', KEYS[3], now, ARGV[2])
 redis.call('ZADD', KEYS[4], now, ARGV[2])
-publish(KEYS[6], KEYS[5], ARGV[4])
 return { 'created', 'pending', '' }

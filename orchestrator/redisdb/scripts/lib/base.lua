@@ -23,11 +23,13 @@ local RANK = { critical = 0, high = 1, normal = 2, low = 3 }
 -- Order of a queue: by priority, then by arrival.
 local function score(priority, seq) return (RANK[priority] or 2) * 1e12 + seq end
 
--- Append an envelope to its stream and count it; nothing without one.
+-- Append an envelope to its stream and count it; nothing without one. Returns its place, '' or type:priority:entry.
 local function publish(stream, totals, envelope)
-  if envelope == '' then return end
-  redis.call('XADD', stream, '*', 'envelope', envelope)
-  redis.call('HINCRBY', totals, 'published:' .. string.match(stream, ':msg:(.*)$'), 1)
+  if envelope == '' then return '' end
+  local kind = string.match(stream, ':msg:(.*)$')
+  local id = redis.call('XADD', stream, '*', 'envelope', envelope)
+  redis.call('HINCRBY', totals, 'published:' .. kind, 1)
+  return kind .. ':' .. id
 end
 
 -- Read an item of a session; nil when it is not there.

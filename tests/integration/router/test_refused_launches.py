@@ -1,0 +1,119 @@
+"""A launch that no router carries out ends its session, for whatever reason: its parent hears of it, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from orchestrator.ids import child_session_id, new_claim_id, run_id
+from orchestrator.ledger import Claimed, ItemState, Launch, Outgoing, SessionState
+from orchestrator.letters import Thread
+from orchestrator.router import Router
+from tests.integration.router.conftest import Stack
+
+#: A description that makes an envelope larger than any router parses.
+HUGE = "x" * (9 << 20)
+
+
+def at_work(stack: Stack, agent: str) -> Claimed:
+    """A root session of an agent, claimed."""
+    root = stack.submit(agent=agent)
+    stack.router("first").run_once()
+    held = stack.parts.ledger.claim(run_id(root, 1), new_claim_id(), session_id=root, worker="w")
+    assert held is not None
+    return held
+
+
+def launch(stack: Stack, held: Claimed, write: Callable[..., Outgoing], recipient: str, **body: str) -> str:
+    """What the agent at work launches; the child's session."""
+    session = held.session
+    child = child_session_id(session.id, "one")
+    description = body.pop("description", "do it")
+    envelope = write(
+        sender=session.agent,
+        recipient=recipient,
+        task_id=child,
+        title="a child",
+        description=description,
+        thread=Thread.of(session),
+        **body,
+    )
+    launch = Launch(
+        effect="one",
+        child_id=child,
+        agent=recipient,
+        description=description,
+        envelope=envelope,
+        correlation=session.correlation,
+        chain=session.chain,
+    )
+    stack.parts.ledger.delegate(held.claim, launch)
+    return child
+
+
+def exhaust(stack: Stack, router: Router) -> None:
+    """Let every attempt be made."""
+    for _ in range(10):
+        router.run_once()
+        stack.wake()
+
+
+def failed_callback(stack: Stack, held: Claimed, child: str) -> str:
+    """The one callback that the parent gets; why the child failed."""
+    ledger = stack.parts.ledger
+    assert ledger.session(child).state is SessionState.FAILED
+    (callback,) = [item for item in ledger.items(held.session.id) if item.kind == "completion"]
+    assert (callback.child, callback.status, callback.state) == (child, "failed", ItemState.QUEUED)
+    return ledger.texts(held.session.id, [callback.id])[callback.id]
+
+
+def test_a_review_by_nobody_comes_back_as_a_failure(stack: Stack) -> None:
+    """When no reviewer is registered in time."""
+    held = at_work(stack, "lead")
+    stack.parts.agents.withdraw("code-reviewer")
+    letters = stack.parts.letters
+    child = launch(stack, held, letters.review_request, "code-reviewer", reviewed=held.session.id)
+    exhaust(stack, stack.router("later", jitter=lambda: 0.0))
+    assert "no agent 'code-reviewer' is registered" in failed_callback(stack, held, child)
+
+
+def test_an_escalation_that_is_not_allowed_comes_back_as_a_failure(stack: Stack) -> None:
+    """By the table a specialist does not escalate to the tech-lead; it is told whom it can ask."""
+    held = at_work(stack, "reviewer")
+    child = launch(stack, held, stack.parts.letters.escalation, "tech-lead", escalated=held.session.id)
+    stack.router("later").run_once()
+    assert "sent by a coordinator" in failed_callback(stack, held, child)
+
+
+def test_a_launch_whose_key_is_revoked_meanwhile_comes_back_as_a_failure(stack: Stack) -> None:
+    """Its signature proves nothing any more, but the ledger knows which entry it wrote itself."""
+    held = at_work(stack, "lead")
+    child = launch(stack, held, stack.parts.letters.delegation, "reviewer")
+    stack.parts.keyring.registry.revoke(stack.parts.keyring.signer("lead").key_id)
+    stack.router("later").run_once()
+    assert "key-revoked" in failed_callback(stack, held, child)
+
+
+def test_a_launch_that_is_too_large_to_be_read_comes_back_as_a_failure(stack: Stack) -> None:
+    """Nobody parses it, and nobody has to."""
+    held = at_work(stack, "lead")
+    child = launch(stack, held, stack.parts.letters.delegation, "reviewer", description=HUGE)
+    assert stack.router("later").run_once().dead == 1
+    assert failed_callback(stack, held, child)
+
+
+def test_a_copy_of_a_launch_cannot_end_its_session(stack: Stack) -> None:
+    """Whoever can append to a stream could repeat a task in a form that is refused; the task itself is not."""
+    held = at_work(stack, "lead")
+    stack.parts.agents.withdraw("reviewer")
+    child = launch(stack, held, stack.parts.letters.delegation, "reviewer")
+    (*_, original) = stack.published("task-delegation")
+    router = stack.router("later", jitter=lambda: 0.0)
+    assert router.run_once().parked == 1
+    stack.publish(original.replace(b"do it", b"do evil"), "task-delegation", "high")
+    stack.publish(original, "query", "normal")
+    stack.publish(original[:-10], "task-delegation", "high")
+    assert router.run_once().dead == 3
+    waiting = stack.parts.ledger.session(child)
+    assert (waiting.state, "no agent 'reviewer'" in waiting.parked) == (SessionState.PENDING, True)
+    exhaust(stack, router)
+    assert "no agent 'reviewer' is registered" in failed_callback(stack, held, child)
