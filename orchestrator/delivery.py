@@ -21,6 +21,9 @@ Send = Callable[[Dispatch], None]
 #: Sends several at once; raises likewise, and then some may have been sent.
 SendAll = Callable[[Sequence[Dispatch]], None]
 
+#: Children of a deleted session that are looked up in one round trip.
+_FORGET_BATCH = 500
+
 _log = get_logger()
 
 
@@ -74,23 +77,39 @@ class Delivery:
             return
         if session.state not in CLOSED:
             return
+        ended: list[Item] = []
         for item in self.ledger.items(session_id):
             if _concerns_living_child(item):
                 self._close_child(session, item)
                 reach("delivery.child-closed")
             elif item.kind == "completion" and session.state == SessionState.DELETED and item.child:
-                # It is over, and what it said goes with the tree it belongs to.
-                self.ledger.stop(item.child, _why_closed(session), state="deleted")
+                ended.append(item)
             elif item.extra.get("question"):
                 self._close_question(session, item)
+        self._forget(session, ended)
         self.ledger.closed(session_id)
         reach("delivery.closed")
 
+    def _forget(self, session: Session, ended: Sequence[Item]) -> None:
+        """What a deleted session's children said goes with the tree; not those that it let go or handed on."""
+        for start in range(0, len(ended), _FORGET_BATCH):
+            policies = {i.child: _close_policy(session, i) for i in ended[start : start + _FORGET_BATCH]}
+            for child in self.ledger.find(list(policies)):
+                over = child.state in CLOSED or (child.state == SessionState.FINISHED and not child.busy)
+                if child.parent == session.id and (over or policies[child.id] == "stop"):
+                    self.ledger.stop(child.id, _why_closed(session), state="deleted")
+
     def _close_child(self, session: Session, item: Item) -> None:
-        policy, _, heir = (item.extra.get("on_close") or session.close_policy).partition(":")
-        if policy == "heir" and item.callback and self.ledger.inherit(session.id, heir, item.child, item.id):
-            return
-        if policy == "abandon":
+        policy = _close_policy(session, item)
+        if policy.startswith("heir:") and item.callback:
+            heir = policy.removeprefix("heir:")
+            match self.ledger.inherit(session.id, heir, item.child, item.id):
+                case "handed" | "not owed":
+                    return
+                case "kin":
+                    self.ledger.abandon(session.id, item.id, f"let go: heir {heir} is this child or below it")
+                    return
+        elif policy != "stop":
             self.ledger.abandon(session.id, item.id, f"abandoned: parent {session.state}")
             return
         state: Literal["deleted", "stopped"] = (
@@ -112,6 +131,11 @@ class Delivery:
                 answers=item.id,
                 extra={"agent": session.agent, "status": "failed", "answers": item.id},
             )
+
+
+def _close_policy(session: Session, item: Item) -> str:
+    """What becomes of a child when its parent is closed: stop, abandon or heir:<session>."""
+    return str(item.extra.get("on_close") or session.close_policy or "stop")
 
 
 def _why_closed(parent: Session) -> str:

@@ -270,10 +270,11 @@ class Context(Talking):
         Args:
             policy: `stop`: they are stopped, too (the default of every session); `abandon`: they go on, and
                 their callbacks are dead, with that reason.
-            heir: a session that gets their callbacks instead.
+            heir: a session that gets their callbacks instead. It may be one of the children; neither it nor
+                what is above it is handed to it.
 
         Raises:
-            InputError: neither or both were given, or the heir lives in another shard.
+            InputError: neither or both were given, or the heir is this session or lives in another shard.
             UnknownSession: there is no such heir.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
@@ -283,6 +284,8 @@ class Context(Talking):
             found = self._find(heir)
             if shard_of(found.id) != shard_of(self.session):
                 raise InputError(f"session {heir} lives in another shard and cannot be an heir of this one")
+            if found.id == self.session:
+                raise InputError(f"session {heir} cannot be its own heir: it is closed then")
             policy_text = f"heir:{heir}"
         else:
             policy_text = str(policy)

@@ -101,20 +101,38 @@ class Endings(Mailbox):
         reply = self.scripts.run("abandon", [keys.session(parent), keys.items(parent)], [callback, reason])
         return bool(reply[0] == b"dead")
 
-    def inherit(self, parent: str, heir: str, child: str, callback: str) -> bool:
-        """A closed parent hands a callback that is still owed to its heir; False when that cannot be."""
-        reply = self.scripts.run(
-            "inherit",
-            [
-                keys.session(parent),
-                keys.items(parent),
-                keys.session(heir),
-                keys.items(heir),
-                keys.session(child),
-            ],
-            [callback, heir, f"handed to heir {heir}"],
-        )
-        return bool(reply[0] == b"handed")
+    def inherit(
+        self, parent: str, heir: str, child: str, callback: str
+    ) -> Literal["handed", "not owed", "no heir", "kin"]:
+        """A closed parent hands a callback that is still owed to its heir.
+
+        Returns ``handed``; ``not owed`` (any more: the child has ended, or somebody else has seen to it);
+        ``no heir`` (it is gone or will not run again); or ``kin`` (the child is the heir or above it, so
+        that it would wait for its own end).
+        """
+        while True:
+            reply = self.scripts.run(
+                "inherit",
+                [
+                    keys.session(parent),
+                    keys.items(parent),
+                    keys.session(heir),
+                    keys.items(heir),
+                    keys.session(child),
+                    *map(keys.session, self._above(heir)),
+                ],
+                [callback, heir, f"handed to heir {heir}"],
+            )
+            if reply[0] != b"moved":
+                return cast('Literal["handed", "not owed", "no heir", "kin"]', decode.text(reply[0]))
+
+    def _above(self, session_id: str) -> list[str]:
+        """The sessions above a session, nearest first; the last one may be gone."""
+        above: list[str] = []
+        while parent := decode.text(self.redis.hget(keys.session(session_id), "parent")):
+            above.append(parent)
+            session_id = parent
+        return above
 
     def closed(self, session_id: str, *, seen_to: bool = True) -> bool:
         """A closed session's children are all dealt with; False while that is not so.

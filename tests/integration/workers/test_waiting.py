@@ -157,6 +157,8 @@ def test_an_heir_gets_what_a_closed_session_was_owed(stage: Stage, theatre: Thea
         for wrong in ({}, {"policy": "leave"}, {"policy": "stop", "heir": ctx.prompt}):
             with pytest.raises(InputError, match="give 'stop', 'abandon' or an heir"):
                 ctx.when_closed(**wrong)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="cannot be its own heir"):
+            ctx.when_closed(heir=ctx.session)
         ctx.when_closed(heir=ctx.prompt)
         ctx.delegate("slow", "a")
         raise ValueError("boom")

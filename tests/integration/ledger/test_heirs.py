@@ -1,0 +1,142 @@
+"""Children that outlive a closed parent: handed to an heir or let go, once, and left alone from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import redis as redis_py
+
+from orchestrator.delivery import Delivery
+from orchestrator.ids import callback_id
+from orchestrator.ledger import Ledger, Session, SessionState
+
+from .conftest import Play
+from .test_services import Stack
+
+
+@pytest.fixture
+def stack(redis: redis_py.Redis, play: Play) -> Stack:
+    return Stack(redis, play)
+
+
+def close_with(play: Play, policy: Callable[[list[str]], str], *, children: int = 2) -> tuple[str, list[str]]:
+    """A root that has failed, its children still pending; the policy is made of their ids."""
+    parent = play.run(play.submit("root"))
+    launched = [play.delegate(parent, f"child {n}") for n in range(children)]
+    play.ledger.effect(parent.claim, effect="policy", facts={"close_policy": policy(launched)})
+    play.commit(parent.claim, "boom", status="failed")
+    return parent.session.id, launched
+
+
+def test_two_services_that_close_one_parent_hand_its_children_on_once(
+    stack: Stack, play: Play, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have read that the callbacks are owed before either has acted; the slower one harms nobody."""
+    heir = play.submit("heir")
+    play.commit(play.run(heir).claim)
+    root, children = close_with(play, lambda _: f"heir:{heir}")
+    owed = ledger.items(root)
+    Delivery(ledger, lambda _: None).close(root)
+    monkeypatch.setattr(ledger, "items", lambda _: owed)
+    Delivery(ledger, lambda _: None).close(root)
+    monkeypatch.undo()
+    assert [ledger.session(child).state for child in children] == [SessionState.PENDING] * 2
+    assert play.balance(heir) == (2, 0, 2, 0)
+    for child in children:
+        play.finish(child, f"end of {child}")
+    held = play.resume(heir)
+    assert held.texts == {callback_id(child): f"end of {child}" for child in children}
+
+
+def test_a_child_may_be_the_heir_and_then_waits_for_its_sisters_only(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """Its own callback is dead: nobody waits for his own end."""
+    root, (heir, sister) = close_with(play, lambda children: f"heir:{children[0]}")
+    stack.drain()
+    assert parents(ledger.tree(root)) == {root: "", heir: root, sister: heir}
+    assert play.balance(root) == (2, 0, 0, 2)
+    assert play.balance(heir) == (1, 0, 1, 0)
+    assert ledger.closing(0) == []
+    play.commit(play.run(heir).claim, "waits for its sister")
+    play.finish(sister)
+    play.commit(play.resume(heir).claim)
+    assert ledger.session(heir).state == SessionState.FINISHED
+
+
+def test_a_branch_that_holds_the_heir_is_let_go(stack: Stack, play: Play, ledger: Ledger) -> None:
+    """What is no ancestor of the heir it inherits; its own ancestor would wait for it, and it for that."""
+    parent = play.run(play.submit("root"))
+    branch = play.run(play.delegate(parent, "branch"))
+    other = play.delegate(parent, "other")
+    heir = play.delegate(branch, "heir")
+    play.commit(branch.claim)
+    ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
+    play.commit(parent.claim, "boom", status="failed")
+    stack.drain()
+    root = parent.session.id
+    assert parents(ledger.tree(root)) == {
+        root: "",
+        branch.session.id: root,
+        other: heir,
+        heir: branch.session.id,
+    }
+    (let_go,) = [i for i in ledger.items(root) if i.child == branch.session.id]
+    assert let_go.reason == f"let go: heir {heir} is this child or below it"
+    assert ledger.session(branch.session.id).state == SessionState.IDLE
+    assert ledger.closing(0) == []
+
+
+@pytest.mark.parametrize("gone", ["deleted", "never there"])
+def test_without_an_heir_that_can_hear_the_children_are_stopped(
+    stack: Stack, play: Play, ledger: Ledger, gone: str
+) -> None:
+    heir = play.submit("heir")
+    play.commit(play.run(heir).claim)
+    if gone == "deleted":
+        ledger.stop(heir, "gone", state="deleted")
+    else:
+        heir = "ses_00" + "0" * 24
+    root, children = close_with(play, lambda _: f"heir:{heir}")
+    stack.drain()
+    assert [ledger.session(child).state for child in children] == [SessionState.STOPPED] * 2
+    assert play.balance(root) == (2, 0, 0, 2)
+    assert ledger.closing(0) == []
+
+
+@pytest.mark.parametrize("policy", ["heir", "abandon"])
+def test_deleting_a_closed_parent_leaves_what_it_let_go_alone(
+    stack: Stack, play: Play, ledger: Ledger, policy: str
+) -> None:
+    """It was stopped first and deleted later: its children are somebody else's or nobody's by then."""
+    heir = play.submit("heir")
+    play.commit(play.run(heir).claim)
+    root, children = close_with(play, lambda _: f"heir:{heir}" if policy == "heir" else policy)
+    stack.drain()
+    at_work = play.run(children[0])
+    assert ledger.stop(root, "tidy up", state="deleted").outcome == "ended"
+    stack.drain()
+    assert [ledger.session(child).state for child in children] == ["running", "pending"]
+    assert not ledger.run(at_work.run.id).stop  # type: ignore[union-attr]
+    assert play.balance(heir) == ((2, 0, 2, 0) if policy == "heir" else (0, 0, 0, 0))
+    assert play.balance(root) == (2, 0, 0, 2)
+
+
+def test_a_child_that_owes_nothing_goes_on_where_the_others_get_an_heir(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    heir = play.submit("heir")
+    play.commit(play.run(heir).claim)
+    parent = play.run(play.submit("root"))
+    quiet = play.delegate(parent, "quiet", callback=False)
+    ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
+    play.commit(parent.claim, "boom", status="failed")
+    stack.drain()
+    assert ledger.session(quiet).state == SessionState.PENDING
+    assert play.balance(heir) == (0, 0, 0, 0)
+    assert ledger.closing(0) == []
+
+
+def parents(tree: list[Session]) -> dict[str, str]:
+    return {member.id: member.parent for member in tree}
