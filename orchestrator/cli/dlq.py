@@ -141,10 +141,9 @@ def _select(
     since_ms = parse_time(since) or 0
     return [
         letter
-        for letter in DeadLetters(parts.redis, shards=parts.settings.shards).all()
+        for letter in DeadLetters(parts.redis, shards=parts.settings.shards).all(since_ms=since_ms)
         if (message_type is None or letter.type == message_type)
         and (agent is None or agent in {letter.sender, letter.recipient})
-        and letter.at_ms >= since_ms
     ]
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import redis
 
 from orchestrator.redisdb import keys
 from orchestrator.router.letter import Rejection, attempt_of
 from orchestrator.streams import Entry, StreamId
+
+#: Dead letters read in one go.
+_PAGE: Final = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +74,19 @@ class DeadLetters:
         self._redis = client
         self._shards = shards
 
-    def all(self, *, limit: int = 10_000) -> list[DeadLetter]:
-        """The dead letters, oldest first."""
-        found: list[DeadLetter] = []
-        for shard in range(self._shards):
-            rows: Any = self._redis.xrange(keys.dead(shard), count=limit)
-            found += [_letter(shard, row) for row in rows]
-        return sorted(found, key=lambda letter: (letter.at_ms, letter.id))[:limit]
+    def all(self, *, since_ms: int = 0) -> list[DeadLetter]:
+        """Every dead letter that was given up at that time or later, oldest first."""
+        found = [letter for shard in range(self._shards) for letter in self._of_shard(shard, since_ms)]
+        return sorted(found, key=lambda letter: (letter.at_ms, letter.id))
+
+    def _of_shard(self, shard: int, since_ms: int) -> Iterator[DeadLetter]:
+        first = str(max(0, since_ms))
+        while True:
+            rows: Any = self._redis.xrange(keys.dead(shard), min=first, count=_PAGE)
+            yield from (_letter(shard, row) for row in rows)
+            if len(rows) < _PAGE:
+                return
+            first = f"({rows[-1][0].decode()}"
 
     def get(self, dead_id: str) -> DeadLetter | None:
         """The dead letter of that id, or None."""
@@ -87,10 +97,6 @@ class DeadLetters:
         except (ValueError, redis.ResponseError):
             return None
         return _letter(number, rows[0]) if rows else None
-
-    def count(self) -> int:
-        """How many there are."""
-        return sum(int(self._redis.xlen(keys.dead(shard))) for shard in range(self._shards))
 
 
 def _letter(shard: int, row: tuple[bytes, dict[bytes, bytes]]) -> DeadLetter:

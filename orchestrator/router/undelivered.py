@@ -64,14 +64,16 @@ class Undelivered:
             self._tell_root(rejection)
         reach("router.refused")
         reports = self._reports(rejection, attempts=attempt_of(entry), exhausted=exhausted)
-        shard = entry.stream.shard
+        shard, message = entry.stream.shard, rejection.message
+        dead = keys.dead(shard)
         answer = self._scripts.run(
             "route_dead",
             [
                 stream_key(entry.stream),
-                keys.dead(shard),
+                dead,
                 stream_key(StreamId(shard, "error", self._table["error"].priority)),
                 keys.totals(shard),
+                dead if message is None else keys.seen(shard, message.header.message_id.lower()),
             ],
             [
                 ROUTER_GROUP,

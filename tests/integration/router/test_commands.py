@@ -15,6 +15,7 @@ from orchestrator.envelope.validate import check
 from orchestrator.errors import StreamFull
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import SessionState
+from orchestrator.redisdb import keys
 from orchestrator.registry import AgentRecord
 from orchestrator.streams import StreamId, all_streams
 from orchestrator.streams.pressure import Backpressure
@@ -176,3 +177,48 @@ def test_what_was_said_can_be_said_again(stack: Stack) -> None:
     stack.router("two").run_once()
     assert (stack.parts.ledger.session(begun["id"]).busy, stack.dead()) == (True, [])
     assert run(stack, "audit", "replay", new_message_id()).exit_code == 1
+
+
+def test_a_replay_can_die_and_be_replayed_again(stack: Stack) -> None:
+    """Each is a new message at the head of the chain; the last goes through, once."""
+    ids = [kill(stack)]
+    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)
+    ids.insert(0, replayed["id"])
+    router = stack.router("two", jitter=lambda: 0.0)
+    while not router.run_once().dead:
+        pass
+    stack.parts.agents.announce([LATER])
+    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)
+    ids.insert(0, replayed["id"])
+    stack.router("three").run_once()
+    assert (stack.dead(), stack.pending()) == ([], 0)
+    message = check(stack.published("message")[-1]).message
+    assert message is not None
+    assert (message.header.message_id, *message.header.conversation_chain) == tuple(ids)
+
+
+def test_some_dead_letters_are_replayed_and_the_others_stay(stack: Stack) -> None:
+    """By their ids, or by type and agent; a wrong id replays nothing."""
+    kill(stack), kill(stack), stack.publish(b"no xml", "query")
+    stack.router("other").run_once()
+    one, two, three = (letter.id for letter in stack.dead())
+    assert run(stack, "dlq", "replay", one, "00-9-9").exit_code == 1
+    assert len(stack.dead()) == 3
+    assert run(stack, "dlq", "replay", "--all", "--type", "message", "--agent", "nobody").output == ""
+    assert [r["dead_letter"] for r in json.loads(run(stack, "dlq", "replay", two, "--json").output)] == [two]
+    assert [letter.id for letter in stack.dead()] == [one, three]
+    assert "dropped" in run(stack, "dlq", "drop", "--all", "--type", "query").output
+    assert [letter.id for letter in stack.dead()] == [one]
+
+
+def test_however_many_dead_letters_there_are_all_are_seen(stack: Stack) -> None:
+    """More than are read in one go; the latest, too."""
+    pipeline = stack.redis.pipeline(transaction=False)
+    for number in range(2500):
+        facts = {"stream": "00/message/normal", "rule": "malformed", "reason": f"number {number}"}
+        pipeline.xadd(keys.dead(0), facts, id=f"{1_700_000_000_000 + number * 1000}-0")
+    pipeline.execute()
+    listed = json.loads(run(stack, "dlq", "list", "--json").output)
+    assert [letter["reason"] for letter in listed] == [f"number {n}" for n in range(2500)]
+    recent = run(stack, "dlq", "list", "--since", listed[-2]["at"]).output
+    assert [line.rpartition(": ")[2] for line in recent.splitlines()] == ["number 2498", "number 2499"]

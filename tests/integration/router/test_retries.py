@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from orchestrator.envelope.model import (
@@ -21,9 +23,11 @@ from orchestrator.ledger import SessionState
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import AgentRecord
 from orchestrator.router.parking import Parking
+from orchestrator.router.replay import Replays
 from tests.integration.router.conftest import At, Stack
 
 LATER = AgentRecord(name="later", role="specialist")
+TASK = TaskDelegation(task=Task(task_id="t-1", title="t", description="d"))
 SLOW = RetryPolicy(max_attempts=3, backoff_strategy="linear", timeout_seconds=30)
 
 
@@ -135,8 +139,7 @@ def test_a_copy_of_a_message_that_waited_has_no_second_effect(stack: Stack) -> N
 def test_what_no_router_took_in_time_is_given_up_as_timed_out(stack: Stack) -> None:
     """Beyond the timeout of its last attempt a message is a dead letter of type timeout, in the path too."""
     policy = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=1)
-    task = TaskDelegation(task=Task(task_id="t-1", title="t", description="d"))
-    data = stack.envelope(task, recipient="reviewer", retry=policy)
+    data = stack.envelope(TASK, recipient="reviewer", retry=policy)
     entry = stack.publish(data, "task-delegation", "high")
     later_ms = int(entry.partition("-")[0]) + 1500
     stack.router(clock=At(later_ms)).run_once()
@@ -180,3 +183,34 @@ def test_an_old_message_cannot_pass_for_one_that_waited(stack: Stack) -> None:
     stack.publish(stack.envelope(Message(content="x"), timestamp=past), "message", extra={"attempt": "2"})
     stack.router().run_once()
     assert [letter.rule for letter in stack.dead()] == ["too-old"]
+
+
+def test_what_was_given_up_may_be_sent_again(stack: Stack) -> None:
+    """Nothing came of it, however often it was tried: the same message, sent anew, is no duplicate of itself."""
+    data = stack.envelope(Message(content="x"), recipient="later")
+    stack.publish(data, "message")
+    router = stack.router("one", jitter=lambda: 0.0)
+    while not router.run_once().dead:
+        pass
+    stack.parts.agents.announce([LATER])
+    stack.publish(data, "message")
+    handled = stack.router("two").run_once()
+    assert (handled.duplicates, handled.parked, len(stack.dead())) == (0, 0, 1)
+
+
+def test_a_replay_of_what_was_accepted_meanwhile_has_no_second_effect(stack: Stack) -> None:
+    """Its sender sent it again by itself, before somebody replayed the dead letter as it was."""
+    data = stack.envelope(TASK, sender="partner", recipient="later")
+    stack.publish(data, "task-delegation", "high")
+    router = stack.router("one", jitter=lambda: 0.0)
+    while not router.run_once().dead:
+        pass
+    stack.parts.agents.announce([LATER])
+    stack.publish(data, "task-delegation", "high")
+    stack.router("two").run_once()
+    assert len(stack.sent.runs) == 1
+    shutil.rmtree(stack.settings.keys_dir / "current")  # the private key of its sender is elsewhere
+    (dead,) = stack.dead()
+    assert Replays(stack.parts).replay(dead).how == "copy"  # type: ignore[union-attr]
+    assert stack.router("three").run_once().duplicates == 1
+    assert len(stack.parts.ledger.roots(0)) == 1
