@@ -171,8 +171,8 @@ def test_an_heir_gets_what_a_closed_session_was_owed(stage: Stage, theatre: Thea
     (item,) = stage.ledger.items(root)
     while stage.ledger.session(next_of_kin).launched == 0:
         time.sleep(0.01)
-    run = stage.ledger.session(item.child).run
-    assert run
+    while not (run := stage.ledger.session(item.child).run):
+        time.sleep(0.01)
     stage.execute(stage.ledger.redispatch(run) or pytest.fail("not queued"))
     while stage.ledger.result(next_of_kin)[1] != "inherited":
         time.sleep(0.01)
