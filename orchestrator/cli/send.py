@@ -32,11 +32,11 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     from orchestrator.envelope.sealing import Recipient
     from orchestrator.envelope.signature import sign
     from orchestrator.policy.priority import priority_of
+    from orchestrator.policy.routing import LAUNCHES
     from orchestrator.redisdb.client import connect
     from orchestrator.router.letter import shard_of_message
     from orchestrator.stack import resolve, resolve_redis_url
     from orchestrator.streams import RedisStreams, StreamId
-    from orchestrator.streams.pressure import Backpressure
 
     if encrypt and signer is None:
         raise click.UsageError(
@@ -55,7 +55,8 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
         data = sign(data, parts.keyring.signer(signer), now_ms=now_ms)
     priority = priority_of(message.body.type, message.header.priority, parts.routing)
     stream = StreamId(shard_of_message(message, settings.shards), message.body.type, priority)
-    limit = Backpressure(client, limit=settings.stream_max_entries).admit(stream)
+    # Only what begins work waits for room; reports, questions and replies are taken at any time.
+    limit = parts.pressure.admit(stream) if message.body.type in LAUNCHES else 0
     entry = RedisStreams(client).publish(stream, data, limit=limit)
     facts = {"message_id": message.header.message_id, "stream": str(stream), "entry": entry}
     if as_json:

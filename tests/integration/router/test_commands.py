@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,15 @@ from click.testing import CliRunner, Result
 
 from orchestrator.audit import AuditStore, AuditWriter
 from orchestrator.cli import main
-from orchestrator.envelope.model import Message, StatusUpdate
+from orchestrator.envelope.model import (
+    ErrorReport,
+    Message,
+    Reply,
+    StatusUpdate,
+    Task,
+    TaskCompletion,
+    TaskDelegation,
+)
 from orchestrator.envelope.validate import check
 from orchestrator.errors import StreamFull
 from orchestrator.ids import new_message_id
@@ -147,13 +157,44 @@ def test_programs_outside_of_the_stack_are_registered_until_withdrawn(stack: Sta
 
 
 def test_new_work_is_slowed_then_refused_when_streams_are_too_long(stack: Stack) -> None:
-    """Far from the limit at once; at the limit, refused after a moment, with what to do about it."""
-    pressure = Backpressure(stack.redis, limit=10, patience_s=0.05, max_delay_s=0.01, memory_s=0)
+    """Far from the limit at once, near it after a while; at the limit refused, with what to do about it."""
+    pressure = Backpressure(stack.redis, limit=10, patience_s=0.05, max_delay_s=0.2, memory_s=0)
+    took: list[float] = []
     for _ in range(10):
+        began = time.monotonic()
         assert pressure.admit(STREAM) == 10
+        took.append(time.monotonic() - began)
         stack.publish(b"x", "task-delegation", "high")
+    assert took[9] > 0.09 > min(took[:9])
     with pytest.raises(StreamFull, match="holds 10 entries"):
         pressure.admit(STREAM)
+
+
+def test_a_full_stream_refuses_tasks_that_are_sent_and_takes_reports(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`orchestra send`, with streams that are longer than they may be."""
+    monkeypatch.setenv("ORCHESTRA_STREAM_MAX_ENTRIES", "3")
+    monkeypatch.setattr("orchestrator.bootstrap.Backpressure", partial(Backpressure, patience_s=0.05))
+    said = {
+        "task-delegation": TaskDelegation(task=Task(task_id="T-1", title="t", description="d")),
+        "task-completion": TaskCompletion(task_id="T-1", status="success", summary="s"),
+        "error": ErrorReport(
+            error_id=new_message_id(), error_type="blocked", severity="warning", message="x"
+        ),
+        "reply": Reply(in_reply_to=new_message_id(), answer="yes"),
+        "status-update": StatusUpdate(task_id="T-1", status="in-progress"),
+    }
+    codes = {}
+    for message_type, body in said.items():
+        priority = stack.parts.routing[message_type].priority
+        for _ in range(3):
+            stack.publish(b"x", message_type, priority)
+        (tmp_path / "m.xml").write_bytes(stack.envelope(body))
+        result = run(stack, "send", str(tmp_path / "m.xml"))
+        codes[message_type] = (result.exit_code, "new work is refused" in result.output)
+    assert codes.pop("task-delegation") == (1, True)
+    assert set(codes.values()) == {(0, False)}
 
 
 def test_what_was_said_can_be_said_again(stack: Stack) -> None:
