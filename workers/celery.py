@@ -6,6 +6,7 @@ Flower and clients need none.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -75,6 +76,10 @@ def _choose_queues(conf: Any, **_: Any) -> None:
 @setup_logging.connect(weak=False)
 def _log_like_the_services(**_: Any) -> None:
     configure_logging(_settings, service="worker")
+    if _settings.log_level == "info":
+        # Our own lines say of a run what Celery says of its message, and each line costs time before the next run.
+        for name in ("celery.worker.strategy", "celery.app.trace"):
+            logging.getLogger(name).setLevel(logging.WARNING)
 
 
 @worker_process_init.connect(weak=False)
