@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -54,4 +55,10 @@ class ManualClock:
 
 def isoformat(ms: int) -> str:
     """Milliseconds since the epoch as ISO 8601 in UTC, to the millisecond."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{_second(ms // 1000)}.{ms % 1000:03}Z"
+
+
+@functools.lru_cache(maxsize=16)
+def _second(s: int) -> str:
+    # What happens in one second is mostly written down in it, too.
+    return datetime.fromtimestamp(s, UTC).isoformat(timespec="seconds").removesuffix("+00:00")

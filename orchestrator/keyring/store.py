@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -367,13 +368,18 @@ class KeyStore:
             )
 
     def _pointer(self, agent: str, use: Use) -> Path:
-        # A hash, because a name may hold any character and some file systems fold case.
-        return self.folder / "current" / f"{hashlib.sha256(agent.encode()).hexdigest()[:32]}.{use}"
+        return self.folder / "current" / f"{_file_name(agent)}.{use}"
 
     def _file(self, key_id: str, ending: str) -> Path:
         if not _KEY_ID.fullmatch(key_id):
             raise KeyringError(f"{key_id!r} is no key id; `orchestra keys list` shows them")
         return self.folder / f"{key_id}.{ending}"
+
+
+@lru_cache(maxsize=1024)
+def _file_name(agent: str) -> str:
+    # A hash, because a name may hold any character and some file systems fold case.
+    return hashlib.sha256(agent.encode()).hexdigest()[:32]
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
