@@ -27,12 +27,12 @@ MAX_SHARDS = 256
 
 
 def _digest(*parts: str) -> str:
-    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:24]
+    return hashlib.sha256("\x1f".join(parts).encode(errors="surrogatepass")).hexdigest()[:24]
 
 
 def root_session_id(seed: str, shards: int = 1) -> SessionId:
     """The id of the root session that ``seed`` (an idempotency key or Celery task id) stands for."""
-    shard = zlib.crc32(seed.encode()) % shards
+    shard = zlib.crc32(seed.encode(errors="surrogatepass")) % shards
     return SessionId(f"ses_{shard:02x}{_digest('root', seed)}")
 
 
@@ -92,7 +92,7 @@ def new_message_id() -> MessageId:
 
 def derived_uuid(*parts: str) -> str:
     """A UUID in v4 form that is the same for the same parts."""
-    raw = hashlib.sha256("\x1f".join(parts).encode()).digest()[:16]
+    raw = hashlib.sha256("\x1f".join(parts).encode(errors="surrogatepass")).digest()[:16]
     return str(uuid.UUID(bytes=raw, version=4))
 
 

@@ -71,7 +71,8 @@ class Speech:
         )
         extra = {"agent": session.agent, "title": session.title, "message": letter.message_id}
         if values is not None:
-            extra["context"] = values
+            # As text: the scripts that read and write the record know neither empty lists nor long numbers.
+            extra["context"] = json.dumps(values)
         effects.attempt(
             "ask",
             lambda: effects.ledger.say(

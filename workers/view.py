@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -119,7 +120,7 @@ def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
         text=text,
         priority=item.priority if item.kind != "completion" else "",
         question=str(item.extra.get("answers", "")),
-        context=item.extra.get("context"),
+        context=json.loads(item.extra.get("context", "null")),
         size=int(ref["size"]) if ref else -1,
         fetch=(lambda: persist(lambda: ledger.wholes.read(ref), what="full")) if ref else None,
     )

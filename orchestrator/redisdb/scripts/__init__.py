@@ -19,6 +19,7 @@ from redis.exceptions import NoScriptError
 
 Arg = str | bytes | int | float
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _INCLUDE = re.compile(r"^-- include: (\w+)\n", re.MULTILINE)
 
 
@@ -40,6 +41,15 @@ def names() -> list[str]:
     return sorted(f.name[:-4] for f in resources.files(__name__).iterdir() if f.name.endswith(".lua"))
 
 
+def _fit(args: Sequence[Arg]) -> list[Arg]:
+    """Arguments that can be sent: a lone surrogate, which no encoding has, becomes U+FFFD as in an envelope.
+
+    One is in every text that is made of octets which are no UTF-8, a file's name for one; an answer with it
+    is an answer, and must not cost its run.
+    """
+    return [_SURROGATE.sub("\ufffd", a) if isinstance(a, str) and not a.isascii() else a for a in args]
+
+
 class Scripts:
     """The scripts on one server."""
 
@@ -48,6 +58,7 @@ class Scripts:
 
     def run(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
         """Run one script; it is loaded first if the server does not know it."""
+        args = _fit(args)
         try:
             return self.client.evalsha(_sha(name), len(keys), *keys, *args)
         except NoScriptError:
@@ -70,7 +81,7 @@ class Batch:
 
     def script(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> None:
         """Add a script call."""
-        self._calls.append((name, (len(keys), *keys, *args)))
+        self._calls.append((name, (len(keys), *keys, *_fit(args))))
 
     def command(self, *args: Any) -> None:
         """Add a plain command, for example ``command("XACK", key, group, entry)``."""
