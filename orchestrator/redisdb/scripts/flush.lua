@@ -163,11 +163,12 @@ end
 
 if (window or 0) > 0 and not urgent then
   local ends = count(s.window_until)
-  if ends == 0 then
+  -- One that lies further ahead was opened by a clock that has gone back since.
+  if ends == 0 or ends > now + window then
     ends = now + window
     redis.call('HSET', KEYS[1], 'window_until', ends)
   end
-  if now < ends then return sleep_until(ends) end
+  if now < ends then return sleep_until(wake_at > 0 and math.min(ends, wake_at) or ends) end
 end
 
 local ids = {}

@@ -116,3 +116,38 @@ def test_what_is_said_to_a_session_before_its_first_run_comes_after_its_task(
     assert (first.run.cause, first.prompt) == ("start", "the task")
     assert play.commit(first.claim).session_state == SessionState.IDLE
     assert play.resume(root).texts == {"itm_00p": "and this"}
+
+
+def test_a_deadline_comes_before_the_end_of_a_longer_window(play: Play, ledger: Ledger) -> None:
+    """What came is not kept until the window closes; the timer is set for whichever is first."""
+    root = play.submit()
+    parent = play.run(root)
+    children = [play.delegate(parent, str(n)) for n in range(2)]
+    rule = {"mode": "any", "window_ms": 60_000, "deadline_ms": 1_005_000}
+    play.commit(parent.claim, waiting={"": rule})
+    ledger.set_time(1_001_000)
+    play.finish(children[0])
+    flushed = ledger.flush(root)
+    assert (flushed.outcome, flushed.detail) == ("waits", "1005000")
+    ledger.set_time(1_005_000)
+    assert ledger.due_timers(0) == [("flush", root)]
+    resumed = play.resume(root)
+    assert (resumed.run.late, [i.child for i in resumed.items]) == (("",), children[:1])
+    play.commit(resumed.claim)
+    play.finish(children[1])
+    assert ledger.flush(root).detail == "1065000"  # the window goes on after the deadline
+
+
+def test_a_clock_that_goes_back_does_not_keep_a_window_open(play: Play, ledger: Ledger) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    children = [play.delegate(parent, str(n)) for n in range(3)]
+    play.commit(parent.claim, waiting={"": {"mode": "any", "window_ms": 500}})
+    ledger.set_time(90_000_000)
+    play.finish(children[0])
+    assert ledger.flush(root).outcome == "waits"
+    ledger.set_time(1_000_000)
+    play.finish(children[1])
+    assert ledger.flush(root).detail == "1000500"
+    ledger.set_time(1_000_500)
+    assert len(play.resume(root).items) == 2
