@@ -28,6 +28,9 @@ class Context(Talking):
 
     Every effect (`delegate`, `status`, …) raises `ClaimLost` when another worker has the run by now and
     `SessionStopped` when it was asked to stop; let both pass through, and nothing is done twice.
+
+    Threads of the agent may have effects and wait in calls at the same time. They are to end before it returns:
+    whatever comes after the end of the run raises `ClaimLost`.
     """
 
     def __init__(

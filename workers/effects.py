@@ -2,7 +2,8 @@
 
 An effect is one transition of the ledger and one signed envelope, in one atomic step, under the claim of the
 run and an effect key: the run, a fingerprint of the call, and how often the same call was made before in this
-try. A run that is tried again makes the same calls under the same keys and gets the same children back.
+try. A run that is tried again makes the same calls under the same keys and gets the same children back. The
+threads of an agent may have effects at the same time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar
@@ -53,6 +55,7 @@ class Effects:
         self.standing = standing
         self._pressure = pressure
         self._made: Counter[str] = Counter()
+        self._counting = threading.Lock()
         self.thread = Thread.of(held.session)
         self._delegator: str | None = None
         #: Set when an effect failed because the ledger was out of reach: the agent is not to blame.
@@ -279,8 +282,10 @@ class Effects:
             return f"{kind}:key:{given}"
         text = json.dumps(call, ensure_ascii=True, separators=(",", ":"))
         fingerprint = f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        self._made[fingerprint] += 1
-        return f"{fingerprint}:{self._made[fingerprint]}"
+        # Calls of several threads come in any order: equal ones may change places, and are the same effects all told.
+        with self._counting:
+            self._made[fingerprint] += 1
+            return f"{fingerprint}:{self._made[fingerprint]}"
 
     def attempt(self, what: str, call: Callable[[], T]) -> T:
         """Carry out an effect.

@@ -1,0 +1,103 @@
+"""An agent that works in several threads at once: its effects are the same ones, whichever thread comes first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from orchestrator.errors import ClaimLost
+from workers.context import Context
+
+from .conftest import Stage
+from .theatre import Theatre
+
+
+@pytest.fixture
+def theatre(stage: Stage) -> Iterator[Theatre]:
+    with Theatre(stage) as theatre:
+        yield theatre
+
+
+@pytest.fixture
+def hectic() -> Iterator[None]:
+    """Threads that are interrupted as often as can be."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hectic")
+def test_a_try_that_died_with_several_threads_at_work_leaves_no_child_twice(stage: Stage) -> None:
+    """Equal and different delegations, in any order; the second try takes up all that the first one launched."""
+    stage.agent("reviewer")(lambda _: "")
+
+    @stage.agent("lead", role="coordinator", attempts=2)
+    def lead(ctx: Context) -> str:
+        texts = ["equal"] * 24 + [f"text {n}" for n in range(24)]
+        with ThreadPoolExecutor(8) as pool:
+            first = list(pool.map(lambda text: ctx.delegate("reviewer", text), texts[::2]))
+            if ctx.attempt == 1:
+                raise ValueError("died half-way")
+            second = list(pool.map(lambda text: ctx.delegate("reviewer", text), reversed(texts[1::2])))
+        assert len({*first, *second}) == len(texts)
+        return "waiting"
+
+    root = stage.submit("lead")
+    dispatch = stage.start(root)
+    assert stage.execute(dispatch) == "retry"
+    assert stage.ledger.session(root).launched == 24
+    assert stage.again(dispatch) == "idle"
+    found = stage.ledger.session(root)
+    assert (found.launched, found.owed, found.dead) == (48, 48, 0)
+
+
+def test_threads_of_one_agent_may_call_and_ask_at_the_same_time(stage: Stage, theatre: Theatre) -> None:
+    """Each gets its own answer, and each callback is delivered once."""
+
+    @stage.agent("reviewer")
+    def reviewer(ctx: Context) -> str:
+        return f"{ctx.prompt} done"
+
+    @stage.agent("developer")
+    def developer(ctx: Context) -> str:
+        texts = [str(n) for n in range(6)]
+        with ThreadPoolExecutor(12) as pool:
+            called = pool.map(lambda text: ctx.call("reviewer", text).result, texts)
+            asked = pool.map(ctx.raise_callback, texts)
+            return f"{list(called)} {list(asked)}"
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("developer", "x")
+        for callback in ctx.callbacks:
+            if callback.kind == "query":
+                ctx.reply(callback, f"{callback.text} yes")
+        return "".join(c.result for c in ctx.all_results)
+
+    root = stage.submit("lead")
+    called = [f"{n} done" for n in range(6)]
+    asked = [f"{n} yes" for n in range(6)]
+    assert theatre.answer(root) == f"{called} {asked}"
+    (child,) = stage.children(root)
+    assert (child.launched, child.delivered, child.questions) == (6, 6, ())
+
+
+def test_a_thread_that_outlives_its_run_can_do_nothing_more(stage: Stage) -> None:
+    left: list[Context] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        left.append(ctx)
+        return "done"
+
+    stage.agent("reviewer")(lambda _: "")
+    root = stage.submit("lead")
+    assert stage.play(root) == "finished"
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ClaimLost):
+        pool.submit(left[0].delegate, "reviewer", "too late").result()
+    assert stage.ledger.session(root).launched == 0
