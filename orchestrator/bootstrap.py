@@ -180,6 +180,7 @@ def ledger_limits(settings: Settings) -> Limits:
         max_children=settings.max_children,
         max_depth=settings.max_depth,
         max_tree_sessions=settings.max_sessions_per_tree,
+        max_tree_runs=settings.max_runs_per_tree,
         resume_max_items=settings.resume_max_items,
         resume_max_bytes=settings.resume_max_bytes,
         inline_bytes=settings.claim_check_above_bytes,

@@ -177,6 +177,7 @@ class Client:
             EmptyPrompt: there is nothing to say.
             UnknownSession: there is no such session.
             WrongState: the session has failed, or was stopped or deleted.
+            LimitExceeded: its tree has had as many runs as it may.
         """
         about = self.session(session)
         if not prompt.strip():

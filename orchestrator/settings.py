@@ -166,6 +166,9 @@ class Settings(BaseModel):
     max_sessions_per_tree: Count = Field(
         1_000_000, description="Sessions that one tree may have, the root included."
     )
+    max_runs_per_tree: Count = Field(
+        10_000_000, description="Runs that one tree may have; then it may only end what it has begun."
+    )
     stream_max_entries: Count = Field(
         250_000,
         description="Entries in one stream above which new work is refused; replies, errors and commits never are.",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.errors import ClaimLost, UnknownSession, WrongState
+from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongState
 from orchestrator.ids import run_id, shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.model import Claim, Dispatch, Flushed, Item, Outgoing
@@ -40,14 +40,21 @@ class Mailbox(Runs):
 
         Raises:
             UnknownSession: there is no such session.
+            LimitExceeded: it is a user's prompt, and the session's tree has had as many runs as it may.
             WrongState: the session is closed and will not run again, or the question has its reply.
         """
         record = {"kind": kind, "priority": priority, "child": speaker, **(extra or {})}
         if opens:
             record["question"] = True
+        limited = kind == "prompt"
+        root = decode.text(self.redis.hget(keys.session(session_id), "root")) if limited else ""
         reply = self.scripts.run(
             "put",
-            layout.mailbox(session_id, speaker=speaker or session_id, envelope=envelope),
+            [
+                *layout.mailbox(session_id, speaker=speaker or session_id, envelope=envelope),
+                keys.tree(root or session_id),
+                keys.session(root or session_id),
+            ],
             [
                 self._now,
                 item_id,
@@ -56,8 +63,11 @@ class Mailbox(Runs):
                 layout.payload(envelope),
                 "1" if opens else "0",
                 answers,
+                self.limits.max_tree_runs if limited else "",
             ],
         )
+        if reply[0] == b"limit":
+            raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"the tree of session {session_id}")
         return self._placed(session_id, reply) == "queued"
 
     def say(
@@ -193,16 +203,18 @@ class Mailbox(Runs):
         Raises:
             redis.RedisError: Redis is away; some may have been carried out, and all may be asked for again.
         """
-        numbers = self.scripts.batch()
+        facts = self.scripts.batch()
         for session_id in session_ids:
-            numbers.command("HGET", keys.session(session_id), "runs")
-        guesses = [int(n or 0) + 1 for n in numbers.execute()]
+            facts.command("HMGET", keys.session(session_id), "runs", "root")
+        known = facts.execute()
+        guesses = [int(runs or 0) + 1 for runs, _ in known]
+        roots = [decode.text(root) or own for own, (_, root) in zip(session_ids, known, strict=True)]
         verdicts: dict[int, Flushed] = {}
         left = list(range(len(session_ids)))
         while left:
             batch = self.scripts.batch()
             for i in left:
-                batch.script("flush", *self._flush_args(session_ids[i], guesses[i]))
+                batch.script("flush", *self._flush_args(session_ids[i], guesses[i], root=roots[i]))
             again = []
             for i, reply in zip(left, batch.execute(), strict=True):
                 if isinstance(reply, Exception):
@@ -219,7 +231,7 @@ class Mailbox(Runs):
             left = again
         return [verdicts[i] for i in range(len(session_ids))]
 
-    def _flush_args(self, session_id: str, number: int) -> tuple[list[str], list[Arg]]:
+    def _flush_args(self, session_id: str, number: int, *, root: str) -> tuple[list[str], list[Arg]]:
         shard, run = shard_of(session_id), run_id(session_id, number)
         limits = self.limits
         return (
@@ -232,6 +244,7 @@ class Mailbox(Runs):
                 keys.dispatch(shard),
                 keys.waiting(shard),
                 keys.timers(shard),
+                keys.session(root),
             ],
             [self._now, run, number, limits.resume_max_items, limits.resume_max_bytes, limits.redispatch_ms],
         )

@@ -137,6 +137,7 @@ class Runs(Books):
                 keys.tree(claim.root),
                 keys.totals(shard),
                 layout.stream(parent, envelope),
+                keys.session(claim.root),
             ],
             [
                 self._now,
@@ -155,6 +156,7 @@ class Runs(Books):
                 self.limits.max_depth,
                 self.limits.max_tree_sessions,
                 launch.on_close,
+                self.limits.max_tree_runs,
                 *_flat(about),
             ],
         )

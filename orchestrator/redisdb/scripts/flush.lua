@@ -1,7 +1,7 @@
 -- flush: when a session is not busy and its waiting policy is met, one new run claims what is queued,
 -- bounded by count and bytes; the rest follows with the next run. Sent twice, it finds the session busy.
 -- A deadline makes a run, too, even when nothing has come: the run's field `late` names the groups it was for.
--- KEYS  1 session  2 items  3 queue  4 runs  5 run  6 dispatch  7 waiting  8 timers
+-- KEYS  1 session  2 items  3 queue  4 runs  5 run  6 dispatch  7 waiting  8 timers  9 root
 -- ARGV  1 now or ''  2 run id  3 number of the run  4 max items  5 max bytes  6 ms until it is dispatched again
 -- Returns  {'run', run id, agent, cause, '1' if more is queued} | {'busy', run} | {'empty'}
 --          | {'waits', due in ms since the epoch or '0'} | {'closed', state} | {'number', runs so far}
@@ -53,6 +53,7 @@ local function make_run(ids, cause)
     'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', #ids > 0 and cjson.encode(ids) or '[]',
     'worker', '', 'created_ms', now, 'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
   redis.call('RPUSH', KEYS[4], ARGV[2])
+  redis.call('HINCRBY', KEYS[9], 'resumes', 1)
   redis.call('HSET', KEYS[1], 'run', ARGV[2], 'runs', ARGV[3], 'updated_ms', now)
   redis.call('HDEL', KEYS[1], 'window_until', 'unready')
   redis.call('ZREM', KEYS[8], 'flush|' .. s.id)

@@ -1,14 +1,18 @@
 -- put: place something into a session's queue from outside any run: a user's prompt or reply, a foreign
 -- program's message. Idempotent by item id.
 -- KEYS  1 session  2 items  3 bodies  4 queue  5 waiting  6 stops  7 totals  8 stream
---       9 speaking session, or the session itself
+--       9 speaking session, or the session itself  10 tree  11 root
 -- ARGV  1 now or ''  2 item id  3 record as JSON  4 text  5 envelope or ''  6 '1': it opens a question of KEYS[9]
---       7 id of the question it answers or ''
+--       7 id of the question it answers or ''  8 max runs in the tree, or '' for what is never refused
 -- Returns  {'queued', seq} | {'exists'} | {'closed', state} | {'unknown'} | {'answered'}: it has its reply already
+--          | {'limit', name, limit}
 -- include: base
 -- include: place
 local now = clock(ARGV[1])
 if redis.call('HEXISTS', KEYS[2], ARGV[2]) == 1 then return { 'exists' } end
+if ARGV[8] ~= '' and runs_of(redis.call('ZCARD', KEYS[10]), KEYS[11]) >= tonumber(ARGV[8]) then
+  return { 'limit', 'max_runs_per_tree', ARGV[8] }
+end
 local refused, seq = place(now, ARGV[2], cjson.decode(ARGV[3]), ARGV[4], ARGV[6], ARGV[7])
 if refused then return refused end
 publish(KEYS[8], KEYS[7], ARGV[5])

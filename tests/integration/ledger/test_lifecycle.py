@@ -511,6 +511,33 @@ def test_limits_refuse_new_launches_before_anything_is_made(redis, play: Play) -
     assert play.balance(held.claim.session) == (2, 0, 2, 0)
 
 
+def test_a_tree_that_has_had_its_runs_begins_nothing_new_and_ends_what_it_has(redis, play: Play) -> None:
+    """Launches and prompts are refused, in every session of it; callbacks and replies never."""
+    play.ledger = ledger = Ledger(redis, limits=Limits(max_tree_runs=4))
+    root = play.submit()
+    held = play.run(root)
+    child = play.run(play.delegate(held, "1"))
+    question = {"effect": "q", "item_id": "itm_00q", "kind": "query", "priority": "normal", "opens": True}
+    ledger.say(child.claim, root, "?", **question)  # type: ignore[arg-type]
+    play.commit(child.claim)
+    play.commit(held.claim)
+    held = play.resume(root)
+    ledger.put(root, "go on", item_id="itm_00first")
+    play.commit(held.claim)
+    held = play.resume(root)
+    with pytest.raises(LimitExceeded, match="max_runs_per_tree = 4 reached"):
+        play.delegate(held, "2")
+    for session in (root, child.session.id):
+        with pytest.raises(LimitExceeded, match="max_runs_per_tree = 4 reached"):
+            ledger.put(session, "and more", item_id="itm_00second")
+    play.commit(held.claim)
+    ledger.put(child.session.id, "!", item_id="rep_00q", kind="reply", priority="high", answers="itm_00q")
+    play.commit(play.resume(child.session.id).claim)
+    play.commit(play.resume(root).claim)
+    assert ledger.session(root).state == SessionState.FINISHED
+    assert play.balance(root) == (1, 1, 0, 0)
+
+
 def test_a_run_that_nobody_claimed_is_dispatched_again_with_back_off(play: Play, ledger: Ledger) -> None:
     ledger.set_time(1_000_000)
     dispatch = play.start(play.submit())

@@ -23,6 +23,9 @@ local RANK = { critical = 0, high = 1, normal = 2, low = 3 }
 -- Order of a queue: by priority, then by arrival.
 local function score(priority, seq) return (RANK[priority] or 2) * 1e12 + seq end
 
+-- The runs of a tree so far: a first one for each session, and every resume, which `root` counts.
+local function runs_of(sessions, root) return sessions + count(redis.call('HGET', root, 'resumes')) end
+
 -- Append an envelope to its stream and count it; nothing without one. Returns its place, '' or type:priority:entry.
 local function publish(stream, totals, envelope)
   if envelope == '' then return '' end
