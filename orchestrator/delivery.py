@@ -12,7 +12,7 @@ from typing import Literal
 
 from orchestrator.crashpoints import reach
 from orchestrator.errors import UnknownSession, WrongState
-from orchestrator.ids import reply_id
+from orchestrator.ids import asker_of, reply_id
 from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, Session, SessionState
 from orchestrator.log import get_logger
 
@@ -119,17 +119,32 @@ class Delivery:
         if verdict.outcome == "unknown":
             self.ledger.abandon(session.id, item.id, "its session is gone")
 
+    def give_up(self, question: str, reason: str) -> None:
+        """A question that is still open has waited long enough: its asker is told so, and nobody is bothered any more."""
+        asker = asker_of(question)
+        for session in self.ledger.find([asker] if asker else []):
+            item = self.ledger.item(session.parent, question) if session.parent else None
+            if item is not None and question in session.questions:
+                self._refuse_reply(item, agent=session.delegator, why=reason)
+                self.ledger.withdraw(
+                    question, asker=session.id, asked=session.parent, reason=f"no reply in time: {reason}"
+                )
+
     def _close_question(self, session: Session, item: Item) -> None:
         """Whoever asked a closed session hears that no answer will come, instead of waiting for it for ever."""
+        why = f"session {session.id} {session.state}: {session.reason}"
+        self._refuse_reply(item, agent=session.agent, why=why)
+
+    def _refuse_reply(self, item: Item, *, agent: str, why: str) -> None:
         with contextlib.suppress(UnknownSession, WrongState):  # it is over, or has its reply
             self.ledger.put(
                 item.child,
-                f"no reply will come: session {session.id} {session.state}: {session.reason}",
+                f"no reply will come: {why}",
                 item_id=reply_id(item.id),
                 kind="reply",
                 priority="high",
                 answers=item.id,
-                extra={"agent": session.agent, "status": "failed", "answers": item.id},
+                extra={"agent": agent, "status": "failed", "answers": item.id},
             )
 
 

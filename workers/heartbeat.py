@@ -7,6 +7,7 @@ heed it within the grace period is ended from here: its run is committed, and it
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -33,11 +34,18 @@ class Standing:
         self._lost = threading.Event()
         self._stop_reason = ""
         self.timed_out = False  #: whether it was the time limit that asked it to stop
+        #: When the run has used up its time, on the monotonic clock.
+        self.ends_at = math.inf
 
     @property
     def stop_reason(self) -> str:
         """Why the run is to stop; empty while it may go on."""
         return self._stop_reason or ("another worker has it" if self._lost.is_set() else "")
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that the run may still take."""
+        return max(0.0, self.ends_at - time.monotonic())
 
     @property
     def lost(self) -> bool:
@@ -85,7 +93,7 @@ class Heartbeat:
         self._claim = claim
         self._standing = standing
         self._interval_s = interval_s
-        self._ends_at = time.monotonic() + time_limit_s
+        self._ends_at = standing.ends_at = time.monotonic() + time_limit_s
         self._time_limit_s = time_limit_s
         self._grace_s = grace_s
         self._end = end

@@ -23,6 +23,9 @@ from workers.effects import Effects
 from workers.speech import Speech
 from workers.view import View, callback_of
 
+#: The part of a run's time that is left for which it waits for a reply, if its agent does not say.
+_WAIT_SHARE = 0.9
+
 _log = get_logger()
 
 
@@ -54,7 +57,8 @@ class Talking(View):
             priority: `critical`, `high`, `normal` or `low`. A blocker is always critical: it comes before
                 everything that is queued for the parent.
             wait: False: return at once; end the run then, and be resumed with the reply.
-            timeout_s: seconds to wait at most; after that the question is withdrawn.
+            timeout_s: seconds to wait at most, by default nine tenths of the time that this run has left; after
+                that the question is withdrawn. With ``wait=False`` the setting `question_time_limit_s` counts.
 
         Returns:
             The reply; None if there is no parent, or no reply came for whatever reason, which is logged.
@@ -89,6 +93,8 @@ class Talking(View):
     ) -> str:
         """Ask the parent and return its reply; as `raise_callback`, for agents that need to know why not.
 
+        It waits as long, too: by default for nine tenths of the time that this run has left.
+
         Raises:
             NoReply: the time is over, the parent waits for this very session, or it will not run again.
             InputError: this is a root, or there is nothing to ask.
@@ -107,12 +113,15 @@ class Talking(View):
         timeout_s: float | None,
     ) -> str:
         self._blocking.check_depth("a question")
+        if timeout_s is None:  # what is left is for the agent to go on without a reply
+            timeout_s = self._effects.standing.left_s * _WAIT_SHARE
         question = self._speech.ask(message, kind=kind, context=context, priority=priority)
         taken = self._blocking.reply(question, asked=self.parent, timeout_s=timeout_s)
         if taken is None:
-            why = "it was withdrawn" if timeout_s is None else f"none came within {timeout_s:g} s"
+            why = f"none came within {timeout_s:.6g} s"
             if not self._speech.withdraw(question, f"no reply in time: {why}"):
                 taken = self._blocking.take_reply(question)
+                why = "it was withdrawn"
             if taken is None:
                 raise NoReply(summary(message), why)
         item, text = taken

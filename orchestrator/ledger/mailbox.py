@@ -110,6 +110,7 @@ class Mailbox(Runs):
                     keys.effects(claim.run),
                     layout.whole(claim.session, short),
                     keys.wholes(claim.session),
+                    keys.timers(shard_of(session_id)),
                 ],
                 [
                     self._now,
@@ -121,6 +122,7 @@ class Mailbox(Runs):
                     answers,
                     claim.claim,
                     effect,
+                    self.limits.question_ms,
                 ],
             )
             if reply[0] != b"whole":

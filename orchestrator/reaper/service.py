@@ -148,12 +148,16 @@ class Reaper:
 
     def _ring(self, shard: int, swept: Swept, timer: tuple[str, str]) -> int:
         kind, identifier = timer
+        limits = self._ledger.limits
         match kind:
             case "flush":
                 self._delivery.flush([identifier])
                 self._ledger.drop_due_timer(shard, kind, identifier)
             case "review":
                 self._ledger.stop(identifier, "the review was not done in time", state="failed")
+                self._ledger.drop_due_timer(shard, kind, identifier)
+            case "question":
+                self._delivery.give_up(identifier, f"none came within {limits.question_ms / 1000:g} s")
                 self._ledger.drop_due_timer(shard, kind, identifier)
             case "expire":
                 swept.pruned += self._expire(shard, identifier)

@@ -197,6 +197,50 @@ def test_who_asked_a_session_that_is_closed_hears_that_no_reply_will_come(
     assert text.startswith("no reply will come: ")
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_a_question_that_its_parent_never_answers_is_given_up_after_a_day(
+    stack: Stack, play: Play, ledger: Ledger, *, read: bool
+) -> None:
+    """The child goes on without a reply, and its parent, read or not, is bothered no more."""
+    ledger.set_time(1_000_000)
+    parent, child = _family(play)
+    question = _ask(ledger, child, parent.claim.session)
+    play.commit(child.claim, "asked")
+    if read:
+        play.commit(parent.claim)
+        play.commit(play.resume(parent.claim.session).claim, "no idea")
+    ledger.set_time(1_000_000 + 86_400_000 - 1)
+    stack.reaper.run_once()
+    assert ledger.session(child.claim.session).questions == (question,)
+    ledger.set_time(1_000_000 + 86_400_000)
+    stack.reaper.run_once()
+    stack.reaper.run_once()
+    stack.drain()
+    heard = play.claim(next(d for d in stack.sent if d.session == child.claim.session))
+    assert [(i.kind, i.status) for i in heard.items] == [("reply", "failed")]
+    assert list(heard.texts.values()) == ["no reply will come: none came within 86400 s"]
+    assert ledger.due_timers(0) == []
+    item = ledger.item(parent.claim.session, question)
+    assert item is not None
+    assert item.state == (ItemState.DELIVERED if read else ItemState.DEAD)
+    assert item.reason == ("" if read else "no reply in time: none came within 86400 s")
+    play.commit(heard.claim, "without")
+    assert not _reply(ledger, question)
+    assert ledger.session(child.claim.session).state == SessionState.FINISHED
+
+
+def test_a_question_that_was_answered_in_time_is_left_alone(stack: Stack, play: Play, ledger: Ledger) -> None:
+    ledger.set_time(1_000_000)
+    parent, child = _family(play)
+    question = _ask(ledger, child, parent.claim.session)
+    assert _reply(ledger, question)
+    play.commit(child.claim, "asked")
+    ledger.set_time(1_000_000 + 86_400_000)
+    stack.reaper.run_once()
+    assert ledger.due_timers(0) == []
+    assert [i.id for i in ledger.items(child.claim.session)] == [reply_id(question)]
+
+
 def test_what_becomes_of_a_child_may_be_said_with_its_delegation(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:

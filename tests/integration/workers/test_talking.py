@@ -190,6 +190,28 @@ def test_a_question_that_nobody_answers_in_time_is_withdrawn(stage: Stage, theat
     assert all(i.reason.startswith("no reply in time") for i in questions)
 
 
+def test_a_question_that_nobody_answers_does_not_cost_its_asker_the_run(
+    stage: Stage, theatre: Theatre
+) -> None:
+    """Without a limit of its own it waits for most of the run's time, and leaves the agent the rest."""
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("worker", "do it")
+        return ",".join(c.text for c in ctx.callbacks if c.kind == "completion")
+
+    @stage.agent("worker", time_limit_s=2)
+    def worker(ctx: Context) -> str:
+        assert ctx.raise_callback("anybody?") is None
+        return "went on without"
+
+    root = stage.submit("lead")
+    assert theatre.answer(root) == "went on without"
+    (child,) = stage.children(root)
+    assert child.questions == ()
+
+
 def test_a_reply_that_comes_too_late_is_told_so(stage: Stage, theatre: Theatre) -> None:
     replied: list[bool] = []
 
