@@ -139,9 +139,8 @@ def _conclude(tree: list[Session], sizes: list[int], *, took_s: float, total_s: 
 
     children = len(tree) - 1
     rate = f", {children / took_s:.0f} sessions a second" if children else ""
-    click.echo(
-        f"{len(sizes)} resumes of `lead` carried {sum(sizes)} callbacks, up to {max(sizes, default=0)} at once"
-    )
+    resumes = "1 resume" if len(sizes) == 1 else f"{len(sizes)} resumes"
+    click.echo(f"{resumes} of `lead` carried {sum(sizes)} callbacks, up to {max(sizes, default=0)} at once")
     click.echo(str(Promise.of(tree)))
     click.echo(f"{children} modules reviewed in {took_s:.1f} s{rate}; {total_s:.1f} s with start and stop")
     click.echo(
