@@ -184,6 +184,13 @@ class Settings(BaseModel):
         description="Seconds after which an unhandled message is too old to be accepted; duplicates of a message "
         "are told for at least as long.",
     )
+    registration_patience_s: float = Field(
+        20,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds that an attempt waits for its recipient or sender to be registered, at most its timeout: "
+        "a worker may be starting.",
+    )
     conversation_max_messages: Count = Field(
         1_000_000,
         description="Messages that one conversation may have; more are refused, so that no two agents talk for ever.",

@@ -314,6 +314,17 @@ def parked_message(shard: int, parked_id: str) -> str:
     return f"{shard_tag(shard)}:parked:{parked_id}"
 
 
+@_key(
+    "ao:{S}:session:<session>:waiters",
+    type="set",
+    owner="router",
+    lifetime="a week after a task was last held for it",
+)
+def waiters(session: str) -> str:
+    """Tasks that are held until this session is completed: shard and id of each parked message."""
+    return f"{_of(session)}:session:{session}:waiters"
+
+
 # --- audit -----------------------------------------------------------------------------------
 
 

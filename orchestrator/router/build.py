@@ -85,6 +85,7 @@ def build_router(
     table = parts.routing
     limits = limits_of(settings)
     conversations = Conversations(client, shards=settings.shards, keep_ms=limits.max_age_ms)
+    parking = Parking(Scripts(client), shards=range(settings.shards), mark_ms=limits.max_age_ms)
     return Router(
         ledger=parts.ledger,
         streams=RedisStreams(client),
@@ -98,10 +99,20 @@ def build_router(
             find_agent=parts.agents.get,
             conversations=conversations,
         ),
-        retries=Retries(table, clock=clock, find_agent=parts.agents.get, jitter=jitter),
-        parking=Parking(Scripts(client), shards=range(settings.shards), mark_ms=limits.max_age_ms),
+        retries=Retries(
+            table,
+            clock=clock,
+            find_agent=parts.agents.get,
+            registration_s=settings.registration_patience_s,
+            jitter=jitter,
+        ),
+        parking=parking,
         dependencies=Dependencies(
-            parts.ledger, clock=clock, ignore_failed=settings.failed_dependency == "ignore"
+            parts.ledger,
+            parking,
+            clock=clock,
+            keep_ms=conversations.keep_ms,
+            ignore_failed=settings.failed_dependency == "ignore",
         ),
         dispatcher=dispatcher or Dispatcher(build_celery(settings)),
         agents=parts.agents,

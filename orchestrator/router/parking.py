@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,21 @@ from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
 #: Messages looked at in one round.
 BATCH: Final = 100
+#: What is read of a message to see whether its wait is over.
+_FACTS: Final = (
+    "message-id",
+    "conversation",
+    "attempt",
+    "parked",
+    "rule",
+    "reason",
+    "session",
+    "task",
+    "tasks",
+    "standing",
+    "agent",
+    "until",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +52,15 @@ class Parked:
     tasks: tuple[str, ...]
     #: How those tasks stood when it was parked, to tell that something has happened.
     standing: str
+    #: The agent that is not registered yet, if it waits for that; or empty.
+    agent: str
+    #: Until when it waits for that agent.
+    until_ms: int
     rule: str
     reason: str
     parked_ms: int
     #: When to look at it again.
     due_ms: int
-    data: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +71,11 @@ class Tasks:
     waited_for: list[str]
     #: How they stand now, as :meth:`Dependencies.standing` says it.
     standing: str
+
+
+def parked_id(entry: Entry) -> str:
+    """The id under which an entry is parked."""
+    return f"{entry.stream.type}:{entry.stream.priority}:{entry.id}"
 
 
 class Parking:
@@ -76,15 +99,17 @@ class Parking:
         reason: str,
         since_ms: int | None = None,
         tasks: Tasks | None = None,
+        agent: str = "",
+        until_ms: int = 0,
     ) -> bool:
         """Let an entry wait until ``due_ms``; False: another router has dealt with it.
 
         ``since_ms`` is when the attempt began that goes on after the wait; None: the next one begins then.
-        ``tasks`` are those that it waits for, if that is why it waits.
+        ``tasks`` are those that it waits for, if that is why it waits; ``agent`` the one that is to be registered,
+        at the latest by ``until_ms``.
         """
-        shard = entry.stream.shard
-        parked_id = f"{entry.stream.type}:{entry.stream.priority}:{entry.id}"
-        record = keys.parked_message(shard, parked_id)
+        shard, name = entry.stream.shard, parked_id(entry)
+        record = keys.parked_message(shard, name)
         task_id = task_id_of(message.body)
         session = task_id if is_session_id(task_id) and entry.stream.type in LAUNCHES else ""
         facts: dict[str, str | bytes | int] = {
@@ -100,6 +125,8 @@ class Parking:
             "task": tasks.task_id if tasks is not None else "",
             "tasks": json.dumps(tasks.waited_for) if tasks is not None else "",
             "standing": tasks.standing if tasks is not None else "",
+            "agent": agent,
+            "until": until_ms,
         }
         answer = self._scripts.run(
             "route_park",
@@ -113,7 +140,7 @@ class Parking:
             [
                 ROUTER_GROUP,
                 entry.id,
-                parked_id,
+                name,
                 due_ms,
                 reason,
                 tasks.task_id if tasks is not None else "",
@@ -123,9 +150,17 @@ class Parking:
         )
         return bool(answer)
 
-    def put_off(self, parked: Parked, *, due_ms: int) -> None:
-        """Look at it again later; nothing happens to one that another router has taken up."""
-        self._redis.zadd(keys.parked(parked.stream.shard), {parked.id: due_ms}, xx=True)
+    def put_off(self, later: Mapping[Parked, int]) -> None:
+        """Look at these again at their times; nothing happens to one that another router has taken up."""
+        by_shard: dict[int, dict[str, int]] = {}
+        for parked, due_ms in later.items():
+            by_shard.setdefault(parked.stream.shard, {})[parked.id] = due_ms
+        for shard, scores in by_shard.items():
+            self._redis.zadd(keys.parked(shard), scores, xx=True)
+
+    def hurry(self, shard: int, names: Iterable[str]) -> None:
+        """Look at these now: something has happened; nothing happens to one that is not parked any more."""
+        self._redis.zadd(keys.parked(shard), dict.fromkeys(names, 0), xx=True)
 
     def due(self, now_ms: int) -> tuple[list[Parked], int | None]:
         """What is to be looked at now, and when something is next; None: nothing else waits."""
@@ -150,14 +185,17 @@ class Parking:
     def _read(self, shard: int, rows: list[tuple[bytes, float]]) -> list[Parked]:
         pipeline = self._redis.pipeline(transaction=False)
         for raw_id, _ in rows:
-            pipeline.hgetall(keys.parked_message(shard, raw_id.decode()))
+            pipeline.hmget(
+                keys.parked_message(shard, raw_id.decode()), _FACTS
+            )  # not the envelope, which is large
         found = []
         for (raw_id, due_ms), facts in zip(rows, pipeline.execute() if rows else [], strict=True):
-            parked_id = raw_id.decode()
-            if not facts:  # left between two looks
-                self._redis.zrem(keys.parked(shard), parked_id)
+            name = raw_id.decode()
+            if facts[0] is None:  # left between two looks
+                self._redis.zrem(keys.parked(shard), name)
                 continue
-            found.append(_parked(shard, parked_id, int(due_ms), facts))
+            texts = [(fact or b"").decode("utf-8", "replace") for fact in facts]
+            found.append(_parked(shard, name, int(due_ms), dict(zip(_FACTS, texts, strict=True))))
         return found
 
     def release(self, parked: Parked) -> bool:
@@ -179,24 +217,22 @@ class Parking:
         return bool(answer)
 
 
-def _parked(shard: int, parked_id: str, due_ms: int, facts: dict[bytes, bytes]) -> Parked:
-    def text(name: bytes) -> str:
-        return facts.get(name, b"").decode("utf-8", "replace")
-
-    message_type, priority, _ = parked_id.split(":")
+def _parked(shard: int, name: str, due_ms: int, facts: dict[str, str]) -> Parked:
+    message_type, priority, _ = name.split(":")
     return Parked(
-        id=parked_id,
+        id=name,
         stream=StreamId(shard, message_type, priority),
-        message_id=text(b"message-id"),
-        attempt=int(text(b"attempt") or 1),
-        conversation=text(b"conversation"),
-        session=text(b"session"),
-        task_id=text(b"task"),
-        tasks=tuple(json.loads(text(b"tasks") or "[]")),
-        standing=text(b"standing"),
-        rule=text(b"rule"),
-        reason=text(b"reason"),
-        parked_ms=int(text(b"parked") or 0),
+        message_id=facts["message-id"],
+        attempt=int(facts["attempt"] or 1),
+        conversation=facts["conversation"],
+        session=facts["session"],
+        task_id=facts["task"],
+        tasks=tuple(json.loads(facts["tasks"] or "[]")),
+        standing=facts["standing"],
+        agent=facts["agent"],
+        until_ms=int(facts["until"] or 0),
+        rule=facts["rule"],
+        reason=facts["reason"],
+        parked_ms=int(facts["parked"] or 0),
         due_ms=due_ms,
-        data=facts.get(b"envelope", b""),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.clock import Clock
@@ -19,9 +20,26 @@ from orchestrator.streams import Entry
 NEVER_LATE: Final = frozenset({"task-completion", "error", "reply"})
 #: Rules about what may be on its way yet.
 PATIENT: Final = frozenset({"session-unknown", "recipient-session", "key-unknown"})
+#: Rules about agents whose worker may be starting.
+STARTING: Final = frozenset({"sender-unknown", "recipient-unknown"})
 #: Milliseconds that an attempt waits for it, and after which it first looks again.
 PATIENCE_MS: Final = 10_000
 FIRST_LOOK_MS: Final = 100
+#: Milliseconds between two looks whether an agent is registered.
+AGENT_LOOK_MS: Final = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """An attempt goes on after a wait."""
+
+    due_ms: int
+    #: When the attempt began.
+    since_ms: int
+    #: The agent that is to be registered, if that is what it waits for; or empty.
+    agent: str = ""
+    #: Until when it waits for that agent.
+    until_ms: int = 0
 
 
 class Retries:
@@ -33,11 +51,13 @@ class Retries:
         *,
         clock: Clock,
         find_agent: Callable[[str], AgentRecord | None],
+        registration_s: float = 20,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._table = table
         self._clock = clock
         self._find_agent = find_agent
+        self._registration_ms = round(registration_s * 1000)
         self._jitter = jitter
 
     def policy(self, message: AgentMessage) -> tuple[int, Backoff, float]:
@@ -71,23 +91,35 @@ class Retries:
             letter.message,
         )
 
-    def patience(self, entry: Entry, rejection: Rejection) -> tuple[int, int] | None:
-        """When to look again within the same attempt, and when that attempt began; None: the attempt has failed.
+    def patience(self, entry: Entry, rejection: Rejection) -> Patience | None:
+        """When to look again within the same attempt; None: the attempt has failed.
 
         What a message names may be on its way: its launch in the hands of another router, its key being
-        registered. An attempt waits for that for a moment, and no longer than its timeout.
+        registered, a worker starting. An attempt waits for that for a while, and no longer than its timeout.
         """
         message = rejection.message
-        if message is None or rejection.rule not in PATIENT:
+        if message is None or rejection.rule not in PATIENT | STARTING:
             return None
         now_ms = self._clock.now_ms()
         since = entry.extra.get("since", "")
         since_ms = int(since) if since.isascii() and since.isdigit() and len(since) < 16 else now_ms
-        timeout_s = self.policy(message)[2]
-        waited_ms = now_ms - since_ms
-        if waited_ms >= min(timeout_s * 1000, PATIENCE_MS):
+        timeout_ms = round(self.policy(message)[2] * 1000)
+        if rejection.rule in PATIENT:
+            waited_ms = now_ms - since_ms
+            if waited_ms >= min(timeout_ms, PATIENCE_MS):
+                return None
+            return Patience(due_ms=now_ms + max(FIRST_LOOK_MS, waited_ms), since_ms=since_ms)
+        until_ms = since_ms + min(timeout_ms, self._registration_ms)
+        if now_ms >= until_ms:
             return None
-        return now_ms + max(FIRST_LOOK_MS, waited_ms), since_ms
+        expiration, header = message.header.expiration, message.header
+        unknown = header.sender if rejection.rule == "sender-unknown" else header.recipient
+        return Patience(
+            due_ms=min(until_ms, now_ms + AGENT_LOOK_MS),
+            since_ms=since_ms,
+            agent=unknown.agent_name,
+            until_ms=until_ms if expiration is None else min(until_ms, expiration.instant_ms),
+        )
 
     def decide(self, entry: Entry, rejection: Rejection) -> RetryDecision:
         """Whether and when the entry is tried again."""

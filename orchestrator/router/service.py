@@ -27,12 +27,12 @@ from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.registry import AgentRegistry
 from orchestrator.router.acts import Acts
-from orchestrator.router.dependencies import LOOK_EVERY_MS, Dependencies, Held
+from orchestrator.router.dependencies import FIRST_LOOK_MS, Dependencies, Held
 from orchestrator.router.intake import Intake, reject
 from orchestrator.router.letter import Letter, Rejection, attempt_of
 from orchestrator.router.marking import Marking
-from orchestrator.router.parking import Parking
-from orchestrator.router.retries import Retries
+from orchestrator.router.parking import Parked, Parking
+from orchestrator.router.retries import AGENT_LOOK_MS, Patience, Retries
 from orchestrator.router.steps import Act, Noted, Outcome
 from orchestrator.router.undelivered import Undelivered
 from orchestrator.streams import GROUPS, ROUTER_GROUP, Entry, RedisStreams, StreamId
@@ -106,6 +106,8 @@ class Router:
         self._reclaim_idle_ms = reclaim_idle_ms
         self._reader = PriorityReader(streams, group=ROUTER_GROUP, consumer=consumer, sources=self._sources)
         self._next_reclaim = self._next_wake = 0.0
+        #: Whether any message waited when it was last looked; a moment old.
+        self._something_waits = True
         self._next_tidy = time.monotonic() + _TIDY_EVERY_S
         # The audit's group too: what is published before its writer first runs must not be trimmed.
         self._streams.ensure_groups(GROUPS, self._sources)
@@ -162,24 +164,20 @@ class Router:
             reach("router.read")
         letters: list[Letter] = []
         for entry in entries:
-            opened = self._open(entry)
-            if isinstance(opened, Letter):
-                opened = self._unproven_wait(opened) or self._retries.late(opened) or opened
-            if isinstance(opened, Letter) and opened.type == "task-delegation":
-                held = self._dependencies.judge(opened, timeout_s=self._retries.policy(opened.message)[2])
-                if isinstance(held, Held):
-                    self._hold(opened, held, handled)
-                    continue
-                opened = held or opened
-            if isinstance(opened, Letter):
-                letters.append(opened)
-            else:
-                self._reject(entry, opened, handled)
+            match self._judge(entry):
+                case Letter() as letter:
+                    letters.append(letter)
+                case Rejection() as rejection:
+                    self._reject(entry, rejection, handled)
+                case (letter, held):
+                    self._hold(letter, held, handled)
         runs: list[Dispatch] = []
+        done: list[Letter] = []
         for letter, outcome in zip(letters, self._carry_out(letters), strict=True):
             match outcome.kind:
                 case "done":
                     handled.done += 1
+                    done.append(letter)
                     if outcome.dispatch is not None:
                         runs.append(outcome.dispatch)
                 case "duplicate":
@@ -191,6 +189,19 @@ class Router:
         if runs:
             reach("router.acted")
         self._dispatch(runs, handled)
+        if self._something_waits and self._dependencies.told(done):
+            self._next_wake = 0.0
+
+    def _judge(self, entry: Entry) -> Letter | Rejection | tuple[Letter, Held]:
+        """A letter to be carried out now, a rejection, or a letter that has to wait for other tasks."""
+        letter = self._open(entry)
+        if isinstance(letter, Rejection):
+            return letter
+        rejection = self._unproven_wait(letter) or self._retries.late(letter)
+        if rejection is not None or letter.type != "task-delegation":
+            return rejection or letter
+        held = self._dependencies.judge(letter, timeout_s=self._retries.policy(letter.message)[2])
+        return (letter, held) if isinstance(held, Held) else held or letter
 
     def _unproven_wait(self, letter: Letter) -> Rejection | None:
         """A rejection if an old message only says that it waited; None: it is young, or the mark bears it out."""
@@ -269,14 +280,12 @@ class Router:
         """Let a message wait for what it needs or for its next attempt, or give it up."""
         patience = self._retries.patience(entry, rejection)
         if patience is not None:
-            due_ms, since_ms = patience
-            self._park(entry, rejection, handled, due_ms=due_ms, since_ms=since_ms, attempt=attempt_of(entry))
+            self._park(entry, rejection, handled, patience=patience, attempt=attempt_of(entry))
             return
         decision = self._retries.decide(entry, rejection)
         if decision.at_ms is not None:
-            self._park(
-                entry, rejection, handled, due_ms=decision.at_ms, since_ms=None, attempt=attempt_of(entry) + 1
-            )
+            attempt = attempt_of(entry) + 1
+            self._park(entry, rejection, handled, due_ms=decision.at_ms, attempt=attempt)
             return
         exhausted = decision.end is RetryEnd.ATTEMPTS
         handled.dead += self._undelivered.bury(entry, rejection, exhausted=exhausted) is not None
@@ -287,22 +296,26 @@ class Router:
         rejection: Rejection,
         handled: Handled,
         *,
-        due_ms: int,
-        since_ms: int | None,
         attempt: int,
+        due_ms: int = 0,
+        patience: Patience | None = None,
     ) -> None:
         assert rejection.message is not None
         now_ms = self._clock.now_ms()
+        due_ms = due_ms if patience is None else patience.due_ms
         handled.parked += self._parking.park(
             entry,
             rejection.message,
             due_ms=due_ms,
             attempt=attempt,
             now_ms=now_ms,
-            since_ms=since_ms,
+            since_ms=None if patience is None else patience.since_ms,
             rule=rejection.rule,
             reason=rejection.reason,
+            agent="" if patience is None else patience.agent,
+            until_ms=0 if patience is None else patience.until_ms,
         )
+        self._something_waits = True
         reach("router.parked")
         self._next_wake = min(self._next_wake, time.monotonic() + max(0, due_ms - now_ms) / 1000)
         get_logger().info(
@@ -314,7 +327,7 @@ class Router:
         handled.parked += self._parking.park(
             letter.entry,
             letter.message,
-            due_ms=now_ms + LOOK_EVERY_MS,
+            due_ms=now_ms + FIRST_LOOK_MS,
             attempt=letter.attempt,
             now_ms=now_ms,
             since_ms=held.since_ms,
@@ -322,21 +335,29 @@ class Router:
             reason=held.reason,
             tasks=held.tasks,
         )
-        self._next_wake = min(self._next_wake, time.monotonic() + LOOK_EVERY_MS / 1000)
+        self._something_waits = True
+        self._next_wake = min(self._next_wake, time.monotonic() + FIRST_LOOK_MS / 1000)
 
     def _wake(self, handled: Handled) -> None:
-        """Put back into their streams what has waited long enough, and tasks for which something has happened."""
+        """Put back into their streams what has waited long enough, and what something has happened for."""
         now_ms = self._clock.now_ms()
         due, next_ms = self._parking.due(now_ms)
         tasks = [parked for parked in due if parked.tasks]
         stirred = dict(zip((t.id for t in tasks), self._dependencies.stirred(tasks), strict=True))
+        later: dict[Parked, int] = {}
         for parked in due:
-            if stirred.get(parked.id, True):
+            if parked.agent and now_ms < parked.until_ms and self._agents.get(parked.agent) is None:
+                later[parked] = min(parked.until_ms, now_ms + AGENT_LOOK_MS)
+            elif stirred.get(parked.id, True):
                 handled.released += self._parking.release(parked)
             else:
-                self._parking.put_off(parked, due_ms=now_ms + LOOK_EVERY_MS)
-        waits = next_ms is not None or bool(due)
-        self._next_wake = time.monotonic() + (_WAKE_EVERY_S if waits else _IDLE_WAKE_EVERY_S)
+                later[parked] = now_ms + self._dependencies.look_again_ms(parked)
+        self._parking.put_off(later)
+        self._something_waits = next_ms is not None or bool(due)
+        # What there is more of than one look takes in goes on after this round.
+        more = next_ms is not None and next_ms <= now_ms
+        pause_s = _WAKE_EVERY_S if self._something_waits else _IDLE_WAKE_EVERY_S
+        self._next_wake = 0.0 if more else time.monotonic() + pause_s
 
     def _dispatch(self, runs: Sequence[Dispatch], handled: Handled) -> None:
         """Send runs to workers; what a foreign program runs is at work as soon as it can read of it."""

@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 
 from orchestrator.envelope.model import Dependency, Task, TaskDelegation
-from orchestrator.ids import derived_uuid, new_message_id, root_session_id
-from orchestrator.ledger import Outcome, Session
+from orchestrator.ids import child_session_id, derived_uuid, new_claim_id, new_message_id, root_session_id
+from orchestrator.ledger import Claimed, Launch, Outcome, Session
 from orchestrator.ledger.model import Outgoing
 from orchestrator.letters import Thread
 from orchestrator.router import Router
@@ -181,3 +181,119 @@ def test_tasks_of_our_own_wait_too_and_show_what_for(stack: Stack) -> None:
     )
     route(router, lambda: stack.parts.ledger.session(second).busy)
     assert (stack.parts.ledger.session(second).busy, stack.parts.ledger.session(second).parked) == (True, "")
+
+
+def launch_after(stack: Stack, held: Claimed, *others: str, effect: str = "one") -> str:
+    """What `lead` launches for `reviewer` when others are completed; the child's session."""
+    child = child_session_id(held.session.id, effect)
+    letter = stack.parts.letters.delegation(
+        sender="lead",
+        recipient="reviewer",
+        task_id=child,
+        title=effect,
+        description="do",
+        thread=Thread.of(held.session),
+        after=others,
+    )
+    launch = Launch(
+        effect=effect,
+        child_id=child,
+        agent="reviewer",
+        description="do",
+        envelope=letter,
+        correlation=held.session.correlation,
+        chain=held.session.chain,
+    )
+    stack.parts.ledger.delegate(held.claim, launch)
+    return child
+
+
+def at_work(stack: Stack, session: str) -> Claimed:
+    """A session whose run is queued is claimed by a worker."""
+    run = stack.parts.ledger.session(session).run
+    held = stack.parts.ledger.claim(run, new_claim_id(), session_id=session, worker="w")
+    assert held is not None
+    return held
+
+
+def finish(stack: Stack, session: str, status: Literal["completed", "failed"] = "completed") -> None:
+    """The session ends as its worker ends it: with the envelope that reports it."""
+    held, letters = at_work(stack, session), stack.parts.letters
+    about = {"sender": "reviewer", "recipient": "lead", "thread": Thread.of(held.session)}
+    if status == "completed":
+        report = letters.completion(task_id=session, result="done", **about)  # type: ignore[arg-type]
+    else:
+        report = letters.error(message="no luck", **about)  # type: ignore[arg-type]
+    stack.parts.ledger.commit(
+        held.claim, Outcome(status=status, text="over"), make_envelope=lambda: report, expect_over=True
+    )
+
+
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_the_end_of_a_task_moves_those_that_wait_for_it_at_once(
+    stack: Stack, status: Literal["completed", "failed"]
+) -> None:
+    """No time passes on the router's clock: what moves it is the message that reports the end."""
+    root = stack.submit()
+    router = stack.router(clock=At(int(stack.redis.time()[0]) * 1000 + 1000))
+    route(router)
+    lead = at_work(stack, root)
+    build = launch_after(stack, lead, effect="build")
+    test = launch_after(stack, lead, build, effect="test")
+    ship = launch_after(stack, lead, build, test, effect="ship")
+    route(router)
+    waiting = [stack.parts.ledger.session(s) for s in (test, ship)]
+    assert [(s.state, s.parked) for s in waiting] == [
+        ("pending", f"waits for {build}"),
+        ("pending", f"waits for {build}, {test}"),
+    ]
+    finish(stack, build, status)
+    route(router)
+    found = [stack.parts.ledger.session(s) for s in (test, ship)]
+    if status == "failed":
+        assert [s.reason.partition(":")[0] for s in found] == ["dependency-failed"] * 2
+        return
+    assert [s.busy for s in found] == [True, False]
+    finish(stack, test)
+    route(router)
+    assert stack.parts.ledger.session(ship).busy
+
+
+def test_a_task_that_waits_for_one_above_it_is_refused_at_once(stack: Stack) -> None:
+    """Its parent is over when it is over itself: neither would ever begin."""
+    root = stack.submit()
+    router = stack.router()
+    route(router)
+    child = launch_after(stack, at_work(stack, root), root)
+    route(router)
+    session = stack.parts.ledger.session(child)
+    assert (session.state, session.reason.partition(":")[0]) == ("failed", "dependency-cycle")
+    assert f"{child} → {root} → {child}" in session.reason
+
+
+def test_a_task_that_waits_for_a_failed_one_of_another_tree_fails_at_once(stack: Stack) -> None:
+    """Any session can be waited for, whatever tree it is in and however long it has been over."""
+    other = stack.submit("other", agent="reviewer")
+    root = stack.submit()
+    router = stack.router()
+    route(router)
+    finish(stack, other, "failed")
+    child = launch_after(stack, at_work(stack, root), other)
+    route(router)
+    assert (
+        stack.parts.ledger.session(child).reason == f"dependency-failed: it depends on {other}, which failed"
+    )
+
+
+def test_a_task_with_many_others_before_it_in_the_queue_is_not_held_up(stack: Stack) -> None:
+    """What is looked at first is what something has happened for."""
+    router = stack.router()
+    publish(stack, "slow"), publish(stack, "quick")
+    for number in range(300):
+        publish(stack, f"after-slow-{number}", "slow")
+    publish(stack, "after-quick", "quick")
+    route(router)
+    end(stack, "quick")
+    began = time.monotonic()
+    route(router, lambda: "after-quick" in sessions(stack))
+    assert time.monotonic() - began < 5

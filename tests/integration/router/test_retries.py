@@ -214,3 +214,54 @@ def test_a_replay_of_what_was_accepted_meanwhile_has_no_second_effect(stack: Sta
     assert Replays(stack.parts).replay(dead).how == "copy"  # type: ignore[union-attr]
     assert stack.router("three").run_once().duplicates == 1
     assert len(stack.parts.ledger.roots(0)) == 1
+
+
+def patient(stack: Stack) -> None:
+    """As the settings are by default: an attempt waits for an agent that may be starting."""
+    stack.settings = stack.settings.model_copy(update={"registration_patience_s": 20})
+
+
+def test_a_worker_that_is_starting_costs_no_attempt(stack: Stack) -> None:
+    """The task waits for its agent within the first attempt and begins as soon as it is registered."""
+    patient(stack)
+    session = stack.submit(agent="later")
+    now_ms = int(stack.redis.time()[0]) * 1000
+    for waited_ms in (0, 5_000, 19_000):
+        router = stack.router(str(waited_ms), clock=At(now_ms + waited_ms))
+        router.run_once()
+        (waiting,) = parking(stack).all()
+        assert (waiting.attempt, waiting.agent, waiting.due_ms) == (1, "later", now_ms + waited_ms + 500)
+        assert stack.parts.ledger.session(session).parked.startswith("no agent 'later' is registered")
+    stack.parts.agents.announce([LATER])
+    router = stack.router("last", clock=At(now_ms + 19_500))
+    router.run_once(), router.run_once()
+    assert (stack.parts.ledger.session(session).busy, stack.dead()) == (True, [])
+
+
+def test_an_agent_that_never_comes_fails_each_attempt_after_a_while(stack: Stack) -> None:
+    """Three attempts of twenty seconds, or of the timeout if that is shorter."""
+    patient(stack)
+    stack.submit(agent="nobody")
+    hasty = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=2)
+    stack.publish(stack.envelope(Message(content="x"), recipient="nobody", retry=hasty), "message")
+    now_ms = int(stack.redis.time()[0]) * 1000
+    died = {}
+    for second in range(70):
+        router = stack.router(str(second), clock=At(now_ms + second * 1000), jitter=lambda: 0.0)
+        for _ in range(3):
+            router.run_once()
+        for letter in stack.dead():
+            died.setdefault((letter.type, letter.attempts), second)
+    assert died == {("message", 1): 2, ("task-delegation", 3): 60}
+
+
+def test_the_wait_for_an_agent_ends_with_the_expiration(stack: Stack) -> None:
+    """The message is expired then, and says so."""
+    patient(stack)
+    now_ms = int(stack.redis.time()[0]) * 1000
+    soon = Timestamp.from_ms(now_ms + 3000)
+    stack.publish(stack.envelope(Message(content="x"), recipient="nobody", expiration=soon), "message")
+    for waited_ms in (0, 2500, 3500):
+        stack.router(str(waited_ms), clock=At(now_ms + waited_ms)).run_once()
+        stack.router(f"{waited_ms}+", clock=At(now_ms + waited_ms)).run_once()
+    assert [letter.rule for letter in stack.dead()] == ["expired"]
