@@ -101,7 +101,8 @@ class Scene:
 
     def route(self, data: Path | None = None) -> list[DeadLetter]:
         """One round of a router; all dead letters so far."""
-        settings = self.stage.settings.model_copy(update={"data": data or self.router_data})
+        facts = {"data": data or self.router_data, "registration_patience_s": 0}
+        settings = self.stage.settings.model_copy(update=facts)
         self.rounds += 1
         build_router(
             self.stage.redis,
