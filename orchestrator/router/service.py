@@ -41,10 +41,9 @@ from orchestrator.streams.priority import BLOCK_MS, PriorityReader
 #: Deliveries to a router of its own after which an entry is poison.
 POISON_DELIVERIES = 3
 _RECLAIM_EVERY_S = 2.0
-#: Messages in a round below which the next one is given time to fill: a second's thousandth more each time, up to
-#: so many seconds, until it was quiet for so long.
+#: Messages in a round below which the next one is given so many seconds to fill, unless it was quiet for so long.
 _FEW = 64
-_LINGER_S = 0.004
+_LINGER_S = 0.0015
 _QUIET_S = 0.008
 #: How often to look at what waits, at the least while anything does.
 _WAKE_EVERY_S = 0.25
@@ -114,14 +113,12 @@ class Router:
 
     def run(self, stop: threading.Event) -> None:
         """Route until told to stop."""
-        linger_s = 0.0
         while not stop.is_set():
             began_at = time.monotonic()
             handled = self.run_once(block_ms=self._patience_ms())
             # A message after a quiet time is routed at once; those that follow close are routed together.
-            linger_s = 0.0 if time.monotonic() - began_at > _QUIET_S else min(linger_s + 0.001, _LINGER_S)
-            if 0 < handled.done < _FEW:
-                stop.wait(linger_s)
+            if 0 < handled.done < _FEW and time.monotonic() - began_at < _QUIET_S:
+                stop.wait(_LINGER_S)
 
     def _patience_ms(self) -> int:
         """How long to wait for news: no longer than until a message that waits is due."""
