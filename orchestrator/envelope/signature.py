@@ -204,21 +204,40 @@ def canonical(root: etree._Element) -> bytes:
     return bytes(etree.tostring(root, method="c14n", exclusive=True, with_comments=False))
 
 
-def verify(root: etree._Element, keys: KeyLookup, *, octets: bytes | None = None) -> VerifiedSignature:
+def verify(
+    root: etree._Element,
+    keys: KeyLookup,
+    *,
+    octets: bytes | None = None,
+    message: AgentMessage | None = None,
+) -> VerifiedSignature:
     """Check the signature of a parsed message.
 
     Args:
         root: the root element of the document as it was parsed.
         keys: where the public key comes from.
+        message: what validation read from ``root``, if it did: the schema has vouched for the one signature, its
+            place and its parts then, and they are not read once more.
         octets: exactly what ``root`` was parsed from, if at hand. A signer signs canonical forms only,
             so octets whose signature holds are canonical, and canonicalizing them again is saved.
 
     Raises:
         SignatureError: with the rule that is broken, one of those in ``docs/security.md``.
     """
-    require_root(root)
-    algorithm, signer, timestamp, key_id, value = fields_of(root)
-    signed_ms = instant(timestamp)
+    algorithm: str
+    if message is not None and message.signature is not None:
+        said = message.signature
+        algorithm, signer, key_id, value = (
+            said.algorithm,
+            said.signer,
+            said.public_key_id,
+            said.signature_value,
+        )
+        signed_ms, sender = said.timestamp.instant_ms, message.header.sender.agent_name
+    else:
+        require_root(root)
+        algorithm, signer, timestamp, key_id, value = fields_of(root)
+        signed_ms, sender = instant(timestamp), name_of_sender(root)
     signature = raw_signature(value)
     key = keys.lookup(key_id)
     if key is None:
@@ -227,7 +246,7 @@ def verify(root: etree._Element, keys: KeyLookup, *, octets: bytes | None = None
             f"no public key {key_id!r} is registered; the signer's host must register it "
             "(`orchestra keys generate`), or this data folder trusts another operator",
         )
-    _check_key(key, algorithm=algorithm, signer=signer, sender=name_of_sender(root), signed_ms=signed_ms)
+    _check_key(key, algorithm=algorithm, signer=signer, sender=sender, signed_ms=signed_ms)
     if not (_holds_as_sent(key, signature, value, octets) or key.verifies(signature, _signed_octets(root))):
         raise SignatureError(
             "signature-invalid",

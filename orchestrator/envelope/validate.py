@@ -44,7 +44,7 @@ def check(octets: bytes, *, limits: Limits = DEFAULT_LIMITS, advice: bool = True
         if violations:
             return Report(violations, None, root)
         reading = Reading(encoded=b"encoding" in octets)
-        message = read_message(root, reading)
+        message = read_message(root, reading, octets)
         if isinstance(message.body, EncryptedBody):
             check_depth(root, limits.depth)  # inside it alone the schema does not say how deep
     except Refused as refused:

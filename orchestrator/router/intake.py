@@ -93,7 +93,7 @@ class Intake:
         if not self._signatures_required and message.signature is None:
             return None
         try:
-            signature.verify(root, self._keys, octets=octets)
+            signature.verify(root, self._keys, octets=octets, message=message)
         except SignatureError as error:
             rule, reason = str(error.args[0]), str(error)
             retryable = RULES.get(rule, (False, ""))[0]
