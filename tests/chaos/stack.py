@@ -131,6 +131,7 @@ class Stack:
             "heartbeat_s": "0.3",
             "sweep_interval_s": "0.3",
             "redispatch_after_s": "1",
+            "registration_patience_s": "0.5",
             "stop_grace_s": "1",
             "concurrency": "2",
             "signature_algorithm": "Ed25519",
