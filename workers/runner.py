@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from orchestrator.dispatch.settling import settle_root
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.errors import ClaimLost, InputError, SessionStopped
 from orchestrator.event_log import EventLog
-from orchestrator.ledger import Claimed, Committed, Following, Outcome, Outgoing, RetryLater
+from orchestrator.ledger import BY_FORCE, Claimed, Committed, Following, Outcome, Outgoing, RetryLater
 from orchestrator.letters import Thread
 from orchestrator.log import get_logger
 from workers.blocking import Blocking
@@ -246,7 +247,9 @@ class _RunOfAgent:
             "agent-ended-by-force", run=self._held.claim.run, agent=self._definition.name, reason=reason
         )
         if not self._standing.lost:
-            self._commit(self._stopped())
+            grace_s = self._runtime.parts.settings.stop_grace_s
+            text = f"{reason}, and its agent, which did not stop within {grace_s:g} s, was {BY_FORCE}"
+            self._commit(dataclasses.replace(self._stopped(), text=text))
         if current_process().name != "MainProcess":  # a child of the prefork pool, which is replaced
             os.kill(os.getpid(), signal.SIGKILL)
 

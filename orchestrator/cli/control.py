@@ -11,7 +11,8 @@ from orchestrator.cli.options import json_option, print_json, stack_options
 from orchestrator.cli.submit import timeout_option, wait_and_print
 
 if TYPE_CHECKING:
-    from orchestrator.ledger import StopVerdict
+    from orchestrator.client import Client
+    from orchestrator.ledger import Session, StopVerdict
     from orchestrator.settings import Settings
 
 
@@ -46,19 +47,32 @@ def resume(
             click.echo(f"{session} will run with it")
 
 
+_wait_option = click.option(
+    "--wait/--no-wait",
+    default=True,
+    show_default=True,
+    help="Wait for the end of a running agent and say how it ended.",
+)
+
+
 @click.command()
 @click.argument("session")
 @click.option(
     "--reason", default="stopped by a user", show_default=True, help="What to tell whoever waits for it."
 )
+@_wait_option
 @json_option
 @stack_options
-def stop(settings: Settings, *, session: str, reason: str, as_json: bool) -> None:
-    """Stop SESSION and, by its policy, everything below it; say whether it ended or was asked to."""
+def stop(settings: Settings, *, session: str, reason: str, wait: bool, as_json: bool) -> None:
+    """Stop SESSION and, by its policy, everything below it; say what became of it.
+
+    A queued run never starts. The agent of a running one is asked to stop, and killed if it does not within
+    the grace period; the command waits for that and says which of the two happened.
+    """
     from orchestrator.client import Client
 
     with Client(settings) as client:
-        _say(session, client.stop(session, reason), "is stopped", as_json=as_json)
+        _say(client, session, client.stop(session, reason), "stopped", wait=wait, as_json=as_json)
 
 
 @click.command()
@@ -66,23 +80,72 @@ def stop(settings: Settings, *, session: str, reason: str, as_json: bool) -> Non
 @click.option(
     "--reason", default="deleted by a user", show_default=True, help="What to tell whoever waits for it."
 )
+@_wait_option
 @json_option
 @stack_options
-def delete(settings: Settings, *, session: str, reason: str, as_json: bool) -> None:
-    """Delete SESSION and, by its policy, everything below it; a tombstone with its counts stays."""
+def delete(settings: Settings, *, session: str, reason: str, wait: bool, as_json: bool) -> None:
+    """Delete SESSION and, by its policy, everything below it; a tombstone with its counts stays.
+
+    A running agent is asked to stop first, as by `orchestra stop`.
+    """
     from orchestrator.client import Client
 
     with Client(settings) as client:
-        _say(session, client.delete(session, reason), "is deleted", as_json=as_json)
+        _say(client, session, client.delete(session, reason), "deleted", wait=wait, as_json=as_json)
 
 
-def _say(session: str, verdict: StopVerdict, ended: str, *, as_json: bool) -> None:
+def _say(client: Client, session: str, verdict: StopVerdict, done: str, *, wait: bool, as_json: bool) -> None:
+    asked = verdict.outcome == "asked"
+    if not as_json:
+        click.echo(f"{session} {_at_once(verdict, done)}")
+    known = _end_of(client, session) if asked and wait else None
     if as_json:
-        print_json({"session": session, "outcome": verdict.outcome, "detail": verdict.detail})
-        return
-    words = {
-        "ended": ended,
-        "asked": "is running; its agent was asked to stop, and is ended by force if it does not",
-        "over": f"was over already ({verdict.detail})" if verdict.detail else "was over already",
-    }
-    click.echo(f"{session} {words.get(verdict.outcome, verdict.outcome)}")
+        how = _how_it_ended(known)[0] if known else None
+        known = known or client.session(session)
+        document = {"session": session, "outcome": verdict.outcome, "detail": verdict.detail}
+        print_json({**document, "state": known.state.value, "reason": known.reason, "agent_ended": how})
+    elif known is not None:
+        click.echo(f"{session} is {known.state.value}: {_how_it_ended(known)[1]}")
+    elif asked and wait:
+        click.echo(f"{session} is not over yet; ask again with: orchestra why {session}")
+
+
+def _at_once(verdict: StopVerdict, done: str) -> str:
+    match verdict.outcome:
+        case "ended":
+            return f"is {done}; its queued run never starts" if verdict.detail else f"is {done}"
+        case "asked":
+            return "is running; its agent was asked to stop, and is ended by force if it does not"
+        case "over":
+            return f"was over already ({verdict.detail})" if verdict.detail else "was over already"
+        case other:
+            return other
+
+
+def _end_of(client: Client, session: str) -> Session | None:
+    """A session that was asked to stop, once it is over; None: it is not, after all the time that it is given."""
+    settings = client.settings
+    # A worker that is dead hears nothing: then the reaper ends its run when the lease is over.
+    patience_s = (
+        settings.stop_grace_s + settings.heartbeat_s + 2 * (settings.lease_s + settings.sweep_interval_s)
+    )
+    try:
+        return client.wait(session, timeout_s=patience_s)
+    except TimeoutError:
+        return None
+    except KeyboardInterrupt:
+        click.echo("not waiting any more; it was asked to stop, and will", err=True)
+        sys.exit(130)
+
+
+def _how_it_ended(session: Session) -> tuple[str, str]:
+    """What the agent did that was asked to stop, as a word and in words."""
+    from orchestrator.ledger import BY_FORCE, WORKER_LOST, SessionState
+
+    if session.reason.endswith(BY_FORCE):
+        return "by force", "its agent did not heed that in time and was killed"
+    if session.reason.endswith(WORKER_LOST):
+        return "lost", "its worker was lost meanwhile"
+    if session.state is SessionState.FINISHED:
+        return "done", "its agent was done before it heard of it"
+    return "by itself", "its agent stopped as it was asked to"

@@ -3,7 +3,9 @@
 from orchestrator.ledger.books import Books
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.model import (
+    BY_FORCE,
     CLOSED,
+    WORKER_LOST,
     Claim,
     Claimed,
     Committed,
@@ -29,7 +31,9 @@ from orchestrator.ledger.model import (
 )
 
 __all__ = [
+    "BY_FORCE",
     "CLOSED",
+    "WORKER_LOST",
     "Books",
     "Claim",
     "Claimed",

@@ -22,6 +22,11 @@ class SessionState(StrEnum):
     DELETED = "deleted"
 
 
+#: How the reason of a session ends whose agent did not heed the wish to stop.
+BY_FORCE = "ended by force"
+#: … whose worker was lost after it was asked to stop.
+WORKER_LOST = "its worker was lost"
+
 #: States in which a session will never run again.
 CLOSED = frozenset({SessionState.FAILED, SessionState.STOPPED, SessionState.DELETED})
 
@@ -283,6 +288,7 @@ class StopVerdict:
 
     #: ended: it is over now; asked: a running run was asked; over: it had ended before; unknown: no such session.
     outcome: Literal["ended", "asked", "over", "unknown"]
+    #: ended: the run that was queued and never starts, if there was one; asked: the run; over: the session's state.
     detail: str = ""
 
 

@@ -14,7 +14,7 @@ local s = session_facts()
 if new_parent(s) then return { 'parent', s.parent } end
 if r.stop ~= '' then
   local state = r.stop_state ~= '' and r.stop_state or 'stopped'
-  fail_run(s, r, state, r.stop, now)
+  fail_run(s, r, state, r.stop .. ', and its worker was lost', now)
   return { 'ended', state }
 end
 if lost > tonumber(ARGV[4]) then

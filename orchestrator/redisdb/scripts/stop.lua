@@ -2,7 +2,7 @@
 -- KEYS  as in lib/over.lua
 -- ARGV  1 now or ''  2 reason  3 state to end in: stopped | failed | deleted  4 '1': do not ask, end it now
 --       5 envelope or ''
--- Returns  {'ended'} | {'asked', run} | {'over', state} | {'unknown'}
+-- Returns  {'ended', run that was queued and never starts, or ''} | {'asked', run} | {'over', state} | {'unknown'}
 --          | {'run', its id} | {'parent', its id}: pass the keys of that run or parent
 -- include: base
 -- include: over
@@ -19,8 +19,9 @@ if CLOSED[s.state] or (at_rest and not deleting) then
   redis.call('ZADD', CLOSING, now, s.id)
   if s.parent == '' then redis.call('ZADD', RESULTS, 'NX', now, s.id) end
   session_stop(s)
-  return { 'ended' }
+  return { 'ended', '' }
 end
+local unstarted = ''
 if s.run ~= '' then
   local r = fields(RUN, 'id', 'state', 'items', 'claim')
   if r.id ~= s.run then return { 'run', s.run } end
@@ -29,10 +30,11 @@ if s.run ~= '' then
     redis.call('HSET', RUN, 'stop', ARGV[2], 'stop_state', ARGV[3])
     return { 'asked', s.run }
   end
+  if r.state == 'queued' then unstarted = s.run end
   fail_run(s, r, ARGV[3], ARGV[2], now)
 else
   close_session(s, ARGV[3], ARGV[2], now)
   session_stop(s)
 end
 publish(STREAM, TOTALS, ARGV[5])
-return { 'ended' }
+return { 'ended', unstarted }

@@ -157,3 +157,56 @@ def test_resume_and_stop(stage: Stage, orchestra: Orchestra) -> None:
     done = orchestra("resume", other, "go on")
     assert done.exit_code == 1
     assert "it will not run again" in one_line(done.stderr)
+
+
+def test_stop_says_what_became_of_the_run(stage: Stage, orchestra: Orchestra) -> None:
+    """A queued one never starts; a running one is asked, and the command waits to say what the agent did."""
+    began = threading.Event()
+
+    @stage.agent("heeding")
+    def heeding(ctx: Context) -> None:
+        began.set()
+        while True:
+            ctx.check()
+            threading.Event().wait(0.01)
+
+    @stage.agent("quick")
+    def quick(ctx: Context) -> str:
+        began.set()
+        while not ctx.stopping:
+            threading.Event().wait(0.01)
+        return "done"
+
+    queued = orchestra("submit", "heeding", "x").stdout.strip()
+    stage.start(queued)
+    assert orchestra("stop", queued).stdout == f"{queued} is stopped; its queued run never starts\n"
+    for agent, end in (
+        ("heeding", "is stopped: its agent stopped as it was asked to"),
+        ("quick", "is finished: its agent was done before it heard of it"),
+    ):
+        began.clear()
+        session = orchestra("submit", agent, "x").stdout.strip()
+        worker = threading.Thread(target=lambda s=session: stage.play(s))  # type: ignore[misc]
+        worker.start()
+        assert began.wait(10)
+        lines = orchestra("stop", session).stdout.splitlines()
+        worker.join()
+        assert lines[0].endswith("its agent was asked to stop, and is ended by force if it does not")
+        assert lines[1:] == [f"{session} {end}"]
+
+
+def test_stop_without_waiting_says_that_it_asked(stage: Stage, orchestra: Orchestra) -> None:
+    stage.agent("solo")(echo)
+    session = orchestra("submit", "solo", "x").stdout.strip()
+    dispatch = stage.start(session)
+    held = stage.ledger.claim(dispatch.run, "c1", session_id=session, worker="w")
+    assert held is not None
+    said = json.loads(orchestra("stop", session, "--no-wait", "--json").stdout)
+    assert said == {
+        "session": session,
+        "outcome": "asked",
+        "detail": dispatch.run,
+        "state": "running",
+        "reason": "",
+        "agent_ended": None,
+    }

@@ -338,7 +338,10 @@ def test_an_agent_that_heeds_nothing_is_ended_from_outside(
     session = stage.submit("solo")
     stage.play(session)
     assert ended.is_set()
-    assert stage.ledger.result(session)[0] is SessionState.FAILED
+    assert stage.ledger.result(session) == (
+        SessionState.FAILED,
+        "it ran longer than its time limit of 0.1 s, and its agent, which did not stop within 0.1 s, was ended by force",
+    )
 
 
 def test_progress_is_shown_in_the_ledger(stage: Stage) -> None:
