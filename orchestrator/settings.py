@@ -120,9 +120,10 @@ class Settings(BaseModel):
     run_time_limit_s: Seconds = Field(
         3600, description="Seconds that one run may take; after that it is stopped and its session fails."
     )
-    question_time_limit_s: Seconds = Field(
-        86_400,
-        description="Seconds that an agent's question may stay open; after that its asker is told that no reply came.",
+    question_time_limit_s: Seconds | None = Field(
+        None,
+        description="Seconds that an agent's question may stay open; after that its asker is told that no reply came. "
+        "Unset: as long as it takes.",
     )
     stop_grace_s: Seconds = Field(
         10, description="Seconds that a running agent or a service is given to stop before it is killed."

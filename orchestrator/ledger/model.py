@@ -319,8 +319,8 @@ class Limits:
     redispatch_ms: int = 10_000
     redispatch_cap_ms: int = 600_000
     retry_ms: int = 1_000
-    #: How long a question may stay open.
-    question_ms: int = 86_400_000
+    #: How long a question may stay open; 0: as long as it takes.
+    question_ms: int = 0
     tree_ttl_ms: int = 7 * 86_400_000
     #: Replicas that must have a claim or a commit before it counts, and how long to wait for them.
     replicas: int = 0

@@ -5,7 +5,7 @@
 --       14 timers
 -- ARGV  1 now or ''  2 item id  3 record as JSON  4 text  5 envelope or ''  6 '1': it opens a question of the speaker
 --       7 id of the question it answers or ''  8 claim  9 effect key
---       10 ms that a question may stay open
+--       10 ms that a question may stay open, 0: as long as it takes
 -- Returns  {'queued', item id} | {'exists', item id} | {'closed', state} | {'unknown'} | {'lost'} | {'answered'}
 --          | {'whole'}: the text that the record refers to is gone, store it again
 -- include: base
@@ -24,7 +24,8 @@ local record = cjson.decode(ARGV[3])
 if record.whole and redis.call('EXISTS', KEYS[12]) == 0 then return { 'whole' } end
 local refused = place(now, ARGV[2], record, ARGV[4], ARGV[6], ARGV[7])
 if refused then return refused end
-if ARGV[6] == '1' then redis.call('ZADD', KEYS[14], now + tonumber(ARGV[10]), 'question|' .. ARGV[2]) end
+local open_ms = tonumber(ARGV[10])
+if ARGV[6] == '1' and open_ms > 0 then redis.call('ZADD', KEYS[14], now + open_ms, 'question|' .. ARGV[2]) end
 if record.whole then keep(KEYS[12], KEYS[13], record.whole.sha256) end
 redis.call('HSET', KEYS[11], ARGV[9], cjson.encode({ item = ARGV[2], asks = ARGV[6] == '1', claim = ARGV[8] }))
 publish(KEYS[8], KEYS[7], ARGV[5])

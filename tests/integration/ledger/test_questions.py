@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.errors import ClaimLost, WrongState
@@ -198,10 +200,11 @@ def test_who_asked_a_session_that_is_closed_hears_that_no_reply_will_come(
 
 
 @pytest.mark.parametrize("read", [False, True])
-def test_a_question_that_its_parent_never_answers_is_given_up_after_a_day(
+def test_a_question_that_its_parent_never_answers_is_given_up_after_its_time(
     stack: Stack, play: Play, ledger: Ledger, *, read: bool
 ) -> None:
     """The child goes on without a reply, and its parent, read or not, is bothered no more."""
+    ledger.limits = replace(ledger.limits, question_ms=86_400_000)
     ledger.set_time(1_000_000)
     parent, child = _family(play)
     question = _ask(ledger, child, parent.claim.session)
@@ -229,7 +232,19 @@ def test_a_question_that_its_parent_never_answers_is_given_up_after_a_day(
     assert ledger.session(child.claim.session).state == SessionState.FINISHED
 
 
+def test_by_default_a_question_waits_as_long_as_it_takes(stack: Stack, play: Play, ledger: Ledger) -> None:
+    ledger.set_time(1_000_000)
+    parent, child = _family(play)
+    question = _ask(ledger, child, parent.claim.session)
+    play.commit(child.claim, "asked")
+    ledger.set_time(1_000_000 + 365 * 86_400_000)
+    stack.reaper.run_once()
+    assert ledger.session(child.claim.session).questions == (question,)
+    assert _reply(ledger, question)
+
+
 def test_a_question_that_was_answered_in_time_is_left_alone(stack: Stack, play: Play, ledger: Ledger) -> None:
+    ledger.limits = replace(ledger.limits, question_ms=86_400_000)
     ledger.set_time(1_000_000)
     parent, child = _family(play)
     question = _ask(ledger, child, parent.claim.session)
