@@ -12,6 +12,7 @@ the same launch, tried again, has the same id.
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 import zlib
 from typing import NewType
@@ -21,6 +22,8 @@ RunId = NewType("RunId", str)
 ItemId = NewType("ItemId", str)
 ClaimId = NewType("ClaimId", str)
 MessageId = NewType("MessageId", str)
+
+_SESSION = re.compile(r"ses_[0-9a-f]{26}")
 
 #: Two hex digits: no stack has more shards than this.
 MAX_SHARDS = 256
@@ -108,6 +111,4 @@ def shard_of(identifier: str) -> int:
 
 def is_session_id(text: str) -> bool:
     """Whether ``text`` has the form of a session id."""
-    if len(text) != 30 or not text.startswith("ses_"):
-        return False
-    return all(c in "0123456789abcdef" for c in text[4:])
+    return _SESSION.fullmatch(text) is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -65,6 +66,7 @@ class AgentRecord(BaseModel):
         return self.name in SYSTEM_AGENTS
 
 
+@cache
 def system_record(name: str) -> AgentRecord:
     """The record of one of the system's own agents."""
     return AgentRecord(name=name, role="orchestrator", executor="system", description="part of the system")

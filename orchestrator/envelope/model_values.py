@@ -62,10 +62,12 @@ class Timestamp(str):
         ValueError: the text is no such moment, or its day does not exist.
     """
 
-    __slots__ = ("_seconds",)
+    __slots__ = ("_ns", "_seconds")
 
     #: The same moment to the microsecond, as ``datetime`` has it.
     _seconds: datetime
+    #: Nanoseconds since the epoch, once somebody has asked.
+    _ns: int
 
     def __new__(cls, text: str) -> Self:
         if _MOMENT.fullmatch(text) is None:
@@ -87,10 +89,14 @@ class Timestamp(str):
     @property
     def instant_ns(self) -> int:
         """Nanoseconds since the epoch; compare moments by this or by :attr:`instant_ms`."""
-        since = self._seconds - _EPOCH
-        microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-        finer = _FINER.match(self, 26)
-        return microseconds * 1000 + (int(finer[0].ljust(3, "0")) if finer else 0)
+        try:
+            return self._ns
+        except AttributeError:
+            since = self._seconds - _EPOCH
+            microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+            finer = _FINER.match(self, 26)
+            self._ns = microseconds * 1000 + (int(finer[0].ljust(3, "0")) if finer else 0)
+            return self._ns
 
     @property
     def instant_ms(self) -> int:

@@ -16,7 +16,7 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.ids import is_session_id, shard_of
-from orchestrator.streams import Entry
+from orchestrator.streams import Entry, StreamId
 
 #: The entry's field that holds which attempt this is; absent on the first.
 ATTEMPT_FIELD = "attempt"
@@ -40,9 +40,9 @@ class Letter:
         return self.entry.stream.type
 
     @property
-    def place(self) -> str:
+    def place(self) -> tuple[StreamId, str]:
         """Which entry it is, among all of all streams."""
-        return f"{self.entry.stream}/{self.entry.id}"
+        return self.entry.stream, self.entry.id
 
     @property
     def id(self) -> str:

@@ -235,7 +235,7 @@ class Router:
     def _carry_out_at_once(self, letters: Sequence[Letter]) -> list[Outcome]:
         batch = self._ledger.scripts.batch()
         self._acts.prepare(letters)
-        outcomes: dict[str, Outcome] = {}
+        outcomes: dict[tuple[StreamId, str], Outcome] = {}
         noted: list[Letter] = []
         acts: list[tuple[int, Letter, Act]] = []
         for letter in letters:
@@ -260,8 +260,9 @@ class Router:
         return [outcomes[letter.place] for letter in letters]
 
     def _read_marking(self, answer: object, letters: Sequence[Letter]) -> list[Outcome]:
-        faults = [self._fault(answer, "route_done", letter) for letter in letters]
-        return [fault for fault in faults if fault] or self._marking.read(answer, letters)
+        if not isinstance(answer, Exception):
+            return self._marking.read(answer, letters)
+        return [fault for letter in letters if (fault := self._fault(answer, "route_done", letter))]
 
     def _fault(self, answer: object, script: str, letter: Letter) -> Outcome | None:
         """What it means for a letter that its call failed; None: it did not."""

@@ -100,8 +100,10 @@ class Limits:
 
     def mark_ms(self, letter: Letter) -> int:
         """Milliseconds that the letter's duplicate mark is kept: as long as a copy of it may be accepted."""
-        dated = letter.message.header.timestamp.instant_ms
-        age_ms = max(0, (letter.expires_ms or dated + self.max_age_ms) - dated)
+        expires_ms = letter.expires_ms
+        if expires_ms is None:
+            return self.max_age_ms + MARK_MARGIN_MS
+        age_ms = max(0, expires_ms - letter.message.header.timestamp.instant_ms)
         return min(age_ms, self.max_age_ms) + MARK_MARGIN_MS
 
     def conversation_fault(self, fault: str, letter: Letter) -> Outcome:
