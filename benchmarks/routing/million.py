@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import statistics
 from typing import Any
 
 from orchestrator.streams import AUDIT_GROUP, GROUPS, RedisStreams, all_streams, stream_key
@@ -18,9 +19,13 @@ PORTION = 10_000
 
 
 def million(bench: Bench, total: int, *, marks: tuple[int, ...]) -> dict[str, Any]:
-    """Processor time and memory of the portions in which ``marks`` lie, and of the last one."""
+    """Processor time and memory of the portions in which ``marks`` lie, and of the last one.
+
+    And the router's processor time for a message in each tenth of the way, as one portion can be disturbed.
+    """
     streams = RedisStreams(bench.client)
     at: list[dict[str, Any]] = []
+    stretches: list[list[float]] = []
     done = 0
     with bench.processes(orchestra("router"), orchestra("audit", "writer")) as (router, writer):
         bench.until_consumers(1)
@@ -36,6 +41,10 @@ def million(bench: Bench, total: int, *, marks: tuple[int, ...]) -> dict[str, An
             bench.until(done + size, AUDIT_GROUP, every_s=0.02)
             spent |= {name: cpu_s(watched[name]) - before[name] for name in ("audit", "server")}
             streams.trim(GROUPS, all_streams())
+            if done:
+                if (done - 1000) % (total // 10) == 0:
+                    stretches.append([])
+                stretches[-1].append(spent["router"] / size * 1e6)
             begun, done = done, done + size
             if any(begun <= mark < done for mark in marks) or done >= total:
                 at.append(
@@ -48,8 +57,9 @@ def million(bench: Bench, total: int, *, marks: tuple[int, ...]) -> dict[str, An
                         },
                     }
                 )
+    tenths = [round(statistics.mean(costs), 1) for costs in stretches]
     left = sum(int(bench.client.xlen(stream_key(stream))) for stream in REPORTS)
-    return {"total": done, "left_in_streams": left, "at": at}
+    return {"total": done, "left_in_streams": left, "router_cpu_us_by_tenth": tenths, "at": at}
 
 
 def _signed(bench: Bench, count: int) -> Envelopes:
