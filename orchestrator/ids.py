@@ -83,6 +83,18 @@ def callback_id(child: str) -> ItemId:
     return ItemId(f"cb_{child[4:]}")
 
 
+def child_of(item: str) -> SessionId | None:
+    """The child session whose end the callback of that id is; None: the text is no id of a callback."""
+    session = f"ses_{item[3:]}"
+    return SessionId(session) if item.startswith("cb_") and is_session_id(session) else None
+
+
+def question_of(reply: str) -> ItemId | None:
+    """The question that the reply of that id answers; None: the text is no id of a reply."""
+    question = f"ask_{reply[4:]}"
+    return ItemId(question) if reply.startswith("rep_") and asker_of(question) else None
+
+
 def new_claim_id() -> ClaimId:
     """A random claim id; claims are compared for equality only."""
     return ClaimId(uuid.uuid4().hex)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import redis
 
@@ -98,9 +98,9 @@ class Blocking:
         """The reply to a question, if it is there."""
         return self._take(reply_id(question))
 
-    def _take(self, item: str) -> Taken | None:
+    def _take(self, item: str, waits: Literal["wait", "give up", ""] = "") -> Taken | None:
         effects = self._effects
-        taken = effects.patiently("take", lambda: effects.ledger.take(effects.held.claim, item))
+        taken = effects.patiently("take", lambda: effects.ledger.take(effects.held.claim, item, waits=waits))
         if taken is not None:
             reach("worker.taken")
         return taken and (taken[0], self._unsealer.text(*taken))
@@ -113,15 +113,15 @@ class Blocking:
         events = _Events(self._effects)
         with self._loan(awaited) as loan:
             while True:
-                taken = self._take(item)
+                taken = self._take(item, "wait")
                 if taken is not None:
                     return taken
                 if not tend():
                     # What has ended the wait may have brought the item, too.
-                    return self._take(item)
+                    return self._take(item, "give up")
                 left_s = LOOK_AGAIN_S if deadline is None else deadline - time.monotonic()
                 if left_s <= 0:
-                    return None
+                    return self._take(item, "give up")
                 if loan is not None:
                     self._effects.patiently("lend", loan.look)
                     left_s = min(left_s, max(loan.next_look_s, 0.02))

@@ -12,6 +12,7 @@ from orchestrator.bootstrap import Parts
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.doctor import promise, vitals, waits
 from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wait
+from orchestrator.doctor.policies import is_ready
 from orchestrator.doctor.snapshot import Snapshot, take
 from orchestrator.ledger import CLOSED, Lease, RunState, Session, SessionState
 from orchestrator.redisdb import keys
@@ -171,7 +172,9 @@ class Doctor:
             message = (
                 "has not started for over a minute: its task-delegation was not routed; is a router running?"
             )
-        elif snapshot.queue and s.owed == 0:
+        elif snapshot.doomed:
+            message = "is to be ended for over a minute: is a callback service running?"
+        elif snapshot.queue and is_ready(snapshot) and not snapshot.window_until_ms:
             message = f"has {len(snapshot.queue)} items queued for over a minute and no run: is a callback service running?"
         elif s.questions and said is not None:
             message = f"waits for over a minute for {said.waits_for}; {said.mover}"

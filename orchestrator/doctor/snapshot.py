@@ -38,6 +38,10 @@ class Snapshot:
         str
     ]  #: which of the shard's indexes know it or its run: dispatch, running, waiting, closing, results
     children: dict[str, Child] = field(default_factory=dict)
+    doomed: bool = False  #: a user or a child's failure has ended it; the callback service carries that out
+    window_until_ms: int = 0  #: until when callbacks are let come together; 0: no window is open
+    wakes_ms: int = 0  #: when a deadline or a window makes the service look at it; 0: never
+    question_due_ms: dict[str, int] = field(default_factory=dict)  #: open question → when it is given up
 
     @property
     def run(self) -> Run | None:
@@ -63,6 +67,7 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
             pipe.zscore(keys.waiting(shard), session_id)
             pipe.zscore(keys.closing(shard), session_id)
             pipe.zscore(keys.results(shard), session_id)
+            pipe.zscore(keys.timers(shard), f"flush|{session_id}")
             for run in run_ids:
                 pipe.hgetall(keys.run(run))
             facts, items, queue, bodies, now_runs, *rest = pipe.execute()
@@ -74,12 +79,13 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
             run_ids = ids  # a run was made meanwhile: look again
     except UnknownSession:
         return None
-    scores, run_facts = rest[:5], rest[5:]
+    scores, wakes, run_facts = rest[:5], rest[5], rest[6:]
     names = ("dispatch", "running", "waiting", "closing", "results")
     h = decode.mapping(facts)
     found = tuple(decode.item(decode.text(i), raw) for i, raw in items.items())
+    session = decode.session(h)
     return Snapshot(
-        session=decode.session(h),
+        session=session,
         told=h.get("told") == "1",
         items=found,
         queue=frozenset(decode.text(i) for i in queue),
@@ -87,7 +93,17 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         texts=frozenset(decode.text(b) for b in bodies),
         indexed=frozenset(n for n, score in zip(names, scores, strict=True) if score is not None),
         children=_children(ledger, [i.child for i in found if i.kind == "completion"]),
+        doomed=h.get("doomed") == "1",
+        window_until_ms=int(h.get("window_until") or 0),
+        wakes_ms=int(wakes or 0),
+        question_due_ms=_question_times(ledger, session),
     )
+
+
+def _question_times(ledger: Ledger, session: Session) -> dict[str, int]:
+    timers = keys.timers(shard_of(session.id))
+    due = {question: ledger.redis.zscore(timers, f"question|{question}") for question in session.questions}
+    return {question: int(at) for question, at in due.items() if at is not None}
 
 
 def _runs(ledger: Ledger, session_id: str) -> list[str]:

@@ -7,8 +7,13 @@ from dataclasses import dataclass
 
 from orchestrator.clock import isoformat
 from orchestrator.doctor.findings import Wait
+from orchestrator.doctor.policies import is_ready, missing
 from orchestrator.doctor.snapshot import Snapshot
-from orchestrator.ledger import CLOSED, Item, ItemState, RunState, Session, SessionState
+from orchestrator.ids import child_of, question_of
+from orchestrator.ledger import CLOSED, Item, ItemState, Run, RunState, Session, SessionState
+
+#: Children that are named one by one.
+_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,13 +26,13 @@ class Terms:
     run_limit_s: float
 
 
-def of_session(session: Session, snapshot: Snapshot | None, terms: Terms) -> Wait | None:
+def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Wait | None:
     """Why a session sleeps or what it is at; None when it is over with nothing to come."""
 
     def wait(waits_for: str, mover: str, by: str) -> Wait:
         return Wait(session=session.id, subject=session.id, waits_for=waits_for, mover=mover, by=by)
 
-    run = snapshot.run if snapshot else None
+    run = snapshot.run
     if run is not None and run.state == RunState.QUEUED:
         again = f" (its last try: {run.reason})" if run.reason else ""
         return wait(
@@ -36,24 +41,9 @@ def of_session(session: Session, snapshot: Snapshot | None, terms: Terms) -> Wai
             f"sent again every {terms.redispatch_s:g} s and more",
         )
     if run is not None and run.state == RunState.RUNNING:
-        asked = f", asked to stop: {run.stop}" if run.stop else ""
-        return wait(
-            f"agent {session.agent!r} is at work in {run.id} on {run.worker}{asked}",
-            "its agent, or the reaper should its lease stand still",
-            f"lease {terms.lease_s:g} s; run limit {terms.run_limit_s:g} s",
-        )
-    if session.state == SessionState.PENDING and session.parked:
-        return wait(
-            f"its task-delegation is held by the router: {session.parked}",
-            "a router, as soon as that is there, and by the retry policy",
-            "looked at again every few seconds; `orchestra dlq list` once it is given up",
-        )
+        return _at_work(session, run, terms)
     if session.state == SessionState.PENDING:
-        return wait(
-            "its task-delegation is on its way through the router",
-            "a router that reads the stream",
-            f"within seconds while a router runs; since {isoformat(session.created_ms)}",
-        )
+        return _unrouted(session)
     if session.state in CLOSED:
         if session.owed:
             return wait(
@@ -62,24 +52,18 @@ def of_session(session: Session, snapshot: Snapshot | None, terms: Terms) -> Wai
                 f"swept every {terms.sweep_s:g} s",
             )
         return None
-    if snapshot and snapshot.queue:
+    if snapshot.doomed:
+        return wait(
+            "its own end: it was told to stop, or a child's failure ends it by policy",
+            "the callback service, at once",
+            f"{terms.sweep_s:g} s",
+        )
+    if snapshot.queue:
         return _queued(session, snapshot, terms)
     if session.questions:
-        return wait(
-            f"a reply to its question {session.questions[0]}",
-            "the session that was asked, or you: orchestra reply " + session.questions[0] + " TEXT",
-            "no limit of its own",
-        )
+        return _asking(session, session.questions[0], snapshot)
     if session.owed:
-        named = ", ".join(
-            sorted(i.child for i in (snapshot.items if snapshot else ()) if i.state == ItemState.OWED)[:3]
-        )
-        more = f" and {session.owed - 3} more" if session.owed > 3 else ""
-        return wait(
-            f"{session.owed} of its children: {named}{more}",
-            "each child's end",
-            "see `orchestra why` of each",
-        )
+        return _owing(session, snapshot)
     if session.state == SessionState.IDLE:
         return wait(
             "one more run for its final answer: nothing is outstanding",
@@ -89,19 +73,100 @@ def of_session(session: Session, snapshot: Snapshot | None, terms: Terms) -> Wai
     return None
 
 
+def _unrouted(session: Session) -> Wait:
+    if session.parked:
+        return Wait(
+            session=session.id,
+            subject=session.id,
+            waits_for=f"its task-delegation is held by the router: {session.parked}",
+            mover="a router, as soon as that is there, and by the retry policy",
+            by="looked at again every few seconds; `orchestra dlq list` once it is given up",
+        )
+    return Wait(
+        session=session.id,
+        subject=session.id,
+        waits_for="its task-delegation is on its way through the router",
+        mover="a router that reads the stream",
+        by=f"within seconds while a router runs; since {isoformat(session.created_ms)}",
+    )
+
+
+def _at_work(session: Session, run: Run, terms: Terms) -> Wait:
+    asked = f", asked to stop: {run.stop}" if run.stop else ""
+    where = f"{run.id} on {run.worker}{asked}"
+    if run.foreign:
+        return Wait(
+            session=session.id,
+            subject=session.id,
+            waits_for=f"agent {session.agent!r}, a program outside of the stack, is at work in {run.id}",
+            mover="that program's report; or you: orchestra stop " + session.id,
+            by="no limit: it holds no lease",
+        )
+    for item in run.awaits:
+        child, question = child_of(item), question_of(item)
+        if child:
+            return Wait(
+                session=session.id,
+                subject=session.id,
+                waits_for=f"agent {session.agent!r} stands still in a call of child {child}, in {where}",
+                mover=f"the child's end: see `orchestra why {child}`",
+                by=f"run limit {terms.run_limit_s:g} s",
+            )
+        if question:
+            return Wait(
+                session=session.id,
+                subject=session.id,
+                waits_for=f"agent {session.agent!r} stands still for the reply to its question {question}, in {where}",
+                mover=f"session {session.parent}, which was asked, or you: orchestra reply {question} TEXT",
+                by=f"run limit {terms.run_limit_s:g} s",
+            )
+    return Wait(
+        session=session.id,
+        subject=session.id,
+        waits_for=f"agent {session.agent!r} is at work in {where}",
+        mover="its agent, or the reaper should its lease stand still",
+        by=f"lease {terms.lease_s:g} s; run limit {terms.run_limit_s:g} s",
+    )
+
+
+def _asking(session: Session, question: str, snapshot: Snapshot) -> Wait:
+    due = snapshot.question_due_ms.get(question, 0)
+    return Wait(
+        session=session.id,
+        subject=session.id,
+        waits_for=f"a reply to its question {question}",
+        mover=f"session {session.parent}, which was asked, or you: orchestra reply {question} TEXT",
+        by=f"{isoformat(due)}: then it is told that no reply came" if due else "no limit of its own",
+    )
+
+
+def _owing(session: Session, snapshot: Snapshot) -> Wait:
+    owed = sorted(i.child for i in snapshot.items if i.state == ItemState.OWED)
+    more = f" and {session.owed - _NAMED} more" if session.owed > _NAMED else ""
+    wakes = snapshot.wakes_ms
+    return Wait(
+        session=session.id,
+        subject=session.id,
+        waits_for=f"{session.owed} of its children: {', '.join(owed[:_NAMED])}{more}",
+        mover="the deadline, if no child comes first" if wakes else "each child's end",
+        by=isoformat(wakes) if wakes else "see `orchestra why` of each",
+    )
+
+
 def _queued(session: Session, snapshot: Snapshot, terms: Terms) -> Wait:
-    policy = session.waiting.get("") or {"mode": "any"}
-    deadline = policy.get("deadline_ms")
-    ready = policy.get("mode", "any") == "any" or session.owed == 0
-    if ready:
-        waits_for = f"{len(snapshot.queue)} items are queued and the next resume takes them"
-        mover, by = "the callback service, at once; else the reaper's sweep", f"{terms.sweep_s:g} s"
-    else:
-        kind = policy["mode"] if policy["mode"] != "quorum" else f"a quorum of {policy.get('k')}"
-        waits_for = f"{kind} of its children: {len(snapshot.queue)} are back, {session.owed} are not"
+    wakes = snapshot.wakes_ms
+    count = f"{len(snapshot.queue)} {'items are' if len(snapshot.queue) > 1 else 'item is'} queued"
+    if not is_ready(snapshot):
+        waits_for = "; ".join(map(str, missing(snapshot)))
         mover, by = "the children that are still out", "no deadline"
-    if deadline and not ready:
-        mover, by = "the deadline, if the children do not come first", isoformat(int(deadline))
+        if wakes:
+            mover, by = "the deadline, if the children do not come first", isoformat(wakes)
+    elif snapshot.window_until_ms:
+        waits_for = f"{count}, and what comes within its window joins them"
+        mover, by = "the end of the window", isoformat(snapshot.window_until_ms)
+    else:
+        waits_for = f"{count} and the next resume takes what it has room for"
+        mover, by = "the callback service, at once; else the reaper's sweep", f"{terms.sweep_s:g} s"
     return Wait(session=session.id, subject=session.id, waits_for=waits_for, mover=mover, by=by)
 
 

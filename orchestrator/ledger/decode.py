@@ -103,6 +103,11 @@ def run(h: Mapping[str, str]) -> Run:
         ended_ms=int(float(h.get("ended_ms") or 0)),
         stop=h.get("stop", ""),
         reason=h.get("reason", ""),
+        awaits=tuple(
+            sorted(
+                k.removeprefix("awaits:") for k, v in h.items() if k.startswith("awaits:") and v == h["claim"]
+            )
+        ),
         late=tuple(json.loads(h.get("late") or "[]")),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongState
 from orchestrator.ids import run_id, shard_of
@@ -170,8 +170,12 @@ class Mailbox(Runs):
             raise ClaimLost(claim.run)
         return bool(reply[0] == b"open")
 
-    def take(self, claim: Claim, item_id: str) -> tuple[Item, str] | None:
+    def take(
+        self, claim: Claim, item_id: str, *, waits: Literal["wait", "give up", ""] = ""
+    ) -> tuple[Item, str] | None:
         """Take one queued item into the current run: how a blocking call gets its answer; None: not there yet.
+
+        ``waits`` tells everybody who looks that the run stands still for it from now on, or does no longer.
 
         Raises:
             ClaimLost: the run is not held under this claim any more.
@@ -187,7 +191,7 @@ class Mailbox(Runs):
                 keys.session(session),
                 keys.waiting(shard_of(session)),
             ],
-            [claim.claim, item_id],
+            [claim.claim, item_id, waits],
         )
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)

@@ -130,7 +130,13 @@ class Run:
     ended_ms: int
     stop: str  #: reason for which it was asked to stop, or empty
     reason: str
+    awaits: tuple[str, ...] = ()  #: items that it stands still for: the end of a child, or a reply
     late: tuple[str, ...] = ()  #: groups of delegations whose deadline made this run, with children missing
+
+    @property
+    def foreign(self) -> bool:
+        """Whether a program outside of the stack has it, which holds no lease."""
+        return self.claim == "foreign"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,71 @@
+"""What a session that is not busy waits for by its waiting policies: which groups, until when. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.doctor.snapshot import Snapshot
+from orchestrator.ledger import ItemState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The delegations of one group, and the rule that they are under."""
+
+    name: str
+    rule: Mapping[str, Any]
+    launched: int
+    owed: int
+    queued: int
+
+    @property
+    def met(self) -> bool:
+        """Whether what is queued of it may resume the session."""
+        mode = self.rule.get("mode", "any")
+        if mode == "any" or self.owed == 0:
+            return True
+        return mode == "quorum" and self.launched - self.owed >= int(self.rule.get("k", 1))
+
+    def __str__(self) -> str:
+        mode = self.rule.get("mode", "any")
+        wanted = f"a quorum of {self.rule.get('k')}" if mode == "quorum" else mode
+        of = f"group {self.name!r}" if self.name else "its children"
+        return f"{wanted} of {of}: {self.launched - self.owed} are back, {self.owed} are not"
+
+
+def groups(snapshot: Snapshot) -> list[Group]:
+    """Every group of delegations that a session has launched for callbacks, by name."""
+    policies = snapshot.session.waiting or {}
+    launched, owed, queued = Counter[str](), Counter[str](), Counter[str]()
+    for item in snapshot.items:
+        if item.kind == "completion" and item.callback:
+            name = str(item.extra.get("group", ""))
+            launched[name] += 1
+            owed[name] += item.state == ItemState.OWED
+            queued[name] += item.state == ItemState.QUEUED
+    return [
+        Group(
+            name=name,
+            rule=policies.get(name) or policies.get("") or {},
+            launched=launched[name],
+            owed=owed[name],
+            queued=queued[name],
+        )
+        for name in sorted(launched)
+    ]
+
+
+def is_ready(snapshot: Snapshot) -> bool:
+    """Whether anything that is queued may resume the session now, but for a window that is open."""
+    queued = [i for i in snapshot.items if i.state == ItemState.QUEUED]
+    if any(i.kind != "completion" for i in queued):
+        return True
+    return any(group.met for group in groups(snapshot) if group.queued)
+
+
+def missing(snapshot: Snapshot) -> list[Group]:
+    """The groups whose callbacks wait for further children."""
+    return [group for group in groups(snapshot) if group.owed and not group.met]

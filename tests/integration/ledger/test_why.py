@@ -1,0 +1,221 @@
+"""`orchestra why` for every way in which a session can sleep: what it waits for, what moves it, by when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+
+from orchestrator.bootstrap import assemble
+from orchestrator.clock import isoformat
+from orchestrator.doctor import Doctor, Severity, Wait
+from orchestrator.ids import callback_id, new_claim_id, question_id, reply_id
+from orchestrator.ledger import Claimed
+from orchestrator.settings import load_settings
+
+from .conftest import Play
+
+NOW = 1_900_000_000_000
+
+
+class Place:
+    """A ledger whose time stands still, a doctor, and a way to ask it."""
+
+    def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
+        parts = assemble(redis, load_settings(redis_url=url, data=data))
+        self.ledger = parts.ledger
+        self.ledger.set_time(NOW)
+        self.play = Play(self.ledger)
+        self.doctor = Doctor(parts, audit=None, sleep=lambda _: None)
+
+    def why(self, session: str) -> Wait | None:
+        return self.doctor.why(session)[1]
+
+    def said(self, session: str) -> str:
+        wait = self.why(session)
+        return "" if wait is None else f"{wait.waits_for} | {wait.mover} | {wait.by}"
+
+    def stuck(self) -> list[str]:
+        diagnosis = self.doctor.examine(watch_leases=False)
+        return [f.message for f in diagnosis.findings if f.severity is Severity.STUCK and f.rule == "late"]
+
+    def parent(self, children: int = 2, **options: object) -> tuple[Claimed, list[str]]:
+        held = self.play.run(self.play.submit())
+        return held, [self.play.delegate(held, str(n), **options) for n in range(children)]
+
+    def ask(self, asker: Claimed) -> str:
+        question = question_id(asker.session.id, "q")
+        self.ledger.say(
+            asker.claim,
+            asker.session.parent,
+            "?",
+            effect="q",
+            item_id=question,
+            kind="query",
+            priority="normal",
+            opens=True,
+        )
+        return question
+
+
+@pytest.fixture
+def place(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Place:
+    return Place(redis, redis_url, tmp_path)
+
+
+def test_a_run_that_stands_still_in_a_call_names_the_child(place: Place) -> None:
+    held, (child, _) = place.parent()
+    assert "is at work in" in place.said(held.session.id)
+    assert place.ledger.take(held.claim, callback_id(child), waits="wait") is None
+    said = place.said(held.session.id)
+    assert f"agent 'lead' stands still in a call of child {child}" in said
+    assert f"see `orchestra why {child}`" in said
+    assert place.ledger.take(held.claim, callback_id(child), waits="give up") is None
+    assert "is at work in" in place.said(held.session.id)
+    place.ledger.take(held.claim, callback_id(child), waits="wait")
+    place.play.finish(child)
+    assert place.ledger.take(held.claim, callback_id(child), waits="wait") is not None
+    assert "is at work in" in place.said(held.session.id)
+
+
+def test_a_run_that_is_tried_again_does_not_stand_still_for_what_the_first_try_did(place: Place) -> None:
+    held, (child, _) = place.parent()
+    place.ledger.take(held.claim, callback_id(child), waits="wait")
+    place.ledger.release(place.ledger.leases(0)[0])
+    place.ledger.claim(held.run.id, new_claim_id(), session_id=held.session.id, worker="w2")
+    assert "is at work in" in place.said(held.session.id)
+
+
+def test_a_run_that_stands_still_for_a_reply_names_the_question(place: Place) -> None:
+    held, (child, _) = place.parent()
+    asker = place.play.run(child)
+    question = place.ask(asker)
+    place.ledger.take(asker.claim, reply_id(question), waits="wait")
+    said = place.said(child)
+    assert f"agent 'reviewer' stands still for the reply to its question {question}" in said
+    assert f"session {held.session.id}, which was asked, or you: orchestra reply {question} TEXT" in said
+
+
+def test_a_session_that_ended_its_run_with_a_question_says_until_when_it_waits(place: Place) -> None:
+    held, (child, _) = place.parent()
+    asker = place.play.run(child)
+    question = place.ask(asker)
+    place.play.commit(asker.claim)
+    said = place.said(child)
+    assert said.startswith(f"a reply to its question {question} | session {held.session.id}, which was asked")
+    assert said.endswith(f"{isoformat(NOW + 86_400_000)}: then it is told that no reply came")
+
+
+def test_a_program_outside_of_the_stack_holds_no_lease(place: Place) -> None:
+    session = place.play.submit()
+    dispatch = place.play.start(session)
+    assert dispatch is not None
+    place.ledger.take_foreign(dispatch)
+    said = place.said(session)
+    assert "a program outside of the stack, is at work" in said
+    assert "lease" not in said.replace("it holds no lease", "")
+
+
+GROUPS: dict[str, tuple[dict[str, object], str]] = {
+    "all": ({"mode": "all"}, "all of its children: 1 are back, 1 are not | the children that are still out"),
+    "quorum": (
+        {"mode": "quorum", "k": 2},
+        "a quorum of 2 of its children: 1 are back, 1 are not | the children that are still out | no deadline",
+    ),
+    "deadline": (
+        {"mode": "all", "deadline_ms": NOW + 5_000},
+        f"| the deadline, if the children do not come first | {isoformat(NOW + 5_000)}",
+    ),
+    "window": ({"mode": "any", "window_ms": 3_000}, f"| the end of the window | {isoformat(NOW + 3_000)}"),
+    "any": (
+        {"mode": "any"},
+        "1 item is queued and the next resume takes what it has room for | the callback",
+    ),
+}
+
+
+@pytest.mark.parametrize("group", ["", "reviews"])
+@pytest.mark.parametrize("policy", GROUPS)
+def test_what_is_queued_waits_by_the_policy_of_its_group(place: Place, policy: str, group: str) -> None:
+    rule, expected = GROUPS[policy]
+    held, (first, _) = place.parent(group=group)
+    place.play.commit(held.claim, waiting={group: rule})
+    place.play.finish(first)
+    if policy != "any":
+        assert place.ledger.flush(held.session.id).outcome == "waits"
+    assert expected.replace("its children", f"group {group!r}" if group else "its children") in place.said(
+        held.session.id
+    )
+
+
+def test_a_session_to_which_nothing_has_come_names_its_children_and_its_deadline(place: Place) -> None:
+    held, children = place.parent(5)
+    place.play.commit(held.claim, waiting={"": {"mode": "all", "deadline_ms": NOW + 5_000}})
+    place.ledger.flush(held.session.id)
+    said = place.said(held.session.id)
+    assert said.startswith(f"5 of its children: {', '.join(sorted(children)[:3])} and 2 more | the deadline")
+    assert said.endswith(isoformat(NOW + 5_000))
+
+
+def _doomed_by_a_child(place: Place, held: Claimed) -> None:
+    place.play.commit(held.claim)
+    child = place.ledger.items(held.session.id)[0].child
+    place.play.finish(child, "no", status="failed")
+
+
+def _doomed_by_a_user(place: Place, held: Claimed) -> None:
+    place.ledger.stop(held.session.id, "enough")
+    place.play.commit(held.claim)
+
+
+@pytest.mark.parametrize("doom", [_doomed_by_a_child, _doomed_by_a_user])
+def test_a_session_that_is_to_be_ended_says_so_and_is_stuck_while_nobody_ends_it(
+    place: Place, doom: Callable[[Place, Claimed], None]
+) -> None:
+    held, _ = place.parent(on_failure="fail")
+    doom(place, held)
+    assert place.said(held.session.id).startswith("its own end: ")
+    assert place.stuck() == []
+    place.ledger.set_time(NOW + 61_000)
+    assert any("is to be ended for over a minute" in message for message in place.stuck())
+
+
+def test_what_could_resume_a_session_and_does_not_is_stuck(place: Place) -> None:
+    """Others of its children are still out, which does not matter: it waits for any."""
+    held, (first, _) = place.parent()
+    place.play.commit(held.claim)
+    place.play.finish(first)
+    place.ledger.set_time(NOW + 61_000)
+    assert any("1 items queued for over a minute" in message for message in place.stuck())
+
+
+def test_what_waits_by_policy_is_not_stuck(place: Place) -> None:
+    held, (first, second) = place.parent()
+    place.play.commit(held.claim, waiting={"": {"mode": "all"}})
+    place.play.finish(first)
+    place.play.run(second)
+    place.ledger.set_time(NOW + 61_000)
+    assert place.stuck() == []
+
+
+def test_a_parent_whose_last_callback_was_ignored_runs_once_more(place: Place) -> None:
+    held, (child,) = place.parent(1, on_failure="ignore")
+    place.play.commit(held.claim)
+    place.play.finish(child, "no", status="failed")
+    assert place.said(held.session.id).startswith("one more run for its final answer")
+
+
+def test_a_closed_session_with_children_names_who_deals_with_them(place: Place) -> None:
+    held, _ = place.parent()
+    place.ledger.stop(held.session.id, "enough", force=True)
+    assert place.said(held.session.id).startswith("stopped; 2 children are still to be stopped or let go")
+
+
+def test_a_finished_session_waits_for_nothing_until_a_user_resumes_it(place: Place) -> None:
+    session = place.play.submit()
+    place.play.commit(place.play.run(session).claim)
+    assert place.why(session) is None
+    place.ledger.put(session, "go on", item_id="itm_00a")
+    assert place.said(session).startswith("1 item is queued")
