@@ -34,7 +34,12 @@ def history(ledger: Ledger, session: str) -> list[Event]:
         timed.append(
             (
                 child.created_ms,
-                Event(at="", what="delegated", text=f"{child.agent}: {child.title}", about=child.id),
+                Event(
+                    at="",
+                    what="delegated",
+                    text=f"{child.agent}: {child.title}, as {child.id}",
+                    about=child.id,
+                ),
             )
         )
     timed += [_of_item(item) for item in items if item.seq]
@@ -61,9 +66,8 @@ def _ended(session: Session) -> list[tuple[int, Event]]:
 def _of_run(run: Run) -> list[tuple[int, Event]]:
     events = []
     if run.started_ms:
-        carried = f" with {len(run.items)} callbacks or messages" if run.items else ""
         again = f", attempt {run.attempt}" if run.attempt > 1 else ""
-        text = f"{run.cause}{carried} on {run.worker}{again}"
+        text = f"{_why(run)} on {run.worker}{again}"
         events.append((run.started_ms, Event(at="", what="run", text=text, run=run.id)))
     if run.ended_ms:
         took = f" after {(run.ended_ms - run.started_ms) / 1000:.3f} s" if run.started_ms else ""
@@ -72,11 +76,23 @@ def _of_run(run: Run) -> list[tuple[int, Event]]:
     return events
 
 
+def _why(run: Run) -> str:
+    match run.cause:
+        case "start":
+            return "start"
+        case "user":
+            return "resumed by a user"
+    many = len(run.items)
+    # What a blocking call took into the run counts with what the run was made for.
+    return f"resumed with {many} {'item' if many == 1 else 'items'}" if many else "resumed, with nothing new"
+
+
 def _of_item(item: Item) -> tuple[int, Event]:
     if item.kind == "completion":
         text = f"{item.agent}: {item.title} {item.status}, {item.state}"
     else:
-        text = f"{item.id}, {item.state}"
+        by = f" of {item.agent}" if item.agent else ""
+        text = f"{item.id}{by}, {item.state}"
     what = "callback" if item.kind == "completion" else item.kind
     reason = f": {item.reason}" if item.reason else ""
     return item.at_ms, Event(at="", what=what, text=f"{text}{reason}", run=item.run, about=item.child)

@@ -70,7 +70,10 @@ class Line:
 
 
 def tree_lines(sessions: Sequence[Session], *, rows: int | None = None) -> list[Line]:
-    """The tree whose first session is its top; with ``rows``, what matters most of it in about so many lines."""
+    """The tree whose first session is its top, each with its id.
+
+    With ``rows``, what matters most of it in about so many lines, and without ids, which no screen has room for.
+    """
     if not sessions:
         return []
     children: dict[str, list[Session]] = defaultdict(list)
@@ -79,7 +82,7 @@ def tree_lines(sessions: Sequence[Session], *, rows: int | None = None) -> list[
     parents = max(1, sum(bool(below) for below in children.values()))
     each = None if rows is None or len(sessions) <= rows else max(2, (rows - parents * 2) // parents)
     lines: list[Line] = []
-    _add(lines, sessions[0], children, each, stem="", mark="")
+    _add(lines, sessions[0], children, each, ids=rows is None, stem="", mark="")
     return lines if rows is None else lines[:rows]
 
 
@@ -89,17 +92,19 @@ def _add(
     children: dict[str, list[Session]],
     each: int | None,
     *,
+    ids: bool,
     stem: str,
     mark: str,
 ) -> None:
     below = children.get(session.id, [])
-    lines.append(Line(stem + mark, session_line(session, below), _STYLES[session.state]))
+    name = f"{session.id}  " if ids else ""
+    lines.append(Line(stem + mark, name + session_line(session, below), _STYLES[session.state]))
     stem += {"": "", "├─ ": "│  ", "└─ ": "   "}[mark]
     shown = _most_important(below, children, each)
     hidden = Counter(child.state for child in below) - Counter(child.state for child in shown)
     for number, child in enumerate(shown, 1):
         last = number == len(shown) and not hidden
-        _add(lines, child, children, each, stem=stem, mark="└─ " if last else "├─ ")
+        _add(lines, child, children, each, ids=ids, stem=stem, mark="└─ " if last else "├─ ")
     if hidden:
         rest = ", ".join(f"{count} {state}" for state, count in sorted(hidden.items()))
         lines.append(Line(f"{stem}└─ ", f"… and {rest}", "dim"))

@@ -50,11 +50,11 @@ def test_a_small_tree_is_shown_whole() -> None:
         make("g", "c1", title="deep"),
     ]
     assert [str(line).replace("running ", "").split() for line in tree_lines(tree)] == [
-        ["a", *line] for line in (["░░░░░░░░░░░░░░░░░░░░", "0%", "0/2", "children", "over", "top"],)
+        ["r", "a", *line] for line in (["░░░░░░░░░░░░░░░░░░░░", "0%", "0/2", "children", "over", "top"],)
     ] + [
-        ["├─", "a", "░░░░░░░░░░░░░░░░░░░░", "0%", "0/1", "children", "over", "one"],
-        ["│", "└─", "a", "deep"],
-        ["└─", "a", "two"],
+        ["├─", "c1", "a", "░░░░░░░░░░░░░░░░░░░░", "0%", "0/1", "children", "over", "one"],
+        ["│", "└─", "g", "a", "deep"],
+        ["└─", "c2", "a", "two"],
     ]
 
 

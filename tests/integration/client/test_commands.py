@@ -110,16 +110,17 @@ def test_sessions_tree_and_logs(stage: Stage, orchestra: Orchestra) -> None:
     assert "A title" in listed
     assert [s["id"] for s in json.loads(orchestra("sessions", "--json").stdout)] == [root]
     tree = orchestra("tree", root).stdout.splitlines()
-    assert tree[0].startswith("lead       idle")
+    assert tree[0].startswith(f"{root}  lead       idle")
     assert "0/2 children over" in tree[0]
-    assert tree[1].startswith("├─ solo       pending")
-    assert tree[2].startswith("└─ solo       pending")
+    first, second = (child.id for child in stage.children(root))
+    assert tree[1].startswith(f"├─ {first}  solo       pending")
+    assert tree[2].startswith(f"└─ {second}  solo       pending")
     assert tree[3] == "2 launched = 0 delivered + 2 pending + 0 dead"
     members = json.loads(orchestra("tree", root, "--json").stdout)
     assert [member["parent"] for member in members] == ["", root, root]
     logs = orchestra("logs", root).stdout
     assert re.search(r"launched .* lead: A title, as a root", logs)
-    assert re.search(r"delegated .* solo: a", logs)
+    assert re.search(rf"delegated .* solo: a, as {first}", logs)
     assert json.loads(orchestra("logs", root, "--json").stdout)[0]["what"] == "launched"
 
 
