@@ -95,6 +95,9 @@ class Delivery:
         for start in range(0, len(ended), _FORGET_BATCH):
             policies = {i.child: _close_policy(session, i) for i in ended[start : start + _FORGET_BATCH]}
             for child in self.ledger.find(list(policies)):
+                if child.state == SessionState.DELETED:
+                    self.ledger.closed(child.id)  # what was kept of it for this session
+                    continue
                 over = child.state in CLOSED or (child.state == SessionState.FINISHED and not child.busy)
                 if child.parent == session.id and (over or policies[child.id] == "stop"):
                     self.ledger.stop(child.id, _why_closed(session), state="deleted")

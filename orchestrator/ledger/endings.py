@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal, cast
 
 from orchestrator.errors import UnknownSession
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.mailbox import Mailbox
-from orchestrator.ledger.model import Lease, Outgoing, StopVerdict
+from orchestrator.ledger.model import Lease, Outgoing, SessionState, StopVerdict
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 
@@ -148,17 +149,32 @@ class Endings(Mailbox):
                 keys.queue(session_id),
                 keys.closing(shard_of(session_id)),
                 keys.runs(session_id),
-                *self.owned_keys(session_id),
+                *self.owned_keys(session_id, but=self._still_heard(session_id)),
             ],
             [session_id, "1" if seen_to else "0"],
         )
         return bool(reply[0] in (b"kept", b"tombstone"))
 
-    def owned_keys(self, session_id: str) -> list[str]:
-        """The keys of every run of a session, of their effects, and of the large texts that it has said."""
+    def _still_heard(self, session_id: str) -> set[str]:
+        """The digests of a session's large texts that are in the books of a session which is not deleted."""
+        said = self.wholes.digests(session_id)
+        if not said:
+            return set()
+        about = self.find([session_id])
+        spoken_to = [s.parent for s in about if s.parent]
+        spoken_to += [i.child for i in self.items(session_id) if i.kind == "completion"]
+        heard: set[str] = set()
+        for other in self.find(spoken_to):
+            if other.state is not SessionState.DELETED:
+                wholes = (item.extra.get("whole") or {} for item in self.items(other.id))
+                heard |= {w["sha256"] for w in wholes if w.get("session") == session_id}
+        return heard & said
+
+    def owned_keys(self, session_id: str, *, but: Collection[str] = ()) -> list[str]:
+        """The keys of every run of a session, of their effects, and of the large texts that it has said, ``but`` some."""
         runs = [decode.text(run) for run in self.redis.lrange(keys.runs(session_id), 0, -1)]
         of_runs = [key for run in runs for key in (keys.run(run), keys.effects(run))]
-        return [*of_runs, *self.wholes.keys_of(session_id)]
+        return [*of_runs, *self.wholes.keys_of(session_id, but=but)]
 
     def require(self, session_id: str) -> None:
         """Make sure that a session exists.

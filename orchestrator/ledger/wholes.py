@@ -1,12 +1,14 @@
 """Large texts: the ledger holds their beginning, and a reference to the whole that is stored once beside it.
 
 A whole belongs to the session that said it. It is stored before the transition that refers to it, expires by
-itself if that never comes, and from then on lives as long as its session does.
+itself if that never comes, and from then on lives as long as its session does; if that is deleted, as long as
+somebody is there to whom it was said.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
@@ -77,10 +79,15 @@ class Wholes:
         )
         return self._store(str(ref["session"])).get(blob).decode(errors="surrogatepass")
 
-    def keys_of(self, session: str) -> list[str]:
-        """The keys of everything large that a session has said, and of the list of it."""
+    def digests(self, session: str) -> set[str]:
+        """The digests of everything large that a session has said."""
         found: Any = self._client.smembers(keys.wholes(session))
-        return [keys.wholes(session), *(keys.whole(session, name.decode()) for name in sorted(found))]
+        return {name.decode() for name in found}
+
+    def keys_of(self, session: str, *, but: Collection[str] = ()) -> list[str]:
+        """The keys of everything large that a session has said, ``but`` some, and of the list of it."""
+        found = [keys.whole(session, name) for name in sorted(self.digests(session).difference(but))]
+        return found if but else [keys.wholes(session), *found]
 
     def _store(self, session: str) -> BlobStore:
         return BlobStore(self._client, shard_of(session), name=partial(keys.whole, session))

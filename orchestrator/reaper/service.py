@@ -166,6 +166,15 @@ class Reaper:
                 self._ledger.drop_timer(shard, kind, identifier)
         return 1
 
+    def _is_heard(self, tree: Sequence[Session]) -> bool:
+        """Whether an heir in another tree, which is kept, has a callback whose large text is in this one."""
+        own = {member.id for member in tree}
+        elsewhere = [
+            m for m in tree if m.parent and m.parent not in own and self._ledger.wholes.digests(m.id)
+        ]
+        heirs = self._ledger.find([member.parent for member in elsewhere])
+        return any(heir.state != SessionState.DELETED for heir in heirs)
+
     def _expire(self, shard: int, root: str) -> int:
         """Remove a tree whose root has been over for its whole lifetime; one in use again gets another one."""
         try:
@@ -180,7 +189,7 @@ class Reaper:
             self._ledger.postpone_timer(shard, "expire", root, due)
             return 0
         members = self._ledger.tree(root)
-        if _is_awaited(members):
+        if _is_awaited(members) or self._is_heard(members):
             due = self._ledger.server_ms() + min(self._ledger.limits.tree_ttl_ms, _LOOK_AGAIN_MS)
             self._ledger.postpone_timer(shard, "expire", root, due)
             return 0

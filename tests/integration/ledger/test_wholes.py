@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import redis as redis_py
 
+from orchestrator.delivery import Delivery
 from orchestrator.envelope.payload import BlobStore
 from orchestrator.errors import PayloadError
 from orchestrator.ids import callback_id
@@ -13,6 +14,7 @@ from orchestrator.ledger.wholes import Wholes, beginning
 from orchestrator.redisdb import keys
 
 from .conftest import Play
+from .test_services import Stack
 
 LARGE = "é<large>\n" * 300
 SIZE = len(LARGE.encode())
@@ -110,7 +112,7 @@ def test_what_an_agent_says_may_be_large_too(play: Play, ledger: Ledger, redis: 
 
 
 def test_wholes_go_with_their_session(play: Play, ledger: Ledger, redis: redis_py.Redis) -> None:
-    """When its tree expires, and when it is deleted; who comes too late for one is told so."""
+    """When its tree expires, and when everybody is deleted who had heard it; who comes too late is told so."""
     root = play.submit()
     parent = play.run(root)
     first, second = play.delegate(parent, "a"), play.delegate(parent, "b")
@@ -119,15 +121,72 @@ def test_wholes_go_with_their_session(play: Play, ledger: Ledger, redis: redis_p
     play.commit(parent.claim)
     ref = ledger.item(root, callback_id(first)).extra["whole"]
     ledger.prune(first, root)
-    assert ledger.stop(second, "enough", state="deleted").outcome == "ended"
-    assert ledger.closed(second)
+    with pytest.raises(PayloadError, match="is not stored"):
+        ledger.wholes.read(ref)
+    assert ledger.stop(root, "enough", state="deleted").outcome == "ended"
+    Delivery(ledger, lambda _: None).close(root)
+    assert ledger.stop(second, "enough", state="deleted").outcome == "over"
+    Delivery(ledger, lambda _: None).close(second)
     for child in (first, second):
         assert blobs(redis, child) == []
         assert not redis.exists(keys.wholes(child))
-    with pytest.raises(PayloadError, match="is not stored"):
-        ledger.wholes.read(ref)
-    resumed = play.resume(root)
-    assert len(resumed.items) == 2
+
+
+def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
+    play: Play, ledger: Ledger, redis: redis_py.Redis
+) -> None:
+    """Deleting the child takes nothing away from the parent that was told; deleting the parent does."""
+    delivery = Delivery(ledger, lambda _: None)
+    root = play.submit()
+    parent = play.run(root)
+    child = play.run(play.delegate(parent, "a"))
+    said = {"effect": "m", "item_id": "itm_00m", "kind": "message", "priority": "normal"}
+    ledger.say(child.claim, root, LARGE + "said", **said)  # type: ignore[arg-type]
+    play.commit(child.claim, LARGE)
+    play.commit(parent.claim)
+    play.commit(play.resume(root).claim)
+    ledger.put(child.session.id, "once more", item_id="itm_00p")
+    play.commit(play.resume(child.session.id).claim, LARGE + "nobody was told")
+    assert len(blobs(redis, child.session.id)) == 3
+    ledger.stop(child.session.id, "enough", state="deleted")
+    delivery.close(child.session.id)
+    heard = [ledger.wholes.read(item.extra["whole"]) for item in ledger.items(root)]
+    assert sorted(heard) == [LARGE, LARGE + "said"]
+    assert len(blobs(redis, child.session.id)) == 2
+    ledger.stop(root, "enough", state="deleted")
+    delivery.close(root)
+    assert blobs(redis, child.session.id) == []
+    assert not redis.exists(keys.wholes(child.session.id))
+
+
+def test_a_large_answer_to_an_heir_stays_as_long_as_the_heir(redis: redis_py.Redis, play: Play) -> None:
+    """The tree in which it was said is over long before, and is kept until the heir's own is gone."""
+    stack = Stack(redis, play)
+    ledger, ttl_ms = play.ledger, play.ledger.limits.tree_ttl_ms
+    ledger.set_time(1_000_000)
+    heir = play.submit("heir")
+    parent = play.run(play.submit("root"))
+    ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim, "boom", status="failed")
+    play.commit(play.run(heir).claim)
+    stack.drain()
+    play.finish(child, LARGE)
+    play.commit(play.resume(heir).claim)
+    stack.reaper.run_once()
+    ledger.set_time(1_000_000 + ttl_ms - 1)
+    ledger.put(heir, "what was it?", item_id="itm_00p")
+    asked = play.resume(heir)
+    ledger.set_time(1_000_000 + ttl_ms + 1)
+    stack.reaper.run_once()
+    (item,) = [i for i in ledger.items(heir) if i.child == child]
+    assert ledger.wholes.read(item.extra["whole"]) == LARGE
+    play.commit(asked.claim)
+    for step in range(2, 5):
+        ledger.set_time(1_000_000 + step * (ttl_ms + 1))
+        stack.reaper.run_once()
+    assert list(ledger.all_roots(0)) == []
+    assert blobs(redis, child) == []
 
 
 def test_a_blob_that_is_kept_for_good_does_not_begin_to_expire(redis: redis_py.Redis) -> None:

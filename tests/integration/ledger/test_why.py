@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ class Place:
     def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
         parts = assemble(redis, load_settings(redis_url=url, data=data))
         self.ledger = parts.ledger
+        self.ledger.limits = replace(self.ledger.limits, question_ms=86_400_000)
         self.ledger.set_time(NOW)
         self.play = Play(self.ledger)
         self.doctor = Doctor(parts, audit=None, sleep=lambda _: None)
