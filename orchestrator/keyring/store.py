@@ -200,9 +200,13 @@ class KeyStore:
 
     def absorb(self, records: Iterable[KeyRecord]) -> None:
         """Take in records that the trusted operator vouches for, where they are newer than what is here."""
+        # Mostly none is, and then there is nothing to lock: every process comes by here when it starts.
+        news = [record for record in records if self._is_news(record)]
+        if not news:
+            return
         with locked(self.folder):
             operator = self.operator.public()
-            for record in records:
+            for record in news:
                 self._require_vouched(record, operator)
                 self._absorb(record)
 
@@ -336,6 +340,22 @@ class KeyStore:
             self._absorb(self.operator.vouch(old.changed(retired_ms=until)))
         return record
 
+    def _is_news(self, record: KeyRecord) -> bool:
+        known = self.record(record.key_id)
+        if known is None or known.serial < record.serial:
+            return True
+        if known.revoked_ms is not None and not self.is_revoked(record.key_id):
+            return True
+        current = self.current(record.agent, record.use)
+        if current is not None and current.revoked_ms is not None:
+            return True
+        # A process that died between the record and the pointer left that to whoever comes next.
+        return self._is_to_be_used(known, current)
+
+    def _is_to_be_used(self, record: KeyRecord, current: KeyRecord | None) -> bool:
+        newest = current is None or not current.current or record.created_ms > current.created_ms
+        return newest and record.current and self.has_private(record.key_id)
+
     def _absorb(self, record: KeyRecord) -> None:
         known = self.record(record.key_id)
         if known is not None and known.serial >= record.serial:
@@ -352,8 +372,7 @@ class KeyStore:
             # Written again, so that signers that were made of it before are made anew.
             self._point(record)
             return
-        newest = current is None or not current.current or record.created_ms > current.created_ms
-        if newest and record.current and self.has_private(record.key_id):
+        if self._is_to_be_used(record, current):
             self._point(record)
 
     def _point(self, record: KeyRecord) -> None:

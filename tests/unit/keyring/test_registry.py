@@ -11,6 +11,7 @@ import redis as redis_py
 
 from orchestrator.clock import ManualClock
 from orchestrator.errors import KeyringError, SignatureError
+from orchestrator.keyring.files import locked
 from orchestrator.keyring.registry import CACHE_S, KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
@@ -262,3 +263,14 @@ def test_records_say_what_the_operator_signed_and_nothing_else(ring: Keyring, re
         "key_id", "agent", "use", "algorithm", "public_pem", "created_ms", "retired_ms", "revoked_ms", "serial", "vouch",
     }  # fmt: skip
     assert "PRIVATE" not in json.dumps(stored)
+
+
+def test_who_starts_with_keys_that_all_know_does_not_wait_for_who_has_the_folder_locked(
+    ring: Keyring, store: KeyStore, redis: redis_py.Redis, clock: ManualClock
+) -> None:
+    """A process that was frozen with the lock in its hands must not keep new workers from starting."""
+    made = ring.signer("lead")
+    with locked(store.folder):
+        again = KeyStore(store.folder, "Ed25519", clock=clock)
+        found = Keyring(again, KeyRegistry(redis, again, clock=clock), clock=clock).signer("lead")
+    assert found.key_id == made.key_id
