@@ -95,21 +95,22 @@ class Batch:
         """
         answers = self._send(self._calls)
         unknown = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-        if unknown:
-            for name in {call[0] for call in (self._calls[i] for i in unknown) if call[0]}:
-                self._client.script_load(source(name))
-            for i, answer in zip(unknown, self._send([self._calls[i] for i in unknown]), strict=True):
-                answers[i] = answer
+        # A server that was started anew knows none. Told the whole text, it cannot have forgotten it again.
+        again = self._send([self._calls[i] for i in unknown], whole=True)
+        for i, answer in zip(unknown, again, strict=True):
+            answers[i] = answer
         self._calls = []
         return answers
 
-    def _send(self, calls: list[tuple[str | None, tuple[Any, ...]]]) -> list[Any]:
+    def _send(self, calls: list[tuple[str | None, tuple[Any, ...]]], *, whole: bool = False) -> list[Any]:
         if not calls:
             return []
         pipe = self._client.pipeline(transaction=False)
         for name, args in calls:
             if name is None:
                 pipe.execute_command(*args)
+            elif whole:
+                pipe.execute_command("EVAL", source(name), *args)
             else:
                 pipe.execute_command("EVALSHA", _sha(name), *args)
         return list(pipe.execute(raise_on_error=False))

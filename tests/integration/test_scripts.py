@@ -1,0 +1,55 @@
+"""Scripts on a server that may forget them at any moment, as one that is started anew does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis as redis_py
+from redis.client import Pipeline
+
+from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.redisdb.scripts import Scripts
+
+RESULT = ("store_result", ["celery-task-meta-x"], ['{"status": "SUCCESS"}', 60])
+
+
+class ForgetfulPipeline(Pipeline):
+    """The server forgets every script just before it gets to see what was asked."""
+
+    forget: Callable[[], object]
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        self.forget()
+        return super().execute(raise_on_error=raise_on_error)
+
+
+@pytest.fixture
+def forgetful(start_valkey: Callable[..., ValkeyProcess]) -> Iterator[redis_py.Redis]:
+    server = start_valkey(durable=False)
+
+    class Client(redis_py.Redis):
+        def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> ForgetfulPipeline:
+            made = ForgetfulPipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+            made.forget = lambda: redis_py.Redis.from_url(server.url).script_flush()
+            return made
+
+    client = Client.from_url(server.url)
+    yield client
+    client.close()
+
+
+def test_a_batch_is_carried_out_by_a_server_that_forgets_scripts_all_the_time(
+    forgetful: redis_py.Redis,
+) -> None:
+    batch = Scripts(forgetful).batch()
+    batch.script(*RESULT)
+    batch.command("SET", "plain", "1")
+    batch.script(*RESULT)
+    assert batch.execute() == [1, True, 0]
+
+
+def test_a_script_is_carried_out_by_a_server_that_does_not_know_it(redis: redis_py.Redis) -> None:
+    redis.script_flush()
+    assert Scripts(redis).run(*RESULT) == 1
