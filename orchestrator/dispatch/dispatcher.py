@@ -29,6 +29,9 @@ AWAY_S: Final = 1.0
 SHOWN_CHARS: Final = 1000
 #: Messages that runs for one queue are spread over before they are bundled, so that every slot gets some.
 SPREAD: Final = 2
+#: What publishing ends in when the broker is away. The last comes of kombu itself: it mends a connection that broke
+#: while a queue was declared, and goes on with a channel of the old one.
+_OUTAGES: Final = (KombuError, OSError, AttributeError)
 
 
 def run_task_id(run: str) -> str:
@@ -62,25 +65,29 @@ class Dispatcher:
             raise self._unavailable(self._why_away)
         bundles = list(_bundles(runs))
         try:
-            with self._app.amqp.producer_pool.acquire(block=True) as producer:
-                try:
-                    with _at_once(producer, len(bundles)):
-                        self._send_bundles(producer, bundles)
-                except KombuError:
-                    # A connection that broke is not mended for many messages at once, but for each alone.
-                    if len(bundles) == 1:
-                        raise
-                    self._send_bundles(producer, bundles)
-        except (KombuError, OSError) as error:
+            try:
+                self._publish(bundles, at_once=len(bundles) > 1)
+            except _OUTAGES as error:
+                # A connection that broke is not mended for many messages at once, but for each alone; and where it
+                # was mended halfway, only a new one is of use.
+                if len(bundles) == 1 and not isinstance(error, AttributeError):
+                    raise
+                self._publish(bundles, at_once=False)
+        except _OUTAGES as error:
             self._away_until, self._why_away = time.monotonic() + AWAY_S, str(error)
             raise self._unavailable(str(error)) from error
 
     def _unavailable(self, why: str) -> ServerUnavailable:
         return ServerUnavailable(f"the Celery broker at {redact_url(str(self._app.conf.broker_url))}", why)
 
-    def _send_bundles(self, producer: Any, bundles: Sequence[tuple[str, Sequence[Dispatch]]]) -> None:
-        for queue, bundle in bundles:
-            self._send(producer, queue, bundle)
+    def _publish(self, bundles: Sequence[tuple[str, Sequence[Dispatch]]], *, at_once: bool) -> None:
+        # Left with an error, the producer gives its connection up.
+        with (
+            self._app.amqp.producer_pool.acquire(block=True) as producer,
+            _at_once(producer) if at_once else contextlib.nullcontext(),
+        ):
+            for queue, bundle in bundles:
+                self._send(producer, queue, bundle)
 
     def _send(self, producer: Any, queue: str, bundle: Sequence[Dispatch]) -> None:
         first = bundle[0]
@@ -104,10 +111,10 @@ def _shown(kwargs: dict[str, Any]) -> str:
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
 
 
-def _at_once(producer: Any, messages: int) -> contextlib.AbstractContextManager[Any]:
+def _at_once(producer: Any) -> contextlib.AbstractContextManager[Any]:
     """One round trip for several messages, where kombu and the broker can do that."""
     batch = getattr(producer, "batch", None)
-    if batch is None or messages < 2:
+    if batch is None:
         return contextlib.nullcontext()
     at_once: contextlib.AbstractContextManager[Any] = batch()
     return at_once
