@@ -1,17 +1,22 @@
-"""Stacks to be killed: forked from one process that has everything imported, each on a server of its own."""
+"""Stacks to be killed: forked from one process that has everything imported, on servers of their own."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 
 from .stack import Stack, Zygote
+
+#: Settings with which what died is noticed soon.
+QUICK = {"lease_s": "0.9", "heartbeat_s": "0.2", "sweep_interval_s": "0.15", "redispatch_after_s": "0.5"}
+#: Whether a test failed.
+FAILED = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +26,59 @@ def zygote() -> Iterator[Zygote]:
     zygote = Zygote()
     yield zygote
     zygote.close()
+
+
+class SharedStack:
+    """One stack for many tests, each of which kills a part of it; another one after a test that failed."""
+
+    def __init__(self, zygote: Zygote, folders: pytest.TempPathFactory) -> None:
+        self._zygote = zygote
+        self._folders = folders
+        self._leaving = ExitStack()
+        self._stack: Stack | None = None
+
+    def get(self) -> Stack:
+        """The stack; all of it runs."""
+        if self._stack is None:
+            socket_dir = make_socket_dir()
+            self._leaving.callback(remove_socket_dir, socket_dir)
+            folder = self._folders.mktemp("shared")
+            server = self._leaving.enter_context(ValkeyProcess(folder / "valkey", socket_dir))
+            self._stack = self._leaving.enter_context(Stack(self._zygote, server, folder / "stack", QUICK))
+            self._stack.start_all()
+            self._stack.wait_ready()
+        return self._stack
+
+    def close(self) -> None:
+        """End it, if there is one."""
+        self._stack = None
+        self._leaving.close()
+        self._leaving = ExitStack()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+@pytest.fixture(scope="module")
+def shared(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedStack]:
+    shared = SharedStack(zygote, tmp_path_factory)
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def stack(shared: SharedStack, request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """A stack that runs, with what other tests left in its ledger."""
+    yield shared.get()
+    if request.node.stash.get(FAILED, False):
+        shared.close()
 
 
 @pytest.fixture

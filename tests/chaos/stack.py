@@ -18,7 +18,7 @@ from typing import Self
 
 from orchestrator.audit import AuditReader, AuditStore
 from orchestrator.bootstrap import assemble
-from orchestrator.client import Client
+from orchestrator.client import Client, SessionHandle
 from orchestrator.crashpoints import VARIABLE
 from orchestrator.doctor import Doctor
 from orchestrator.doctor.findings import Severity
@@ -80,10 +80,16 @@ class Running:
     name: str
     pid: int
     log: Path
+    #: The file that is there once it has died where it was told to.
+    mark: Path
 
     @property
     def alive(self) -> bool:
         return is_alive(self.pid)
+
+    def takes_tasks(self) -> bool:
+        """Whether a worker has said that it does."""
+        return self.log.exists() and " ready." in self.log.read_text(errors="replace")
 
     def kill(self) -> None:
         """End it and everything it started, at once."""
@@ -173,14 +179,15 @@ class Stack:
             else [
                 *("celery", "-A", "workers", "worker", "--hostname", f"w{self._started}@chaos"),
                 *("--concurrency", str(self.settings.concurrency), "--loglevel", "INFO"),
-                *("--without-gossip", "--without-mingle"),
+                *("--without-gossip", "--without-mingle", *arguments),
             ]
         )
-        if crash_at:
-            env[VARIABLE] = f"{crash_at}:{self.mark(crash_at)}"
         self._started += 1
+        mark = self.folder / f"died-{self._started}"
+        if crash_at:
+            env[VARIABLE] = f"{crash_at}:{mark}"
         log = self.folder / f"{name}-{self._started}.log"
-        process = Running(name, self.zygote.fork(argv, {**self.env, **env}, log), log)
+        process = Running(name, self.zygote.fork(argv, {**self.env, **env}, log), log, mark)
         self.running.append(process)
         return process
 
@@ -193,9 +200,12 @@ class Stack:
             last_words.append(f"{process.name}: {process.log.read_text(errors='replace')[-1500:]}")
         return last_words
 
-    def mark(self, crash_at: str) -> Path:
-        """The file that is there once a process has died at that place."""
-        return self.folder / f"died-at-{crash_at}"
+    def replace(self, name: str, *, crash_at: str = "") -> Running:
+        """Kill every process of that name and start one in their place."""
+        for process in [p for p in self.running if p.name == name]:
+            process.kill()
+            self.running.remove(process)
+        return self.start(name, crash_at=crash_at)
 
     def start_all(self, *, but: str = "") -> None:
         """One of each, and a worker that is ready."""
@@ -204,14 +214,27 @@ class Stack:
                 self.start(name)
 
     def wait_ready(self) -> None:
-        """Return once a worker has announced its agents."""
-        wait_until(lambda: self.redis.exists(keys.agent("branch")), "the worker", explain=self.logs)
+        """Return once every worker takes tasks and has announced its agents."""
+        for worker in [p for p in self.running if p.name == "worker"]:
+            wait_until(worker.takes_tasks, "a worker", explain=self.logs)
+        wait_until(lambda: self.redis.exists(keys.agent("branch")), "its agents", explain=self.logs)
 
     def client(self) -> Client:
         return Client(self.settings)
 
+    def answer(self, session: SessionHandle, *, timeout_s: float = 45) -> str:
+        """The final answer; where it does not come in time, everything that may say why."""
+        try:
+            return session.result(timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}: {self.unrest()}{self.logs()}") from None
+
     def logs(self) -> str:
-        """The end of every log, for a test that fails."""
+        """The end of every log, and where every process stands, for a test that fails."""
+        for process in self.running:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGUSR2)
+        time.sleep(0.3)  # to be written down
         return "".join(
             f"\n--- {process.log.name}\n{process.log.read_text(errors='replace')[-3000:]}"
             for process in self.running

@@ -20,6 +20,7 @@ from typing import TypeVar
 import pytest
 import redis as redis_py
 
+from orchestrator.client import SessionHandle
 from orchestrator.errors import ServerUnavailable
 from orchestrator.waiting import is_over
 
@@ -137,10 +138,7 @@ def test_every_parent_has_every_callback_exactly_once(
     expected = str(math.prod(int(width) for width in SHAPE.split(",")) + TALKERS)
     with stack.client() as client:
         for tree in trees:
-            try:
-                assert client.result(tree, timeout_s=600 if LONG else 90) == expected
-            except TimeoutError as error:
-                raise AssertionError(f"{error}: {stack.unrest()}{stack.logs()}") from None
+            assert stack.answer(SessionHandle(tree, client), timeout_s=600 if LONG else 90) == expected
     stack.assert_settled(timeout_s=60)
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 import redis as redis_py
 
+from orchestrator.client import SessionHandle
 from orchestrator.dispatch import START_TASK, build_celery
 from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.ledger import RunState
@@ -61,7 +62,7 @@ def test_a_worker_that_was_frozen_for_longer_than_its_lease_comes_too_late(make_
         os.killpg(frozen.pid, signal.SIGSTOP)
         held = [lease.run for lease in stack.ledger.leases(0)]
         stack.start("worker")
-        assert session.result(timeout_s=40) == "4"
+        assert stack.answer(session) == "4"
     os.killpg(frozen.pid, signal.SIGCONT)
     runs = [run for run in map(stack.ledger.run, held) if run is not None]
     assert runs
@@ -84,7 +85,7 @@ def test_a_server_that_was_frozen_costs_nobody_a_lease(make_stack: MakeStack) ->
         os.kill(pid, signal.SIGSTOP)
         time.sleep(2 * stack.settings.lease_s)  # for this long it stands still
         os.kill(pid, signal.SIGCONT)
-        assert session.result(timeout_s=40) == "4"
+        assert stack.answer(session) == "4"
     stack.assert_settled()
     runs = [run for s in stack.ledger.tree(session.id) for run in stack.ledger.runs(s.id)]
     assert [run.lost for run in runs if run.state == RunState.COMPLETED] == [0] * len(runs)
@@ -106,7 +107,7 @@ def test_a_broker_that_lost_its_memory_loses_no_run(make_stack: MakeStack) -> No
         session = client.submit("branch", "3,3")
         wait_until(lambda: times[0] > 15, "some losses of memory")
     with stack.client() as client:
-        assert client.result(session.id, timeout_s=60) == "9"
+        assert stack.answer(SessionHandle(session.id, client)) == "9"
     stack.assert_settled()
 
 
@@ -127,7 +128,7 @@ def test_a_broker_apart_dies_and_comes_back_empty(
             broker.kill()
             time.sleep(0.7)  # nothing can be sent meanwhile
             broker.start()
-        assert session.result(timeout_s=60) == "12"
+        assert stack.answer(session) == "12"
     stack.assert_settled()
 
 
@@ -166,7 +167,7 @@ def test_connections_that_break_all_the_time_lose_and_double_nothing(make_stack:
             session = client.submit("branch", "3,3,2", key="mine")
         wait_until(lambda: times[0] > 30, "some cuts")
     with stack.client() as client:
-        assert client.result(session.id, timeout_s=60) == "18"
+        assert stack.answer(SessionHandle(session.id, client)) == "18"
     for process in stack.running:
         assert process.alive, f"{process.name}: {process.log.read_text(errors='replace')[-3000:]}"
     stack.assert_settled()
