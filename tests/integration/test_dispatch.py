@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
-import threading
 import time
-from collections.abc import Container, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +15,11 @@ from celery import Celery
 from orchestrator.dispatch import Dispatcher, RootResults, build_celery, run_task_id
 from orchestrator.dispatch.depth import QueueDepth
 from orchestrator.dispatch.dispatcher import BUNDLE, SPREAD
-from orchestrator.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ServerUnavailable, SessionFailed
 from orchestrator.ledger import Dispatch
 from orchestrator.settings import load_settings
+from tests.door import door_to
 
 RUN = Dispatch(run="run_00aa", session="ses_00bb", agent="lead", cause="start")
 
@@ -139,77 +136,26 @@ def test_a_broken_connection_does_not_lose_a_bundle(app: Celery, redis: redis_py
     assert sent == {run.run for run in _runs(40)}
 
 
-class Door:
-    """A socket before a server's own, which hangs up on some requests instead of passing them on."""
-
-    def __init__(self, path: Path, behind: str) -> None:
-        self._behind = behind
-        self._asked = 0
-        self._hang_up_on: Container[int] = ()
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(str(path))
-        self._socket.listen(64)
-        threading.Thread(target=self._let_in, daemon=True).start()
-
-    def hang_up_on(self, requests: Container[int]) -> None:
-        """Refuse the requests of these numbers, counted from now on and from one."""
-        self._asked, self._hang_up_on = 0, requests
-
-    def close(self) -> None:
-        """Let nobody else in."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def _let_in(self) -> None:
-        with suppress(OSError):
-            while True:
-                guest, _ = self._socket.accept()
-                host = socket.socket(socket.AF_UNIX)
-                host.connect(self._behind)
-                for pair in ((guest, host), (host, guest)):
-                    threading.Thread(target=self._carry, args=(*pair, pair[0] is guest), daemon=True).start()
-
-    def _carry(self, source: socket.socket, target: socket.socket, asks: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                self._asked += asks
-                if asks and self._asked in self._hang_up_on:
-                    break
-                target.sendall(data)
-        for end in (source, target):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-
-@pytest.fixture
-def door(redis_server: ValkeyProcess) -> Iterator[tuple[Door, str]]:
-    """A door, and the URL that leads through it."""
-    folder = make_socket_dir()
-    own = redis_server.url.removeprefix("unix://").partition("?")[0]
-    made = Door(folder / "door", own)
-    yield made, redis_server.url.replace(own, str(folder / "door"))
-    made.close()
-    remove_socket_dir(folder)
-
-
 @pytest.mark.parametrize("runs", [1, 20])
 @pytest.mark.parametrize("refused", [1, 2, 8])
 def test_a_connection_that_breaks_anywhere_in_the_middle_is_an_outage_or_none(
-    door: tuple[Door, str], redis: redis_py.Redis, runs: int, refused: int
+    redis_server: ValkeyProcess, redis: redis_py.Redis, runs: int, refused: int
 ) -> None:
     """Whichever request meets it, the runs are sent or the broker is away; afterwards they are sent in any case."""
-    doorkeeper, url = door
-    for first in range(1, 12):
-        app = build_celery(load_settings(redis_url=url))
-        Dispatcher(app).send(RUN, "warm")
-        to_send = [(run, f"queue-{first}") for run in _runs(runs)]
-        doorkeeper.hang_up_on(range(first, first + refused))
-        with suppress(ServerUnavailable):
+    with door_to(redis_server) as (door, url):
+        for first in range(1, 12):
+            app = build_celery(load_settings(redis_url=url))
+            Dispatcher(app).send(RUN, "warm")
+            to_send = [(run, f"queue-{first}") for run in _runs(runs)]
+            bad = range(first, first + refused)
+            door.keep(lambda number, _, bad=bad: "hang up" if number in bad else "pass")
+            with suppress(ServerUnavailable):
+                Dispatcher(app).send_all(to_send)
+            door.open()
             Dispatcher(app).send_all(to_send)
-        doorkeeper.hang_up_on(())
-        Dispatcher(app).send_all(to_send)
-        bodies = _bodies(redis, f"queue-{first}")
-        sent = {one for body in bodies for one in (body["run"], *(more[2] for more in body.get("more", ())))}
-        assert sent == {run.run for run, _ in to_send}, first
-        app.close()
+            bodies = _bodies(redis, f"queue-{first}")
+            sent = {
+                one for body in bodies for one in (body["run"], *(more[2] for more in body.get("more", ())))
+            }
+            assert sent == {run.run for run, _ in to_send}, first
+            app.close()

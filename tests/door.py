@@ -1,0 +1,79 @@
+"""A socket before a server's own, which hangs up on some requests, or never passes them on."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Literal
+
+from orchestrator.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+
+#: What becomes of a request, by its number, counted from one, and its bytes.
+Rule = Callable[[int, bytes], Literal["pass", "hang up", "swallow"]]
+
+
+class Door:
+    """Lets everything pass until it is told otherwise."""
+
+    def __init__(self, path: str, behind: str) -> None:
+        self._behind = behind
+        self.open()
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(path)
+        self._socket.listen(64)
+        threading.Thread(target=self._let_in, daemon=True).start()
+
+    def keep(self, rule: Rule) -> None:
+        """Deal with every request from now on as a rule says; requests are counted from now on."""
+        self._asked, self._rule = 0, rule
+
+    def open(self) -> None:
+        """Let everything pass."""
+        self.keep(lambda _number, _request: "pass")
+
+    def close(self) -> None:
+        """Let nobody else in."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _let_in(self) -> None:
+        with suppress(OSError):
+            while True:
+                guest, _ = self._socket.accept()
+                host = socket.socket(socket.AF_UNIX)
+                host.connect(self._behind)
+                for direction in ((guest, host, self._judge), (host, guest, lambda _answer: "pass")):
+                    threading.Thread(target=_carry, args=direction, daemon=True).start()
+
+    def _judge(self, request: bytes) -> str:
+        self._asked += 1
+        return self._rule(self._asked, request)
+
+
+def _carry(source: socket.socket, target: socket.socket, judge: Callable[[bytes], str]) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            verdict = judge(data)
+            if verdict == "hang up":
+                break
+            if verdict == "pass":
+                target.sendall(data)
+    for end in (source, target):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def door_to(server: ValkeyProcess) -> Iterator[tuple[Door, str]]:
+    """A door, and the URL that leads through it."""
+    folder = make_socket_dir()
+    own = server.url.removeprefix("unix://").partition("?")[0]
+    made = Door(str(folder / "door"), own)
+    try:
+        yield made, server.url.replace(own, str(folder / "door"))
+    finally:
+        made.close()
+        remove_socket_dir(folder)
