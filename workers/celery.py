@@ -17,6 +17,7 @@ from celery import Celery
 from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready
 
 from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
+from orchestrator.dispatch.depth import QueueDepth
 from orchestrator.errors import KeyringError, OrchestraError
 from orchestrator.log import configure_logging
 from orchestrator.service import notify_ready, spare_the_collector
@@ -95,12 +96,14 @@ def _spare_the_collector(**_: Any) -> None:
 
 
 @worker_ready.connect(weak=False)
-def _announce(**_: Any) -> None:
+def _announce(sender: Any = None, **_: Any) -> None:
     from workers.announce import Announcer
+    from workers.watchdog import LEAST_PATIENCE_S, Watchdog
 
     try:
         Announcer(_runtime.get().parts, _runtime.load_catalogue()).start()
     except KeyringError as error:
         # Nothing that its agents say could be signed.
         raise _give_up(error) from error
+    Watchdog(sender, QueueDepth(app), patience_s=max(LEAST_PATIENCE_S, _settings.lease_s * 2)).start()
     notify_ready()

@@ -77,6 +77,16 @@ def test_a_child_that_is_killed_is_started_again(supervise: Supervise) -> None:
     assert supervisor.pids["a"] != first
 
 
+def test_a_child_that_asked_itself_to_end_is_started_again(supervise: Supervise) -> None:
+    """As a worker does whose consumer stays silent: the exit is clean, and nobody else asked for it."""
+    ends = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit());" + SLEEP
+    supervisor, notices = supervise(child("a", ends))
+    tick_until(supervisor, lambda: supervisor.ready)
+    os.kill(supervisor.pids["a"], signal.SIGTERM)
+    tick_until(supervisor, lambda: "recovered" in kinds(notices, "a"))
+    assert "exit code 0" in notices[1].detail
+
+
 def test_what_a_killed_child_had_started_goes_with_it(supervise: Supervise) -> None:
     """A worker's pool processes must not go on without their master."""
     supervisor, notices = supervise(child("a", WITH_CHILD))

@@ -1,0 +1,83 @@
+"""A consumer that has gone silent, without an error and without a message: it is woken, or its worker ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from orchestrator.embedded.valkey import ValkeyProcess
+from tests.door import Door, door_to
+from workers.watchdog import LEAST_PATIENCE_S
+
+from .stack import Stack, wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
+
+MakeStack = Callable[..., Stack]
+
+
+@pytest.fixture
+def broker(start_valkey: Callable[..., ValkeyProcess]) -> Iterator[tuple[Door, str]]:
+    with door_to(start_valkey(durable=False)) as door:
+        yield door
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_consumer_that_kombu_made_deaf_begins_anew(
+    pool: str, broker: tuple[Door, str], make_stack: MakeStack
+) -> None:
+    """As many acknowledgements as it has slots met a broken connection, and kombu takes all of that for work."""
+    door, url = broker
+    stack = make_stack(broker_url=url)
+    stack.start_all(but="worker")
+    worker = stack.start("worker", "--pool", pool)
+    stack.wait_ready()
+    slots = 1 if pool == "solo" else stack.settings.concurrency
+    door.keep(lambda _, request: "hang up" if b"HDEL" in request else "pass")
+    with stack.client() as client:
+        session = client.submit("branch", "3,3")
+        wait_until(
+            lambda: worker.log.read_text().count("Couldn't ack") == slots, "deafness", explain=stack.logs
+        )
+        door.open()
+        assert stack.answer(session) == "9"
+    assert worker.alive
+    stack.assert_settled()
+
+
+def test_a_worker_whose_consumer_stays_silent_ends(broker: tuple[Door, str], make_stack: MakeStack) -> None:
+    """It asks for messages, over one connection and another, and is never answered; its supervisor starts a new one."""
+    door, url = broker
+    stack = make_stack(broker_url=url)
+    stack.start_all()
+    stack.wait_ready()
+    worker = stack.running[0]
+    door.keep(lambda _, request: "swallow" if b"BRPOP" in request else "pass")
+    with stack.client() as client:
+        session = client.submit("branch", "2,2")
+        wait_until(lambda: not worker.alive, "its end", explain=stack.logs)
+        door.open()
+        stack.replace_the_dead()
+        assert stack.answer(session) == "4"
+    stack.assert_settled()
+
+
+def test_busy_consumers_are_left_alone(make_stack: MakeStack) -> None:
+    """A message waits for longer than silence is borne, because every slot is taken."""
+    stack = make_stack()
+    stack.start_all(but="worker")
+    workers = [stack.start("worker", "--pool", pool) for pool in ("prefork", "threads", "solo")]
+    stack.wait_ready()
+    slots = 2 * stack.settings.concurrency + 1
+    with stack.client() as client:
+        at_work = [client.submit("sleeper", "work") for _ in range(slots)]
+        wait_until(lambda: len(stack.ledger.leases(0)) == slots, "work for all", explain=stack.logs)
+        waiting = client.submit("leaf", "1")
+        time.sleep(LEAST_PATIENCE_S * 1.5)  # nothing is to happen
+        assert [w.name for w in workers if "consumer-silent" in w.log.read_text()] == []
+        for session in at_work:
+            client.stop(session.id)
+        assert stack.answer(waiting) == "1"
+    stack.assert_settled()

@@ -1,0 +1,117 @@
+"""When a consumer counts as silent, and what is done about it then."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.worker import state
+
+from workers.watchdog import Silence, Watchdog
+
+#: One look: seconds, a free slot, messages that wait, when the consumer last moved; and whether it is silent.
+Look = tuple[float, bool, bool, float, bool]
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param([(0, True, True, 0, False), (9, True, True, 0, False), (10, True, True, 0, True)], id="silent"),
+        pytest.param([(0, False, True, 0, False), (99, False, True, 0, False)], id="every slot is taken"),
+        pytest.param([(0, True, False, 0, False), (99, True, False, 0, False)], id="nothing waits"),
+        pytest.param([(0, True, True, 0, False), (10, True, True, 5, False), (19, True, True, 5, False)], id="moves"),
+        pytest.param(
+            [(0, True, True, 0, False), (5, False, True, 0, False), (11, True, True, 0, False), (20, True, True, 0, False)],
+            id="a slot was taken meanwhile",
+        ),
+        pytest.param(
+            [(0, True, True, 0, False), (5, True, False, 0, False), (11, True, True, 0, False), (21, True, True, 0, True)],
+            id="nothing waited meanwhile",
+        ),
+        pytest.param(
+            [(0, True, True, 0, False), (10, True, True, 0, True), (11, True, True, 0, False), (21, True, True, 0, True)],
+            id="counts anew once it was told",
+        ),
+    ],
+)  # fmt: skip
+def test_silence_is_messages_that_wait_at_every_look_before_a_free_slot(looks: list[Look]) -> None:
+    silence = Silence(patience_s=10)
+    for now, free_slot, waits, moved_at, silent in looks:
+        found = silence.lasts(
+            now=now, free_slot=free_slot, moved_at=moved_at, waiting=lambda waits=waits: waits
+        )
+        assert found is silent, now
+
+
+class Consumer(SimpleNamespace):
+    """As much of Celery's consumer as is looked at; what it is told to do is kept."""
+
+    def __init__(self) -> None:
+        queue = SimpleNamespace(name="orchestra")
+        super().__init__(
+            restart_count=0,
+            pool=SimpleNamespace(num_processes=1),
+            task_buckets={},
+            task_consumer=SimpleNamespace(queues=[queue], channel=SimpleNamespace()),
+            told=[],
+        )
+
+    def call_soon(self, what: Any) -> None:
+        self.told.append(what)
+
+
+class Kennel:
+    """A watchdog with no patience at all: every second look finds silence."""
+
+    def __init__(self) -> None:
+        self.consumer = Consumer()
+        self.ended = 0
+        self.dog = Watchdog(self.consumer, lambda _: 1, patience_s=0, end=self._end)
+
+    def _end(self) -> None:
+        self.ended += 1
+
+
+@pytest.fixture
+def kennel() -> Kennel:
+    return Kennel()
+
+
+def test_a_silent_consumer_is_told_that_its_connection_broke_and_then_ended(kennel: Kennel) -> None:
+    kennel.dog.look()
+    (told,) = kennel.consumer.told
+    with pytest.raises(ConnectionError, match="nothing came although messages waited"):
+        told()
+    assert kennel.ended == 0
+    kennel.dog.look()
+    assert (len(kennel.consumer.told), kennel.ended) == (1, 1)
+
+
+def test_one_that_took_something_after_it_was_woken_is_woken_the_next_time(kennel: Kennel) -> None:
+    kennel.dog.look()
+    kennel.dog.note()
+    kennel.dog.look()
+    assert (len(kennel.consumer.told), kennel.ended) == (2, 0)
+
+
+def test_who_limits_the_rate_of_a_task_wants_messages_to_wait(kennel: Kennel) -> None:
+    kennel.consumer.task_buckets = {"orchestrator.start_session": object(), "another": None}
+    kennel.dog.look()
+    assert kennel.consumer.told == []
+
+
+def test_a_message_at_work_takes_a_slot(kennel: Kennel) -> None:
+    class Request:
+        pass
+
+    at_work = Request()
+    state.reserved_requests.add(at_work)
+    try:
+        kennel.dog.look()
+        assert kennel.consumer.told == []
+        kennel.consumer.pool.num_processes = 2
+        kennel.dog.look()
+        assert len(kennel.consumer.told) == 1
+    finally:
+        state.reserved_requests.discard(at_work)
