@@ -1,4 +1,4 @@
-"""A socket before a server's own, which hangs up on some requests, or never passes them on."""
+"""A socket before a server's own, which hangs up on some requests, swallows them, or answers them itself."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from orchestrator.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 
-#: What becomes of a request, by its number, counted from one, and its bytes.
-Rule = Callable[[int, bytes], Literal["pass", "hang up", "swallow"]]
+#: What becomes of a request; bytes are the answer.
+Verdict: TypeAlias = Literal["pass", "hang up", "swallow"] | bytes
+#: A verdict by the number of a request, counted from one, and its bytes.
+Rule = Callable[[int, bytes], Verdict]
 
 
 class Door:
@@ -48,18 +50,20 @@ class Door:
                 for direction in ((guest, host, self._judge), (host, guest, lambda _answer: "pass")):
                     threading.Thread(target=_carry, args=direction, daemon=True).start()
 
-    def _judge(self, request: bytes) -> str:
+    def _judge(self, request: bytes) -> Verdict:
         self._asked += 1
         return self._rule(self._asked, request)
 
 
-def _carry(source: socket.socket, target: socket.socket, judge: Callable[[bytes], str]) -> None:
+def _carry(source: socket.socket, target: socket.socket, judge: Callable[[bytes], Verdict]) -> None:
     with suppress(OSError):
         while data := source.recv(1 << 16):
             verdict = judge(data)
             if verdict == "hang up":
                 break
-            if verdict == "pass":
+            if isinstance(verdict, bytes):
+                source.sendall(verdict)
+            elif verdict == "pass":
                 target.sendall(data)
     for end in (source, target):
         with suppress(OSError):

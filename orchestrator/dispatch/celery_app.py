@@ -66,6 +66,8 @@ def build_celery(settings: Settings, *, redis_url: str | None = None) -> Celery:
         },
         broker_connection_timeout=_CONNECT_TIMEOUT_S,
         broker_connection_retry_on_startup=True,
+        # What a server refuses while it is a replica, full, or has forgotten its scripts, it takes a moment later.
+        broker_channel_error_retry=True,
         broker_pool_limit=8,
         redis_socket_connect_timeout=_CONNECT_TIMEOUT_S,
         # redis-py knows no keepalive on a unix socket.

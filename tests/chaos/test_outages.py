@@ -16,6 +16,7 @@ from orchestrator.client import SessionHandle
 from orchestrator.dispatch import START_TASK, build_celery
 from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.ledger import RunState
+from tests.door import door_to
 
 from .stack import Stack, children_of, wait_until
 
@@ -148,6 +149,26 @@ def test_a_bare_task_that_died_with_its_worker_comes_back_within_leases(make_sta
     assert task.get(timeout=40) == "4"
     stack.assert_settled()
     app.close()
+
+
+def test_a_broker_that_refuses_for_a_while_ends_no_worker(
+    make_stack: MakeStack, start_valkey: Callable[..., ValkeyProcess]
+) -> None:
+    """It answers, but with an error, as a server does that has become a replica and is about to be told otherwise."""
+    refusal = b"-READONLY You can't write against a read only replica.\r\n"
+    with door_to(start_valkey(durable=False)) as (door, url):
+        stack = make_stack(broker_url=url)
+        stack.start_all()
+        worker = stack.running[0]
+        stack.wait_ready()
+        door.keep(lambda _, request: refusal if b"BRPOP" in request else "pass")
+        with stack.client() as client:
+            session = client.submit("branch", "2,2")
+            wait_until(lambda: worker.log.read_text().count("ReadOnlyError") > 1, "refusals")
+            door.open()
+            assert stack.answer(session) == "4"
+        assert worker.alive
+        stack.assert_settled()
 
 
 def test_connections_that_break_all_the_time_lose_and_double_nothing(make_stack: MakeStack) -> None:
