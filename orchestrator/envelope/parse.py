@@ -162,6 +162,8 @@ def parse(octets: bytes, limits: Limits = DEFAULT_LIMITS) -> Parsed:
 
 def _as_utf8(octets: bytes) -> bytes:
     """The document in UTF-8 without byte order mark and XML declaration, its lines kept."""
+    if octets[:1] == b"<" and octets[1:2] != b"?":
+        return octets  # neither mark nor declaration: nearly every document
     encoding = "utf-8"
     for bom, name in _BOMS:
         if octets.startswith(bom):
