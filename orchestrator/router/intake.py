@@ -17,7 +17,7 @@ from orchestrator.envelope.bodies import EncryptedBody, OpaqueBody
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.parse import Limits
 from orchestrator.envelope.sealing import Opener
-from orchestrator.envelope.validate import check
+from orchestrator.envelope.validate import Report, check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, SignatureError
 from orchestrator.policy.authorisation import Party, refusal
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
@@ -63,11 +63,14 @@ class Intake:
         self._max_chain = max_chain
         self._refusals: dict[tuple[str, str, str], tuple[AgentRecord, AgentRecord, str | None]] = {}
 
-    def open(self, entry: Entry) -> Letter | Rejection:
-        """Check one entry against layers 1 and 2 and the rules about its sender, recipient and time."""
-        if entry.data is None:
+    def read(self, entry: Entry) -> Report | None:
+        """Check one entry against layers 1 and 2; None: there is nothing to check."""
+        return None if entry.data is None else check(entry.data, limits=self._limits, advice=False)
+
+    def judge(self, entry: Entry, report: Report | None) -> Letter | Rejection:
+        """Check what was read of an entry against the rules about its signature, sender, recipient and time."""
+        if entry.data is None or report is None:
             return reject("no-envelope", "the entry has no field `envelope`; append the XML under that name")
-        report = check(entry.data, limits=self._limits, advice=False)
         message = report.message
         if message is None or report.tree is None:
             finding = next(f for f in report.findings if f.severity == "error")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from orchestrator.clock import Clock
 from orchestrator.crashpoints import reach
 from orchestrator.dispatch import Dispatcher
+from orchestrator.envelope.validate import Report
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Dispatch, Ledger
 from orchestrator.log import get_logger
@@ -50,6 +51,9 @@ _WAKE_EVERY_S = 0.25
 _IDLE_WAKE_EVERY_S = 1.0
 #: Consumers that were silent for so long are taken off the books.
 _GONE_MS = 3_600_000
+#: Entries that are read together before they are judged, if they have at most so many octets each.
+_TOGETHER = 16
+_SMALL = 65_536
 _TIDY_EVERY_S = 600.0
 
 
@@ -160,8 +164,8 @@ class Router:
         if entries:
             reach("router.read")
         letters: list[Letter] = []
-        for entry in entries:
-            match self._judge(entry):
+        for entry, opened in self._open(entries):
+            match self._judge(opened):
                 case Letter() as letter:
                     letters.append(letter)
                 case Rejection() as rejection:
@@ -189,9 +193,8 @@ class Router:
         if self._something_waits and self._dependencies.told(done):
             self._next_wake = 0.0
 
-    def _judge(self, entry: Entry) -> Letter | Rejection | tuple[Letter, Held]:
+    def _judge(self, letter: Letter | Rejection) -> Letter | Rejection | tuple[Letter, Held]:
         """A letter to be carried out now, a rejection, or a letter that has to wait for other tasks."""
-        letter = self._open(entry)
         if isinstance(letter, Rejection):
             return letter
         rejection = self._unproven_wait(letter) or self._retries.late(letter)
@@ -212,14 +215,33 @@ class Router:
         )
         return reject("too-old", reason, letter.message)
 
-    def _open(self, entry: Entry) -> Letter | Rejection:
+    def _open(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Letter | Rejection]]:
+        """What each entry holds, in their order.
+
+        A few small ones are read before the first of them is judged: the same work done in a row is quicker by a
+        twentieth. What is large is read when its turn comes, as what is read takes many times its size.
+        """
+        for start in range(0, len(entries), _TOGETHER):
+            part = entries[start : start + _TOGETHER]
+            small = [self._read(entry) if len(entry.data or b"") <= _SMALL else None for entry in part]
+            for entry, report in zip(part, small, strict=True):
+                yield entry, self._open_read(entry, report or self._read(entry))
+
+    def _read(self, entry: Entry) -> Report | Rejection | None:
         try:
-            return self._intake.open(entry)
+            return self._intake.read(entry)
+        except Exception as error:  # noqa: BLE001 - nothing a message holds may leave the loop as an exception
+            return _broken(entry, error)
+
+    def _open_read(self, entry: Entry, report: Report | Rejection | None) -> Letter | Rejection:
+        if isinstance(report, Rejection):
+            return report
+        try:
+            return self._intake.judge(entry, report)
         except (RedisConnectionError, RedisTimeoutError):
             raise
-        except Exception as error:  # noqa: BLE001 - nothing a message holds may leave the loop as an exception
-            get_logger().exception("intake-failed", stream=str(entry.stream), entry=entry.id)
-            return reject("internal-error", f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - as above
+            return _broken(entry, error)
 
     def _carry_out(self, letters: Sequence[Letter]) -> list[Outcome]:
         """All steps in one round trip; the answers decide.
@@ -376,6 +398,11 @@ class Router:
             return
         reach("router.dispatched")
         handled.dispatched += [run.run for run, _ in sends]
+
+
+def _broken(entry: Entry, error: Exception) -> Rejection:
+    get_logger().exception("intake-failed", stream=str(entry.stream), entry=entry.id)
+    return reject("internal-error", f"{type(error).__name__}: {error}")
 
 
 def _independent(letters: Sequence[Letter]) -> tuple[Sequence[Letter], Sequence[Letter]]:
