@@ -181,6 +181,7 @@ def ledger_limits(settings: Settings) -> Limits:
         max_depth=settings.max_depth,
         max_tree_sessions=settings.max_sessions_per_tree,
         max_tree_runs=settings.max_runs_per_tree,
+        conversation_messages=settings.conversation_max_messages,
         resume_max_items=settings.resume_max_items,
         resume_max_bytes=settings.resume_max_bytes,
         inline_bytes=settings.claim_check_above_bytes,

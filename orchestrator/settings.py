@@ -194,7 +194,8 @@ class Settings(BaseModel):
     )
     conversation_max_messages: Count = Field(
         1_000_000,
-        description="Messages that one conversation may have; more are refused, so that no two agents talk for ever.",
+        description="Messages that one conversation may have, reports and replies apart; more are refused, so that no "
+        "two agents talk for ever.",
     )
     conversation_max_depth: Count = Field(
         1_000, description="Messages that the chain of one message may name."

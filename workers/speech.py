@@ -48,6 +48,7 @@ class Speech:
         Raises:
             InputError: there is nothing to ask, or no parent to ask.
             UnknownSession, WrongState: the parent is gone or will not run again.
+            LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
         """
         effects, session = self._effects, self._effects.held.session
@@ -85,6 +86,7 @@ class Speech:
                 priority=urgency,
                 envelope=letter,
                 opens=True,
+                conversation=effects.thread.correlation,
                 extra=extra,
             ),
         )
@@ -183,6 +185,7 @@ class Speech:
 
         Raises:
             WrongState: the session will not run again.
+            LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
         """
         effects, session = self._effects, self._effects.held.session
@@ -203,6 +206,7 @@ class Speech:
                 kind="message",
                 priority=priority,
                 envelope=letter,
+                conversation=effects.thread.correlation,
                 extra=extra,
             ),
         )

@@ -98,6 +98,7 @@ class Talking(View):
         Raises:
             NoReply: the time is over, the parent waits for this very session, or it will not run again.
             InputError: this is a root, or there is nothing to ask.
+            LimitExceeded: the conversation has had more messages than it may.
             WouldDeadlock: too many runs wait for one another in this worker's slot.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
@@ -165,6 +166,7 @@ class Talking(View):
             InputError: the session is neither parent nor child of this one, or there is nothing to say.
             UnknownSession: there is no such session.
             WrongState: the session will not run again.
+            LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         if not text.strip():

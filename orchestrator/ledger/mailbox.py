@@ -83,6 +83,7 @@ class Mailbox(Runs):
         envelope: Outgoing | None = None,
         opens: bool = False,
         answers: str = "",
+        conversation: str = "",
         extra: Mapping[str, Any] | None = None,
     ) -> str:
         """An agent's word to another session: a question to its parent, a reply to a child, a message.
@@ -93,6 +94,7 @@ class Mailbox(Runs):
             ClaimLost: the run is not held under this claim any more.
             UnknownSession: there is no such session.
             WrongState: the session is closed, or the question has its reply.
+            LimitExceeded: it answers nothing, and the ``conversation`` has had more messages than it may.
             PayloadError: the text is larger than the store takes.
         """
         record = {"kind": kind, "priority": priority, "child": claim.session, **(extra or {})}
@@ -111,6 +113,7 @@ class Mailbox(Runs):
                     layout.whole(claim.session, short),
                     keys.wholes(claim.session),
                     keys.timers(shard_of(session_id)),
+                    keys.conversation(shard_of(claim.session), conversation),
                 ],
                 [
                     self._now,
@@ -123,12 +126,15 @@ class Mailbox(Runs):
                     claim.claim,
                     effect,
                     self.limits.question_ms,
+                    self.limits.conversation_messages if conversation else 0,
                 ],
             )
             if reply[0] != b"whole":
                 break
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)
+        if reply[0] == b"limit":
+            raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"conversation {conversation}")
         self._placed(session_id, reply)
         return decode.text(reply[1])
 

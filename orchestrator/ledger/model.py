@@ -317,6 +317,7 @@ class Limits:
     max_depth: int = 50
     max_tree_sessions: int = 1_000_000
     max_tree_runs: int = 10_000_000
+    conversation_messages: int = 1_000_000
     resume_max_items: int = 500
     resume_max_bytes: int = 1_048_576
     #: Texts of more bytes are stored once and referred to.

@@ -13,6 +13,8 @@ from orchestrator.streams import ROUTER_GROUP, stream_key
 
 #: Letters in one call: few enough that nobody else waits long for the server.
 CHUNK: Final = 50
+#: Types that a long conversation does not refuse: they end what others wait for.
+NEVER_REFUSED: Final = frozenset({"task-completion", "error", "reply"})
 
 
 class Marking:
@@ -40,14 +42,15 @@ class Marking:
     def _call(self, batch: Batch, shard: int, letters: Sequence[Letter]) -> None:
         limits = self._limits
         names: list[str] = []
-        args: list[Arg] = [ROUTER_GROUP, limits.conversation_messages, limits.max_age_ms]
+        args: list[Arg] = [ROUTER_GROUP, limits.max_age_ms]
         for letter in letters:
             names += (
                 stream_key(letter.entry.stream),
                 keys.seen(shard, letter.id),
                 keys.conversation(shard, letter.conversation),
             )
-            args += (letter.entry.id, limits.mark_ms(letter), letter.first)
+            most = 0 if letter.type in NEVER_REFUSED else limits.conversation_messages
+            args += (letter.entry.id, limits.mark_ms(letter), letter.first, most)
         batch.script("route_done", names, args)
 
     def read(self, answer: Any, letters: Sequence[Letter]) -> list[Outcome]:

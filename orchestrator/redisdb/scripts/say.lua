@@ -2,12 +2,14 @@
 -- asked): checked against the claim, once for its effect key.
 -- KEYS  1 session spoken to  2 items  3 bodies  4 queue  5 waiting  6 stops  7 totals  8 stream
 --       9 speaking session  10 run  11 effects  12 whole text, or the speaking session  13 wholes
---       14 timers
+--       14 timers  15 conversation
 -- ARGV  1 now or ''  2 item id  3 record as JSON  4 text  5 envelope or ''  6 '1': it opens a question of the speaker
 --       7 id of the question it answers or ''  8 claim  9 effect key
 --       10 ms that a question may stay open, 0: as long as it takes
+--       11 most messages of the conversation, or 0 for any number
 -- Returns  {'queued', item id} | {'exists', item id} | {'closed', state} | {'unknown'} | {'lost'} | {'answered'}
 --          | {'whole'}: the text that the record refers to is gone, store it again
+--          | {'limit', name, limit}: its conversation has had more messages than it may; a reply is never refused
 -- include: base
 -- include: place
 local now = clock(ARGV[1])
@@ -19,6 +21,10 @@ if made then
   effect.claim = ARGV[8]
   redis.call('HSET', KEYS[11], ARGV[9], cjson.encode(effect))
   return { 'exists', effect.item }
+end
+local most = tonumber(ARGV[11])
+if most > 0 and ARGV[7] == '' and count(redis.call('HGET', KEYS[15], 'count')) > most then
+  return { 'limit', 'conversation_max_messages', ARGV[11] }
 end
 local record = cjson.decode(ARGV[3])
 if record.whole and redis.call('EXISTS', KEYS[12]) == 0 then return { 'whole' } end
