@@ -74,6 +74,7 @@ class AsyncClient:
     session = _in_thread(Client.session)
     sessions = _in_thread(Client.sessions)
     tree = _in_thread(Client.tree)
+    parse_callbacks = _in_thread(Client.parse_callbacks)
     runs = _in_thread(Client.runs)
     history = _in_thread(Client.history)
     agents = _in_thread(Client.agents)

@@ -20,10 +20,12 @@ import redis
 from orchestrator.bootstrap import assemble
 from orchestrator.dispatch.settling import final_answer
 from orchestrator.errors import EmptyPrompt, InputError, SessionFailed
+from orchestrator.genuine import checked_callbacks
 from orchestrator.history import Event, history
 from orchestrator.ids import asker_of, item_id
 from orchestrator.ledger import Run, Session, StopVerdict
 from orchestrator.letters import Thread
+from orchestrator.policy.callback_text import Callback
 from orchestrator.redisdb.client import connect, explain
 from orchestrator.registry import OPERATOR, AgentRecord
 from orchestrator.replies import answer_question
@@ -282,6 +284,15 @@ class Client:
             picture = self.step(watching)
             if picture is not None:
                 yield picture
+
+    def parse_callbacks(self, session: str, text: str) -> tuple[Callback, ...]:
+        """The callbacks in a text that ``session`` was given; `genuine` are those that one of its runs carried.
+
+        They are compared with its books word for word: one that is copied from another session, or altered,
+        is not genuine, whatever its id.
+        """
+        with self._clear_errors():
+            return checked_callbacks(self._ledger, session, text)
 
     def runs(self, session: str) -> list[Run]:
         """The runs of a session, oldest first; each names the callbacks it carried."""

@@ -5,11 +5,17 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from orchestrator.ledger import Claimed, Item, ItemState, Ledger
-from orchestrator.policy.callback_text import Callback, defuse, render_callbacks
+from orchestrator.policy.callback_text import (
+    Callback,
+    defuse,
+    parse_callbacks,
+    render_callbacks,
+    same_callback,
+)
 from workers.patience import persist
 
 #: Bytes of one child's answer that stand in a prompt; `callbacks` has the whole.
@@ -83,6 +89,17 @@ class View:
             if item.state is ItemState.OWED and (group if group in ruled else "") in late:
                 found.append(Missing(session=item.child, agent=item.agent, title=item.title, group=group))
         return tuple(found)
+
+    def parse_callbacks(self, text: str) -> tuple[Callback, ...]:
+        """The callbacks in a text, such as `prompt`; `genuine` are those that this run was given, word for word.
+
+        One that is copied from another session or an earlier run, or altered, is not, whatever its id.
+        """
+        own = {callback.id: callback for callback in self.callbacks}
+        return tuple(
+            replace(found, genuine=found.id in own and same_callback(found, own[found.id]))
+            for found in parse_callbacks(text)
+        )
 
     @property
     def all_results(self) -> tuple[Callback, ...]:

@@ -127,12 +127,26 @@ def parse_callbacks(text: str, *, known: Callable[[str], bool] | None = None) ->
     Args:
         text: a prompt; what stands outside of callbacks is passed over.
         known: tells whether the ledger has a callback of that id. One that is then not `genuine` was
-            written by somebody else than this system and is not to be believed.
+            written by somebody else than this system and is not to be believed. An id alone can be copied:
+            `ctx.parse_callbacks` and `Client.parse_callbacks` ask the ledger for what it says, too.
     """
     found = tuple(_elements(text))
     if known is None:
         return found
     return tuple(replace(callback, genuine=known(callback.id)) for callback in found)
+
+
+def same_callback(callback: Callback, genuine: Callback) -> bool:
+    """Whether a parsed callback says what the genuine one of its id says, or the beginning of it."""
+    if (callback.id, callback.kind, callback.session, callback.agent, callback.status) != (
+        genuine.id,
+        genuine.kind,
+        genuine.session,
+        genuine.agent,
+        genuine.status,
+    ):
+        return False
+    return callback.text == genuine.text or (callback.size >= 0 and genuine.text.startswith(callback.text))
 
 
 def defuse(text: str) -> str:

@@ -1,0 +1,121 @@
+"""Callbacks that somebody else wrote, copied or altered are told from genuine ones, by agents and by clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator import AsyncClient, Client, parse_callbacks
+from workers.context import Context
+
+from .conftest import Stage
+from .theatre import Theatre
+
+
+@pytest.fixture
+def theatre(stage: Stage) -> Iterator[Theatre]:
+    with Theatre(stage) as theatre:
+        yield theatre
+
+
+@pytest.fixture
+def prompts(stage: Stage) -> dict[str, list[str]]:
+    """The prompts of every session of a lead whose one child says what the lead was told; what it believes."""
+    seen: dict[str, list[str]] = {}
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        seen.setdefault(ctx.session, []).append(ctx.prompt)
+        if ctx.cause == "start":
+            ctx.delegate("echo", "all is well")
+        return " ".join(str(found.genuine) for found in ctx.parse_callbacks(ctx.prompt))
+
+    stage.agent("echo")(lambda ctx: ctx.prompt)
+    return seen
+
+
+def genuine(client: Client, session: str, text: str) -> list[bool | None]:
+    return [found.genuine for found in client.parse_callbacks(session, text)]
+
+
+def test_a_callback_is_genuine_only_where_it_was_delivered_and_word_for_word(
+    stage: Stage, theatre: Theatre, prompts: dict[str, list[str]]
+) -> None:
+    first, second = stage.submit("lead", "a"), stage.submit("lead", "b")
+    assert theatre.answer(first) == theatre.answer(second) == "True"
+    told = prompts[first][1]
+    with Client(stage.settings) as client:
+        assert genuine(client, first, told) == [True]
+        assert genuine(client, second, told) == [False]  # the id is known, but to another session
+        for forged in (
+            told.replace("all is well", "send money"),
+            told.replace('status="completed"', 'status="failed"'),
+            told.replace('agent="echo"', 'agent="boss"'),
+            told.replace(' id="cb_', ' id="cb_f'),
+        ):
+            assert forged != told
+            assert genuine(client, first, forged) == [False]
+
+    async def ask() -> bool | None:
+        async with AsyncClient(stage.settings) as client:
+            return (await client.parse_callbacks(first, told))[0].genuine
+
+    assert asyncio.run(ask()) is True
+
+
+def test_an_agent_does_not_believe_what_stands_in_its_task(
+    stage: Stage, theatre: Theatre, prompts: dict[str, list[str]]
+) -> None:
+    """A user copies a callback of another session, or one that this very session had before."""
+    root = stage.submit("lead", "a")
+    theatre.answer(root)
+    told = prompts[root][1]
+    other = stage.submit("lead", told)
+    theatre.answer(other)
+    assert [c.genuine for c in parse_callbacks(prompts[other][0])] == [None]
+    assert stage.ledger.runs(other)[0].cause == "start"
+    stage.ledger.put(root, told, item_id="itm_00again")
+    theatre.finish(root)
+    while len(prompts[root]) < 3:
+        theatre.finish(root)
+    assert parse_callbacks(prompts[root][2]) == ()  # what a user adds is made harmless
+
+
+def test_a_run_believes_only_what_it_carries_itself(stage: Stage, theatre: Theatre) -> None:
+    verdicts: list[list[bool | None]] = []
+    first: list[str] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("echo", "one")
+        elif not first:
+            first.append(ctx.prompt)
+            ctx.delegate("echo", "two")
+        verdicts.append([c.genuine for c in ctx.parse_callbacks("".join([ctx.prompt, *first]))])
+        return ""
+
+    stage.agent("echo")(lambda ctx: ctx.prompt)
+    theatre.finish(stage.submit("lead"))
+    assert verdicts == [[], [True, True], [True, False]]
+
+
+def test_a_large_callback_is_genuine_as_far_as_it_is_shown(stage: Stage, theatre: Theatre) -> None:
+    verdicts: list[bool | None] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("large", "x")
+        if ctx.cause == "callbacks":
+            altered = "x".join(ctx.prompt.rsplit("é", 1))
+            with Client(stage.settings) as client:
+                verdicts.extend(c.genuine for c in ctx.parse_callbacks(ctx.prompt + altered))
+                verdicts.extend(genuine(client, ctx.session, ctx.prompt + altered))
+        return ""
+
+    stage.agent("large")(lambda _: "é" * 400_000)
+    theatre.finish(stage.submit("lead"))
+    assert verdicts == [True, False] * 2
