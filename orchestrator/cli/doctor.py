@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ def _doctor(settings: Settings) -> Doctor:
 def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as_json: bool) -> None:
     """Prove the promise over all live trees, or name what breaks it and what is stuck.
 
+    With --fix, a lease that stands still is watched for its whole time, and its run given to another worker.
+
     Exit code 0: the promise holds (warnings allowed); 1: it does not; 2: could not look.
     """
     import redis
@@ -70,7 +73,18 @@ def _sweep(settings: Settings) -> None:
     from orchestrator.stack import resolve_redis_url
 
     client = connect(resolve_redis_url(settings), name="orchestra-doctor")
-    swept = make_reaper(client, settings).run_once()
+    reaper = make_reaper(client, settings)
+    swept = reaper.run_once()
+    held = reaper.leases()
+    if held:
+        time.sleep(settings.heartbeat_s * 1.5)
+    if any(lease in held for lease in reaper.leases()):
+        # Whoever stands still is watched for a whole lease: only then its run may be given to somebody else.
+        click.echo(f"sweep: a lease stands still; watching it for {settings.lease_s:g} s", err=True)
+        until = time.monotonic() + settings.lease_s
+        while time.monotonic() < until:
+            time.sleep(min(settings.heartbeat_s, settings.lease_s / 4))
+            swept += reaper.run_once()
     done = ", ".join(f"{v} {k}" for k, v in dataclasses.asdict(swept).items() if v)
     click.echo(f"sweep: {done or 'nothing to do'}", err=True)
 

@@ -40,6 +40,9 @@ class Swept:
     pruned: int = 0  #: sessions of expired trees removed
     trimmed: int = 0  #: stream entries that every group had acknowledged
 
+    def __add__(self, other: Swept) -> Swept:
+        return Swept(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
     @property
     def anything(self) -> bool:
         """Whether it did anything at all."""
@@ -87,8 +90,7 @@ class Reaper:
         """One sweep over every shard."""
         swept = Swept()
         self._broker_away = False
-        leases = [lease for shard in self._shards for lease in self._ledger.leases(shard)]
-        swept.released = _each(self._watch.dead(leases), self._release)
+        swept.released = _each(self._watch.dead(self.leases()), self._release)
         for shard in self._shards:
             swept.redispatched += _each(self._ledger.undispatched(shard), self._redispatch)
             waiting = self._ledger.waiting(shard)
@@ -99,6 +101,10 @@ class Reaper:
             swept.timers += _each(self._ledger.due_timers(shard), partial(self._ring, shard, swept))
         swept.trimmed = self._trim()
         return swept
+
+    def leases(self) -> list[Lease]:
+        """Every run that is held, with its renewal counter as it stands."""
+        return [lease for shard in self._shards for lease in self._ledger.leases(shard)]
 
     def _close(self, session: str) -> int:
         self._delivery.close(session)

@@ -200,6 +200,36 @@ def test_the_command_exits_with_the_verdict(ward: Ward, redis_url: str) -> None:
     assert "could not look" in away.stderr
 
 
+def test_the_fix_runs_the_sweep_and_takes_runs_from_the_dead(
+    redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker died, a resume was never made, a dispatch got lost; no service is there but the doctor."""
+    for name, value in {"LEASE_S": "0.8", "HEARTBEAT_S": "0.1", "REDISPATCH_AFTER_S": "0.1"}.items():
+        monkeypatch.setenv(f"ORCHESTRA_{name}", value)
+    ledger = assemble(redis, load_settings(redis_url=redis_url, data=tmp_path)).ledger
+    play = Play(ledger)
+    dead = play.run(play.submit("dead"))
+    lost = play.start(play.submit("lost"))
+    parent = play.run(play.submit("idle"))
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    play.finish(child)
+    options = ["--redis-url", redis_url, "--data", str(tmp_path)]
+    done = CliRunner().invoke(main, ["doctor", "--fix", "--quick", *options])
+    assert done.exit_code == 0, done.output
+    assert "watching it for 0.8 s" in done.stderr
+    assert "1 released" in done.stderr
+    assert "1 resumed" in done.stderr
+    found = ledger.run(dead.run.id)
+    assert found is not None
+    assert (found.state, found.lost) == ("queued", 1)
+    assert ledger.session(parent.session.id).busy
+    assert lost is not None
+    assert redis.hget(keys.run(lost.run), "dispatches") != b"1"
+    again = CliRunner().invoke(main, ["doctor", "--fix", "--quick", *options])
+    assert "released" not in again.stderr
+
+
 def test_a_lease_that_stands_still_is_stuck_and_one_that_moves_is_not(ward: Ward) -> None:
     ledger = ward.parts.ledger
 
