@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -58,6 +58,8 @@ def agent(
     attempts: int = 1,
     time_limit_s: float | None = None,
     escalation: str = "",
+    may_send_to: Sequence[str] | None = None,
+    accepts_from: Sequence[str] | None = None,
 ) -> Callable[[F], F]:
     """Make a function of a context an agent.
 
@@ -70,6 +72,9 @@ def agent(
         attempts: how often a run may fail before its session fails.
         time_limit_s: seconds that one run may take; by default the stack's own limit.
         escalation: the agent that its errors go to; by default its parent, then up the path.
+        may_send_to: the agents it may send messages to, and no others; by default whomever the routing table allows.
+        accepts_from: the agents it takes messages from, and no others; likewise. Neither list concerns the
+            operator, nor reports, questions and replies, which go to whoever gave the task or asked.
 
     Raises:
         ConfigurationError: a value is not allowed, or the function does not take one argument.
@@ -95,6 +100,8 @@ def agent(
             attempts=attempts,
             time_limit_s=time_limit_s,
             escalates_to=escalation,
+            may_send_to=may_send_to,
+            accepts_from=accepts_from,
         )
         function.__globals__.setdefault(MODULE_ATTRIBUTE, []).append(definition)
         setattr(function, FUNCTION_ATTRIBUTE, definition)

@@ -11,6 +11,8 @@ from orchestrator.policy.routing import RoutingTable
 RANK = {"orchestrator": 3, "coordinator": 2, "specialist": 1}
 #: Types that give somebody work: here the ranks decide, not the row's sender.
 WORK = frozenset({"task-delegation"})
+#: Types that no agent's list concerns: they go back to whoever gave the work, or asked.
+REPORTS = frozenset({"status-update", "task-completion", "error", "query", "reply"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,15 @@ def refusal(message_type: str, sender: Party, recipient: Party, table: RoutingTa
     An agent that has no list may send what its row and the ranks allow. The system's own agents
     (role orchestrator) stand above all others; reports and replies go back to whoever gave the work.
     """
+    return _unlisted(message_type, sender, recipient, table) or _outranked(
+        message_type, sender, recipient, table
+    )
+
+
+def _unlisted(message_type: str, sender: Party, recipient: Party, table: RoutingTable) -> str | None:
+    """Why the lists of the two forbid it; the operator is on every list."""
+    if message_type in REPORTS or table.operator in {sender.name, recipient.name}:
+        return None
     if sender.may_send_to is not None and recipient.name not in sender.may_send_to:
         return (
             f"{sender.name!r} may send only to {_list(sender.may_send_to)}; "
@@ -41,6 +52,11 @@ def refusal(message_type: str, sender: Party, recipient: Party, table: RoutingTa
             f"{recipient.name!r} takes messages only from {_list(recipient.accepts_from)}; "
             f"add {sender.name!r} to its accepts_from to allow it"
         )
+    return None
+
+
+def _outranked(message_type: str, sender: Party, recipient: Party, table: RoutingTable) -> str | None:
+    """Why the ranks or the table's row forbid it."""
     row = table[message_type]
     if message_type in WORK:
         if RANK[sender.role] < RANK[recipient.role]:
@@ -49,11 +65,14 @@ def refusal(message_type: str, sender: Party, recipient: Party, table: RoutingTa
                 "work goes to an agent of equal or lower rank; send an escalation instead"
             )
     elif row.sender != "any" and RANK[sender.role] < RANK[row.sender]:
-        return f"a {message_type} is sent by a {row.sender} or higher, and {sender.name!r} is a {sender.role}"
+        return (
+            f"a message of type {message_type} is sent by a {row.sender} or higher, and {sender.name!r} is a "
+            f"{sender.role}: ask whoever gave {sender.name!r} its task"
+        )
     if row.recipient == "code-reviewer" and recipient.name not in {table.code_reviewer, table.operator}:
-        return f"a {message_type} goes to {table.code_reviewer!r}, not to {recipient.name!r}"
+        return f"a message of type {message_type} goes to {table.code_reviewer!r}, not to {recipient.name!r}"
     if row.recipient == "tech-lead" and recipient.name not in {table.tech_lead, table.operator}:
-        return f"an {message_type} goes to {table.tech_lead!r}, not to {recipient.name!r}"
+        return f"a message of type {message_type} goes to {table.tech_lead!r}, not to {recipient.name!r}"
     return None
 
 

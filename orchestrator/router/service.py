@@ -307,7 +307,7 @@ class Router:
             attempt = attempt_of(entry) + 1
             self._park(entry, rejection, handled, due_ms=decision.at_ms, attempt=attempt)
             return
-        exhausted = decision.end is RetryEnd.ATTEMPTS
+        exhausted = decision.end in {RetryEnd.ATTEMPTS, RetryEnd.EXPIRATION}
         handled.dead += self._undelivered.bury(entry, rejection, exhausted=exhausted) is not None
 
     def _park(

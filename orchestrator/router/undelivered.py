@@ -29,7 +29,11 @@ ROUTER = "router"
 
 _SESSION = re.compile(rb"<task-id>\s*(ses_[0-9a-f]{26})\s*</task-id>")
 _MESSAGE_ID = re.compile(rb"<message-id>\s*([0-9a-fA-F-]{36})\s*</message-id>")
-_ERROR_TYPES: dict[str, ErrorType] = {"timeout": "timeout", "dependency-failed": "blocked"}
+_ERROR_TYPES: dict[str, ErrorType] = {
+    "timeout": "timeout",
+    "expired": "timeout",
+    "dependency-failed": "blocked",
+}
 
 
 class Undelivered:
@@ -183,7 +187,7 @@ class Undelivered:
         )
 
     def _delegator(self, message: AgentMessage) -> str | None:
-        """Who gave the sender its task: the agent of its session's parent, as far as the conversation is known."""
+        """Who gave the sender its task: its session's parent or a program, as far as the conversation is known."""
         chain = message.header.conversation_chain
         if not chain:
             return None
@@ -191,10 +195,10 @@ class Undelivered:
         if session is None:
             return None
         found = self._ledger.find([session])
-        if not found or not found[0].parent:
+        if not found:
             return None
-        parent = self._ledger.find([found[0].parent])
-        return parent[0].agent if parent else None
+        parent = self._ledger.find([found[0].parent]) if found[0].parent else []
+        return parent[0].agent if parent else found[0].delegator or None
 
 
 def _launch(message: AgentMessage) -> tuple[str, str] | None:

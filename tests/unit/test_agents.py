@@ -234,3 +234,13 @@ def test_a_missing_suffix_is_guessed(write: Write, tmp_path: Path, monkeypatch: 
     assert load_agents(["with-a-dash.py"])
     with pytest.raises(ConfigurationError):
         load_agents(["with-a-das"])
+
+
+def test_an_agent_says_whom_it_talks_to() -> None:
+    """Both lists, in Python as in TOML; without them the routing table decides."""
+
+    @agent("bound", may_send_to=["reviewer"], accepts_from=["lead", "boss"])
+    def bound(ctx: object) -> None: ...
+
+    record = bound.__orchestra_agent__.record  # type: ignore[attr-defined]
+    assert (record.may_send_to, record.accepts_from) == (("reviewer",), ("lead", "boss"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from orchestrator.envelope.model import Message, TaskCompletion
 from orchestrator.ids import child_session_id, new_claim_id, run_id
 from orchestrator.ledger import Claimed, ItemState, Launch, Outgoing, SessionState
 from orchestrator.letters import Thread
+from orchestrator.registry import AgentRecord
 from orchestrator.router import Router
 from tests.integration.router.conftest import Stack
 
@@ -81,7 +83,7 @@ def test_an_escalation_that_is_not_allowed_comes_back_as_a_failure(stack: Stack)
     held = at_work(stack, "reviewer")
     child = launch(stack, held, stack.parts.letters.escalation, "tech-lead", escalated=held.session.id)
     stack.router("later").run_once()
-    assert "sent by a coordinator" in failed_callback(stack, held, child)
+    assert "ask whoever gave 'reviewer' its task" in failed_callback(stack, held, child)
 
 
 def test_a_launch_whose_key_is_revoked_meanwhile_comes_back_as_a_failure(stack: Stack) -> None:
@@ -117,3 +119,26 @@ def test_a_copy_of_a_launch_cannot_end_its_session(stack: Stack) -> None:
     assert (waiting.state, "no agent 'reviewer'" in waiting.parked) == (SessionState.PENDING, True)
     exhaust(stack, router)
     assert "no agent 'reviewer' is registered" in failed_callback(stack, held, child)
+
+
+def test_a_task_that_a_list_forbids_comes_back_as_a_failure(stack: Stack) -> None:
+    """The list is the recipient's own; the refusal says what would allow it."""
+    picky = AgentRecord(name="picky", role="specialist", accepts_from=("reviewer",))
+    stack.parts.agents.announce([picky])
+    held = at_work(stack, "lead")
+    child = launch(stack, held, stack.parts.letters.delegation, "picky")
+    stack.router("later").run_once()
+    assert "add 'lead' to its accepts_from" in failed_callback(stack, held, child)
+    assert [letter.rule for letter in stack.dead()] == ["unauthorised"]
+    assert stack.parts.ledger.session(stack.submit("direct", agent="picky")).state is SessionState.PENDING
+    assert stack.router("last").run_once().dead == 0
+
+
+def test_the_lists_of_an_agent_do_not_forbid_its_reports(stack: Stack) -> None:
+    """It was given its task by an agent that it may send nothing else to."""
+    stack.parts.agents.announce([AgentRecord(name="bound", role="specialist", may_send_to=("reviewer",))])
+    done = TaskCompletion(task_id="t", status="success", summary="done")
+    stack.publish(stack.envelope(done, sender="bound", recipient="lead"), "task-completion", "high")
+    stack.publish(stack.envelope(Message(content="x"), sender="bound", recipient="lead"), "message")
+    handled = stack.router().run_once()
+    assert (handled.done, [letter.type for letter in stack.dead()]) == (1, ["message"])

@@ -87,7 +87,7 @@ def test_when_attempts_are_used_up_the_session_fails_and_the_path_hears_of_it(st
     assert state == SessionState.FAILED
     assert "no agent 'nobody' is registered" in str(reason)
     heard = [message.header.recipient.agent_name for message in errors(stack)]
-    assert heard == ["operator", "tech-lead"]
+    assert heard == ["operator"]
     body = errors(stack)[0].body
     assert isinstance(body, ErrorReport)
     assert (body.error_type, body.severity, body.recommended_action) == (

@@ -35,7 +35,7 @@ BOUND = Party(name="bound", role="coordinator", may_send_to=("reviewer",))
         ("escalation", LEAD, TECH_LEAD, None),
         ("escalation", LEAD, OPERATOR, None),  # the end of the path
         ("escalation", LEAD, OTHER, "goes to 'tech-lead'"),
-        ("escalation", REVIEWER, TECH_LEAD, "sent by a coordinator or higher"),
+        ("escalation", REVIEWER, TECH_LEAD, "ask whoever gave 'reviewer' its task"),
         ("review-request", REVIEWER, CODE_REVIEWER, None),
         ("review-request", REVIEWER, TESTER, "goes to 'code-reviewer'"),
         ("message", REVIEWER, TESTER, None),
@@ -43,6 +43,10 @@ BOUND = Party(name="bound", role="coordinator", may_send_to=("reviewer",))
         ("task-delegation", OTHER, PICKY, "only from lead"),
         ("task-delegation", BOUND, REVIEWER, None),
         ("task-delegation", BOUND, TESTER, "only to reviewer"),
+        ("message", BOUND, TESTER, "only to reviewer"),
+        ("task-completion", BOUND, LEAD, None),  # whoever gave it the task, whatever its list says
+        ("reply", OTHER, PICKY, None),  # it has asked
+        ("task-delegation", OPERATOR, PICKY, None),  # whose stack it is
     ],
 )
 def test_table_ranks_and_lists_decide(

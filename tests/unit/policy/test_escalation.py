@@ -18,12 +18,22 @@ from orchestrator.policy.routing import RoutingTable
         ("lead", "coordinator", "", "operator", {"tech-lead"}, "tech-lead"),
         ("tech-lead", "coordinator", "", "operator", {"tech-lead"}, "operator"),
         ("lead", "coordinator", "", None, set(), "operator"),
+        (
+            "reviewer",
+            "specialist",
+            "",
+            "reviewer",
+            {"reviewer", "tech-lead"},
+            "tech-lead",
+        ),  # its own delegator
+        ("reviewer", "specialist", "reviewer", "gone", {"reviewer"}, "operator"),
+        ("operator", "orchestrator", "", None, {"tech-lead"}, "operator"),  # nobody is above it
     ],
 )
 def test_the_next_one_up(
     name: str, role: str, escalates_to: str, delegator: str | None, known: set[str], expected: str
 ) -> None:
-    """Never the agent itself; at the end always the operator."""
+    """Never the agent itself; at the end always the operator, whose own failures go no further."""
     found = above(
         name,
         role=role,
