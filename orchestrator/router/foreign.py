@@ -34,6 +34,7 @@ from orchestrator.ids import (
     run_id,
 )
 from orchestrator.ledger import CLOSED, Dispatch, Ledger, Session, layout
+from orchestrator.letters import summary
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.router.conversations import Conversations
@@ -214,14 +215,19 @@ class ForeignActs:
         session = self._directory.by_task(body.task_id, letter.sender, letter)
         if session is None:
             return self._no_session(letter)
-        if body.status == "blocked":
-            why = "\n".join(blocker.text for blocker in body.blockers) or body.current_activity or "blocked"
-            return self._to_parent(letter, session, text=why, kind="blocker")
         facts: list[str | int] = []
         if body.current_activity is not None:
             facts += ["activity", body.current_activity]
         if body.progress_percentage is not None:
             facts += ["progress", body.progress_percentage]
+        if body.status == "blocked":
+            why = "\n".join(blocker.text for blocker in body.blockers) or body.current_activity or "blocked"
+            parent = self._directory.session(session.parent, letter.recipient, letter)
+            facts = ["activity", f"blocked: {summary(why)}", *facts]
+            if parent is not None:
+                return self._put(
+                    letter, parent, session, text=why, kind="blocker", title=session.title, facts=facts
+                )
 
         def read(answer: Any) -> Outcome:
             match answer[0]:
@@ -333,6 +339,7 @@ class ForeignActs:
         opens: bool = False,
         answers: str = "",
         priority: str = "",
+        facts: Sequence[str | int] = (),
     ) -> Act:
         opens = opens and speaker is not None
         record = {
@@ -363,7 +370,7 @@ class ForeignActs:
                     )
             return self._no_session(letter).outcome
 
-        speaking = speaker.id if opens and speaker is not None else session.id
+        speaking = speaker.id if (opens or facts) and speaker is not None else session.id
         if answers:
             item = reply_id(answers)
         elif opens:
@@ -387,6 +394,7 @@ class ForeignActs:
                 ROUTER_GROUP,
                 letter.entry.id,
                 self._limits.mark_ms(letter),
+                *facts,
             ],
             read=read,
         )

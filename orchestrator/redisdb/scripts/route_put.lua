@@ -4,6 +4,7 @@
 --       10 seen mark  11 stream of the entry
 -- ARGV  1 now or ''  2 item id  3 record as JSON  4 text  5 '1': it opens a question of KEYS[9]
 --       6 id of the question it answers or ''  7 group  8 entry id  9 mark's lifetime in ms
+--       10… field, value, … of KEYS[9]: how far the speaking session is
 -- Returns  {'done'} | {'duplicate'} | {'unknown'} | {'closed', state} | {'answered'}; on the last three nothing
 --          was acknowledged
 -- Complexity: O(log(queue)).
@@ -18,6 +19,7 @@ end
 if redis.call('HEXISTS', KEYS[2], ARGV[2]) == 0 then
   local refused = place(now, ARGV[2], cjson.decode(ARGV[3]), ARGV[4], ARGV[5], ARGV[6])
   if refused then return refused end
+  if #ARGV > 9 then redis.call('HSET', KEYS[9], 'updated_ms', now, unpack(ARGV, 10)) end
 end
 redis.call('SET', KEYS[10], ARGV[8], 'PX', ARGV[9])
 redis.call('XACK', KEYS[11], ARGV[7], ARGV[8])

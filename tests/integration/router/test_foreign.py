@@ -248,6 +248,28 @@ def test_foreign_progress_shows_and_a_blocker_reaches_the_parent(stack: Stack, f
     items = stack.parts.ledger.items(family.lead.session.id)
     texts = stack.parts.ledger.texts(family.lead.session.id, [i.id for i in items])
     assert [(i.kind, texts.get(i.id)) for i in items] == [("blocker", "no key"), ("completion", None)]
+    child = stack.parts.ledger.session(family.child)
+    assert (child.progress, child.activity) == (30, "blocked: no key")
+    stuck = StatusUpdate(
+        task_id=family.child, status="blocked", progress_percentage=60, current_activity="waiting for a key"
+    )
+    say(stack, family, stuck, "status-update", "normal")
+    child = stack.parts.ledger.session(family.child)
+    assert (child.progress, child.activity) == (60, "waiting for a key")
+
+
+def test_a_blocked_root_of_a_program_shows_where_it_is_stuck(stack: Stack) -> None:
+    """Nobody above it could be told; whoever looks at it sees it."""
+    stack.publish(stack.envelope(task(), sender="lead", recipient="partner"), "task-delegation", "high")
+    stack.router().run_once()
+    (session,) = roots(stack)
+    blocked = StatusUpdate(task_id=session.id, status="blocked", blockers=(Blocker(text="no key"),))
+    data = stack.envelope(
+        blocked, sender="partner", recipient="lead", correlation=session.correlation, chain=session.chain
+    )
+    stack.publish(data, "status-update")
+    assert stack.router("two").run_once().done == 1
+    assert stack.parts.ledger.session(session.id).activity == "blocked: no key"
 
 
 def test_a_foreign_query_can_be_answered(stack: Stack, family: Family) -> None:
