@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator.audit.records import MessageRecord
 from orchestrator.audit.store import AuditStore
@@ -173,7 +173,11 @@ def trees(records: Sequence[MessageRecord]) -> list[Node]:
     order: list[Node] = []
     for record in records:
         if record.message_id and record.message_id in nodes:
-            continue  # a further attempt of the same message
+            # A further attempt stands where the first one was made, and says how it went.
+            known = nodes[record.message_id]
+            attempt = max(known.record.attempt, record.attempt)
+            known.record = replace(known.record, attempt=attempt, dead=record.dead or known.record.dead)
+            continue
         node = Node(record)
         order.append(node)
         if record.message_id:

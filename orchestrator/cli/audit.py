@@ -244,7 +244,8 @@ def print_conversation(records: list[MessageRecord]) -> None:
     """Print messages as a tree by their chains."""
     from orchestrator.audit import trees
 
-    click.echo(f"conversation {records[0].correlation_id}, {len(records)} messages")
+    count = len({record.message_id or record.entry_id for record in records})
+    click.echo(f"conversation {records[0].correlation_id}, {count} messages")
     for root in trees(records):
         _print_node(root, "", "")
 

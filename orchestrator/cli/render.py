@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.clock import isoformat
@@ -76,6 +76,8 @@ def tree_lines(sessions: Sequence[Session], *, rows: int | None = None) -> list[
     """
     if not sessions:
         return []
+    titles = {session.id: session.title for session in sessions if session.title}
+    sessions = [_named(session, titles) if session.parked else session for session in sessions]
     children: dict[str, list[Session]] = defaultdict(list)
     for session in sessions[1:]:
         children[session.parent].append(session)
@@ -84,6 +86,15 @@ def tree_lines(sessions: Sequence[Session], *, rows: int | None = None) -> list[
     lines: list[Line] = []
     _add(lines, sessions[0], children, each, ids=rows is None, stem="", mark="")
     return lines if rows is None else lines[:rows]
+
+
+def _named(session: Session, titles: Mapping[str, str]) -> Session:
+    """What it waits for by title instead of by id, where that is in the same tree."""
+    words = [
+        titles.get(word.rstrip(","), word.rstrip(",")) + "," * word.endswith(",")
+        for word in session.parked.split(" ")
+    ]
+    return replace(session, parked=" ".join(words))
 
 
 def _add(

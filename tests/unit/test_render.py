@@ -110,3 +110,12 @@ def test_json_has_times_that_can_be_read() -> None:
     facts = session_json(make("r", created_ms=1000, launched=2))
     assert (facts["created"], facts["ended"], facts["pending"]) == ("1970-01-01T00:00:01.000Z", None, 2)
     assert facts["state"] == SessionState.RUNNING.value
+
+
+def test_a_held_task_says_by_title_what_it_waits_for() -> None:
+    tree = [
+        make("r", title="top"),
+        make("c1", "r", title="Build it"),
+        make("c2", "r", "pending", title="Test", parked="waits for c1, elsewhere"),
+    ]
+    assert str(tree_lines(tree)[-1]).endswith("Test - waits for Build it, elsewhere")

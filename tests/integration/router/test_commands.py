@@ -263,3 +263,18 @@ def test_however_many_dead_letters_there_are_all_are_seen(stack: Stack) -> None:
     assert [letter["reason"] for letter in listed] == [f"number {n}" for n in range(2500)]
     recent = run(stack, "dlq", "list", "--since", listed[-2]["at"]).output
     assert [line.rpartition(": ")[2] for line in recent.splitlines()] == ["number 2498", "number 2499"]
+
+
+def test_a_conversation_shows_a_message_once_however_often_it_was_tried(stack: Stack) -> None:
+    """With its attempts, and with why it was given up in the end."""
+    message_id = kill(stack)
+    writer = AuditWriter(
+        stack.redis, AuditStore(stack.settings.audit_file), consumer="a", sources=all_streams()
+    )
+    while writer.run_once():
+        pass
+    first, *lines = run(stack, "conversation", message_id).output.splitlines()
+    assert first.endswith(f", {len(lines)} messages")
+    (line,) = [line for line in lines if "message lead → later" in line]
+    assert "(attempt 2)  DEAD recipient-unknown: no agent 'later' is registered" in line
+    assert sum("error router →" in line for line in lines) == len(lines) - 1 > 0
