@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 import redis
 
 from orchestrator.bootstrap import Parts, assemble
-from orchestrator.clock import Clock, SystemClock
+from orchestrator.clock import Clock
 from orchestrator.dispatch import Dispatcher, build_celery
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb.scripts import Scripts
+from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router.acts import Acts
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.dependencies import Dependencies
@@ -81,7 +82,7 @@ def build_router(
         ConfigurationError: the routing table in the settings is wrong.
     """
     parts = assemble(client, settings)
-    clock = clock or SystemClock()
+    clock = clock or ServerClock(client)
     table = parts.routing
     limits = limits_of(settings)
     conversations = Conversations(client, shards=settings.shards, keep_ms=limits.max_age_ms)

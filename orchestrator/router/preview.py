@@ -12,7 +12,7 @@ from typing import Any, Final
 from lxml import etree
 
 from orchestrator.bootstrap import Parts
-from orchestrator.clock import Clock, SystemClock
+from orchestrator.clock import Clock
 from orchestrator.envelope.findings import VALUE_LIMIT, Finding, line_of, path_of
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.model_values import NAMESPACE
@@ -21,6 +21,7 @@ from orchestrator.ids import is_session_id
 from orchestrator.policy.priority import priority_of
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router.build import build_acts, build_intake, limits_of
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.intake import reject
@@ -63,7 +64,7 @@ class Preview:
     def __init__(self, parts: Parts, *, clock: Clock | None = None) -> None:
         self._parts = parts
         self._limits = limits_of(parts.settings)
-        self._intake = build_intake(parts, clock or SystemClock())
+        self._intake = build_intake(parts, clock or ServerClock(parts.redis))
         conversations = Conversations(
             parts.redis, shards=parts.settings.shards, keep_ms=self._limits.max_age_ms
         )

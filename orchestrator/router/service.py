@@ -42,6 +42,8 @@ from orchestrator.streams.priority import BLOCK_MS, PriorityReader
 #: Deliveries to a router of its own after which an entry is poison.
 POISON_DELIVERIES = 3
 _RECLAIM_EVERY_S = 2.0
+#: Entries taken over in one round.
+_RECLAIM_AT_ONCE = 64
 #: Messages in a round below which the next one is given so many seconds to fill, unless it was quiet for so long.
 _FEW = 64
 _LINGER_S = 0.0015
@@ -134,7 +136,6 @@ class Router:
         now = time.monotonic()
         if now >= self._next_reclaim:
             self.reclaim(handled)
-            self._next_reclaim = now + _RECLAIM_EVERY_S
         if now >= self._next_wake or not block_ms:
             self._wake(handled)
         if now >= self._next_tidy:
@@ -144,7 +145,10 @@ class Router:
         return handled
 
     def reclaim(self, handled: Handled) -> None:
-        """Take over what dead routers held, one entry at a time, so that a crash condemns nobody's neighbour."""
+        """Take over what dead routers held, one entry at a time, so that a crash condemns nobody's neighbour.
+
+        The most urgent first, and not all of it at once: what is new does not wait for what was left over.
+        """
         for stream in self._sources:
             while entries := self._streams.reclaim(
                 ROUTER_GROUP, self._consumer, [stream], idle_ms=self._reclaim_idle_ms, limit=1
@@ -159,6 +163,10 @@ class Router:
                     self._reject(entry, reject("poison", reason), handled)
                 else:
                     self._handle([entry], handled)
+                if handled.reclaimed >= _RECLAIM_AT_ONCE:
+                    self._next_reclaim = 0.0
+                    return
+        self._next_reclaim = time.monotonic() + _RECLAIM_EVERY_S
 
     def _handle(self, entries: Sequence[Entry], handled: Handled) -> None:
         if entries:

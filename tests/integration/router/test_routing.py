@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from orchestrator.envelope.model import Message, StatusUpdate, Task, TaskCompletion, TaskDelegation
+from orchestrator.envelope.model import (
+    Message,
+    RetryPolicy,
+    StatusUpdate,
+    Task,
+    TaskCompletion,
+    TaskDelegation,
+)
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
@@ -171,3 +180,37 @@ def test_an_entry_that_kills_each_router_alone_ends_as_a_dead_letter(stack: Stac
     assert [letter.rule for letter in stack.dead()] == ["poison"]
     assert stack.parts.ledger.session(good).busy
     assert stack.parts.ledger.session(poison).state == SessionState.FAILED
+
+
+def test_what_is_new_does_not_wait_for_all_that_was_left_over(stack: Stack) -> None:
+    """A router that died with hundreds of messages in its hands leaves work for several rounds."""
+    for _ in range(150):
+        stack.publish(stack.envelope(UPDATE), "status-update")
+    stack.router("dead")
+    stack.streams.read("router", "dead", [Portion(all_streams(), 200)])
+    router = stack.router("alive", reclaim_idle_ms=0)
+    session = stack.submit()
+    first = router.run_once()
+    assert (first.reclaimed, stack.parts.ledger.session(session).busy) == (64, True)
+    later = [router.run_once().reclaimed for _ in range(3)]
+    assert (later, stack.pending(), stack.dead()) == ([64, 22, 0], 0, [])
+
+
+def test_a_wrong_clock_of_a_routers_host_changes_nothing(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day ahead or behind: nothing is late, expired or from the future that is not so by the server's clock."""
+    soon = Timestamp.from_ms(int(stack.redis.time()[0]) * 1000 + 60_000)
+    once = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=60)
+    letters = []
+    for number in range(3):
+        task = TaskDelegation(task=Task(task_id=f"T-{number}", title="t", description="d"))
+        given = stack.envelope(task, sender="partner", recipient="reviewer", retry=once)
+        letters.append((given, stack.envelope(UPDATE, expiration=soon)))
+    real = time.time_ns
+    for (given, update), hours in zip(letters, (24, -24, 0), strict=True):
+        monkeypatch.setattr(time, "time_ns", lambda hours=hours: real() + hours * 3_600_000_000_000)
+        stack.publish(given, "task-delegation", "high")
+        stack.publish(update, "status-update")
+        handled = stack.router(f"r{hours}").run_once()
+        assert (handled.done, stack.dead()) == (2, [])
