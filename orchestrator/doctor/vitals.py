@@ -43,9 +43,20 @@ def services(client: redis.Redis) -> Iterator[Finding]:
 
 
 def streams(client: redis.Redis, shards: int) -> Iterator[Finding]:
-    """Entries that a consumer took and never acknowledged."""
+    """Entries that a consumer took and never acknowledged, and those that none takes."""
     port = RedisStreams(client)
+    seconds, _ = client.time()
     for group in GROUPS:
+        for stream, since_ms in port.unread_since(group, all_streams(shards)).items():
+            waited_s = int(seconds) - since_ms // 1000
+            if waited_s * 1000 > LATE_MS:
+                yield _finding(
+                    Severity.STUCK,
+                    "entries-unread",
+                    f"{group}/{stream}",
+                    f"no {_service(group)} has read what is in {stream} for {waited_s} s: they are behind, or none "
+                    f"consumes messages of type {stream.type}; start another one",
+                )
         for backlog in port.backlog(group, all_streams(shards)):
             if backlog.oldest_pending_ms > LATE_MS:
                 yield _finding(

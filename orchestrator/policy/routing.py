@@ -131,5 +131,10 @@ class RoutingTable:
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 field = ".".join(str(part) for part in first["loc"])
+                if first["type"] == "extra_forbidden":
+                    known = ", ".join(Row.model_fields)
+                    raise ConfigurationError(
+                        f"[routing.{message_type}] {field}: there is no such field; the fields are {known}"
+                    ) from None
                 raise ConfigurationError(f"[routing.{message_type}] {field}: {first['msg']}") from None
         return cls(rows, **names)

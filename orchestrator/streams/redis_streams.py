@@ -212,6 +212,18 @@ class RedisStreams:
             batch.script("forget_consumers", [self._key(stream)], [group, idle_ms])
         return sum(answer for answer in batch.execute() if isinstance(answer, int))
 
+    def unread_since(self, group: str, streams: Sequence[StreamId]) -> dict[StreamId, int]:
+        """When the oldest entry that nobody in the group has had was appended, in ms; streams without one are left out."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream in streams:
+            pipeline.execute_command("XINFO", "GROUPS", self._key(stream))
+        lasts = [_last_delivered(answer, group) for answer in pipeline.execute(raise_on_error=False)]
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream, last in zip(streams, lasts, strict=True):
+            pipeline.xrange(self._key(stream), min=f"({last}", count=1)
+        found = zip(streams, pipeline.execute(), strict=True)
+        return {stream: int(rows[0][0].partition(b"-")[0]) for stream, rows in found if rows}
+
     def backlog(self, group: str, streams: Sequence[StreamId]) -> list[Backlog]:
         """See :class:`~orchestrator.streams.port.Streams`."""
         pipeline = self._redis.pipeline(transaction=False)
@@ -236,6 +248,16 @@ class RedisStreams:
             idle = int(held[0]["time_since_delivered"]) if held else 0
             rows.append(Backlog(stream, length, length + int(trimmed or 0), pending, idle))
         return rows
+
+
+def _last_delivered(answer: Any, group: str) -> str:
+    """The last entry that a group was given, by the answer of XINFO GROUPS; of no group at all, the very first."""
+    for row in answer if isinstance(answer, list) else ():
+        facts = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
+        known = {str(k.decode() if isinstance(k, bytes) else k): v for k, v in facts.items()}
+        if known["name"] == group.encode():
+            return str(known["last-delivered-id"].decode())
+    return "0-0"
 
 
 def _entry(stream: StreamId, row: Any) -> Entry | None:

@@ -278,3 +278,20 @@ def test_a_conversation_shows_a_message_once_however_often_it_was_tried(stack: S
     (line,) = [line for line in lines if "message lead → later" in line]
     assert "(attempt 2)  DEAD recipient-unknown: no agent 'later' is registered" in line
     assert sum("error router →" in line for line in lines) == len(lines) - 1 > 0
+
+
+def test_the_doctor_names_types_that_no_router_consumes(stack: Stack) -> None:
+    """Routers that were told to take only some types leave the others where they are."""
+    stack.router(types=["error", "escalation"])
+    then_ms = int(stack.redis.time()[0]) * 1000 - 90_000
+    stack.redis.xadd(keys.messages(0, "query", "normal"), {"envelope": b"x"}, id=f"{then_ms}-0")
+    stack.redis.xadd(keys.messages(0, "error", "critical"), {"envelope": b"x"}, id=f"{then_ms}-0")
+    stack.router("two", types=["error", "escalation"]).run_once()
+    found = json.loads(run(stack, "doctor", "--json").output)["findings"]
+    unread = {f["subject"]: f["message"] for f in found if f["rule"] == "entries-unread"}
+    assert {subject for subject in unread if subject.startswith("router/")} == {"router/00/query/normal"}
+    assert "none consumes messages of type query" in unread["router/00/query/normal"]
+    everything = stack.router("three")
+    everything.run_once()
+    found = json.loads(run(stack, "doctor", "--json").output)["findings"]
+    assert not [f for f in found if f["subject"].startswith("router/")]
