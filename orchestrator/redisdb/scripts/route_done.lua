@@ -7,28 +7,62 @@
 -- Returns  one letter for each message: d done | x duplicate | c its chain is wrong | l its conversation is too
 --          long; on the last two it was not acknowledged
 -- Complexity: O(messages).
--- include: conversation
 local group, ttl_ms = ARGV[1], ARGV[2]
 local verdicts = {}
+-- What is the same for several messages is asked and written once: conversations by key, entries by stream.
+local books, order = {}, {}
+local entries, streams = {}, {}
+
+local function book_of(key)
+  local book = books[key]
+  if not book then
+    local known = redis.call('HMGET', key, 'root', 'count')
+    book = { key = key, root = known[1], fresh = not known[1], count = tonumber(known[2] or 0), added = 0 }
+    books[key] = book
+    order[#order + 1] = book
+  end
+  return book
+end
+
 for n = 1, #KEYS / 3 do
-  local stream, seen, book = KEYS[n * 3 - 2], KEYS[n * 3 - 1], KEYS[n * 3]
+  local stream, seen, book = KEYS[n * 3 - 2], KEYS[n * 3 - 1], book_of(KEYS[n * 3])
   local entry, mark_ms, first, limit = ARGV[n * 4 - 1], ARGV[n * 4], ARGV[n * 4 + 1], tonumber(ARGV[n * 4 + 2])
-  local mark = redis.call('GET', seen)
+  local wrong = nil
+  if book.root and book.root ~= first then
+    wrong = 'c'
+  elseif limit > 0 and book.count + book.added >= limit then
+    wrong = 'l'
+  end
   local verdict = 'd'
-  if mark then
-    if mark ~= entry then verdict = 'x' end
-    redis.call('XACK', stream, group, entry)
+  if not wrong and redis.call('SET', seen, entry, 'NX', 'PX', mark_ms) then
+    book.root = first
+    book.used = true
+    if limit > 0 then book.added = book.added + 1 end
   else
-    local wrong = converse(book, first, limit, ttl_ms)
-    if wrong == 'chain' then
-      verdict = 'c'
-    elseif wrong == 'limit' then
-      verdict = 'l'
-    else
-      redis.call('SET', seen, entry, 'PX', mark_ms)
-      redis.call('XACK', stream, group, entry)
+    local mark = redis.call('GET', seen)
+    if not mark then
+      verdict = wrong
+    elseif mark ~= entry then
+      verdict = 'x'
     end
   end
+  if verdict == 'd' or verdict == 'x' then
+    if not entries[stream] then
+      entries[stream] = {}
+      streams[#streams + 1] = stream
+    end
+    table.insert(entries[stream], entry)
+  end
   verdicts[n] = verdict
+end
+for _, book in ipairs(order) do
+  if book.used then
+    if book.fresh then redis.call('HSET', book.key, 'root', book.root) end
+    if book.added > 0 then redis.call('HINCRBY', book.key, 'count', book.added) end
+    redis.call('PEXPIRE', book.key, ttl_ms)
+  end
+end
+for _, stream in ipairs(streams) do
+  redis.call('XACK', stream, group, unpack(entries[stream]))
 end
 return table.concat(verdicts)
