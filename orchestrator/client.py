@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeVar
@@ -23,7 +23,7 @@ from orchestrator.errors import EmptyPrompt, InputError, SessionFailed
 from orchestrator.genuine import checked_callbacks
 from orchestrator.history import Event, history
 from orchestrator.ids import asker_of, item_id
-from orchestrator.ledger import Run, Session, StopVerdict
+from orchestrator.ledger import Run, Session, SessionState, StopVerdict
 from orchestrator.letters import Thread
 from orchestrator.policy.callback_text import Callback
 from orchestrator.redisdb.client import connect, explain
@@ -216,6 +216,8 @@ class Client:
     def stop(self, session: str, reason: str = "stopped by a user") -> StopVerdict:
         """Stop a session and, by its policy, everything below it. `ended`: it is over; `asked`: its run was asked.
 
+        Of one that has finished before, children that owe it nothing may still be at work: they are stopped.
+
         Raises:
             UnknownSession: there is no such session.
         """
@@ -240,6 +242,9 @@ class Client:
             verdict = self._ledger.stop(session, reason, state=state, envelope=letter)
             if verdict.outcome == "ended" and about.parent == "" and about.task:
                 self._parts.settle(session)
+            if verdict.outcome == "over" and verdict.detail == SessionState.FINISHED:
+                below = self._parts.delivery.stop_below(subtree(self._ledger, session), reason)
+                return replace(verdict, below=below)
             return verdict
 
     # --- looking -------------------------------------------------------------------------------

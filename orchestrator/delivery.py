@@ -90,6 +90,17 @@ class Delivery:
         self.ledger.closed(session_id)
         reach("delivery.closed")
 
+    def stop_below(self, sessions: Iterable[Session], reason: str) -> int:
+        """Stop what finished sessions have left at work, children that owe them nothing; how many there were."""
+        stopped = 0
+        for session in sessions:
+            if session.state != SessionState.FINISHED:
+                continue
+            for item in self.ledger.items(session.id):
+                if _concerns_living_child(item) and _close_policy(session, item) == "stop":
+                    stopped += self.ledger.stop(item.child, reason).outcome in ("ended", "asked")
+        return stopped
+
     def _forget(self, session: Session, ended: Sequence[Item]) -> None:
         """What a deleted session's children said goes with the tree; not those that it let go or handed on."""
         for start in range(0, len(ended), _FORGET_BATCH):

@@ -117,7 +117,8 @@ def _at_once(verdict: StopVerdict, done: str) -> str:
         case "asked":
             return "is running; its agent was asked to stop, and is ended by force if it does not"
         case "over":
-            return f"was over already ({verdict.detail})" if verdict.detail else "was over already"
+            below = f"; {verdict.below} below it are told to stop" if verdict.below else ""
+            return f"was over already ({verdict.detail}){below}" if verdict.detail else "was over already"
         case other:
             return other
 

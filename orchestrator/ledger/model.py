@@ -296,6 +296,8 @@ class StopVerdict:
     outcome: Literal["ended", "asked", "over", "unknown"]
     #: ended: the run that was queued and never starts, if there was one; asked: the run; over: the session's state.
     detail: str = ""
+    #: Of a session that had finished before: how many below it were still at work, and are ended or asked to.
+    below: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

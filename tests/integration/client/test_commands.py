@@ -196,6 +196,33 @@ def test_stop_says_what_became_of_the_run(stage: Stage, orchestra: Orchestra) ->
         assert lines[1:] == [f"{session} {end}"]
 
 
+def test_stop_ends_what_a_finished_session_has_left_at_work(stage: Stage, orchestra: Orchestra) -> None:
+    """Children that owe it nothing, at any depth; but not those that are to go on without it."""
+    stage.agent("solo")(echo)
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> None:
+        ctx.delegate("solo", "a", callback=False)
+        ctx.delegate("solo", "b", callback=False, on_close="abandon")
+        if ctx.prompt == "go":
+            ctx.delegate("lead", "deeper", callback=False)
+
+    root = orchestra("submit", "lead", "go").stdout.strip()
+    stage.play(root)
+    (deeper,) = [child for child in stage.children(root) if child.agent == "lead"]
+    stage.play(deeper.id)
+    said = orchestra("stop", root).stdout
+    assert said == f"{root} was over already (finished); 2 below it are told to stop\n"
+    states = {(s.parent, s.title): s.state.value for s in stage.ledger.tree(root) if s.agent == "solo"}
+    assert states == {
+        (root, "a"): "stopped",
+        (root, "b"): "pending",
+        (deeper.id, "a"): "stopped",
+        (deeper.id, "b"): "pending",
+    }
+    assert orchestra("stop", root).stdout == f"{root} was over already (finished)\n"
+
+
 def test_stop_without_waiting_says_that_it_asked(stage: Stage, orchestra: Orchestra) -> None:
     stage.agent("solo")(echo)
     session = orchestra("submit", "solo", "x").stdout.strip()
