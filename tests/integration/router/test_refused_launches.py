@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+
+from orchestrator.delivery import Delivery
 from orchestrator.envelope.model import Message, TaskCompletion
 from orchestrator.ids import child_session_id, new_claim_id, run_id
 from orchestrator.ledger import Claimed, ItemState, Launch, Outgoing, SessionState
 from orchestrator.letters import Thread
+from orchestrator.reaper import Reaper
+from orchestrator.redisdb import keys
 from orchestrator.registry import AgentRecord
 from orchestrator.router import Router
 from tests.integration.router.conftest import Stack
@@ -142,3 +149,39 @@ def test_the_lists_of_an_agent_do_not_forbid_its_reports(stack: Stack) -> None:
     stack.publish(stack.envelope(Message(content="x"), sender="bound", recipient="lead"), "message")
     handled = stack.router().run_once()
     assert (handled.done, [letter.type for letter in stack.dead()]) == (1, ["message"])
+
+
+def test_a_review_of_our_own_that_is_not_done_in_time_comes_back_as_a_failure(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the time that the user's routing table gives it; by default a day."""
+    held = at_work(stack, "lead")
+    letters = stack.parts.letters
+    child = launch(stack, held, letters.review_request, "code-reviewer", reviewed=held.session.id)
+    config = tmp_path / "orchestra.toml"
+    config.write_text("[routing.review-request]\ntimeout_s = 0.3\n")
+    monkeypatch.setenv("ORCHESTRA_CONFIG", str(config))
+    assert stack.router("later").run_once().done == 1
+    parts = stack.parts
+    reaper = Reaper(
+        parts.ledger,
+        Delivery(parts.ledger, lambda _: None),
+        make_error=parts.error_letter,
+        settle=lambda _: None,
+    )
+    assert parts.ledger.session(child).busy
+    deadline = time.monotonic() + 10
+    while parts.ledger.session(child).state is not SessionState.FAILED:
+        assert time.monotonic() < deadline
+        reaper.run_once()
+    assert failed_callback(stack, held, child) == "the review was not done in time"
+
+
+def test_a_review_has_a_day_by_default(stack: Stack) -> None:
+    """From when it was asked for, by the server's clock."""
+    held = at_work(stack, "lead")
+    letters = stack.parts.letters
+    child = launch(stack, held, letters.review_request, "code-reviewer", reviewed=held.session.id)
+    stack.router("later").run_once()
+    due_ms = stack.redis.zscore(keys.timers(0), f"review|{child}")
+    assert 0 <= stack.parts.ledger.server_ms() + 86_400_000 - int(due_ms or 0) < 60_000

@@ -166,6 +166,60 @@ def test_a_killed_server_takes_nothing_back(
     assert stack.dead() == []
 
 
+#: A router that falls over one message, as over a bug in a parser written in C.
+FRAGILE = """
+import os, signal
+from orchestrator.router import intake
+check = intake.check
+def fall_over(data, **options):
+    if b"poison" in data:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return check(data, **options)
+intake.check = fall_over
+from orchestrator.cli import main
+main(["router"])
+"""
+
+
+@pytest.mark.slow
+def test_a_message_that_kills_every_router_is_given_up_alone(stack: Stack) -> None:
+    """Whatever was handed out together with it is handled; routers that are started anew end with it, then go on."""
+    talk = Talk(stack)
+    neighbours = talk.envelopes(20)
+    (poison,) = talk.envelopes(1, "poison")
+    for envelope in (*neighbours[:10], poison, *neighbours[10:]):
+        stack.redis.xadd(MESSAGES, {"envelope": envelope})
+    environment = {
+        **os.environ,
+        "ORCHESTRA_REDIS_URL": str(stack.settings.redis_url),
+        "ORCHESTRA_DATA": str(stack.settings.data),
+        "ORCHESTRA_LEASE_S": "0.3",
+        "ORCHESTRA_HEARTBEAT_S": "0.1",
+    }
+
+    def all_over() -> bool:
+        return bool(stack.dead()) and talk.heard().total() >= 20
+
+    deaths = 0
+    deadline = time.monotonic() + 50
+    while not all_over():
+        process = subprocess.Popen(
+            [sys.executable, "-c", FRAGILE], env=environment, stderr=subprocess.DEVNULL
+        )
+        try:
+            while process.poll() is None and not all_over():
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        finally:
+            deaths += process.poll() is not None
+            process.kill()
+            process.wait(10)
+    (letter,) = stack.dead()
+    assert (letter.rule, letter.data, deaths) == ("poison", poison, 4)
+    assert talk.heard() == Counter(str(number) for number in range(20))
+    assert stack.pending() == 0
+
+
 def _append(client: redis_py.Redis, envelope: bytes) -> None:
     """Append until the server takes it; it may take it twice, which is for the router to tell."""
     deadline = time.monotonic() + 20
