@@ -31,6 +31,10 @@ def asker(ctx):
     if ctx.cause == "start":
         ctx.delegate("partner", title="Answer", description=ctx.prompt)
         return "waiting"
+    for callback in ctx.callbacks:
+        if callback.kind == "query":
+            ctx.reply(callback, f"{callback.text} seven")
+            return "answered"
     return ctx.all_results[0].result
 '''
 
@@ -62,6 +66,7 @@ def test_a_program_in_any_language_takes_full_part(terminal: Terminal, root: Pat
     assert done.returncode == 0, done.stdout + done.stderr
     assert "answer: echo of hello from outside" in done.stdout
     assert "Verified OK" in done.stdout
+    assert "reply: six times what? seven" in done.stdout
     session = json.loads((terminal.folder / "submitted.json").read_text())["session"]
     with terminal.client() as client:
         wait_until(lambda: client.session(session).state is SessionState.FINISHED, "the asker's answer")
