@@ -14,7 +14,7 @@ from orchestrator.doctor import promise, vitals, waits
 from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wait
 from orchestrator.doctor.policies import is_ready
 from orchestrator.doctor.snapshot import Snapshot, take
-from orchestrator.ledger import CLOSED, Lease, RunState, Session, SessionState
+from orchestrator.ledger import CLOSED, Lease, RunState, Session, SessionState, decode
 from orchestrator.redisdb import keys
 
 #: Looks at a session that seems wrong, and the seconds before each: a live system moves between two reads.
@@ -66,6 +66,7 @@ class Doctor:
         for shard in self._shards:
             for root in self._ledger.all_roots(shard):
                 trees += 1
+                findings += self._gone(root)
                 for snapshot, found in self._tree(root):
                     findings += found
                     pending += waits.of_pending(snapshot, self._terms)
@@ -123,6 +124,25 @@ class Doctor:
             snapshot = take(self._ledger, member.id)
             if snapshot is not None:
                 yield snapshot, self._confirmed(snapshot, launches, children)
+
+    def _gone(self, root: str) -> Iterator[Finding]:
+        """Sessions that the tree names and that are not there: they leave both together, or not at all."""
+        client = self._parts.redis
+        named = [decode.text(name) for name in client.zrange(keys.tree(root), 0, -1)]
+        found = {session.id for session in self._ledger.tree(root)}
+        for name in [n for n in named if n not in found]:  # seldom any: one may have come or gone in between
+            pipe = client.pipeline(transaction=True)
+            pipe.zscore(keys.tree(root), name)
+            pipe.exists(keys.session(name))
+            member, there = pipe.execute()
+            if member is not None and not there:
+                yield Finding(
+                    severity=Severity.BREAK,
+                    rule="session-gone",
+                    session=name,
+                    subject=name,
+                    message=f"{name} is in the tree of {root} and its books are gone",
+                )
 
     def _evidence(self, root: str) -> tuple[dict[str, set[str]] | None, dict[str, set[str]]]:
         """Who launched whom, by the audit trail and by the sessions of the tree themselves."""

@@ -130,6 +130,11 @@ DAMAGE: dict[str, tuple[Callable[[Ward], object], str]] = {
     ),
     "the run in hand is removed": (lambda w: w.redis.delete(keys.run(w.resumed.run.id)), "claimed-by-none"),
     "a child is removed": (lambda w: w.redis.delete(keys.session(w.children["owed"])), "child-gone"),
+    "a child that was delivered long ago is removed": (
+        lambda w: w.redis.delete(keys.session(w.children["delivered"])),
+        "session-gone",
+    ),
+    "the root is removed": (lambda w: w.redis.delete(keys.session(w.root)), "session-gone"),
     "a child's end did not reach its parent": (
         lambda w: w.redis.hset(keys.session(w.children["owed"]), mapping={"state": "finished", "told": "1"}),
         "callback-lost",
