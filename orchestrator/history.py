@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.clock import isoformat
-from orchestrator.ledger import Item, Ledger, Run, Session
+from orchestrator.ledger import Item, ItemState, Ledger, Run, Session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,10 @@ def history(ledger: Ledger, session: str) -> list[Event]:
                 ),
             )
         )
-    timed += [_of_item(item) for item in items if item.seq]
+    # A callback may die without ever having been queued.
+    timed += [
+        _of_item(item) for item in items if item.seq or (item.callback and item.state is ItemState.DEAD)
+    ]
     # Sorting is stable: what happened in one millisecond stays in the order in which it was collected.
     return [
         Event(at=isoformat(ms), what=event.what, text=event.text, run=event.run, about=event.about)
@@ -89,7 +92,7 @@ def _why(run: Run) -> str:
 
 def _of_item(item: Item) -> tuple[int, Event]:
     if item.kind == "completion":
-        text = f"{item.agent}: {item.title} {item.status}, {item.state}"
+        text = f"{item.agent}: {item.title}{f' {item.status}' if item.status else ''}, {item.state}"
     else:
         by = f" of {item.agent}" if item.agent else ""
         text = f"{item.id}{by}, {item.state}"

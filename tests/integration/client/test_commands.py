@@ -223,6 +223,28 @@ def test_stop_ends_what_a_finished_session_has_left_at_work(stage: Stage, orches
     assert orchestra("stop", root).stdout == f"{root} was over already (finished)\n"
 
 
+def test_logs_name_every_dead_callback_with_its_reason(stage: Stage, orchestra: Orchestra) -> None:
+    """Also those that were never queued: a failure that is ignored, a child that was let go."""
+
+    @stage.agent("bad")
+    def bad(ctx: Context) -> None:
+        raise ValueError("no luck")
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> None:
+        ctx.delegate("bad", "a", on_failure="ignore")
+        ctx.delegate("bad", "b", on_close="abandon")
+
+    root = orchestra("submit", "lead", "x").stdout.strip()
+    stage.play(root)
+    stage.play(stage.children(root)[0].id)
+    orchestra("stop", root)
+    stage.parts.delivery.close(root)
+    logs = orchestra("logs", root).stdout
+    assert re.search(r"callback +bad: a failed, dead: failure ignored by policy", logs)
+    assert re.search(r"callback +bad: b, dead: abandoned: parent stopped", logs)
+
+
 def test_stop_without_waiting_says_that_it_asked(stage: Stage, orchestra: Orchestra) -> None:
     stage.agent("solo")(echo)
     session = orchestra("submit", "solo", "x").stdout.strip()
