@@ -74,6 +74,7 @@ def stack() -> Iterator[Terminal]:
             "ORCHESTRA_LEASE_S": "2",
             "ORCHESTRA_HEARTBEAT_S": "0.5",
             "ORCHESTRA_SWEEP_INTERVAL_S": "0.3",
+            "ORCHESTRA_REGISTRATION_PATIENCE_S": "0.5",
         }
         up = terminal.start("orchestra up --agents mine.py")
         up.wait_for("ready after")
