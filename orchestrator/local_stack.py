@@ -17,6 +17,7 @@ from orchestrator.embedded.membership import Membership, join
 from orchestrator.errors import ConfigurationError
 from orchestrator.redisdb.client import connect
 from orchestrator.settings import ENV_PREFIX, Settings, is_agents_file
+from orchestrator.signals import set_soon
 from orchestrator.stack import Announcement, Stack, prepare_data_folder, running_stacks
 from orchestrator.supervisor import ChildSpec, Notice, Supervisor
 from orchestrator.urls import REDIS_SCHEMES, redis_py_url
@@ -219,9 +220,7 @@ class LocalStack:
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ask the stack to stop; safe from a signal handler. ``at_once`` kills what does not stop by itself."""
-        if at_once:
-            self._kill.set()
-        self._stop.set()
+        set_soon(*([self._kill] if at_once else []), self._stop)
 
     def close(self) -> None:
         """Stop what runs and leave the server; idempotent. Nothing is left of the stack after it."""

@@ -27,6 +27,7 @@ from orchestrator.log import configure_logging, get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import check_server, connect, is_outage
 from orchestrator.settings import Settings
+from orchestrator.signals import set_soon
 from orchestrator.stack import resolve, resolve_redis_url
 from orchestrator.tether import die_with_parent
 
@@ -205,7 +206,7 @@ def _stop_on_signals(stop: threading.Event) -> None:
         if stop.is_set():
             # Asked a second time: whoever asks does not want to wait for the good order.
             os._exit(128 + number)
-        stop.set()
+        set_soon(stop)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from orchestrator.signals import set_soon
+
 if TYPE_CHECKING:
     from orchestrator.ledger import Session
     from orchestrator.local_stack import LocalStack
@@ -48,7 +50,7 @@ class _Interruption:
     def _handle(self, _number: int, _frame: object) -> None:
         if self._asked.is_set() and self.stack is not None:
             self.stack.stop(at_once=True)  # asked again: what runs is not waited for
-        self._asked.set()
+        set_soon(self._asked)
 
     def check(self, wait_s: float = 0) -> None:
         """Return, after ``wait_s`` seconds.
