@@ -118,7 +118,7 @@ def test_an_agent_that_exits_fails_and_its_worker_stays(client: Client) -> None:
 
 def test_every_child_comes_back_whatever_became_of_it(client: Client) -> None:
     handle = client.submit("hopeful", "echo nobody slow exits fragile large")
-    answer = handle.result(timeout_s=60)
+    answer = handle.result(timeout_s=120)
     ends = dict(part.split(" ", 1) for part in answer.split("; "))
     assert ends["echo"] == "completed 1"
     assert ends["fragile"] == "completed 9"
@@ -166,4 +166,4 @@ def test_a_worker_that_is_killed_with_its_pool_loses_no_run(stack: Terminal, cli
     handles = [client.submit("echo", str(number)) for number in range(30)]
     workers = sorted(pid for pid, line in stack.processes().items() if "celery" in line)
     os.kill(workers[0], signal.SIGKILL)
-    assert [handle.result(timeout_s=60) for handle in handles] == [str(number) for number in range(30)]
+    assert [handle.result(timeout_s=120) for handle in handles] == [str(number) for number in range(30)]

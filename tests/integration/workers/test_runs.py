@@ -121,7 +121,7 @@ def test_a_parent_hears_of_its_children_and_keeps_its_state(stage: Stage) -> Non
     stage.agent("helper")(lambda ctx: f"{ctx.title}: {ctx.prompt * 2}")
     session = stage.submit("lead")
     assert stage.play(session) == "idle"
-    first, second = stage.children(session)
+    first, second = sorted(stage.children(session), key=lambda child: child.title)
     stage.play(first.id)
     assert stage.ledger.flush(session).outcome == "waits"
     stage.play(second.id)
