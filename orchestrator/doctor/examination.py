@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.audit.reader import AuditReader
@@ -113,7 +114,11 @@ class Doctor:
             return session, None, []
         launches, children = self._evidence(session.root)
         found = self._confirmed(snapshot, launches, children)
-        return snapshot.session, waits.of_session(snapshot.session, snapshot, self._terms), found
+        wait = waits.of_session(snapshot.session, snapshot, self._terms)
+        run, agent = snapshot.run, snapshot.session.agent
+        if wait and run and run.state == RunState.QUEUED and self._parts.agents.get(agent) is None:
+            wait = replace(wait, mover=f"nobody yet: start a worker that serves agent {agent!r}")
+        return snapshot.session, wait, found
 
     # --- one tree ---------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from orchestrator.clock import isoformat
 from orchestrator.doctor import Doctor, Severity, Wait
 from orchestrator.ids import callback_id, new_claim_id, question_id, reply_id
 from orchestrator.ledger import Claimed
+from orchestrator.registry import AgentRecord
 from orchestrator.settings import load_settings
 
 from .conftest import Play
@@ -80,6 +81,15 @@ def test_a_run_that_stands_still_in_a_call_names_the_child(place: Place) -> None
     place.play.finish(child)
     assert place.ledger.take(held.claim, callback_id(child), waits="wait") is not None
     assert "is at work in" in place.said(held.session.id)
+
+
+def test_a_run_for_an_agent_that_no_worker_serves_says_so(place: Place) -> None:
+    session = place.play.submit()
+    place.play.start(session)
+    assert "| nobody yet: start a worker that serves agent 'lead' |" in place.said(session)
+    lead = AgentRecord(name="lead", role="coordinator", queue="orchestra")
+    place.doctor._parts.agents.announce([lead])
+    assert "| a free worker; " in place.said(session)
 
 
 def test_a_run_that_is_tried_again_does_not_stand_still_for_what_the_first_try_did(place: Place) -> None:
