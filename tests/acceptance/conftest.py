@@ -19,7 +19,7 @@ import pytest
 from orchestrator.client import Client
 
 #: Seconds that anything may take here: the machine is shared with the other tests.
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
@@ -125,7 +125,7 @@ class Terminal:
                 running.process.send_signal(signal.SIGTERM)
         for running in self.background:
             try:
-                running.process.wait(20)
+                running.process.wait(60)
             except subprocess.TimeoutExpired:
                 os.killpg(running.process.pid, signal.SIGKILL)
                 running.process.wait()

@@ -13,7 +13,7 @@ import pytest
 from orchestrator import SessionState
 from tests.acceptance.conftest import Terminal, open_terminal, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 AGENTS = '''
 import os
@@ -156,7 +156,7 @@ def test_a_user_may_answer_what_an_agent_was_asked(stack: Terminal) -> None:
         (question,) = next(s.questions for s in client.tree(root) if s.questions)
         replied = stack.run(f"orchestra reply {question} 'it is me'")
         assert replied.returncode == 0, replied.stderr
-        assert client.result(root, timeout_s=60) == "the user says it is me"
+        assert client.result(root, timeout_s=150) == "the user says it is me"
         again = stack.run(f"orchestra reply {question} no")
         assert again.returncode == 1
         assert "has its reply" in again.stderr

@@ -14,7 +14,7 @@ import pytest
 
 from tests.acceptance.conftest import PATIENCE_S, Terminal, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 FINE = '''"""Module {number}."""
 
@@ -104,7 +104,13 @@ def test_the_tree_is_live_on_a_terminal(terminal: Terminal, tree: Path) -> None:
 
 @pytest.mark.parametrize(
     "moment",
-    ["starting an embedded Valkey", "ready after", "reviewer   pending", "reviews are in", "worker alone"],
+    [
+        "starting an embedded Valkey",
+        "ready after",
+        "reviewer   pending",
+        "reviewer   finished",
+        "worker alone",
+    ],
 )
 def test_ctrl_c_at_any_moment_leaves_nothing_behind(terminal: Terminal, tree: Path, moment: str) -> None:
     grow(tree, 120)

@@ -13,7 +13,7 @@ import pytest
 from orchestrator import SessionState
 from tests.acceptance.conftest import Terminal, open_terminal, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 AGENTS = '''
 from orchestrator import agent

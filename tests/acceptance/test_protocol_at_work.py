@@ -23,7 +23,7 @@ from orchestrator.settings import load_settings
 from orchestrator.stack import resolve
 from tests.acceptance.conftest import Terminal, open_terminal, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 SIZE = 50 * 1024 * 1024
 AGENTS = """

@@ -13,7 +13,7 @@ import pytest
 
 from tests.acceptance.conftest import Terminal, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def test_every_step_of_the_quickstart_works_as_printed(terminal: Terminal, root:
 
     with terminal.client() as look:
         handle = look.submit("lead", ". ".join(["one two three"] * 60))
-        assert handle.result(timeout_s=60) == "180 words"
+        assert handle.result(timeout_s=150) == "180 words"
         tree = look.tree(handle.id)
         workers = {run.worker for session in tree for run in look.runs(session.id)}
         assert len(workers) == 2, "both workers took part"

@@ -10,7 +10,7 @@ import pytest
 from orchestrator import SessionState
 from tests.acceptance.conftest import Terminal, open_terminal, wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 AGENTS = '''
 import time

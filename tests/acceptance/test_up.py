@@ -22,7 +22,7 @@ from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
 from orchestrator.service import live_services
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc for what is left")
 

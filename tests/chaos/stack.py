@@ -107,7 +107,7 @@ def children_of(process: Running) -> list[int]:
 
 
 def wait_until(
-    condition: Callable[[], object], what: str, *, timeout_s: float = 45, explain: Callable[[], object] = str
+    condition: Callable[[], object], what: str, *, timeout_s: float = 120, explain: Callable[[], object] = str
 ) -> None:
     """Return once ``condition`` holds."""
     deadline = time.monotonic() + timeout_s
@@ -222,7 +222,7 @@ class Stack:
     def client(self) -> Client:
         return Client(self.settings)
 
-    def answer(self, session: SessionHandle, *, timeout_s: float = 45) -> str:
+    def answer(self, session: SessionHandle, *, timeout_s: float = 120) -> str:
         """The final answer; where it does not come in time, everything that may say why."""
         try:
             return session.result(timeout_s=timeout_s)
@@ -243,7 +243,7 @@ class Stack:
 
     # --- evidence ----------------------------------------------------------------------------
 
-    def assert_settled(self, *, timeout_s: float = 30) -> None:
+    def assert_settled(self, *, timeout_s: float = 120) -> None:
         """Everything has come to rest, the promise holds in every tree, and the audit trail is whole."""
         wait_until(
             lambda: not self.unrest(),

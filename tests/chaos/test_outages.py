@@ -20,7 +20,7 @@ from tests.door import door_to
 
 from .stack import Stack, children_of, wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
 MakeStack = Callable[..., Stack]
 
@@ -146,7 +146,7 @@ def test_a_bare_task_that_died_with_its_worker_comes_back_within_leases(make_sta
     wait_until(lambda: stack.redis.hlen("unacked"), "the worker to take it", explain=stack.logs)
     worker.kill()
     stack.start("worker")
-    assert task.get(timeout=40) == "4"
+    assert task.get(timeout=120) == "4"
     stack.assert_settled()
     app.close()
 

@@ -13,7 +13,7 @@ from workers.watchdog import LEAST_PATIENCE_S
 
 from .stack import Stack, wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
 MakeStack = Callable[..., Stack]
 

@@ -31,12 +31,12 @@ def debian_redis(program: Callable[[str], str]) -> Iterator[str]:
         [executable, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)],
         stdout=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 40
     while not socket.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     yield f"unix://{socket}?db=0"
     process.terminate()
-    process.wait(10)
+    process.wait(60)
     shutil.rmtree(folder, ignore_errors=True)
     remove_socket_dir(folder)
 

@@ -81,7 +81,7 @@ def test_a_root_answers_once(app: Celery, redis: redis_py.Redis) -> None:
     assert results.store_result("task-1", "the answer")
     assert not results.store_waiting("task-1")
     assert not results.store_result("task-1", SessionFailed("ses_1", "too late"))
-    assert app.AsyncResult("task-1").get(timeout=5) == "the answer"
+    assert app.AsyncResult("task-1").get(timeout=60) == "the answer"
 
 
 def test_a_failed_root_raises_what_it_failed_with(app: Celery, redis: redis_py.Redis) -> None:
@@ -90,7 +90,7 @@ def test_a_failed_root_raises_what_it_failed_with(app: Celery, redis: redis_py.R
     results.store_result("task-2", SessionFailed("ses_1", "no luck"))
     assert not results.store_result("task-2", "late answer")
     with pytest.raises(SessionFailed, match="session ses_1 failed: no luck"):
-        app.AsyncResult("task-2").get(timeout=5)
+        app.AsyncResult("task-2").get(timeout=60)
 
 
 def _bodies(redis: redis_py.Redis, queue: str) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ BROKEN = ChildSpec(
 )
 
 
-def until(condition: Callable[[], object], timeout_s: float = 20) -> None:
+def until(condition: Callable[[], object], timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

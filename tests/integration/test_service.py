@@ -23,7 +23,7 @@ from orchestrator.service import Service, live_services, notify_ready, serve
 from orchestrator.settings import Settings, load_settings
 
 
-def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -181,7 +181,7 @@ def test_a_signal_stops_a_service_cleanly(number: signal.Signals, redis_url: str
     with subprocess.Popen([sys.executable, "-c", code, redis_url]) as process:
         until(lambda: live_services(redis))
         process.send_signal(number)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert live_services(redis) == []
 
 

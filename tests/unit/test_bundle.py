@@ -45,7 +45,7 @@ def test_a_long_run_lets_the_others_go() -> None:
     returned = Returned()
     with Bundle(TICKETS, returned) as bundle:
         assert bundle.next() == TICKETS[0]
-        assert returned.done.wait(10)
+        assert returned.done.wait(60)
         assert bundle.next() is None
     assert returned.tickets == TICKETS[1:]
 

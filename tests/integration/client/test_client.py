@@ -50,7 +50,7 @@ def test_the_answer_is_waited_for(stage: Stage, client: Client) -> None:
     stage.agent("solo")(echo)
     handle = client.submit("solo", "hello")
     worker = in_background(lambda: stage.play(handle.id))
-    assert handle.result(timeout_s=20) == "hello"
+    assert handle.result(timeout_s=90) == "hello"
     assert handle.session().state is SessionState.FINISHED
     worker.join()
 
@@ -69,7 +69,7 @@ def test_waiting_is_woken_by_the_end_of_the_session(stage: Stage, client: Client
             ended.append(time.monotonic())
 
         worker = in_background(finish)
-        client.wait(dispatch.session, timeout_s=20)
+        client.wait(dispatch.session, timeout_s=90)
         seen = time.monotonic()
         worker.join()
         late.append(seen - ended[0])
@@ -132,7 +132,7 @@ def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(stage: S
     item = client.resume(session, "second", key="k")
     assert client.resume(session, "second", key="k") == item
     worker = in_background(lambda: stage.resume(session))
-    client.wait(session, timeout_s=20, item=item)
+    client.wait(session, timeout_s=90, item=item)
     assert client.answer(session) == "second"
     worker.join()
     with pytest.raises(EmptyPrompt):
@@ -161,7 +161,7 @@ def test_watching_shows_the_tree_until_it_is_over(stage: Stage, client: Client) 
         stage.resume(root)
 
     worker = in_background(work)
-    pictures = list(client.watch(root, timeout_s=20))
+    pictures = list(client.watch(root, timeout_s=90))
     worker.join()
     assert [member.state for member in pictures[-1]] == [SessionState.FINISHED] * 3
     assert pictures[0] != pictures[-1]
@@ -240,8 +240,8 @@ def test_asyncio_waits_without_blocking(stage: Stage) -> None:
 
             ticking = asyncio.create_task(tick())
             playing = asyncio.create_task(asyncio.to_thread(stage.play, handle.id))
-            answer = await handle.result(timeout_s=20)
-            pictures = [picture async for picture in client.watch(handle.id, timeout_s=20)]
+            answer = await handle.result(timeout_s=90)
+            pictures = [picture async for picture in client.watch(handle.id, timeout_s=90)]
             await playing
             ticking.cancel()
             await handle.session()

@@ -189,7 +189,7 @@ def test_stop_says_what_became_of_the_run(stage: Stage, orchestra: Orchestra) ->
         session = orchestra("submit", agent, "x").stdout.strip()
         worker = threading.Thread(target=lambda s=session: stage.play(s))  # type: ignore[misc]
         worker.start()
-        assert began.wait(10)
+        assert began.wait(60)
         lines = orchestra("stop", session).stdout.splitlines()
         worker.join()
         assert lines[0].endswith("its agent was asked to stop, and is ended by force if it does not")

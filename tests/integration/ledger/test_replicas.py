@@ -24,7 +24,7 @@ def _free_port() -> int:
 
 
 def _until(ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not ready():
         assert time.monotonic() < deadline, "the servers did not come up"
         time.sleep(0.02)

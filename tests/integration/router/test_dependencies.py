@@ -52,7 +52,7 @@ def end(stack: Stack, title: str, status: Literal["completed", "failed"] = "comp
 
 def route(router: Router, until: Callable[[], bool] | None = None) -> None:
     """Let the router work until a condition holds; without one, until nothing is left in the streams."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 40
     while True:
         handled = router.run_once(block_ms=20)
         if until is None and handled == type(handled)():

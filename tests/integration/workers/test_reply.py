@@ -89,7 +89,7 @@ def test_a_coroutine_may_answer_a_call_that_waits(stage: Stage) -> None:
 
     with Theatre(stage) as theatre:
         root = stage.submit("lead")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 80
         while not (questions := [q for child in stage.children(root) for q in child.questions]):
             assert time.monotonic() < deadline
             time.sleep(0.01)

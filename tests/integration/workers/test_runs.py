@@ -23,7 +23,7 @@ from workers.context import Context
 
 
 def wait_for_event(event: threading.Event) -> None:
-    assert event.wait(10)
+    assert event.wait(60)
 
 
 def test_an_answer_finishes_the_session(stage: Stage) -> None:
@@ -395,9 +395,9 @@ def test_the_callers_of_roots_get_the_final_answer_or_the_failure(stage: Stage) 
 
     stage.play(stage.submit("good", task="t-good"))
     stage.play(stage.submit("bad", task="t-bad"))
-    assert AsyncResult("t-good", app=stage.app).get(timeout=5) == "fine"
+    assert AsyncResult("t-good", app=stage.app).get(timeout=60) == "fine"
     with pytest.raises(SessionFailed, match="not fine"):
-        AsyncResult("t-bad", app=stage.app).get(timeout=5)
+        AsyncResult("t-bad", app=stage.app).get(timeout=60)
     assert stage.ledger.owed_results(0) == []
 
 

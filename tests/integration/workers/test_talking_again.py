@@ -75,7 +75,7 @@ def test_a_run_that_dies_after_any_effect_says_and_asks_everything_once(stage: S
 
     with Theatre(stage) as theatre:
         root = stage.submit("lead")
-        assert mortal.dead.wait(20)
+        assert mortal.dead.wait(60)
         (child,) = stage.children(root)
         bring_back(stage, theatre, child.id)
         assert theatre.answer(root) == "one? inline may I? yes two? inline"
@@ -89,7 +89,7 @@ def test_a_run_that_dies_after_any_effect_says_and_asks_everything_once(stage: S
 
 def bring_back(stage: Stage, theatre: Theatre, session: str) -> None:
     """What the reaper does about a run whose worker is gone."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 40
     while True:
         (lease,) = [lease for lease in stage.ledger.leases(0) if lease.session == session]
         if stage.ledger.release(lease) == "queued":

@@ -78,7 +78,7 @@ class Theatre:
         self._given.discard(dispatch.run)
         self._give(dispatch)
 
-    def finish(self, session: str, *, timeout_s: float = 20) -> Session:
+    def finish(self, session: str, *, timeout_s: float = 120) -> Session:
         """Wait until a session is over."""
         deadline = time.monotonic() + timeout_s
         while True:
