@@ -10,6 +10,7 @@ from typing import Final
 
 from celery import Celery
 
+from orchestrator.dispatch.connections import Amqp
 from orchestrator.settings import Settings
 from orchestrator.stack import resolve_redis_url
 from orchestrator.urls import kombu_url
@@ -33,7 +34,7 @@ def build_celery(settings: Settings, *, redis_url: str | None = None) -> Celery:
         ConfigurationError: no Redis is set and no stack runs on the data folder.
     """
     ledger_url = redis_url or resolve_redis_url(settings)
-    app = Celery("orchestra", set_as_current=False)
+    app = Celery("orchestra", set_as_current=False, amqp=Amqp)
     app.conf.update(
         broker_url=kombu_url(settings.broker_url or ledger_url),
         result_backend=kombu_url(ledger_url),

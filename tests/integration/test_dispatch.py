@@ -44,6 +44,19 @@ def test_a_run_is_sent_by_name_with_ids_only(app: Celery, redis: redis_py.Redis)
     assert resumed["headers"]["task"] == "orchestrator.resume_session"
 
 
+def test_a_channel_keeps_its_client_for_as_long_as_its_connections(app: Celery) -> None:
+    """Making one takes longer than a command; after an outage kombu begins with new connections, and so do we."""
+    with app.connection_for_write() as connection:
+        channel = connection.default_channel
+        with channel.conn_or_acquire() as first, channel.conn_or_acquire() as second:
+            assert first is second
+            assert first.ping()
+        channel._disconnect_pools()
+        with channel.conn_or_acquire() as third:
+            assert third is not first
+            assert third.ping()
+
+
 def test_a_broker_that_is_away_is_named() -> None:
     """The caller gets one error with the broker's address and no password."""
     settings = load_settings(redis_url="redis://127.0.0.1:1/0", broker_url="redis://:secret@127.0.0.1:1/0")
