@@ -35,6 +35,8 @@ T = TypeVar("T")
 #: Launches in the first round trip, and in a later one at most: the first children are to begin soon.
 FIRST_AT_ONCE = 8
 AT_ONCE = 128
+#: So few go together: a second round trip would cost more than the wait.
+FEW = 12
 
 
 class Effects:
@@ -173,7 +175,9 @@ class Effects:
             )
 
         made: list[str] = []
-        waiting, at_once = iter(tasks), FIRST_AT_ONCE
+        rest = iter(tasks)
+        first = list(itertools.islice(rest, FEW + 1))
+        waiting, at_once = itertools.chain(first, rest), FEW if len(first) <= FEW else FIRST_AT_ONCE
         while launches := [plan(*task) for task in itertools.islice(waiting, at_once)]:
             self._admit(launches[0])
             made += [done.child for done in self._launch_all(launches)]

@@ -46,7 +46,7 @@ _RECLAIM_EVERY_S = 2.0
 _RECLAIM_AT_ONCE = 64
 #: Messages in a round below which the next one is given so many seconds to fill, unless it was quiet for so long.
 _FEW = 64
-_LINGER_S = 0.001
+_LINGER_S = 0.002
 _QUIET_S = 0.008
 #: How often to look at what waits, at the least while anything does.
 _WAKE_EVERY_S = 0.25
