@@ -35,6 +35,7 @@ POINTS: Final = (
     "delivery.flushed",
     "delivery.sent",
     "delivery.child-closed",
+    "delivery.forgotten",
     "delivery.closed",
     "callbacks.handled",
     "reaper.released",

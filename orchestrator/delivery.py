@@ -107,11 +107,13 @@ class Delivery:
             policies = {i.child: _close_policy(session, i) for i in ended[start : start + _FORGET_BATCH]}
             for child in self.ledger.find(list(policies)):
                 if child.state == SessionState.DELETED:
-                    self.ledger.closed(child.id)  # what was kept of it for this session
+                    # What was kept of it for this session goes, unless its own children are still to be seen to.
+                    self.ledger.closed(child.id, seen_to=False)
                     continue
                 over = child.state in CLOSED or (child.state == SessionState.FINISHED and not child.busy)
                 if child.parent == session.id and (over or policies[child.id] == "stop"):
                     self.ledger.stop(child.id, _why_closed(session), state="deleted")
+                    reach("delivery.forgotten")
 
     def _close_child(self, session: Session, item: Item) -> None:
         policy = _close_policy(session, item)

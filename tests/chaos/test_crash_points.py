@@ -60,7 +60,7 @@ PLANS: dict[str, Plan] = {
     "audit.written": Plan(victim="audit"),
 }
 #: Places that have a test of their own below.
-APART = {"submit.checked", "submit.written", "reaper.pruned"}
+APART = {"submit.checked", "submit.written", "reaper.pruned", "delivery.forgotten"}
 
 MakeStack = Callable[..., Stack]
 
@@ -137,6 +137,21 @@ def test_a_bare_task_is_one_session_and_its_result_comes(place: str, stack: Stac
     assert set(stack.roots()) - before == {root_session_id(task.id)}
     stack.assert_settled()
     app.close()
+
+
+def test_a_tree_that_was_being_deleted_is_deleted_to_its_last_leaf(stack: Stack) -> None:
+    """The service dies when it has deleted one child of the root, which nobody has looked below yet."""
+    service = stack.replace("callbacks", crash_at="delivery.forgotten")
+    stack.wait_ready()
+    with stack.client() as client:
+        session = client.submit("branch", "2,2,2")
+        assert stack.answer(session) == "8"
+        client.delete(session.id)
+        wait_until(service.mark.exists, "a crash", explain=stack.logs)
+        wait_until(lambda: not service.alive, "its end")
+        stack.replace("callbacks")
+    stack.assert_settled()
+    assert {member.state for member in stack.ledger.tree(session.id)} == {"deleted"}
 
 
 def test_a_tree_that_was_being_removed_goes_entirely(make_stack: MakeStack) -> None:

@@ -22,6 +22,7 @@ end
 local s = session_facts()
 if new_parent(s) then return { 'parent', s.parent } end
 if status == 'stopped' and r.stop_state ~= '' then status = r.stop_state end
+if status == 'failed' and r.stop_state == 'deleted' then status = 'deleted' end
 
 if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop == '' then
   redis.call('HSET', RUN, 'state', 'queued', 'claim', '', 'reason', text)

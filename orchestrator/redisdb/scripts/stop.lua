@@ -23,11 +23,12 @@ if CLOSED[s.state] or (at_rest and not deleting) then
 end
 local unstarted = ''
 if s.run ~= '' then
-  local r = fields(RUN, 'id', 'state', 'items', 'claim')
+  local r = fields(RUN, 'id', 'state', 'items', 'claim', 'stop_state')
   if r.id ~= s.run then return { 'run', s.run } end
   -- A program outside of the stack holds no lease and hears no heartbeat: there is nobody to ask.
   if r.state == 'running' and ARGV[4] ~= '1' and r.claim ~= 'foreign' then
-    redis.call('HSET', RUN, 'stop', ARGV[2], 'stop_state', ARGV[3])
+    -- What is to be deleted is, whoever asks for less later.
+    if r.stop_state ~= 'deleted' then redis.call('HSET', RUN, 'stop', ARGV[2], 'stop_state', ARGV[3]) end
     return { 'asked', s.run }
   end
   if r.state == 'queued' then unstarted = s.run end

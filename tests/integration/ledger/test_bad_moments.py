@@ -100,3 +100,43 @@ def test_who_asked_a_session_that_is_deleted_hears_that_no_reply_will_come(
     heard = play.claim(stack.sent[-1])
     assert heard.session.id == asking.session.id
     assert "no reply will come" in next(iter(heard.texts.values()))
+
+
+def test_a_child_that_another_service_has_just_deleted_still_has_children_to_be_deleted(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """The one that deleted it died before it came to anything else; the next one sees a deleted child."""
+    root = play.submit()
+    held = play.run(root)
+    child = play.delegate(held, "child")
+    play.commit(held.claim)
+    middle = play.run(child)
+    leaf = play.delegate(middle, "leaf")
+    play.commit(middle.claim)
+    play.finish(leaf)
+    for _ in (child, root):
+        stack.drain()
+        play.commit(play.claim(stack.sent[-1]).claim)
+    stack.drain()
+    ledger.stop(root, "gone", state="deleted")
+    ledger.stop(child, f"parent {root} deleted", state="deleted")
+    stack.delivery.close(root)
+    assert child in ledger.closing(0)
+    stack.reaper.run_once()
+    stack.drain()
+    assert {s.state for s in ledger.tree(root)} == {SessionState.DELETED}
+    assert ledger.closing(0) == []
+
+
+@pytest.mark.parametrize("end", ["stopped", "failed", "completed"])
+def test_who_is_to_be_deleted_is_although_it_was_asked_for_less_later_and_ends_in_its_own_way(
+    end: str, stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    root = play.submit()
+    held = play.run(root)
+    ledger.stop(root, "gone", state="deleted")
+    assert ledger.stop(root, "enough").outcome == "asked"
+    assert ledger.renew(held.claim).stop == "gone"
+    play.commit(held.claim, "an end", status=end)
+    stack.drain()
+    assert ledger.session(root).state == SessionState.DELETED
