@@ -14,12 +14,15 @@ from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router.acts import Acts
+from orchestrator.router.admission import Admission
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.dependencies import Dependencies
+from orchestrator.router.execution import Execution
 from orchestrator.router.foreign import ForeignActs
 from orchestrator.router.intake import Intake
 from orchestrator.router.marking import Marking
 from orchestrator.router.parking import Parking
+from orchestrator.router.redelivery import Redelivery
 from orchestrator.router.retries import Retries
 from orchestrator.router.service import Router
 from orchestrator.router.steps import Limits
@@ -87,12 +90,29 @@ def build_router(
     limits = limits_of(settings)
     conversations = Conversations(client, shards=settings.shards, keep_ms=limits.max_age_ms)
     parking = Parking(Scripts(client), shards=range(settings.shards), mark_ms=limits.max_age_ms)
+    dependencies = Dependencies(
+        parts.ledger,
+        parking,
+        clock=clock,
+        keep_ms=conversations.keep_ms,
+        ignore_failed=settings.failed_dependency == "ignore",
+    )
+    retries = Retries(
+        table,
+        clock=clock,
+        find_agent=parts.agents.get,
+        registration_s=settings.registration_patience_s,
+        jitter=jitter,
+    )
     return Router(
         ledger=parts.ledger,
         streams=RedisStreams(client),
-        intake=build_intake(parts, clock),
-        acts=build_acts(parts, conversations),
-        marking=Marking(limits),
+        admission=Admission(
+            parts.ledger, intake=build_intake(parts, clock), retries=retries, dependencies=dependencies
+        ),
+        execution=Execution(parts.ledger, acts=build_acts(parts, conversations), marking=Marking(limits)),
+        retries=retries,
+        redelivery=Redelivery(parking, dependencies=dependencies, agents=parts.agents, clock=clock),
         undelivered=Undelivered(
             parts.ledger,
             parts.letters,
@@ -100,26 +120,10 @@ def build_router(
             find_agent=parts.agents.get,
             conversations=conversations,
         ),
-        retries=Retries(
-            table,
-            clock=clock,
-            find_agent=parts.agents.get,
-            registration_s=settings.registration_patience_s,
-            jitter=jitter,
-        ),
-        parking=parking,
-        dependencies=Dependencies(
-            parts.ledger,
-            parking,
-            clock=clock,
-            keep_ms=conversations.keep_ms,
-            ignore_failed=settings.failed_dependency == "ignore",
-        ),
         dispatcher=dispatcher or Dispatcher(build_celery(settings)),
         agents=parts.agents,
         consumer=consumer,
         sources=all_streams(settings.shards, types),
-        clock=clock,
         # A router that holds an entry for as long as a worker may be silent is dead.
         reclaim_idle_ms=round(settings.lease_s * 1000) if reclaim_idle_ms is None else reclaim_idle_ms,
     )

@@ -29,6 +29,7 @@ from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id, root_session_id
 from orchestrator.keyring.store import FileSigner, KeyStore
 from orchestrator.redisdb import keys
+from orchestrator.router.intake import Intake
 from orchestrator.router.live_rules import RULES
 from tests.integration.router.conftest import At, Stack
 
@@ -337,14 +338,13 @@ def test_what_a_router_stumbles_over_is_a_dead_letter(stack: Stack, monkeypatch:
     data = stack.envelope(UPDATE)
     stack.publish(data, "status-update")
     stack.publish(stack.envelope(HELLO), "message")
-    router = stack.router()
 
-    def stumble(message: Any, **_: Any) -> Any:
+    def stumble(self: Intake, message: Any, **_: Any) -> Any:
         if message.body.type == "status-update":
             raise ZeroDivisionError("oops")
         return iter(())
 
-    monkeypatch.setattr(router._intake, "faults", stumble)
-    handled = router.run_once()
+    monkeypatch.setattr(Intake, "faults", stumble)
+    handled = stack.router().run_once()
     assert (handled.done, handled.dead, stack.pending()) == (1, 1, 0)
     assert [letter.rule for letter in stack.dead()] == ["internal-error"]
