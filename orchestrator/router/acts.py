@@ -8,12 +8,12 @@ from typing import Any
 from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
 from orchestrator.ids import is_session_id, run_id
 from orchestrator.ledger import Ledger
-from orchestrator.policy.routing import LAUNCHES
+from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.registry import AgentRecord
 from orchestrator.router.conversations import Conversations
-from orchestrator.router.foreign import ForeignActs
-from orchestrator.router.intake import reject
-from orchestrator.router.letter import Letter, Rejection, task_id_of
+from orchestrator.router.directory import Directory
+from orchestrator.router.foreign import ForeignLaunches, ForeignWords
+from orchestrator.router.letter import Letter, task_id_of
 from orchestrator.router.steps import DUPLICATE, NOTED, Act, Limits, Outcome, Step, task_taken, task_unknown
 from orchestrator.streams import ROUTER_GROUP, stream_key
 
@@ -25,20 +25,22 @@ class Acts:
         self,
         ledger: Ledger,
         conversations: Conversations,
-        foreign: ForeignActs,
         *,
         find_agent: Callable[[str], AgentRecord | None],
+        table: RoutingTable,
         limits: Limits,
     ) -> None:
         self._ledger = ledger
         self._conversations = conversations
-        self._foreign = foreign
+        self._directory = Directory(ledger)
+        self._launches = ForeignLaunches(ledger, self._directory, conversations, table=table, limits=limits)
+        self._words = ForeignWords(ledger, self._directory, limits=limits)
         self._find_agent = find_agent
         self._limits = limits
 
     def prepare(self, letters: Sequence[Letter]) -> None:
         """Look up at once what the following acts need to know; most letters need nothing."""
-        self._foreign.prepare([letter for letter in letters if self._needs_directory(letter)])
+        self._directory.load([letter for letter in letters if self._needs_directory(letter)])
 
     def _needs_directory(self, letter: Letter) -> bool:
         if letter.type in LAUNCHES:
@@ -53,19 +55,13 @@ class Acts:
             task_id = task_id_of(body)
             if is_session_id(task_id):
                 return self._start(letter, task_id)
-            return self._foreign.launch(letter, body)
-        return self._foreign.word(letter) if self._speaks_for_itself(letter) else NOTED
+            return self._launches.launch(letter, body)
+        return self._words.word(letter) if self._speaks_for_itself(letter) else NOTED
 
     def _speaks_for_itself(self, letter: Letter) -> bool:
         """Whether the sender is a program outside of the stack, whose word is all there is."""
         sender = self._find_agent(letter.sender)
         return sender is not None and sender.foreign
-
-    @staticmethod
-    def unknown_task(session: str, letter: Letter) -> Rejection:
-        """A task-delegation under the id of a session that this ledger does not have."""
-        reason = f"no session {session!r} is in this ledger; give the task an id of your own"
-        return reject("session-unknown", reason, letter.message)
 
     def _start(self, letter: Letter, session: str) -> Act:
         call = self._ledger.start_args(

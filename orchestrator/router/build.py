@@ -18,7 +18,6 @@ from orchestrator.router.admission import Admission
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.dependencies import Dependencies
 from orchestrator.router.execution import Execution
-from orchestrator.router.foreign import ForeignActs
 from orchestrator.router.intake import Intake
 from orchestrator.router.marking import Marking
 from orchestrator.router.parking import Parking
@@ -58,13 +57,12 @@ def build_intake(parts: Parts, clock: Clock) -> Intake:
 
 def build_acts(parts: Parts, conversations: Conversations) -> Acts:
     """What decides on the step for each message."""
-    limits = limits_of(parts.settings, parts.routing)
     return Acts(
         parts.ledger,
         conversations,
-        ForeignActs(parts.ledger, conversations, table=parts.routing, limits=limits),
         find_agent=parts.agents.get,
-        limits=limits,
+        table=parts.routing,
+        limits=limits_of(parts.settings, parts.routing),
     )
 
 

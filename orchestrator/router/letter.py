@@ -20,6 +20,8 @@ from orchestrator.streams import Entry, StreamId
 
 #: The entry's field that holds which attempt this is; absent on the first.
 ATTEMPT_FIELD = "attempt"
+#: What people see instead of the title of what only its recipient can read.
+SEALED_TITLE = "(encrypted)"
 
 
 @dataclass(frozen=True, slots=True)

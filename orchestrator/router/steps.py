@@ -47,6 +47,15 @@ def task_unknown(session: str, letter: Letter) -> Outcome:
     return rejected("session-unknown", reason, letter)
 
 
+def session_unknown(letter: Letter) -> Outcome:
+    """The letter speaks of a session of its sender's that nobody has heard of."""
+    reason = (
+        f"no session that {letter.sender!r} runs is known by this task-id or chain; "
+        "name the task-id you were given, and carry its message on in the chain"
+    )
+    return rejected("session-unknown", reason, letter)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Act:
     """One atomic step, and how to read its answer."""

@@ -1,0 +1,149 @@
+"""Work that reaches us by message alone: the sessions that launches of foreign programs begin."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
+from orchestrator.envelope.prompt_text import prompt_of, title_of
+from orchestrator.ids import callback_id, child_session_id, foreign_session_id, run_id
+from orchestrator.ledger import CLOSED, Dispatch, Ledger
+from orchestrator.policy.routing import RoutingTable
+from orchestrator.redisdb import keys
+from orchestrator.router.conversations import Conversations
+from orchestrator.router.directory import Directory
+from orchestrator.router.foreign.mailbox import Mailbox
+from orchestrator.router.letter import SEALED_TITLE, Letter, task_id_of
+from orchestrator.router.steps import DUPLICATE, NOTED, Act, Limits, Outcome, Step, rejected, task_taken
+from orchestrator.streams import ROUTER_GROUP, stream_key
+
+Launch = TaskDelegation | ReviewRequest | Escalation
+
+
+class ForeignLaunches:
+    """Makes the steps for launches that the ledger does not know yet."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        directory: Directory,
+        conversations: Conversations,
+        *,
+        table: RoutingTable,
+        limits: Limits,
+    ) -> None:
+        self._ledger = ledger
+        self._directory = directory
+        self._conversations = conversations
+        self._mailbox = Mailbox(limits)
+        self._table = table
+        self._limits = limits
+
+    def launch(self, letter: Letter, body: Launch | None) -> Step:
+        """Begin a session for the recipient: a root, or a child of the session that the sender runs.
+
+        ``body`` is None if it is sealed: the recipient's worker opens it.
+        """
+        if letter.recipient == self._table.operator:
+            return NOTED  # for people to see: there is nobody to start
+        if letter.type == "escalation":
+            session = self._directory.latest(letter.recipient, letter)
+            if session is not None and session.state not in CLOSED:
+                title, prompt = _title_and_prompt(letter, body)
+                return self._mailbox.put(letter, session, None, text=prompt, kind="escalation", title=title)
+        return self._begin(letter, body)
+
+    def _begin(self, letter: Letter, body: Launch | None) -> Act:
+        shard = letter.entry.stream.shard
+        parent = self._directory.by_chain(letter.sender, letter)
+        if parent is not None:
+            session = child_session_id(parent.id, f"message|{letter.id}")
+        else:
+            session = foreign_session_id(shard, letter.id)
+        run = run_id(session, 1)
+        above = parent.id if parent is not None else session
+        root = parent.root if parent is not None else session
+        title, prompt = _title_and_prompt(letter, body)
+        # A task-id that cannot be read is as good as one of its own.
+        task_id = task_id_of(body) or letter.id
+        chain = [letter.id, *(ref.lower() for ref in letter.message.header.conversation_chain)]
+        facts: dict[str, str] = {
+            "agent": letter.recipient,
+            "title": title,
+            "task": "",
+            "priority": letter.entry.stream.priority,
+            "correlation": letter.conversation,
+            "message": letter.id,
+            "chain": json.dumps(chain),
+            "delegator": letter.sender,
+            "task_id": task_id,
+            **({"sealed": "1"} if letter.sealed else {}),
+        }
+
+        def read(answer: Any) -> Outcome:
+            match answer[0]:
+                case b"started":
+                    dispatch = Dispatch(run=run, session=session, agent=letter.recipient, cause="start")
+                    return Outcome(kind="done", dispatch=dispatch)
+                case b"duplicate":
+                    return DUPLICATE
+                case b"task":
+                    return task_taken(task_id, answer[1].decode(), letter)
+                case b"closed":
+                    reason = (
+                        f"the session it would belong to is {answer[1].decode()} and launches nothing more"
+                    )
+                    return rejected("session-over", reason, letter)
+            return self._limits.conversation_fault(answer[0].decode(), letter)
+
+        return Act(
+            script="route_launch",
+            keys=[
+                keys.session(session),
+                keys.bodies(session),
+                keys.tree(root),
+                keys.roots(shard),
+                keys.runs(session),
+                keys.run(run),
+                keys.dispatch(shard),
+                keys.seen(shard, letter.id),
+                stream_key(letter.entry.stream),
+                keys.conversation(shard, letter.conversation),
+                keys.session(above),
+                keys.items(above),
+            ],
+            args=[
+                "",
+                session,
+                run,
+                ROUTER_GROUP,
+                letter.entry.id,
+                self._limits.mark_ms(letter),
+                prompt,
+                parent.id if parent is not None else "",
+                callback_id(session),
+                task_id,
+                letter.first,
+                self._limits.conversation_messages,
+                self._limits.max_age_ms,
+                self._ledger.limits.redispatch_ms,
+                *[part for pair in facts.items() for part in pair],
+            ],
+            read=read,
+            before=[
+                *self._conversations.note(
+                    shard=shard,
+                    conversation=letter.conversation,
+                    message_id=letter.id,
+                    session=session,
+                    agent=letter.recipient,
+                ),
+                *self._limits.review_timer(letter, session),
+            ],
+        )
+
+
+def _title_and_prompt(letter: Letter, body: Launch | None) -> tuple[str, str]:
+    """Title and prompt of what begins a session."""
+    return (SEALED_TITLE, letter.sealed) if body is None else (title_of(body), prompt_of(body))
