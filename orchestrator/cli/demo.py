@@ -147,10 +147,10 @@ def _conclude(tree: list[Session], sizes: list[int], *, took_s: float, total_s: 
     click.echo(f"{children} modules reviewed in {took_s:.1f} s{rate}; {total_s:.1f} s with start and stop")
     click.echo(
         "\nWhat to try next:\n"
-        "  orchestra up                                # a stack that stays, in this terminal\n"
-        f'  orchestra submit lead "{path}" --wait       # in another one: the same review\n'
-        "  orchestra sessions; orchestra tree SESSION  # what ran, and what became of it\n"
-        "  README.md                                   # agents of your own in 15 lines"
+        "  a stack that stays, in this terminal:  orchestra up\n"
+        f'  the same review, in another one:       orchestra submit lead "{path}" --wait\n'
+        "  what ran, and what became of it:       orchestra sessions; orchestra tree SESSION\n"
+        "  agents of your own in 15 lines:        README.md"
     )
 
 

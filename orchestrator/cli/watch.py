@@ -78,7 +78,7 @@ def _picture(console: Console, sessions: list[Session]) -> RenderableType:
     for line in tree_lines(sessions, rows=max(8, console.height - _SPARE_ROWS)):
         text.append(line.indent, style="dim")
         text.append(f"{line.text}\n", style=line.style)
-    text.append(str(Promise.of(sessions)), style="dim")
+    text.append(str(Promise.of(sessions)))
     return text
 
 

@@ -52,7 +52,8 @@ def _begin(ctx: Context) -> str:
     )
     for path in files:
         ctx.delegate("reviewer", str(path), title=f"Review {_shown(path, roots)}")
-    ctx.status(0, f"reviewing the package while {len(files)} modules are reviewed")
+    # Its own part has no percentage: how many of its reviews are over says more.
+    ctx.status(activity=f"reviewing the package while {len(files)} modules are reviewed")
     review = review_package(files, name_of=lambda path: _dotted(path, roots), keep_going=ctx.check)
     ctx.state["package"] = review.to_json()
     ctx.wait_for("any", window_s=_FOLD_S)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import Any
 
+#: Columns that prose of the report takes; the width of a terminal that nobody has made wider.
+WIDTH = 80
 #: Modules that are listed; all of them are in the sums.
 LISTED = 15
 
@@ -24,8 +27,8 @@ def _head(state: dict[str, Any]) -> str:
         f"Review of {', '.join(state['paths'])}\n"
         f"{reviewed} of {state['total']} modules reviewed: {sums['lines']} lines, {sums['classes']} classes, "
         f"{sums['functions']} functions\n"
-        f"{sums['syntax']} that do not parse, {sums['unfinished']} places unfinished, {sums['complexity']} complex "
-        f"functions, {sums['size']} long modules, {sums['docstring']} docstrings missing"
+        f"findings: {sums['syntax']} unparsable, {sums['unfinished']} unfinished, {sums['complexity']} complex, "
+        f"{sums['size']} long, {sums['docstring']} without docstring"
     )
 
 
@@ -34,16 +37,19 @@ def _package(package: dict[str, Any]) -> str:
     cycles = package["cycles"]
     lines.append(f"  import cycles: {len(cycles) or 'none'}")
     lines += [f"    {' - '.join(cycle)}" for cycle in cycles[:3]]
-    lines.append(f"  most imported: {_pairs(package['most_imported'])}")
-    lines.append(f"  largest: {_pairs(package['largest'])}")
+    lines.append(_pairs("  most imported", package["most_imported"]))
+    lines.append(_pairs("  largest", package["largest"]))
     duplicates = package["duplicates"]
     lines.append(f"  functions that are there twice: {len(duplicates) or 'none'}")
     lines += [f"    {' = '.join(same[:4])}" for same in duplicates[:3]]
     return "\n".join(lines)
 
 
-def _pairs(pairs: list[tuple[str, int]]) -> str:
-    return ", ".join(f"{name} ({count})" for name, count in pairs) or "none"
+def _pairs(label: str, pairs: list[tuple[str, int]]) -> str:
+    text = ", ".join(f"{name} ({count})" for name, count in pairs) or "none"
+    return fill(
+        f"{label}: {text}", WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _worst(state: dict[str, Any]) -> str:
@@ -51,12 +57,12 @@ def _worst(state: dict[str, Any]) -> str:
     if not worst:
         return "No module has anything to complain about."
     width = max(len(review["title"]) for review in worst)
-    lines = [f"Worst modules first\n  {'module':<{width}}  score  lines  complexity  unfinished  docstrings"]
+    lines = [f"Worst modules first\n  {'module':<{width}}  score  lines  complex  undone  no doc"]
     for review in worst:
         counts = review["counts"]
         lines.append(
-            f"  {review['title']:<{width}}  {review['score']:>5}  {review['lines']:>5}  {review['complexity']:>10}  "
-            f"{counts['unfinished']:>10}  {counts['docstring']:>10}"
+            f"  {review['title']:<{width}}  {review['score']:>5}  {review['lines']:>5}  {review['complexity']:>7}  "
+            f"{counts['unfinished']:>6}  {counts['docstring']:>6}"
         )
         lines += [f"      line {finding['line']}: {finding['text']}" for finding in review["findings"][:1]]
     return "\n".join(lines)
