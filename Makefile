@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Arguments for the program behind a target: make demo ARGS=path/to/project, make test ARGS="-k router"
 ARGS ?=
 
-.PHONY: help demo test check lint format types contracts docs docs-check lock wheel chaos bench bench-quick clean
+.PHONY: help demo test check lint format types contracts docs docs-check picture lock wheel chaos bench bench-quick clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -88,6 +88,9 @@ docs: .venv/.dev ## Write the generated parts of the documentation anew
 
 docs-check: .venv/.dev ## Whether the generated parts are up to date
 	@$(BIN)/python -m cogapp -I docs --check --diff $$(grep -rl '\[\[\[cog' docs README.md)
+
+picture: .venv/.main ## Run the demo and take the pictures of the README anew
+	@$(BIN)/python docs/picture.py
 
 lock: .venv/.dev ## Resolve the dependencies anew into requirements/*.txt
 	@$(BIN)/python -m pip install --quiet uv
