@@ -1,11 +1,14 @@
-"""Which keys a transition is handed, in the order that its script declares."""
+"""What a transition is handed, as its script declares it: keys in their order, and arguments in their form."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from orchestrator.ids import shard_of
 from orchestrator.ledger.model import Outgoing
 from orchestrator.ledger.wholes import Shortened
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import Arg
 
 
 def stream(session: str, envelope: Outgoing | None) -> str:
@@ -18,6 +21,11 @@ def stream(session: str, envelope: Outgoing | None) -> str:
 def payload(envelope: Outgoing | None) -> bytes | str:
     """The envelope's bytes, or nothing."""
     return envelope.data if envelope is not None else ""
+
+
+def pairs(facts: Mapping[str, Arg]) -> list[Arg]:
+    """Names and values, in turn."""
+    return [part for pair in facts.items() for part in pair]
 
 
 def whole(session: str, short: Shortened) -> str:

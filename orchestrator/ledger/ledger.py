@@ -12,8 +12,9 @@ from orchestrator.redisdb.scripts import Scripts
 class Ledger(Sweeping):
     """Sessions, runs, delegations and callbacks on one Redis. Safe to share between threads.
 
-    The layers, each a module of its own: :class:`Books` reads, :class:`Runs` launches, claims and commits,
-    :class:`Mailbox` queues and flushes, :class:`Endings` ends from outside, :class:`Sweeping` repairs.
+    The layers, each a module of its own: :class:`Books` reads, :class:`Launches` begins sessions, :class:`Runs`
+    claims and commits, :class:`Mailbox` queues and flushes, :class:`Endings` ends from outside,
+    :class:`Sweeping` repairs.
     ``now_ms`` fixes the time for tests; by default every transition takes the server's.
     """
 
