@@ -39,7 +39,7 @@ def test_a_consumer_that_kombu_made_deaf_begins_anew(
     with stack.client() as client:
         session = client.submit("branch", "3,3")
         wait_until(
-            lambda: worker.log.read_text().count("Couldn't ack") == slots, "deafness", explain=stack.logs
+            lambda: worker.log.read_text().count("Couldn't ack") >= slots, "deafness", explain=stack.logs
         )
         door.open()
         assert stack.answer(session) == "9"
