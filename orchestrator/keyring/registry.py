@@ -17,8 +17,9 @@ from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.files import locked
+from orchestrator.keyring.folder import Records
 from orchestrator.keyring.record import KeyRecord
-from orchestrator.keyring.store import KeyStore, Records
+from orchestrator.keyring.store import KeyStore
 from orchestrator.keyring.trusted import TrustedKey
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts

@@ -1,0 +1,126 @@
+"""The files of one data folder's keys: where each is, and what it says.
+
+    <folder>/operator.pub.pem      the operator that is trusted here
+    <folder>/operator.pem          its private half, on the operator's host only
+    <folder>/<key id>.pem          a private key (PKCS #8)
+    <folder>/<key id>.json         its record, vouched for
+    <folder>/current/<hash>.<use>  the id of the key that the agent of that name uses now
+    <folder>/revoked/<key id>      a revocation once seen, never forgotten
+
+Every file is 0600 in a 0700 folder and is replaced in one step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+from orchestrator.errors import KeyringError
+from orchestrator.keyring import algorithms
+from orchestrator.keyring.algorithms import PrivateKey
+from orchestrator.keyring.files import make_private, read_if_there, write_whole
+from orchestrator.keyring.operator import Operator
+from orchestrator.keyring.record import KeyRecord, Use
+from orchestrator.keyring.trusted import TrustedKey
+
+Records: TypeAlias = list[KeyRecord]
+
+_KEY_ID = re.compile(r"key_[0-9a-f]{32}")
+
+
+class KeyFolder:
+    """What is in the folder. It makes no key; whatever it changes, it changes one file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.operator = Operator(folder)
+
+    def private_key(self, key_id: str) -> PrivateKey:
+        """The private key of that id.
+
+        Raises:
+            KeyringError: it is not in this folder.
+        """
+        content = read_if_there(self._file(key_id, "pem"))
+        if content is None:
+            raise KeyringError(
+                f"the private key {key_id} is not in {self.folder}; export it where it is and import it here"
+            )
+        return algorithms.load_private(content)
+
+    def record(self, key_id: str) -> KeyRecord | None:
+        """What this folder knows of a key."""
+        content = read_if_there(self._file(key_id, "json"))
+        return None if content is None else KeyRecord.from_json(content)
+
+    def current(self, agent: str, use: Use = "sign") -> KeyRecord | None:
+        """The record of the key that the agent uses now, if this folder has one."""
+        content = read_if_there(self._pointer(agent, use))
+        return None if content is None else self.record(content.decode())
+
+    def lookup(self, key_id: str) -> TrustedKey | None:
+        """The signing key of that id, as far as this folder knows and its operator vouches for it; needs no server."""
+        if not _KEY_ID.fullmatch(key_id):
+            return None
+        record, operator = self.record(key_id), self.operator.public()
+        if record is None or record.use != "sign" or operator is None or not record.is_vouched_by(operator):
+            return None
+        return TrustedKey.of(record)
+
+    def list(self) -> Records:
+        """Every record, by agent and age."""
+        found = [self.record(path.stem) for path in self.folder.glob("key_*.json")]
+        return sorted(
+            (record for record in found if record is not None),
+            key=lambda record: (record.agent, record.use, record.created_ms, record.key_id),
+        )
+
+    def can_sign(self, agent: str) -> bool:
+        """Whether messages of the agent can be signed here: its key is here, or may be made here.
+
+        A folder that trusts nobody yet may turn out to be a second host's when it meets its Redis.
+        """
+        return (
+            self.operator.pem is None
+            or self.operator.private() is not None
+            or self.current(agent) is not None
+        )
+
+    def has_private(self, key_id: str) -> bool:
+        """Whether the private half is here."""
+        return self._file(key_id, "pem").exists()
+
+    def remember_revoked(self, key_id: str) -> None:
+        """Never forget that a key was revoked, even if Redis is made to."""
+        # A folder that cannot be written must not turn a refusal into an acceptance or a crash.
+        with suppress(OSError):
+            make_private(self.folder / "revoked")
+            write_whole(self.folder / "revoked" / key_id, b"")
+
+    def is_revoked(self, key_id: str) -> bool:
+        """Whether this folder has ever seen that key revoked."""
+        return (self.folder / "revoked" / key_id).exists()
+
+    # --- files -----------------------------------------------------------------------------
+
+    def _point(self, record: KeyRecord) -> None:
+        make_private(self.folder / "current")
+        write_whole(self._pointer(record.agent, record.use), record.key_id.encode())
+
+    def _pointer(self, agent: str, use: Use) -> Path:
+        return self.folder / "current" / f"{_file_name(agent)}.{use}"
+
+    def _file(self, key_id: str, ending: str) -> Path:
+        if not _KEY_ID.fullmatch(key_id):
+            raise KeyringError(f"{key_id!r} is no key id; `orchestra keys list` shows them")
+        return self.folder / f"{key_id}.{ending}"
+
+
+@lru_cache(maxsize=1024)
+def _file_name(agent: str) -> str:
+    # A hash, because a name may hold any character and some file systems fold case.
+    return hashlib.sha256(agent.encode()).hexdigest()[:32]
