@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.doctor.snapshot import Snapshot
-from orchestrator.ledger import ItemState
+from orchestrator.ledger import Item, ItemState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,12 @@ class Group:
         mode = self.rule.get("mode", "any")
         wanted = f"a quorum of {self.rule.get('k')}" if mode == "quorum" else mode
         of = f"group {self.name!r}" if self.name else "its children"
-        return f"{wanted} of {of}: {self.launched - self.owed} are back, {self.owed} are not"
+        back = self.launched - self.owed
+        return f"{wanted} of {of}: {back} {_are(back)} back, {self.owed} {_are(self.owed)} not"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def groups(snapshot: Snapshot) -> list[Group]:
@@ -64,6 +69,19 @@ def is_ready(snapshot: Snapshot) -> bool:
     if any(i.kind != "completion" for i in queued):
         return True
     return any(group.met for group in groups(snapshot) if group.queued)
+
+
+def still_out(snapshot: Snapshot) -> list[Item]:
+    """What such groups wait for, in the order of launch."""
+    waiting = {group.name for group in missing(snapshot)}
+    return [
+        item
+        for item in snapshot.items
+        if item.kind == "completion"
+        and item.callback
+        and item.state == ItemState.OWED
+        and str(item.extra.get("group", "")) in waiting
+    ]
 
 
 def missing(snapshot: Snapshot) -> list[Group]:

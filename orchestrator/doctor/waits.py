@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.clock import isoformat
 from orchestrator.doctor.findings import Wait
-from orchestrator.doctor.policies import is_ready, missing
+from orchestrator.doctor.policies import is_ready, missing, still_out
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ids import child_of, question_of
 from orchestrator.ledger import CLOSED, Item, ItemState, Run, RunState, Session, SessionState
@@ -153,14 +153,20 @@ def _owing(session: Session, snapshot: Snapshot) -> Wait:
     )
 
 
+def _named(out: list[Item]) -> str:
+    names = ", ".join(f"{item.child} ({item.agent})" for item in out[:_NAMED])
+    return f"{names} and {len(out) - _NAMED} more" if len(out) > _NAMED else names
+
+
 def _queued(session: Session, snapshot: Snapshot, terms: Terms) -> Wait:
     wakes = snapshot.wakes_ms
     count = f"{len(snapshot.queue)} {'items are' if len(snapshot.queue) > 1 else 'item is'} queued"
     if not is_ready(snapshot):
         waits_for = "; ".join(map(str, missing(snapshot)))
-        mover, by = "the children that are still out", "no deadline"
+        mover = f"the end of {_named(still_out(snapshot))}"
+        by = "no deadline; see `orchestra why` of each"
         if wakes:
-            mover, by = "the deadline, if the children do not come first", isoformat(wakes)
+            mover, by = f"{mover}, else the deadline", isoformat(wakes)
     elif snapshot.window_until_ms:
         waits_for = f"{count}, and what comes within its window joins them"
         mover, by = "the end of the window", isoformat(snapshot.window_until_ms)

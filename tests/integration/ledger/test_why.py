@@ -131,14 +131,17 @@ def test_a_program_outside_of_the_stack_holds_no_lease(place: Place) -> None:
 
 
 GROUPS: dict[str, tuple[dict[str, object], str]] = {
-    "all": ({"mode": "all"}, "all of its children: 1 are back, 1 are not | the children that are still out"),
+    "all": (
+        {"mode": "all"},
+        "all of its children: 1 is back, 1 is not | the end of {child} (reviewer) | no deadline; see",
+    ),
     "quorum": (
         {"mode": "quorum", "k": 2},
-        "a quorum of 2 of its children: 1 are back, 1 are not | the children that are still out | no deadline",
+        "a quorum of 2 of its children: 1 is back, 1 is not | the end of {child} (reviewer) | no deadline; see",
     ),
     "deadline": (
         {"mode": "all", "deadline_ms": NOW + 5_000},
-        f"| the deadline, if the children do not come first | {isoformat(NOW + 5_000)}",
+        f"| the end of {{child}} (reviewer), else the deadline | {isoformat(NOW + 5_000)}",
     ),
     "window": ({"mode": "any", "window_ms": 3_000}, f"| the end of the window | {isoformat(NOW + 3_000)}"),
     "any": (
@@ -152,14 +155,13 @@ GROUPS: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize("policy", GROUPS)
 def test_what_is_queued_waits_by_the_policy_of_its_group(place: Place, policy: str, group: str) -> None:
     rule, expected = GROUPS[policy]
-    held, (first, _) = place.parent(group=group)
+    held, (first, second) = place.parent(group=group)
     place.play.commit(held.claim, waiting={group: rule})
     place.play.finish(first)
     if policy != "any":
         assert place.ledger.flush(held.session.id).outcome == "waits"
-    assert expected.replace("its children", f"group {group!r}" if group else "its children") in place.said(
-        held.session.id
-    )
+    expected = expected.replace("its children", f"group {group!r}" if group else "its children")
+    assert expected.replace("{child}", second) in place.said(held.session.id)
 
 
 def test_a_session_to_which_nothing_has_come_names_its_children_and_its_deadline(place: Place) -> None:
