@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.cli.options import SubCommands, json_option, print_json, stack_options
 
 if TYPE_CHECKING:
     from orchestrator.registry import AgentRegistry
     from orchestrator.settings import Settings
 
 
-@click.group("agents", invoke_without_command=True)
+@click.group("agents", cls=SubCommands, invoke_without_command=True)
 @json_option
 @stack_options
 @click.pass_context
@@ -28,7 +28,7 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None
     for record in found:
         tier = f" {record.tier}" if record.tier else ""
         click.echo(
-            f"{record.name:24} {record.role}{tier}, {record.executor}, queue {record.queue}  {record.description}"
+            f"{record.name:24} {record.role}{tier}, {record.executor}, queue {record.queue}  {record.description}".rstrip()
         )
     if not found:
         click.echo(

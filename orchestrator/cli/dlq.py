@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.cli.options import SubCommands, json_option, print_json, stack_options
 
 if TYPE_CHECKING:
     from orchestrator.bootstrap import Parts
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.settings import Settings
 
 
-@click.group("dlq")
+@click.group("dlq", cls=SubCommands)
 def dlq() -> None:
     """List, show, replay and drop dead letters: messages that are not tried again."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.cli.options import SubCommands, json_option, print_json, stack_options
 
 if TYPE_CHECKING:
     from orchestrator.keyring.record import KeyRecord, Use
@@ -30,7 +30,7 @@ passphrase_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=SubCommands)
 def keys() -> None:
     """Keys that sign messages and keys that bodies are encrypted to.
 

@@ -43,6 +43,17 @@ def stack_options(command: Callable[..., T]) -> Callable[..., T]:
     return wrapper
 
 
+class SubCommands(click.Group):
+    """A group whose help says of each command what its first sentence says, to its end."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(limit=1000)) for name, command in found if command]
+            )
+
+
 def print_json(value: Any) -> None:
     """Print one JSON document; text stays readable, values that JSON lacks become text."""
     click.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))

@@ -130,6 +130,13 @@ def test_every_command_of_the_table_explains_itself(name: str) -> None:
     assert "Usage:" in result.stdout
 
 
+@pytest.mark.parametrize("name", ["agents", "audit", "dlq", "keys"])
+def test_the_help_of_a_group_cuts_no_sentence(name: str) -> None:
+    listed = CliRunner().invoke(main, [name, "--help"], terminal_width=80).stdout.partition("Commands:")[2]
+    assert listed
+    assert "..." not in listed
+
+
 def test_the_group_is_quick_to_load() -> None:
     """Every `celery …` call loads it: nothing heavy may come along."""
     code = (
