@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.cli.options import SubCommands, json_option, print_json, stack_options
 
 if TYPE_CHECKING:
     import redis
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-@click.group("audit")
+@click.group("audit", cls=SubCommands)
 def audit() -> None:
     """Search, show and verify the audit trail; run its writer."""
 
@@ -152,6 +152,7 @@ def replay(*, settings: Settings, message_id: str, as_json: bool) -> None:
 def report(*, settings: Settings, since: str | None, until: str | None, as_json: bool) -> None:
     """Say in numbers who said how much of what, what died and why, and how long tasks took."""
     from orchestrator.audit.statistics import report as make_report
+    from orchestrator.clock import isoformat
 
     until_ms = parse_time(until)
     facts = make_report(
@@ -163,12 +164,15 @@ def report(*, settings: Settings, since: str | None, until: str | None, as_json:
         print_json(facts)
         return
     for name, value in facts.items():
+        label = name.removesuffix("_ms").replace("_", " ")
         if isinstance(value, dict):
-            click.echo(f"{name}:")
+            click.echo(f"{label}:{'' if value else ' none'}")
             for key, count in value.items():
                 click.echo(f"  {count:>8}  {key or '(none)'}")
+        elif name in ("first_ms", "last_ms") and value is not None:
+            click.echo(f"{label}: {isoformat(value)}")
         elif value is not None:
-            click.echo(f"{name}: {value}")
+            click.echo(f"{label}: {value}{' ms' if name.endswith('_ms') else ''}")
 
 
 @audit.command("verify")

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from orchestrator.audit import AuditReader, AuditStore, AuditWriter, trees
 from orchestrator.cli import main
+from orchestrator.clock import isoformat
 from orchestrator.errors import AuditError
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb import keys
@@ -288,4 +289,7 @@ def test_a_report_counts_what_was_said(
     assert facts["task_p50_ms"] >= 0
     nothing = CliRunner().invoke(main, ["audit", "report", "--until", "2020-01-01T00:00:00Z", *options])
     assert json.loads(nothing.output)["messages"] == 0
-    assert "by_type:" in CliRunner().invoke(main, ["audit", "report", *options[1:]]).output
+    said = CliRunner().invoke(main, ["audit", "report", *options[1:]]).output
+    assert "by type:\n         3  message\n" in said
+    assert f"first: {isoformat(facts['first_ms'])}\n" in said
+    assert f"task p50: {facts['task_p50_ms']} ms\n" in said
