@@ -6,6 +6,7 @@ added is a line in ``COMMANDS`` and a module beside this one.
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -77,6 +78,10 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)
+        except OSError as error:
+            if advice := advice_on_file(error):
+                raise click.ClickException(advice) from error
+            raise
         except Exception as error:
             if is_outage_of_redis(error):
                 raise click.ClickException(
@@ -88,6 +93,17 @@ class LazyGroup(click.Group):
 def one_line(error: BaseException) -> str:
     """The sentence of an error with its line breaks folded."""
     return " ".join(str(error).split())
+
+
+def advice_on_file(error: OSError) -> str | None:
+    """What to say of a file or a disk that the user named or filled; None for what is no matter of theirs."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{reason}; make room, or write to another disk"
+    if error.filename is not None:
+        return f"{error.filename}: {reason}; check the path, and that this user may use it"
+    return None
 
 
 def is_outage_of_redis(error: BaseException) -> bool:

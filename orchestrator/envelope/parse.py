@@ -153,7 +153,7 @@ def parse(octets: bytes, limits: Limits = DEFAULT_LIMITS) -> Parsed:
     try:
         root = etree.fromstring(octets, _PARSER if len(octets) <= _ORDINARY_SIZE else _HUGE_PARSER)
     except etree.XMLSyntaxError as error:
-        raise Refused(_malformed(error, octets)) from None
+        raise Refused(_malformed(error, octets, limits)) from None
     # Neither can be written in another way; one octet is found faster than two.
     if (b"?" in octets and b"<?" in octets) or b"xmlns:" in octets:
         _check_nodes(root)
@@ -243,19 +243,24 @@ def check_depth(root: etree._Element, limit: int) -> None:
     for event, element in etree.iterwalk(root, events=("start", "end")):
         depth += 1 if event == "start" else -1
         if depth > limit:
-            message = f"the document nests deeper than {limit} elements; flatten it"
-            raise Refused(Finding("depth", "error", line_of(element), None, str(limit), message))
+            raise Refused(_too_deep(line_of(element), limit))
 
 
-def _malformed(error: etree.XMLSyntaxError, octets: bytes) -> Finding:
+def _malformed(error: etree.XMLSyntaxError, octets: bytes, limits: Limits) -> Finding:
     try:
         octets.decode()
     except UnicodeDecodeError:
         return _wrong_encoding("utf-8")
-    reason = (error.msg or "not well-formed").split(", line ")[0]
-    rule = "depth" if "xcessive depth" in reason else "malformed"
+    reason = " ".join((error.msg or "not well-formed").split(", line ")[0].split())
+    if "xcessive depth" in reason:  # the parser's own limit, far above ours
+        return _too_deep(error.lineno or None, limits.depth)
     message = f"the document is not well-formed XML ({reason}); correct it at this line"
-    return Finding(rule, "error", error.lineno or None, None, None, message)
+    return Finding("malformed", "error", error.lineno or None, None, None, message)
+
+
+def _too_deep(line: int | None, limit: int) -> Finding:
+    message = f"the document nests deeper than {limit} elements; flatten it"
+    return Finding("depth", "error", line, None, str(limit), message)
 
 
 def _wrong_encoding(claimed: str) -> Finding:

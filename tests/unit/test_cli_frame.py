@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
@@ -60,6 +61,32 @@ def test_an_outage_of_redis_is_one_line(run: Callable[..., Result]) -> None:
     result = run(probe)
     assert result.exit_code == 1
     assert result.stderr == "Error: Redis did not answer: gone; is it running?\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["--out", "no-such-folder/signed.xml"],
+            "no-such-folder/signed.xml: No such file or directory; check the path",
+        ),
+        (["--out", "/dev/full"], "No space left on device; make room, or write to another disk"),
+        (
+            ["--data", "in-the-way"],
+            "in-the-way/keys: Not a directory; check the path, and that this user may use it",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_one_line(options: list[str], words: str, root: Path) -> None:
+    """Whatever the user named: a folder that is not there, a full disk, a file in the place of the data folder."""
+    message = str(root / "schemas" / "templates" / "query.xml")
+    runner = CliRunner()
+    with runner.isolated_filesystem():
+        Path("in-the-way").touch()
+        result = runner.invoke(main, ["sign", message, *options])
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
 
 
 def test_a_bug_is_not_hidden(run: Callable[..., Result]) -> None:

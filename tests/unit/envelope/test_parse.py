@@ -79,6 +79,22 @@ def test_depth_counts_nested_elements() -> None:
     assert refused.value.finding.rule == "depth"
 
 
+@pytest.mark.parametrize("depth", [65, 257, 5_000])
+def test_the_sentence_about_depth_is_the_same_however_deep_it_is(depth: int) -> None:
+    """Below the parser's own limit and above it: no word of options that a sender cannot set."""
+    (finding,) = check(b"<a>" * depth + b"</a>" * depth).findings
+    assert (finding.rule, finding.message) == (
+        "depth",
+        "the document nests deeper than 64 elements; flatten it",
+    )
+
+
+def test_the_reason_of_the_parser_is_put_on_one_line() -> None:
+    (finding,) = check(b"<a>\0</a>").findings
+    assert finding.rule == "malformed"
+    assert "\n" not in finding.message
+
+
 def test_text_of_more_than_ten_million_octets_is_read_when_the_limit_allows() -> None:
     """The parser's own limit on one text does not come in the way."""
     octets = b"<a>" + b"x" * 10_500_000 + b"</a>"
