@@ -73,17 +73,18 @@ def test_an_outage_of_redis_is_one_line(run: Callable[..., Result]) -> None:
         (["--out", "/dev/full"], "No space left on device; make room, or write to another disk"),
         (
             ["--data", "in-the-way"],
-            "in-the-way/keys: Not a directory; check the path, and that this user may use it",
+            "Not a directory; check the path, and that this user may use it",
         ),
     ],
 )
-def test_a_file_that_cannot_be_written_is_one_line(options: list[str], words: str, root: Path) -> None:
+def test_a_file_that_cannot_be_written_is_one_line(
+    options: list[str], words: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the user named: a folder that is not there, a full disk, a file in the place of the data folder."""
     message = str(root / "schemas" / "templates" / "query.xml")
-    runner = CliRunner()
-    with runner.isolated_filesystem():
-        Path("in-the-way").touch()
-        result = runner.invoke(main, ["sign", message, *options])
+    monkeypatch.chdir(tmp_path)
+    Path("in-the-way").touch()
+    result = CliRunner().invoke(main, ["sign", message, *options])
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
     assert words in result.stderr
