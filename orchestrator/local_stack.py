@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from orchestrator.dispatch.broker import check_broker
 from orchestrator.embedded.membership import Membership, join
 from orchestrator.errors import ConfigurationError
 from orchestrator.redisdb.client import connect
@@ -20,7 +21,6 @@ from orchestrator.settings import ENV_PREFIX, Settings, is_agents_file
 from orchestrator.signals import set_soon
 from orchestrator.stack import Announcement, Stack, prepare_data_folder, running_stacks
 from orchestrator.supervisor import ChildSpec, Notice, Supervisor
-from orchestrator.urls import REDIS_SCHEMES, redis_py_url
 
 _TICK_S = 0.05
 _TRIM_EVERY_S = 10.0
@@ -119,7 +119,7 @@ class LocalStack:
         """Find or start the server and announce the stack; the processes are started by :meth:`run`.
 
         Raises:
-            ConfigurationError, UnsupportedServer, ServerUnavailable: there is no server to run on.
+            ConfigurationError, UnsupportedServer, ServerUnavailable: there is no server to run on, or no broker.
         """
         given = self._given
         prepare_data_folder(given.data)
@@ -157,14 +157,8 @@ class LocalStack:
         )
 
     def _check_broker(self) -> None:
-        broker = self._given.broker_url
-        if broker is not None:
-            try:
-                url = redis_py_url(broker)
-            except ValueError:
-                return  # another kind of broker: Celery is the one to judge it
-            if url.partition(":")[0] in REDIS_SCHEMES:
-                connect(url).close()
+        if self._given.broker_url is not None:
+            check_broker(self._given.broker_url)
 
     def run(self, on_tick: Callable[[], None] = lambda: None) -> None:
         """Run the processes until :meth:`stop` is called, then stop them in order.

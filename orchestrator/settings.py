@@ -28,7 +28,7 @@ from pydantic import (
 
 from orchestrator.errors import ConfigurationError
 from orchestrator.ids import MAX_SHARDS
-from orchestrator.urls import check_redis_url, redact_url
+from orchestrator.urls import check_broker_url, check_redis_url, redact_url
 
 ENV_PREFIX = "ORCHESTRA_"
 #: The variable that names the TOML file; not itself a setting.
@@ -59,6 +59,7 @@ def is_agents_file(name: str) -> bool:
 
 
 RedisUrl = Annotated[str, AfterValidator(check_redis_url)]
+BrokerUrl = Annotated[str, AfterValidator(check_broker_url)]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 AgentSources = Annotated[tuple[str, ...], BeforeValidator(_split_agents)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -77,7 +78,7 @@ class Settings(BaseModel):
         description="Redis (6.2 or newer) or Valkey that holds the ledger: `redis://`, `rediss://` or `unix://`, "
         "with password and database number. Unset: the embedded Valkey of the data folder.",
     )
-    broker_url: str | None = Field(
+    broker_url: BrokerUrl | None = Field(
         None,
         repr=False,
         description="Celery broker, as kombu or redis-py spells it. Unset: the ledger's Redis.",

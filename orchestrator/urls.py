@@ -62,6 +62,20 @@ def check_redis_url(url: str) -> str:
     return url
 
 
+def check_broker_url(url: str) -> str:
+    """Return ``url`` as given if it is one; whether there is such a kind of broker is for kombu to say.
+
+    Raises:
+        ValueError: with a sentence that says what is wrong and holds no password.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        raise ValueError("not a URL; write it like redis://host:6379/1 or amqp://user:password@host//")
+    if scheme in REDIS_SCHEMES and ";" not in url:  # kombu takes several, separated by semicolons
+        check_redis_url(redis_py_url(url))
+    return url
+
+
 def unix_url(path: str, db: int = 0) -> str:
     """The URL of the server that listens on the unix socket at ``path``."""
     return f"unix://{quote(path)}?db={db}"

@@ -269,6 +269,9 @@ def test_a_data_folder_that_cannot_be_written_to(place: Place) -> None:
 @linux
 def test_a_wrong_setting(place: Place) -> None:
     assert_refused(place, place.up(ORCHESTRA_LEASE_S="soon"), "ORCHESTRA_LEASE_S: ")
+    assert_refused(
+        place, place.up(ORCHESTRA_BROKER_URL="host"), "ORCHESTRA_BROKER_URL: not a URL; write it like"
+    )
 
 
 @linux

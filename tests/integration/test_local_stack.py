@@ -160,7 +160,12 @@ def test_a_given_server_is_used_and_left_running(
 
 
 @pytest.mark.parametrize(
-    "broker", ["redis://:hunter2@127.0.0.1:1/0", "redis+socket:///nowhere.sock?virtual_host=0"]
+    "broker",
+    [
+        "redis://:hunter2@127.0.0.1:1/0",
+        "redis+socket:///nowhere.sock?virtual_host=0",
+        "amqp://guest:hunter2@127.0.0.1:1//",
+    ],
 )
 def test_a_broker_that_is_not_there_is_named(broker: str, tmp_path: Path) -> None:
     stack = LocalStack(load_settings(data=tmp_path / "data", broker_url=broker), specs=[TOY])
@@ -173,11 +178,20 @@ def test_a_broker_that_is_not_there_is_named(broker: str, tmp_path: Path) -> Non
     assert read_record(tmp_path / "data") is None
 
 
-def test_other_kinds_of_broker_are_left_to_celery(tmp_path: Path) -> None:
-    given = load_settings(data=tmp_path / "data", broker_url="amqp://guest:guest@127.0.0.1:1//")
+def test_another_kind_of_broker_is_handed_on_to_celery(tmp_path: Path) -> None:
+    given = load_settings(data=tmp_path / "data", broker_url="memory://user:guest@host//")
     with LocalStack(given, specs=[TOY]) as stack:
         stack.wait_ready()
         assert stack.settings.to_env()["ORCHESTRA_BROKER_URL"] == given.broker_url
+
+
+@pytest.mark.parametrize("broker", ["nosuch://user:hunter2@host//", "no.such+kind://user:hunter2@host//"])
+def test_a_kind_of_broker_that_does_not_exist_is_named(broker: str, tmp_path: Path) -> None:
+    stack = LocalStack(load_settings(data=tmp_path / "data", broker_url=broker), specs=[TOY])
+    with pytest.raises(ConfigurationError, match=r"cannot be used: .*; use redis://") as caught:
+        stack.run()
+    assert "hunter2" not in str(caught.value)
+    assert read_record(tmp_path / "data") is None
 
 
 def test_every_worker_has_a_name_of_its_own() -> None:

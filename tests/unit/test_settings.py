@@ -77,6 +77,8 @@ def test_agents_come_separated_by_commas_or_the_path_separator(
         ({"redis_url": "unix://"}, "no socket is named"),
         ({"redis_url": "redis://host:notaport"}, "not a URL"),
         ({"redis_url": "redis://host/zero"}, "is no number"),
+        ({"broker_url": "hunter2@host"}, "setting 'broker_url': not a URL"),
+        ({"broker_url": "redis://:hunter2@host/zero"}, "'broker_url': the database 'zero' is no number"),
         ({"log_level": "loud"}, "'log_level'"),
     ],
     ids=lambda value: str(value)[:40],

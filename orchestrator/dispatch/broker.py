@@ -1,0 +1,47 @@
+"""Whether a Celery broker that is set apart can be used, asked before anything is started that would wait for it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kombu.connection import Connection
+
+from orchestrator.errors import ConfigurationError, ServerUnavailable
+from orchestrator.redisdb.client import connect
+from orchestrator.urls import kombu_url, redact_url, redis_py_url
+
+_CONNECT_TIMEOUT_S: Final = 5
+
+
+def check_broker(url: str) -> None:
+    """Connect to the broker once.
+
+    Raises:
+        ConfigurationError: there is no such kind of broker, or what speaks to it is not here.
+        UnsupportedServer: it is a Redis that is too old.
+        ServerUnavailable: it does not answer, or refuses the user.
+    """
+    if ";" not in url:  # kombu takes several brokers, separated by semicolons
+        try:
+            redis_url = redis_py_url(url)
+        except ValueError:
+            pass  # another kind of broker
+        else:
+            connect(redis_url).close()
+            return
+    shown = "; ".join(redact_url(one) for one in url.split(";"))
+    try:
+        # The kind of broker is looked up with the first use.
+        with Connection(kombu_url(url), connect_timeout=_CONNECT_TIMEOUT_S) as connection:  # type: ignore[no-untyped-call]
+            outages = (*connection.connection_errors, *connection.channel_errors, OSError)
+            try:
+                connection.connect()
+            except outages as error:
+                why = str(error) or type(error).__name__
+                raise ServerUnavailable(f"the Celery broker at {shown}", why) from error
+    except (KeyError, ValueError, ImportError) as error:
+        why = error.args[0] if error.args else type(error).__name__
+        raise ConfigurationError(
+            f"the Celery broker {shown} cannot be used: {why}; "
+            "use redis://, rediss://, unix:// or amqp://, or install what speaks to it"
+        ) from error
