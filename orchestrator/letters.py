@@ -40,7 +40,8 @@ from orchestrator.envelope.model_values import Priority, Timestamp
 from orchestrator.envelope.sealing import Sealer
 from orchestrator.envelope.signature import Signer, sign_message
 from orchestrator.ids import new_message_id
-from orchestrator.ledger.model import Outgoing, Session
+from orchestrator.ledger.model import Session
+from orchestrator.ledger.transitions import Outgoing
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.registry import OPERATOR, AgentRegistry
 

@@ -9,7 +9,8 @@ from orchestrator.errors import UnknownSession
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.mailbox import Mailbox
-from orchestrator.ledger.model import Lease, Outgoing, SessionState, StopVerdict
+from orchestrator.ledger.model import SessionState
+from orchestrator.ledger.transitions import Lease, Outgoing, StopVerdict
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 

@@ -9,16 +9,8 @@ from orchestrator.errors import ClaimLost, LimitExceeded
 from orchestrator.ids import callback_id, shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.books import Books
-from orchestrator.ledger.model import (
-    Claim,
-    Delegated,
-    Dispatch,
-    Launch,
-    Limits,
-    Outgoing,
-    SessionState,
-    Submitted,
-)
+from orchestrator.ledger.model import SessionState
+from orchestrator.ledger.transitions import Claim, Delegated, Dispatch, Launch, Limits, Outgoing, Submitted
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg, Scripts
 

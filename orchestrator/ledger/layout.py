@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.ids import shard_of
-from orchestrator.ledger.model import Outgoing
+from orchestrator.ledger.transitions import Outgoing
 from orchestrator.ledger.wholes import Shortened
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg

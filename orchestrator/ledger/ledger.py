@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import redis
 
-from orchestrator.ledger.model import Limits
 from orchestrator.ledger.sweeping import Sweeping
+from orchestrator.ledger.transitions import Limits
 from orchestrator.redisdb.scripts import Scripts
 
 

@@ -9,8 +9,9 @@ from typing import Any, Literal
 from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongState
 from orchestrator.ids import run_id, shard_of
 from orchestrator.ledger import decode, layout
-from orchestrator.ledger.model import Claim, Dispatch, Flushed, Item, Outgoing
+from orchestrator.ledger.model import Item
 from orchestrator.ledger.runs import Runs
+from orchestrator.ledger.transitions import Claim, Dispatch, Flushed, Outgoing
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage

@@ -10,7 +10,8 @@ from orchestrator.errors import ClaimLost
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.launches import Launches
-from orchestrator.ledger.model import (
+from orchestrator.ledger.model import SessionState
+from orchestrator.ledger.transitions import (
     Claim,
     Claimed,
     Committed,
@@ -20,7 +21,6 @@ from orchestrator.ledger.model import (
     Outgoing,
     Renewal,
     RetryLater,
-    SessionState,
 )
 from orchestrator.ledger.wholes import Shortened, beginning
 from orchestrator.log import get_logger

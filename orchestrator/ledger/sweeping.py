@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.endings import Endings
-from orchestrator.ledger.model import Dispatch, Lease
+from orchestrator.ledger.transitions import Dispatch, Lease
 from orchestrator.redisdb import keys
 
 #: How often a run is let wait for its message while the broker has any, before it is sent a second time.

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.envelope.model import Dependency, Task, TaskDelegation
 from orchestrator.ids import child_session_id, derived_uuid, new_claim_id, new_message_id, root_session_id
 from orchestrator.ledger import Claimed, Launch, Outcome, Session
-from orchestrator.ledger.model import Outgoing
+from orchestrator.ledger.transitions import Outgoing
 from orchestrator.letters import Thread
 from orchestrator.router import Router
 from orchestrator.settings import load_settings

@@ -1,0 +1,196 @@
+"""What the ledger's transitions take and give, as values: bounds, envelopes, launches, claims, outcomes, verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.ledger.model import JSON, Item, Run, Session, SessionState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds that the ledger's transitions keep; see the settings of the same names."""
+
+    max_children: int = 100_000
+    max_depth: int = 50
+    max_tree_sessions: int = 1_000_000
+    max_tree_runs: int = 10_000_000
+    conversation_messages: int = 1_000_000
+    resume_max_items: int = 500
+    resume_max_bytes: int = 1_048_576
+    #: Texts of more bytes are stored once and referred to.
+    inline_bytes: int = 1_048_576
+    max_lost_workers: int = 20
+    redispatch_ms: int = 10_000
+    redispatch_cap_ms: int = 600_000
+    retry_ms: int = 1_000
+    #: How long a question may stay open; 0: as long as it takes.
+    question_ms: int = 0
+    tree_ttl_ms: int = 7 * 86_400_000
+    #: Replicas that must have a claim or a commit before it counts, and how long to wait for them.
+    replicas: int = 0
+    replica_timeout_ms: int = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outgoing:
+    """A signed envelope that a transition publishes in the same atomic step."""
+
+    data: bytes
+    type: str
+    priority: str
+    message_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dispatch:
+    """A run that is to be sent to a worker."""
+
+    run: str
+    session: str
+    agent: str
+    cause: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """A running run as an observer sees it."""
+
+    run: str
+    session: str
+    claim: str
+    beat: str
+    worker: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A child that a running session launches."""
+
+    effect: str  #: effect key: the same key gives the same child
+    child_id: str
+    agent: str
+    description: str
+    envelope: Outgoing
+    correlation: str
+    chain: Sequence[str]  #: its parent's, nearest message first
+    title: str = ""
+    callback: bool = True
+    group: str = ""
+    on_failure: str = "deliver"
+    #: What becomes of it when its parent is closed: stop, abandon, heir:<session>; empty: the parent's policy.
+    on_close: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A root that was submitted, now or earlier under the same key."""
+
+    session: str
+    created: bool
+    state: SessionState
+    agent: str  #: of the session that is there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delegated:
+    """A child that was launched, now or by an earlier try of the same run."""
+
+    child: str
+    created: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The right to act for a run: valid until the run ends or its lease is lost."""
+
+    run: str
+    claim: str
+    session: str
+    parent: str
+    root: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """A run that is now held: everything its worker needs to know."""
+
+    claim: Claim
+    session: Session
+    run: Run
+    prompt: str
+    state: JSON  #: what the agent saved in its last committed run
+    items: tuple[Item, ...]
+    texts: dict[str, str]  #: item id → text
+
+
+@dataclass(kw_only=True)
+class Following:
+    """The run that a worker wants next, claimed in one round trip with the commit before it."""
+
+    run: str
+    session: str
+    claim: str  #: a claim id of its own
+    worker: str
+    asked: bool = False  #: whether it was asked for, and is held or refused
+    held: Claimed | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renewal:
+    """What a heartbeat learnt."""
+
+    held: bool
+    stop: str  #: why the run is asked to stop, or empty
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended, as its worker reports it."""
+
+    status: Literal["completed", "failed", "stopped"]
+    text: str  #: the answer, or what went wrong
+    state: JSON = None  #: new saved state, or None to leave it as it is
+    waiting: JSON = None  #: new waiting policy, or None to leave it as it is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """What a commit made of the session."""
+
+    session_state: SessionState
+    over: bool  #: the session is over and its parent's callback queued
+    first: bool  #: False when this very commit had been made before
+    result_owed: bool  #: a root whose Celery result is to be settled now
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryLater:
+    """A failed run that has attempts left: it is queued again."""
+
+    failures: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flushed:
+    """What a flush did."""
+
+    #: run: a resume was made; busy, empty, waits, closed: nothing to do now, and why; damaged: it cannot be read.
+    outcome: Literal["run", "busy", "empty", "waits", "closed", "damaged"]
+    dispatch: Dispatch | None = None
+    more: bool = False
+    detail: str = ""  #: the busy run, the due time in ms, the session's state
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopVerdict:
+    """What became of a wish to end a session."""
+
+    #: ended: it is over now; asked: a running run was asked; over: it had ended before; unknown: no such session.
+    outcome: Literal["ended", "asked", "over", "unknown"]
+    #: ended: the run that was queued and never starts, if there was one; asked: the run; over: the session's state.
+    detail: str = ""
+    #: Of a session that had finished before: how many below it were still at work, and are ended or asked to.
+    below: int = 0
