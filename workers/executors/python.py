@@ -37,7 +37,8 @@ def execute(definition: AgentDefinition, context: Context) -> str:
         return json.dumps(answer, ensure_ascii=False)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"agent {definition.name!r} returned a {type(answer).__name__}, which is neither text nor JSON: {error}"
+            f"agent {definition.name!r} returned a value of type {type(answer).__name__}, "
+            f"which is neither text nor JSON: {error}"
         ) from error
 
 
@@ -47,6 +48,7 @@ async def _await(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 def explain(error: BaseException) -> str:
     """One line for the agent's delegator: the error, and the agent's own line that raised it."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = str(error).strip()
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _OURS not in Path(f.filename).parents]
     return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text

@@ -56,7 +56,7 @@ def test_an_agent_may_be_a_coroutine_function(stage: Stage) -> None:
 def test_a_failure_names_the_agents_own_line(stage: Stage) -> None:
     @stage.agent("solo")
     def solo(ctx: Context) -> None:
-        raise RuntimeError("no luck")
+        raise RuntimeError("no luck\n")  # as a program ends its lines
 
     session = stage.submit("solo")
     assert stage.play(session) == "failed"
@@ -67,7 +67,10 @@ def test_a_failure_names_the_agents_own_line(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("agent", "reason"),
     [
-        (lambda ctx: object(), "InputError: agent 'solo' returned a object, which is neither text nor JSON"),
+        (
+            lambda ctx: object(),
+            "InputError: agent 'solo' returned a value of type object, which is neither text nor JSON",
+        ),
         (lambda ctx: sys.exit(3), "SystemExit: 3"),
         (lambda ctx: ctx.state.update(bad=object()), "InputError: ctx.state holds what is no JSON value"),
         (lambda ctx: ctx.wait_for("some"), "InputError: wait_for('some'): wait for 'any', 'all' or 'quorum'"),
