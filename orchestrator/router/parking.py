@@ -69,7 +69,7 @@ class Tasks:
 
     task_id: str
     waited_for: list[str]
-    #: How they stand now, as :meth:`Dependencies.standing` says it.
+    #: How they stand now: a word for each, in their order, with commas between.
     standing: str
 
 
