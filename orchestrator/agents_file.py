@@ -49,9 +49,12 @@ def load_agents(sources: Iterable[str]) -> dict[str, AgentDefinition]:
     for source in dict.fromkeys(sources):
         found = _load(source)
         if not found:
-            raise AgentsFileError(
-                source, 'it defines no agent; put @agent("name") on a function of a context'
+            how = (
+                "write a table [agents.name]"
+                if source.endswith(".toml")
+                else 'put @agent("name") on a function of a context'
             )
+            raise AgentsFileError(source, f"it defines no agent; {how}")
         for definition in found:
             other = catalogue.setdefault(definition.name, definition)
             if other is not definition:
@@ -86,6 +89,10 @@ def _definitions(module: ModuleType) -> list[AgentDefinition]:
 
 
 def _import_module(name: str, source: str) -> ModuleType:
+    if not all(part.strip() for part in name.split(".")):
+        raise AgentsFileError(
+            repr(source), "that is no name of a module; give a module name, a .py file or a .toml file"
+        )
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -130,11 +137,13 @@ def _explain(error: BaseException, path: Path | None) -> str:
             if Path(error.filename) == path
             else f"{error.filename} line {error.lineno}"
         )
-        return f"{where}: {type(error).__name__}: {error.msg}"
+        return f"{where}: {type(error).__name__}: {error.msg}; correct it"
     if isinstance(error, SystemExit):
         text = f"it calls sys.exit({error.code!r}) while it is imported"
     elif isinstance(error, ConfigurationError):
         text = str(error)
+    elif isinstance(error, ModuleNotFoundError):
+        text = f"{type(error).__name__}: {error}; install it for {sys.executable}, or correct the import"
     else:
         text = f"{type(error).__name__}: {error}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -134,10 +135,10 @@ def test_a_foreign_agent_has_no_function(write: Write) -> None:
     ("text", "expected"),
     [
         ("x = 1\n1 / 0\n", "line 2: ZeroDivisionError: division by zero"),
-        ("def f(:\n", "line 1: SyntaxError: invalid syntax"),
+        ("def f(:\n", "line 1: SyntaxError: invalid syntax; correct it"),
         (
             "import no_such_module_anywhere\n",
-            "line 1: ModuleNotFoundError: No module named 'no_such_module_anywhere'",
+            f"line 1: ModuleNotFoundError: No module named 'no_such_module_anywhere'; install it for {sys.executable} or correct the import",
         ),
         ("import sys\nsys.exit(3)\n", "line 2: it calls sys.exit(3) while it is imported"),
         ("x = 1\n", 'it defines no agent; put @agent("name") on a function of a context'),
@@ -197,7 +198,7 @@ def test_an_error_in_another_file_names_both_lines(write: Write) -> None:
             "line 1: agent 'a': there is no function 'indentt' in module 'textwrap'",
         ),
         ("[agents.a]\nfunction = 'no_such_mod:f'\n", "there is no module 'no_such_mod'"),
-        ("", 'it defines no agent; put @agent("name") on a function of a context'),
+        ("", "it defines no agent; write a table [agents.name]"),
     ],
 )
 def test_what_is_wrong_with_a_toml_file_is_one_line(write: Write, text: str, expected: str) -> None:
@@ -221,6 +222,8 @@ def test_a_name_defined_in_two_files_names_both_places(write: Write) -> None:
     [
         ("/no/such/file.py", "there is no such file; give a module name"),
         ("/usr/", "it is a folder; give a module name"),
+        ("", "cannot load agents from '': that is no name of a module; give a module name"),
+        ("..mine", "that is no name of a module; give a module name"),
         ("no_such_module_at_all", "there is no module 'no_such_module_at_all' in "),
     ],
 )
