@@ -19,6 +19,12 @@ from workers.runtime import RuntimeOfProcess
 
 _log = get_logger()
 
+#: A resume runs what the ledger has queued; words for a session come into the ledger first.
+_NOT_BY_HAND = (
+    f"{RESUME_TASK} runs what the ledger has queued, and is sent by the services; to give a session a further "
+    "prompt use Client.resume or `orchestra resume SESSION PROMPT`"
+)
+
 
 def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     """Make the tasks known to the app of a worker."""
@@ -42,11 +48,20 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
             raise Ignore
         return _execute(runtime, task, "start", _tickets(agent, session, run, more))
 
-    @app.task(name=RESUME_TASK, bind=True, ignore_result=True)
+    @app.task(name=RESUME_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
     def resume_session(
-        task: Task, *, agent: str, session: str, run: str, more: Sequence[Sequence[str]] = ()
+        task: Task,
+        *,
+        agent: str = "",
+        session: str | None = None,
+        run: str | None = None,
+        prompt: str | None = None,  # noqa: ARG001  (taken to be refused with a reason)
+        more: Sequence[Sequence[str]] = (),
     ) -> str:
         """A further run of a session, with callbacks or a user's words."""
+        if run is None or session is None:
+            _refuse(runtime, task, InputError(_NOT_BY_HAND))
+            raise Ignore
         return _execute(runtime, task, "callbacks", _tickets(agent, session, run, more))
 
 
@@ -71,6 +86,12 @@ def _execute(runtime: RuntimeOfProcess, task: Task, cause: str, tickets: Sequenc
             raise Reject(str(error), requeue=True) from error
 
 
+def _refuse(runtime: RuntimeOfProcess, task: Task, error: OrchestraError) -> None:
+    """Tell whoever waits for this very task why nothing comes of it."""
+    _log.warning("submission-refused", task=task.request.id, error=str(error))
+    runtime.get().results.store_result(str(task.request.id), error)
+
+
 def _submit(runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: object, title: object) -> None:
     """Write a root into the ledger under the id of this very task, so that a redelivery is the same session."""
     task_id = str(task.request.id)
@@ -82,8 +103,7 @@ def _submit(runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: obj
     except ServerUnavailable as error:
         raise Reject(str(error), requeue=True) from error
     except OrchestraError as error:
-        _log.warning("submission-refused", task=task_id, agent=agent, error=str(error))
-        runtime.get().results.store_result(task_id, error)
+        _refuse(runtime, task, error)
 
 
 def _worker(task: Task) -> Any:

@@ -162,6 +162,24 @@ def test_a_bare_task_that_cannot_be_submitted_fails_for_its_caller(stack: Termin
     assert "unexpected keyword argument 'agnet'" in misspelt
 
 
+def test_a_resume_that_is_sent_by_hand_says_how_it_is_done(stack: Terminal) -> None:
+    """Nobody waits for ever for a task that runs what the ledger has not queued."""
+    script = (
+        "from workers import app\n"
+        "for kwargs in ({'session': 'ses_x', 'prompt': 'go on'}, {}, {'sesion': 'ses_x'}):\n"
+        "    try:\n"
+        "        app.send_task('orchestrator.resume_session', kwargs=kwargs).get(timeout=60)\n"
+        "    except Exception as error:\n"
+        "        print(f'{type(error).__name__}: {error}')\n"
+    )
+    (stack.folder / "by_hand.py").write_text(script, encoding="utf-8")
+    prompt, nothing, misspelt = stack.run("python by_hand.py").stdout.splitlines()
+    assert prompt == nothing
+    assert prompt.startswith("InputError: orchestrator.resume_session runs what the ledger has queued")
+    assert prompt.endswith("use Client.resume or `orchestra resume SESSION PROMPT`")
+    assert "unexpected keyword argument 'sesion'" in misspelt
+
+
 def test_a_worker_that_is_killed_with_its_pool_loses_no_run(stack: Terminal, client: Client) -> None:
     handles = [client.submit("echo", str(number)) for number in range(30)]
     workers = sorted(pid for pid, line in stack.processes().items() if "celery" in line)
