@@ -138,7 +138,7 @@ def test_a_foreign_agent_has_no_function(write: Write) -> None:
         ("def f(:\n", "line 1: SyntaxError: invalid syntax; correct it"),
         (
             "import no_such_module_anywhere\n",
-            f"line 1: ModuleNotFoundError: No module named 'no_such_module_anywhere'; install it for {sys.executable} or correct the import",
+            f"line 1: ModuleNotFoundError: No module named 'no_such_module_anywhere'; install it for {sys.executable}, or correct the import",
         ),
         ("import sys\nsys.exit(3)\n", "line 2: it calls sys.exit(3) while it is imported"),
         ("x = 1\n", 'it defines no agent; put @agent("name") on a function of a context'),
