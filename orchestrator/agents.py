@@ -110,6 +110,19 @@ def agent(
     return define
 
 
+def check_name(name: str) -> None:
+    """See that an agent may have this name.
+
+    Raises:
+        ConfigurationError: it may not.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"agent {name!r}: a name has 1 to 100 letters, digits, dots, dashes and underscores, "
+            "and begins with a letter or digit"
+        )
+
+
 def define_agent(
     name: str,
     *,
@@ -125,11 +138,7 @@ def define_agent(
     Raises:
         ConfigurationError: names the agent, the value and what it may be.
     """
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"agent {name!r}: a name has 1 to 100 letters, digits, dots, dashes and underscores, "
-            "and begins with a letter or digit"
-        )
+    check_name(name)
     if name in SYSTEM_AGENTS:
         raise ConfigurationError(f"agent {name!r}: the system itself uses this name; choose another")
     if executor not in EXECUTORS:

@@ -46,10 +46,12 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None
 @click.option("--escalates-to", metavar="AGENT", default="", help="Who its errors and escalations go to.")
 @click.option("--may-send-to", metavar="AGENT", multiple=True, help="Only to these; may be repeated.")
 @click.option("--accepts-from", metavar="AGENT", multiple=True, help="Only from these; may be repeated.")
+@json_option
 @stack_options
 def register(
     *,
     settings: Settings,
+    as_json: bool,
     name: str,
     role: str,
     tier: str | None,
@@ -61,9 +63,12 @@ def register(
 
     It stays registered until it is withdrawn. Its public key is made known with `orchestra keys`.
     """
+    from orchestrator.agents import check_name
     from orchestrator.errors import InputError
     from orchestrator.registry import SYSTEM_AGENTS, AgentRecord
 
+    for named in (name, *filter(None, [escalates_to]), *may_send_to, *accepts_from):
+        check_name(named)
     registry = _registry(settings)
     known = registry.get(name)
     if name in SYSTEM_AGENTS or (known is not None and not known.foreign):
@@ -80,17 +85,26 @@ def register(
         }
     )
     registry.announce([record])
-    click.echo(f"{name} is registered as a {role} outside of the stack")
+    if as_json:
+        print_json(record.model_dump())
+    else:
+        click.echo(f"{name} is registered as a {role} outside of the stack")
 
 
 @agents.command("withdraw")
 @click.argument("name")
+@json_option
 @stack_options
-def withdraw(*, settings: Settings, name: str) -> None:
+def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
     """Forget NAME; a worker that still serves it registers it again."""
     if not _registry(settings).withdraw(name):
-        raise click.ClickException(f"no agent {name!r} is registered")
-    click.echo(f"{name} is not registered any more")
+        raise click.ClickException(
+            f"no agent {name!r} is registered; `orchestra agents` lists those that are"
+        )
+    if as_json:
+        print_json({"name": name, "registered": False})
+    else:
+        click.echo(f"{name} is not registered any more")
 
 
 def _registry(settings: Settings) -> AgentRegistry:

@@ -51,6 +51,7 @@ def generate(
     agents: tuple[str, ...], use: Use, algorithm: str | None, *, as_json: bool, settings: Settings
 ) -> None:
     """Make a key for each AGENT that has none yet."""
+    _check_names(agents)
     store = _store(settings, algorithm)
     _settle(settings, store)
     records = [store.create(agent, use) for agent in agents]
@@ -131,6 +132,7 @@ def import_(
     A private PEM key signs for the agent from now on; with a public one its signatures can be verified, as for
     a program in another language that keeps its private key to itself.
     """
+    _check_names([agent] if agent is not None else [])
     store = _store(settings)
     records = store.import_(file.read(), agent=agent, passphrase=_passphrase(passphrase_file))
     _register(settings, store)
@@ -152,6 +154,7 @@ def import_(
 @stack_options
 def rotate(agents: tuple[str, ...], use: Use, overlap: float, *, as_json: bool, settings: Settings) -> None:
     """Give each AGENT a new key. What the old one has signed stays valid."""
+    _check_names(agents)
     store = _store(settings)
     _settle(settings, store)
     records = [store.rotate(agent, use=use, overlap_s=overlap) for agent in agents]
@@ -171,6 +174,14 @@ def revoke(key_ids: tuple[str, ...], *, as_json: bool, settings: Settings) -> No
     if registry is None:
         _register(settings, store)
     _show(store, records, as_json=as_json)
+
+
+def _check_names(agents: Iterable[str]) -> None:
+    """A key for a name that no agent can have would only lie about."""
+    from orchestrator.agents import check_name
+
+    for agent in agents:
+        check_name(agent)
 
 
 def _store(settings: Settings, algorithm: str | None = None) -> KeyStore:

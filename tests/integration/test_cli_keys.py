@@ -66,6 +66,18 @@ def test_generate_makes_one_key_for_each_agent_and_no_second_one(orchestra: Orch
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("command", [["generate"], ["rotate"], ["import", "KEY", "--agent"]])
+def test_a_name_that_no_agent_can_have_gets_no_key(
+    orchestra: Orchestra, command: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "key.pem").write_bytes(algorithms.private_pem(algorithms.generate("Ed25519")))
+    command = [str(tmp_path / "key.pem") if word == "KEY" else word for word in command]
+    refused = orchestra("keys", *command, "two words")
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("Error: agent 'two words': a name has 1 to 100 letters")
+    assert rows(orchestra("keys", "list", "--json")) == []
+
+
 def test_the_algorithm_can_be_chosen(orchestra: Orchestra) -> None:
     (row,) = rows(orchestra("keys", "generate", "lead", "--algorithm", "RSA-SHA256", "--json"))
     assert row["algorithm"] == "RSA-SHA256"
