@@ -114,7 +114,9 @@ class AuditStore:
         db.execute("BEGIN IMMEDIATE")
         try:
             if db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                for statement in (resources.files(__package__) / "schema.sql").read_text().split(";\n"):
+                for statement in (
+                    (resources.files(__package__) / "schema.sql").read_text(encoding="utf-8").split(";\n")
+                ):
                     db.execute(statement)
                 db.execute("INSERT INTO facts VALUES ('id', ?)", (uuid.uuid4().hex,))
                 db.execute(f"PRAGMA user_version = {VERSION}")

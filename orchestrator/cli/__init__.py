@@ -78,6 +78,13 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)
+        except UnicodeEncodeError as error:
+            if not any("\ud800" <= character <= "\udfff" for character in error.object):
+                raise
+            text = ascii(error.object)
+            raise click.ClickException(
+                f"{text} is no text: Redis and XML take UTF-8 only; convert it"
+            ) from error
         except OSError as error:
             if advice := advice_on_file(error):
                 raise click.ClickException(advice) from error

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options
-from orchestrator.cli.submit import timeout_option, wait_and_print
+from orchestrator.cli.options import json_option, print_json, stack_options, text_of
+from orchestrator.cli.submit import check_timeout, timeout_option, wait_and_print
 
 if TYPE_CHECKING:
     from orchestrator.client import Client
@@ -37,8 +37,9 @@ def resume(
     """Give SESSION a further PROMPT (- reads it from standard input). It runs once the session is not busy."""
     from orchestrator.client import Client
 
+    check_timeout(timeout, wait=wait)
     with Client(settings) as client:
-        item = client.resume(session, sys.stdin.read() if prompt == "-" else prompt, key=key)
+        item = client.resume(session, text_of(prompt), key=key)
         if wait:
             wait_and_print(client, session, timeout_s=timeout, as_json=as_json, item=item)
         elif as_json:

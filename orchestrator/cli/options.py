@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -41,6 +42,23 @@ def stack_options(command: Callable[..., T]) -> Callable[..., T]:
         return command(*args, settings=load_settings(redis_url=redis_url, data=data), **kwargs)
 
     return wrapper
+
+
+def text_of(argument: str) -> str:
+    """The words that an argument stands for: itself, or for ``-`` what standard input holds.
+
+    Raises:
+        InputError: standard input is no text.
+    """
+    if argument != "-":
+        return argument
+    octets = sys.stdin.buffer.read()
+    try:
+        return octets.decode()
+    except UnicodeDecodeError as error:
+        from orchestrator.errors import InputError
+
+        raise InputError(f"standard input is not text in UTF-8 (octet {error.start}); convert it") from error
 
 
 class SubCommands(click.Group):

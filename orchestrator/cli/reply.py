@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.cli.options import json_option, print_json, stack_options, text_of
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
@@ -23,7 +22,7 @@ def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> Non
     from orchestrator.client import Client
 
     with Client(settings) as client:
-        session = client.reply(question, sys.stdin.read() if text == "-" else text)
+        session = client.reply(question, text_of(text))
     if as_json:
         print_json({"question": question, "session": session})
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.cli.options import json_option, print_json, stack_options, text_of
 from orchestrator.errors import SessionFailed
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def submit(
     """
     from orchestrator.client import Client
 
+    check_timeout(timeout, wait=wait)
     with Client(settings) as client:
-        text = sys.stdin.read() if prompt == "-" else prompt
-        session = client.submit(agent, text, key=key, title=title).id
+        session = client.submit(agent, text_of(prompt), key=key, title=title).id
         if wait:
             wait_and_print(client, session, timeout_s=timeout, as_json=as_json)
         elif as_json:
@@ -67,6 +67,7 @@ def result(settings: Settings, *, session: str, wait: bool, timeout: float | Non
     from orchestrator.client import Client
     from orchestrator.waiting import is_over
 
+    check_timeout(timeout, wait=wait)
     with Client(settings) as client:
         about = client.session(session)
         if wait or is_over(about):
@@ -76,6 +77,12 @@ def result(settings: Settings, *, session: str, wait: bool, timeout: float | Non
             sys.exit(1)
         else:
             raise click.ClickException(f"session {session} is {about.state}; wait for its answer with --wait")
+
+
+def check_timeout(timeout_s: float | None, *, wait: bool) -> None:
+    """Refuse a time to wait where nothing is waited for; it would seem to limit the work."""
+    if timeout_s is not None and not wait:
+        raise click.UsageError("--timeout says how long to wait: it needs --wait")
 
 
 def wait_and_print(

@@ -27,8 +27,10 @@ _INCLUDE = re.compile(r"^-- include: (\w+)\n", re.MULTILINE)
 def source(name: str) -> str:
     """The text of script ``name``, its includes in place."""
     folder = resources.files(__name__)
-    text = (folder / f"{name}.lua").read_text()
-    return _INCLUDE.sub(lambda found: (folder / "lib" / f"{found[1]}.lua").read_text() + "\n", text)
+    text = (folder / f"{name}.lua").read_text(encoding="utf-8")
+    return _INCLUDE.sub(
+        lambda found: (folder / "lib" / f"{found[1]}.lua").read_text(encoding="utf-8") + "\n", text
+    )
 
 
 @cache

@@ -27,7 +27,7 @@ def client(stage: Stage) -> Iterator[Client]:
 def orchestra(stage: Stage) -> Orchestra:
     """Run a command on the stage: its result has exit_code, stdout and stderr."""
 
-    def run(*arguments: str, text: str | None = None) -> Result:
+    def run(*arguments: str, text: str | bytes | None = None) -> Result:
         place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
         return CliRunner().invoke(main, [arguments[0], *place, *arguments[1:]], input=text)
 

@@ -37,6 +37,26 @@ def test_submit_reads_the_prompt_from_standard_input(
     assert client.answer(session) == "from a pipe"
 
 
+def test_what_is_no_text_is_refused_in_one_line(stage: Stage, orchestra: Orchestra) -> None:
+    """Octets that are not UTF-8, from a pipe or as an argument (where Python makes halves of surrogate pairs of them)."""
+    stage.agent("solo")(echo)
+    piped = orchestra("submit", "solo", "-", text=b"abc\xff")
+    assert (piped.exit_code, piped.stdout) == (1, "")
+    assert one_line(piped.stderr) == "Error: standard input is not text in UTF-8 (octet 3); convert it\n"
+    named = orchestra("submit", "so\udcfflo", "x")
+    assert named.exit_code == 1
+    assert "so\\udcfflo" in one_line(named.stderr)
+
+
+def test_a_time_to_wait_needs_waiting(stage: Stage, orchestra: Orchestra) -> None:
+    """It would look like a limit on the work, and is none."""
+    stage.agent("solo")(echo)
+    for arguments in (["submit", "solo", "x"], ["result", "ses_x"], ["resume", "ses_x", "y"]):
+        refused = orchestra(*arguments, "--timeout", "5")
+        assert refused.exit_code == 2
+        assert "--timeout says how long to wait: it needs --wait" in refused.stderr
+
+
 def test_submit_waits_for_the_final_answer(stage: Stage, client: Client, orchestra: Orchestra) -> None:
     stage.agent("solo")(echo)
     expected = client.submit("solo", "hello", key="k").id
