@@ -55,7 +55,7 @@ def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> No
     reader = _reader(settings)
     records = reader.find(identifier)
     if not records:
-        raise click.ClickException(f"nothing in {settings.audit_file} is about {identifier!r}")
+        raise click.ClickException(nothing_about(identifier, settings))
     if xml:
         if len({record.message_id for record in records}) > 1:
             raise click.ClickException(
@@ -134,7 +134,9 @@ def replay(*, settings: Settings, message_id: str, as_json: bool) -> None:
 
     records = _reader(settings).find(message_id)
     if not records or records[0].message_id != message_id.lower():
-        raise click.ClickException(f"no message {message_id!r} is in {settings.audit_file}")
+        raise click.ClickException(
+            f"no message {message_id!r} is in {settings.audit_file}; `orchestra audit search` lists what is there"
+        )
     settings = resolve(settings)
     client = connect(resolve_redis_url(settings), name="orchestra-audit-replay")
     replayed = Replays(assemble(client, settings)).again(records[0].xml)
@@ -274,6 +276,11 @@ def describe(record: MessageRecord) -> str:
     again = f" (attempt {record.attempt})" if record.attempt > 1 else ""
     who = f"{record.sender or '?'} → {record.recipient or '?'}"
     return f"{record.type} {who}{task} {record.priority}{again}{dead}"
+
+
+def nothing_about(identifier: str, settings: Settings) -> str:
+    """What to say where the audit trail knows nothing of an id."""
+    return f"nothing in {settings.audit_file} is about {identifier!r}; `orchestra audit search` lists what is there"
 
 
 def as_dict(record: MessageRecord, *, with_xml: bool = False) -> dict[str, Any]:

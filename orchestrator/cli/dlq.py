@@ -92,6 +92,8 @@ def replay(
                     click.echo(f"{letter.id} replayed as a new {replayed.how}: {replayed.id}")
     if as_json:
         print_json(done)
+    elif not done:
+        click.echo("no such dead letters; nothing was replayed", err=True)
 
 
 @dlq.command("drop")
@@ -99,6 +101,7 @@ def replay(
 @click.option("--all", "everything", is_flag=True, help="Every dead letter (that the options below select).")
 @click.option("--type", "message_type", help="With --all: only this message type.")
 @click.option("--agent", help="With --all: only from or to this agent.")
+@json_option
 @stack_options
 def drop(
     *,
@@ -107,15 +110,23 @@ def drop(
     everything: bool,
     message_type: str | None,
     agent: str | None,
+    as_json: bool,
 ) -> None:
     """Remove dead letters for good; the audit trail keeps them and that they were dropped."""
     from orchestrator.router.replay import Replays
 
+    dropped = []
     with _parts(settings) as parts:
         replays = Replays(parts)
         for letter in _chosen(parts, dead_ids, everything=everything, message_type=message_type, agent=agent):
             if replays.drop(letter):
-                click.echo(f"{letter.id} dropped")
+                dropped.append(letter.id)
+                if not as_json:
+                    click.echo(f"{letter.id} dropped")
+    if as_json:
+        print_json(dropped)
+    elif not dropped:
+        click.echo("no such dead letters; nothing was dropped", err=True)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     from orchestrator.envelope.parse import Limits
     from orchestrator.envelope.sealing import Recipient
     from orchestrator.envelope.signature import sign
+    from orchestrator.errors import InputError
     from orchestrator.policy.priority import priority_of
     from orchestrator.policy.routing import LAUNCHES
     from orchestrator.redisdb.client import connect
@@ -44,6 +45,12 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
         )
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     message = codec.decode(data, limits=Limits(size=settings.max_message_bytes))
+    sender = message.header.sender.agent_name
+    if signer is not None and signer != sender:
+        raise InputError(
+            f"the message comes from {sender!r}, so the signature of {signer!r} would not count; "
+            f"say --sign {sender}, or name {signer!r} as its sender"
+        )
     settings = resolve(settings)
     client = connect(resolve_redis_url(settings), name="orchestra-send")
     parts = assemble(client, settings)
@@ -72,12 +79,12 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
 def conversation(*, settings: Settings, identifier: str, as_json: bool) -> None:
     """Show everything that was said in a conversation, as a tree."""
     from orchestrator.audit import AuditReader, AuditStore
-    from orchestrator.cli.audit import as_dict, print_conversation
+    from orchestrator.cli.audit import as_dict, nothing_about, print_conversation
 
     reader = AuditReader(AuditStore(settings.audit_file, read_only=True))
     found = reader.find(identifier)
     if not found:
-        raise click.ClickException(f"nothing in {settings.audit_file} is about {identifier!r}")
+        raise click.ClickException(nothing_about(identifier, settings))
     records = reader.conversation(found[0].correlation_id)
     if as_json:
         print_json([as_dict(record) for record in records])

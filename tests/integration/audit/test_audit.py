@@ -197,6 +197,11 @@ def test_a_conversation_is_shown_as_a_tree(
     ]
     part = CliRunner().invoke(main, ["audit", "show", session, "--json", *options])
     assert [record["sender"] for record in json.loads(part.output)] == ["lead", "reviewer"]
+    for words in (["audit", "show"], ["conversation"], ["audit", "replay"]):
+        unknown = CliRunner().invoke(main, [*words, "ses_nobody_knows", *options])
+        assert unknown.exit_code == 1
+        assert "'ses_nobody_knows'" in unknown.stderr
+        assert unknown.stderr.endswith("; `orchestra audit search` lists what is there\n")
     raw = CliRunner().invoke(main, ["audit", "show", child, "--xml", *options])
     assert raw.output.encode() == xml(message_id=child, parent=root, task=session)
 

@@ -111,7 +111,8 @@ def test_dropping_is_kept_in_the_audit_trail(stack: Stack) -> None:
     kill(stack)
     dead_id = stack.dead()[0].id
     assert run(stack, "dlq", "drop").exit_code == 2
-    assert "dropped" in run(stack, "dlq", "drop", dead_id).output
+    assert json.loads(run(stack, "dlq", "drop", dead_id, "--json").output) == [dead_id]
+    assert run(stack, "dlq", "drop", "--all").output == "no such dead letters; nothing was dropped\n"
     assert stack.dead() == []
     note = check(stack.published("message")[-1]).message
     assert note is not None
@@ -135,6 +136,19 @@ def test_an_envelope_is_sent_from_a_file_or_standard_input(stack: Stack, tmp_pat
     assert (handled.done, handled.dead, handled.parked) == (2, 0, 0), stack.dead()
 
 
+def test_what_is_signed_by_another_than_the_sender_is_not_sent(stack: Stack, tmp_path: Path) -> None:
+    """The router would refuse it; said here, it costs no dead letter, and a misspelt name gets no key."""
+    file = tmp_path / "message.xml"
+    file.write_bytes(stack.envelope(Message(content="x")))
+    refused = run(stack, "send", str(file), "--sign", "laed")
+    assert refused.exit_code == 1
+    assert refused.output == (
+        "Error: the message comes from 'lead', so the signature of 'laed' would not count; "
+        "say --sign lead, or name 'laed' as its sender\n"
+    )
+    assert "laed" not in run(stack, "keys", "list").output
+
+
 def test_what_is_not_valid_is_not_sent(stack: Stack, tmp_path: Path) -> None:
     """One line names the place."""
     file = tmp_path / "bad.xml"
@@ -151,9 +165,22 @@ def test_programs_outside_of_the_stack_are_registered_until_withdrawn(stack: Sta
     assert stack.redis.ttl("ao:agent:outsider") == -1
     assert run(stack, "agents", "register", "lead").exit_code == 1
     assert run(stack, "agents", "register", "operator").exit_code == 1
-    assert run(stack, "agents", "withdraw", "outsider").exit_code == 0
-    assert run(stack, "agents", "withdraw", "outsider").exit_code == 1
+    assert json.loads(run(stack, "agents", "register", "outsider", "--json").output)["executor"] == "foreign"
+    withdrawn = json.loads(run(stack, "agents", "withdraw", "outsider", "--json").output)
+    assert withdrawn == {"name": "outsider", "registered": False}
+    again = run(stack, "agents", "withdraw", "outsider")
+    assert (again.exit_code, "`orchestra agents` lists" in again.output) == (1, True)
     assert "outsider" not in run(stack, "agents").output
+
+
+@pytest.mark.parametrize("names", [["two words"], ["fine", "--escalates-to", "two words"], ["x" * 101]])
+def test_a_name_that_no_agent_can_have_is_not_registered(stack: Stack, names: list[str]) -> None:
+    """Nothing could ever be sent to it, nor escalated."""
+    before = run(stack, "agents", "--json").output
+    refused = run(stack, "agents", "register", *names)
+    assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
+    assert "a name has 1 to 100 letters, digits" in refused.output
+    assert run(stack, "agents", "--json").output == before
 
 
 def test_new_work_is_slowed_then_refused_when_streams_are_too_long(stack: Stack) -> None:
@@ -245,7 +272,8 @@ def test_some_dead_letters_are_replayed_and_the_others_stay(stack: Stack) -> Non
     one, two, three = (letter.id for letter in stack.dead())
     assert run(stack, "dlq", "replay", one, "00-9-9").exit_code == 1
     assert len(stack.dead()) == 3
-    assert run(stack, "dlq", "replay", "--all", "--type", "message", "--agent", "nobody").output == ""
+    none = run(stack, "dlq", "replay", "--all", "--type", "message", "--agent", "nobody")
+    assert (none.stdout, none.stderr) == ("", "no such dead letters; nothing was replayed\n")
     assert [r["dead_letter"] for r in json.loads(run(stack, "dlq", "replay", two, "--json").output)] == [two]
     assert [letter.id for letter in stack.dead()] == [one, three]
     assert "dropped" in run(stack, "dlq", "drop", "--all", "--type", "query").output
