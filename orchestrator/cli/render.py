@@ -31,6 +31,8 @@ _RANK = {
     SessionState.FINISHED: 5,
 }
 _BAR_CELLS = 20
+#: Columns for the name of an agent, at least and at most.
+_AGENT_CELLS = (10, 24)
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ def tree_lines(sessions: Sequence[Session], *, rows: int | None = None) -> list[
     parents = max(1, sum(bool(below) for below in children.values()))
     each = None if rows is None or len(sessions) <= rows else max(2, (rows - parents * 2) // parents)
     lines: list[Line] = []
-    _add(lines, sessions[0], children, each, ids=rows is None, stem="", mark="")
+    width = agent_width(sessions)
+    _add(lines, sessions[0], children, each, ids=rows is None, width=width, stem="", mark="")
     return lines if rows is None else lines[:rows]
 
 
@@ -104,18 +107,19 @@ def _add(
     each: int | None,
     *,
     ids: bool,
+    width: int,
     stem: str,
     mark: str,
 ) -> None:
     below = children.get(session.id, [])
     name = f"{session.id}  " if ids else ""
-    lines.append(Line(stem + mark, name + session_line(session, below), _STYLES[session.state]))
+    lines.append(Line(stem + mark, name + session_line(session, below, width=width), _STYLES[session.state]))
     stem += {"": "", "├─ ": "│  ", "└─ ": "   "}[mark]
     shown = _most_important(below, children, each)
     hidden = Counter(child.state for child in below) - Counter(child.state for child in shown)
     for number, child in enumerate(shown, 1):
         last = number == len(shown) and not hidden
-        _add(lines, child, children, each, ids=ids, stem=stem, mark="└─ " if last else "├─ ")
+        _add(lines, child, children, each, ids=ids, width=width, stem=stem, mark="└─ " if last else "├─ ")
     if hidden:
         rest = ", ".join(f"{count} {state}" for state, count in sorted(hidden.items()))
         lines.append(Line(f"{stem}└─ ", f"… and {rest}", "dim"))
@@ -131,9 +135,15 @@ def _most_important(
     return [session for session in below if session.id in chosen]
 
 
-def session_line(session: Session, below: Sequence[Session] = ()) -> str:
-    """One session in one line: agent, state, progress, what it does or why it ended."""
-    parts = [f"{session.agent:<10} {session.state:<8}"]
+def agent_width(sessions: Iterable[Session]) -> int:
+    """The columns in which the names of agents line up; a name that is longer than most screens bear sticks out."""
+    longest = max((len(session.agent) for session in sessions), default=0)
+    return min(max(longest, _AGENT_CELLS[0]), _AGENT_CELLS[1])
+
+
+def session_line(session: Session, below: Sequence[Session] = (), *, width: int | None = None) -> str:
+    """One session in one line: agent, in ``width`` columns, state, progress, what it does or why it ended."""
+    parts = [f"{session.agent:<{width or _AGENT_CELLS[0]}} {session.state:<8}"]
     percent = progress(session, below)
     if percent is not None and session.state not in CLOSED:
         parts.append(bar(percent))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @stack_options
 def sessions(settings: Settings, *, limit: int, as_json: bool) -> None:
     """List the latest root sessions, newest first."""
-    from orchestrator.cli.render import age, session_json, session_line
+    from orchestrator.cli.render import age, agent_width, session_json, session_line
     from orchestrator.client import Client
 
     with Client(settings) as client:
@@ -26,8 +26,10 @@ def sessions(settings: Settings, *, limit: int, as_json: bool) -> None:
     if as_json:
         print_json([session_json(session) for session in found])
         return
+    width = agent_width(found)
     for session in found:
-        click.echo(f"{session.id}  {age(session.created_ms):>6} ago  {session_line(session)}")
+        line = session_line(session, width=width)
+        click.echo(f"{session.id}  {age(session.created_ms):>6} ago  {line}")
     if not found:
         click.echo('no sessions yet; submit one: orchestra submit AGENT "PROMPT"', err=True)
 

@@ -58,6 +58,14 @@ def test_a_small_tree_is_shown_whole() -> None:
     ]
 
 
+def test_states_line_up_below_one_another_whatever_the_agents_are_called() -> None:
+    tree = [make("r", agent="lead"), make("c1", "r", agent="code-reviewer"), make("c2", "r", agent="x" * 40)]
+    columns = [line.text.index("running") for line in tree_lines(tree, rows=10)]
+    assert columns == [25, 25, 41], "a name that is too long for a column sticks out alone"
+    short = [make("r", agent="lead"), make("c", "r", agent="reviewer")]
+    assert [line.text.index("running") for line in tree_lines(short, rows=10)] == [11, 11]
+
+
 def test_of_a_large_tree_what_matters_most_is_shown() -> None:
     tree = [make("r"), *children(300, "finished"), *children(3, "failed", 300), *children(4, "running", 400)]
     lines = [str(line) for line in tree_lines(tree, rows=20)]
