@@ -132,7 +132,7 @@ def effects(run: str) -> str:
 
 @_key("ao:{S}:tree:<root>", type="zset", owner="ledger", lifetime="tree_ttl after its root is over")
 def tree(root: str) -> str:
-    """Every session of a tree, scored by when it was made."""
+    """Every session of a tree, scored by when it was made, in the order of the launches."""
     return f"{_of(root)}:tree:{root}"
 
 

@@ -33,7 +33,9 @@ redis.call('HSET', KEYS[5], 'id', ARGV[4], 'root', p.root, 'parent', p.id, 'dept
   'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', ARGV[6],
   'priority', ARGV[9], 'title', ARGV[10], 'delegator', p.agent, 'entry', entry, unpack(facts))
 redis.call('HSET', KEYS[6], 'prompt', ARGV[11])
-redis.call('ZADD', KEYS[7], now, ARGV[4])
+-- After whatever the tree has already, in the same millisecond too: a double has room for 4096 between two.
+local last = tonumber(redis.call('ZREVRANGE', KEYS[7], 0, 0, 'WITHSCORES')[2])
+redis.call('ZADD', KEYS[7], math.max(now, last and last + 1 / 4096 or now), ARGV[4])
 local agent = redis.call('HGET', KEYS[5], 'agent')
 save(KEYS[2], ARGV[5], { kind = 'completion', state = owes and 'owed' or 'none', child = ARGV[4], agent = agent,
   status = '', priority = ARGV[9], seq = 0, size = 0, run = '', reason = '', title = ARGV[10],

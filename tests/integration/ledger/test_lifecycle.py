@@ -576,3 +576,16 @@ def test_what_is_not_there_is_named(ledger: Ledger) -> None:
     with pytest.raises(UnknownSession):
         ledger.session("nonsense")
     assert ledger.stop(child_session_id("ses_00x", "y"), "why").outcome == "unknown"
+
+
+def test_children_of_one_millisecond_are_listed_in_the_order_of_their_launches(
+    play: Play, ledger: Ledger
+) -> None:
+    ledger.set_time(1_800_000_000_000)
+    root = play.submit()
+    parent = play.run(root)
+    children = [play.delegate(parent, f"e{number}") for number in range(30)]
+    assert [session.id for session in ledger.tree(root)] == [root, *children]
+    ledger.set_time(1_799_999_999_000)  # a clock that is set back changes nothing about it
+    children.append(play.delegate(parent, "late"))
+    assert [session.id for session in ledger.tree(root)] == [root, *children]
