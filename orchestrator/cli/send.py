@@ -44,7 +44,8 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
             "what is encrypted is signed afterwards: say whose key signs it with --sign AGENT"
         )
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    message = codec.decode(data, limits=Limits(size=settings.max_message_bytes))
+    limits = Limits(size=settings.max_message_bytes)
+    message = codec.decode(data, limits=limits)
     sender = message.header.sender.agent_name
     if signer is not None and signer != sender:
         raise InputError(
@@ -59,7 +60,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
         data = codec.encode(parts.sealer.seal(message, recipient=recipient))
     if signer is not None:
         now_ms = int(client.time()[0]) * 1000
-        data = sign(data, parts.keyring.signer(signer), now_ms=now_ms)
+        data = sign(data, parts.keyring.signer(signer), now_ms=now_ms, limits=limits)
     priority = priority_of(message.body.type, message.header.priority, parts.routing)
     stream = StreamId(shard_of_message(message, settings.shards), message.body.type, priority)
     # Only what begins work waits for room; reports, questions and replies are taken at any time.

@@ -31,10 +31,12 @@ def sign(file: Any, out: Path | None, settings: Settings) -> None:
     """
     from orchestrator.clock import SystemClock
     from orchestrator.envelope import signature
+    from orchestrator.envelope.parse import Limits
 
     octets = file.read()
-    sender = signature.sender_of(octets)
-    signed = signature.sign(octets, _keyring(settings).signer(sender), now_ms=SystemClock().now_ms())
+    limits = Limits(size=settings.max_message_bytes)
+    signer = _keyring(settings).signer(signature.sender_of(octets, limits))
+    signed = signature.sign(octets, signer, now_ms=SystemClock().now_ms(), limits=limits)
     if out is None:
         sys.stdout.buffer.write(signed + b"\n")
     else:
@@ -52,7 +54,8 @@ def verify(files: tuple[Any, ...], *, as_json: bool, settings: Settings) -> None
     is not.
     """
     keys = _keyring(settings)
-    rows = [_verdict(str(file.name), file.read(), keys) for file in files]
+    size = settings.max_message_bytes
+    rows = [_verdict(str(file.name), file.read(), keys, size) for file in files]
     if as_json:
         print_json(rows)
     else:
@@ -62,15 +65,15 @@ def verify(files: tuple[Any, ...], *, as_json: bool, settings: Settings) -> None
         sys.exit(1)
 
 
-def _verdict(name: str, octets: bytes, keys: KeyLookup) -> dict[str, Any]:
+def _verdict(name: str, octets: bytes, keys: KeyLookup, size: int) -> dict[str, Any]:
     from orchestrator.clock import isoformat
     from orchestrator.envelope import signature
-    from orchestrator.envelope.parse import Refused, parse
+    from orchestrator.envelope.parse import Limits, Refused, parse
     from orchestrator.errors import SignatureError
 
     row: dict[str, Any] = {"file": name, "valid": False}
     try:
-        good = signature.verify(parse(octets).root, keys, octets=octets)
+        good = signature.verify(parse(octets, Limits(size=size)).root, keys, octets=octets)
     except Refused as refused:
         return {**row, "rule": refused.finding.rule, "message": refused.finding.message}
     except SignatureError as error:

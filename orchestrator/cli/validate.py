@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from orchestrator.cli.options import json_option, print_json, stack_options
 
 if TYPE_CHECKING:
     from orchestrator.envelope.findings import Finding
+    from orchestrator.envelope.parse import Limits
     from orchestrator.envelope.validate import Report
     from orchestrator.settings import Settings
 
@@ -36,8 +38,13 @@ Exit code 0: no error; 1: at least one.
 def build(connect: Connect | None = None) -> click.Command:
     """The command; with ``connect`` it offers ``--online``, which adds the live rules."""
 
-    def run(files: tuple[str, ...], *, as_json: bool, live: LiveCheck | None = None) -> None:
-        rows = [_judge(name, octets, live) for name, octets in _documents(files)]
+    def run(
+        files: tuple[str, ...], *, as_json: bool, live: LiveCheck | None = None, size: int | None = None
+    ) -> None:
+        from orchestrator.envelope.parse import DEFAULT_LIMITS
+
+        limits = DEFAULT_LIMITS if size is None else replace(DEFAULT_LIMITS, size=size)
+        rows = [_judge(name, octets, live, limits) for name, octets in _documents(files, limits.size)]
         if as_json:
             print_json(rows)
         else:
@@ -51,10 +58,10 @@ def build(connect: Connect | None = None) -> click.Command:
     @stack_options
     def with_stack(files: tuple[str, ...], *, as_json: bool, online: bool, settings: Settings) -> None:
         if not online:
-            run(files, as_json=as_json)
+            run(files, as_json=as_json, size=settings.max_message_bytes)
             return
         with connect(settings) as live:
-            run(files, as_json=as_json, live=live)
+            run(files, as_json=as_json, live=live, size=settings.max_message_bytes)
 
     return click.Command("validate", callback=with_stack, params=_params(with_stack), help=_HELP)
 
@@ -66,10 +73,9 @@ def _params(function: Any) -> list[click.Parameter]:
     return list(reversed(function.__click_params__))
 
 
-def _documents(names: Iterable[str]) -> Iterator[tuple[str, bytes | Finding]]:
-    """Each document with its name; in place of its octets, why they could not be had."""
+def _documents(names: Iterable[str], size: int) -> Iterator[tuple[str, bytes | Finding]]:
+    """Each document with its name, read as far as shows whether it is too large; or why it could not be had."""
     from orchestrator.envelope.findings import Finding
-    from orchestrator.envelope.parse import DEFAULT_LIMITS
 
     def unreadable(reason: str) -> Finding:
         return Finding(
@@ -78,7 +84,7 @@ def _documents(names: Iterable[str]) -> Iterator[tuple[str, bytes | Finding]]:
 
     for name in names:
         if name == "-":
-            yield name, sys.stdin.buffer.read(DEFAULT_LIMITS.size + 1)
+            yield name, sys.stdin.buffer.read(size + 1)
             continue
         paths = _below(name) if Path(name).is_dir() else [name]
         if not paths:
@@ -86,7 +92,7 @@ def _documents(names: Iterable[str]) -> Iterator[tuple[str, bytes | Finding]]:
         for path in paths:
             try:
                 with Path(path).open("rb") as file:
-                    yield path, file.read(DEFAULT_LIMITS.size + 1)
+                    yield path, file.read(size + 1)
             except OSError as error:
                 yield path, unreadable(f"the file cannot be read ({error.strerror})")
 
@@ -100,13 +106,13 @@ def _below(folder: str) -> list[str]:
     )
 
 
-def _judge(name: str, octets: bytes | Finding, live: LiveCheck | None) -> dict[str, Any]:
+def _judge(name: str, octets: bytes | Finding, live: LiveCheck | None, limits: Limits) -> dict[str, Any]:
     from orchestrator.envelope.validate import check
 
     if not isinstance(octets, bytes):
         findings = [octets]
     else:
-        report = check(octets)
+        report = check(octets, limits=limits)
         findings = list(report.findings)
         if live is not None and report.valid:
             findings += live(octets, report)

@@ -33,6 +33,7 @@ from orchestrator.errors import InvalidEnvelope, SignatureError
 
 if TYPE_CHECKING:
     from orchestrator.envelope.model import AgentMessage
+    from orchestrator.envelope.parse import Limits
 
 __all__ = [
     "ALGORITHMS",
@@ -166,7 +167,7 @@ def sign_encoded(encoded: bytes, signer: Signer, *, now_ms: int) -> bytes:
     return prefix + b64encode(signer.sign(prefix + _TAIL)) + _TAIL
 
 
-def sign(xml: bytes, signer: Signer, *, now_ms: int) -> bytes:
+def sign(xml: bytes, signer: Signer, *, now_ms: int, limits: Limits | None = None) -> bytes:
     """Sign any XML that holds one ``<agent-message>``; a signature that it carries is replaced.
 
     Comments, processing instructions beside the root and the XML declaration do not survive:
@@ -176,7 +177,7 @@ def sign(xml: bytes, signer: Signer, *, now_ms: int) -> bytes:
         InvalidEnvelope: the parser refuses the octets.
         SignatureError: the root element is no agent-message.
     """
-    root = _parsed(xml)
+    root = _parsed(xml, limits)
     for old in root.findall(SIGNATURE):
         root.remove(old)
     if len(root):
@@ -189,14 +190,14 @@ def sign(xml: bytes, signer: Signer, *, now_ms: int) -> bytes:
     return canonical(root)
 
 
-def sender_of(xml: bytes) -> str:
+def sender_of(xml: bytes, limits: Limits | None = None) -> str:
     """The name of the sender of a message, whatever else may be wrong with it.
 
     Raises:
         InvalidEnvelope: the parser refuses the octets.
         SignatureError: it is no agent-message, or names no single sender.
     """
-    return name_of_sender(_parsed(xml))
+    return name_of_sender(_parsed(xml, limits))
 
 
 def canonical(root: etree._Element) -> bytes:
@@ -256,11 +257,11 @@ def verify(
     return VerifiedSignature(signer=signer, key_id=key_id, algorithm=algorithm, signed_ms=signed_ms)
 
 
-def _parsed(xml: bytes) -> etree._Element:
-    from orchestrator.envelope.parse import Refused, parse
+def _parsed(xml: bytes, limits: Limits | None) -> etree._Element:
+    from orchestrator.envelope.parse import DEFAULT_LIMITS, Refused, parse
 
     try:
-        root = parse(xml).root
+        root = parse(xml, limits or DEFAULT_LIMITS).root
     except Refused as refused:
         raise InvalidEnvelope(refused.finding.message, (refused.finding,)) from None
     require_root(root)

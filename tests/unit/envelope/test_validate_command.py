@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import schemas
+from orchestrator.cli import main
 from orchestrator.cli.validate import LiveCheck, build, validate
 from orchestrator.envelope.findings import Finding
 from orchestrator.settings import Settings
@@ -106,6 +107,19 @@ def test_a_link_that_leads_back_up_does_not_loop(folder: Path) -> None:
     """Folders are not followed through links."""
     (folder / "below" / "up").symlink_to(folder, target_is_directory=True)
     assert len(_json(str(folder))[1]) == 2
+
+
+def test_the_limit_of_the_settings_is_the_limit_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the router of this stack would refuse for its size is refused, and what it would take is taken."""
+    whole = CliRunner().invoke(main, ["validate", "-"], input=GOOD)
+    assert whole.exit_code == 0
+    monkeypatch.setenv("ORCHESTRA_MAX_MESSAGE_BYTES", str(len(GOOD) - 1))
+    refused = CliRunner().invoke(main, ["validate", "-"], input=GOOD)
+    assert refused.exit_code == 1
+    assert f"the document is larger than {len(GOOD) - 1} octets" in refused.stdout
+    large = GOOD.replace(b"<subject>", b"<subject>" + b"x" * 9_000_000)
+    monkeypatch.setenv("ORCHESTRA_MAX_MESSAGE_BYTES", "16000000")
+    assert CliRunner().invoke(main, ["validate", "-"], input=large).exit_code == 0
 
 
 def test_the_live_rules_are_offered_only_when_wired(folder: Path) -> None:
