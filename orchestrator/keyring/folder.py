@@ -29,6 +29,9 @@ from orchestrator.keyring.trusted import TrustedKey
 
 Records: TypeAlias = list[KeyRecord]
 
+#: What becomes of a file of a key that is damaged.
+_REPAIR = "bring the file back from a backup, or move it away and make or import the key anew"
+
 _KEY_ID = re.compile(r"key_[0-9a-f]{32}")
 
 
@@ -43,19 +46,33 @@ class KeyFolder:
         """The private key of that id.
 
         Raises:
-            KeyringError: it is not in this folder.
+            KeyringError: it is not in this folder, or damaged.
         """
-        content = read_if_there(self._file(key_id, "pem"))
+        file = self._file(key_id, "pem")
+        content = read_if_there(file)
         if content is None:
             raise KeyringError(
                 f"the private key {key_id} is not in {self.folder}; export it where it is and import it here"
             )
-        return algorithms.load_private(content)
+        try:
+            return algorithms.load_private(content)
+        except KeyringError as error:
+            raise KeyringError(f"{file}: {error}; {_REPAIR}") from error
 
     def record(self, key_id: str) -> KeyRecord | None:
-        """What this folder knows of a key."""
-        content = read_if_there(self._file(key_id, "json"))
-        return None if content is None else KeyRecord.from_json(content)
+        """What this folder knows of a key.
+
+        Raises:
+            KeyringError: what it knows cannot be read.
+        """
+        file = self._file(key_id, "json")
+        content = read_if_there(file)
+        if content is None:
+            return None
+        try:
+            return KeyRecord.from_json(content)
+        except KeyringError as error:
+            raise KeyringError(f"{file}: {error}; {_REPAIR}") from error
 
     def current(self, agent: str, use: Use = "sign") -> KeyRecord | None:
         """The record of the key that the agent uses now, if this folder has one."""

@@ -125,6 +125,31 @@ def test_what_is_no_envelope_is_not_signed(orchestra: Orchestra) -> None:
         assert result.stdout == ""
 
 
+def test_the_limit_on_size_is_that_of_the_settings(
+    orchestra: Orchestra, message: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = tmp_path / "large.xml"
+    large.write_bytes(message.read_bytes().replace(b"hello", b"x" * 9_000_000))
+    assert "larger than 8388608 octets" in orchestra("sign", str(large)).stderr
+    monkeypatch.setenv("ORCHESTRA_MAX_MESSAGE_BYTES", "16000000")
+    assert orchestra("sign", str(large), "-o", str(large)).exit_code == 0
+    assert orchestra("verify", str(large)).exit_code == 0
+    monkeypatch.delenv("ORCHESTRA_MAX_MESSAGE_BYTES")
+    assert "larger than 8388608 octets" in orchestra("verify", str(large)).stdout
+
+
+def test_a_damaged_key_file_is_named(orchestra: Orchestra, message: Path, tmp_path: Path) -> None:
+    """One line with the file and what becomes of it."""
+    (key,) = rows(orchestra("keys", "generate", "lead", "--json"))
+    for suffix, command in (("pem", ["sign", str(message)]), ("json", ["keys", "list"])):
+        file = tmp_path / "first" / "keys" / f"{key['key_id']}.{suffix}"
+        file.write_text("damaged")
+        refused = orchestra(*command)
+        assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+        assert refused.stderr.startswith(f"Error: {file}: ")
+        assert "bring the file back from a backup" in refused.stderr
+
+
 def test_a_rotated_key_still_verifies_and_a_revoked_one_does_not(
     orchestra: Orchestra, message: Path, tmp_path: Path
 ) -> None:
