@@ -51,7 +51,8 @@ def body_fits(body: etree._Element, body_type: str, reading: Reading) -> bool:
             return False
         if content == body_type:
             return _status_fits(body, body_type, reading)
-    message = f"says {body_type}, but the body holds a {content}; make them agree"
+    article = "an" if content[0] in "aeiou" else "a"
+    message = f"says {body_type}, but the body holds {article} {content}; make them agree"
     reading.fail("body-type", message, body, value=body_type, attribute="type")
     return False
 
