@@ -56,7 +56,7 @@ def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
         print_json(facts)
         return
     for name, value in facts.items():
-        if name != "envelope":
+        if name not in ("envelope", "at_ms"):  # what follows below, and what `at` says for people
             click.echo(f"{name:14} {value}")
     click.echo()
     click.echo(letter.data)

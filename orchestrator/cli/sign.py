@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def sign(file: Any, out: Path | None, settings: Settings) -> None:
     """Sign the envelope in FILE (`-`: standard input) as its sender, in place of any signature it has.
 
-    Written is its canonical form. The sender's key is taken from the data folder, and made on first use.
+    What is written is its canonical form. The sender's key is taken from the data folder, and made on first use.
     """
     from orchestrator.clock import SystemClock
     from orchestrator.envelope import signature

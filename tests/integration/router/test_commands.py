@@ -63,6 +63,9 @@ def test_dead_letters_are_listed_and_shown(stack: Stack) -> None:
     assert json.loads(run(stack, "dlq", "list", "--since", "2100-01-01T00:00:00Z", "--json").output) == []
     shown = json.loads(run(stack, "dlq", "show", listed["id"], "--json").output)
     assert message_id in shown["envelope"]
+    said = run(stack, "dlq", "show", listed["id"]).output
+    assert f"at             {shown['at']}\n" in said
+    assert "at_ms" not in said
     assert run(stack, "dlq", "show", "00-1-1").exit_code == 1
 
 
