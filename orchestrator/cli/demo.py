@@ -147,10 +147,10 @@ def _conclude(tree: list[Session], sizes: list[int], *, took_s: float, total_s: 
     click.echo(f"{children} modules reviewed in {took_s:.1f} s{rate}; {total_s:.1f} s with start and stop")
     click.echo(
         "\nWhat to try next:\n"
-        "  a stack that stays, in this terminal:  orchestra up\n"
-        f'  the same review, in another one:       orchestra submit lead "{path}" --wait\n'
-        "  what ran, and what became of it:       orchestra sessions; orchestra tree SESSION\n"
-        "  agents of your own in 15 lines:        README.md"
+        "  a stack that stays:   orchestra up\n"
+        f'  in another terminal:  orchestra submit lead "{path}" --wait\n'
+        "  what became of it:    orchestra sessions; orchestra tree SESSION\n"
+        "  agents of your own:   README.md"
     )
 
 
