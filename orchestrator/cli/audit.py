@@ -154,7 +154,6 @@ def replay(*, settings: Settings, message_id: str, as_json: bool) -> None:
 def report(*, settings: Settings, since: str | None, until: str | None, as_json: bool) -> None:
     """Say in numbers who said how much of what, what died and why, and how long tasks took."""
     from orchestrator.audit.statistics import report as make_report
-    from orchestrator.clock import isoformat
 
     until_ms = parse_time(until)
     facts = make_report(
@@ -166,15 +165,24 @@ def report(*, settings: Settings, since: str | None, until: str | None, as_json:
         print_json(facts)
         return
     for name, value in facts.items():
-        label = name.removesuffix("_ms").replace("_", " ")
         if isinstance(value, dict):
-            click.echo(f"{label}:{'' if value else ' none'}")
+            click.echo(f"{_label(name)}:{'' if value else ' none'}")
             for key, count in value.items():
                 click.echo(f"  {count:>8}  {key or '(none)'}")
-        elif name in ("first_ms", "last_ms") and value is not None:
-            click.echo(f"{label}: {isoformat(value)}")
         elif value is not None:
-            click.echo(f"{label}: {value}{' ms' if name.endswith('_ms') else ''}")
+            click.echo(f"{_label(name)}: {_readable(name, value)}")
+
+
+def _label(name: str) -> str:
+    return name.removesuffix("_ms").replace("_", " ")
+
+
+def _readable(name: str, value: int) -> str:
+    from orchestrator.clock import isoformat
+
+    if name in ("first_ms", "last_ms"):
+        return isoformat(value)
+    return f"{value} ms" if name.endswith("_ms") else str(value)
 
 
 @audit.command("verify")
