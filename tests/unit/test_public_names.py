@@ -5,11 +5,14 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+from celery.utils.serialization import get_pickleable_exception
 
 import orchestrator
 import workers
+from orchestrator.errors import OrchestraError
 
 
 def test_the_public_names_are_sorted_and_there() -> None:
@@ -39,6 +42,16 @@ def test_workers_offers_the_type_of_a_context() -> None:
     assert workers.Context is Context
 
 
-def test_errors_survive_pickling() -> None:
-    error = orchestrator.UnknownAgent("lead", ["a", "b"])
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+def _tree(error: type[OrchestraError]) -> Iterator[type[OrchestraError]]:
+    yield error
+    for below in error.__subclasses__():
+        yield from _tree(below)
+
+
+@pytest.mark.parametrize("error", list(_tree(OrchestraError)), ids=lambda error: error.__name__)
+def test_every_error_travels_with_celery_and_says_the_same(error: type[OrchestraError]) -> None:
+    """With the arguments that it is raised with, and with fewer or more: a sentence must never fail."""
+    for arguments in ((), ("one",), ("one", ("a", "b")), ("one", 2, "three"), ("one", 2, "three", "four")):
+        raised = error(*arguments)
+        back = pickle.loads(pickle.dumps(get_pickleable_exception(raised)))
+        assert (type(back), back.args, str(back)) == (error, arguments, str(raised))
