@@ -51,7 +51,7 @@ def _tree(error: type[OrchestraError]) -> Iterator[type[OrchestraError]]:
 @pytest.mark.parametrize("error", list(_tree(OrchestraError)), ids=lambda error: error.__name__)
 def test_every_error_travels_with_celery_and_says_the_same(error: type[OrchestraError]) -> None:
     """With the arguments that it is raised with, and with fewer or more: a sentence must never fail."""
-    for arguments in ((), ("one",), ("one", ("a", "b")), ("one", 2, "three"), ("one", 2, "three", "four")):
+    for arguments in ((), ("one",), ("one", ("a", "b")), ("one", ("a", "b"), "three")):
         raised = error(*arguments)
         back = pickle.loads(pickle.dumps(get_pickleable_exception(raised)))
         assert (type(back), back.args, str(back)) == (error, arguments, str(raised))
