@@ -182,6 +182,10 @@ class Client:
             LimitExceeded: its tree has had as many runs as it may.
         """
         about = self.session(session)
+        if not isinstance(prompt, str):
+            raise InputError(
+                f"a prompt for session {session} is text, not {type(prompt).__name__}; give a str"
+            )
         if not prompt.strip():
             raise EmptyPrompt(about.agent)
         with self._clear_errors():
@@ -207,6 +211,8 @@ class Client:
             raise InputError(
                 f"{question!r} is no id of a question; `orchestra why SESSION` names what a session waits for"
             )
+        if not isinstance(text, str):
+            raise InputError(f"a reply is text, not {type(text).__name__}; give a str")
         if not text.strip():
             raise InputError(f"the reply to {question} is empty")
         with self._clear_errors():

@@ -8,7 +8,7 @@ import redis
 
 from orchestrator.bootstrap import Parts
 from orchestrator.crashpoints import reach
-from orchestrator.errors import EmptyPrompt, UnknownAgent
+from orchestrator.errors import EmptyPrompt, InputError, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id, shard_of
 from orchestrator.ledger import Submitted
 from orchestrator.letters import Thread, summary
@@ -41,6 +41,8 @@ class Submission:
             StreamFull: the routers are too far behind for new work.
             ServerUnavailable: Redis does not answer.
         """
+        if not isinstance(prompt, str):
+            raise InputError(f"a prompt for agent {agent!r} is text, not {type(prompt).__name__}; give a str")
         if not prompt.strip():
             raise EmptyPrompt(agent)
         parts = self._parts

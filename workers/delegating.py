@@ -10,6 +10,7 @@ from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import InputError
 from orchestrator.ledger import Claimed, Item
 from orchestrator.policy.callback_text import Callback
+from workers.arguments import check_policies, check_priority, check_reason, check_text
 from workers.blocking import Blocking
 from workers.effects import Effects, OnClose, OnFailure
 from workers.launches import Launches
@@ -65,10 +66,12 @@ class Delegating(Talking):
 
         Raises:
             LimitExceeded: this session or its tree is as large as it may be.
-            InputError: there is no agent's name, or nothing to do.
+            InputError: there is no agent's name or nothing to do, or a value is none that there is.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         task = _task(agent, description)
+        check_priority(priority)
+        check_policies(on_failure=on_failure, on_close=on_close)
         return self._effects.delegate(
             agent,
             title=title or _heading(task),
@@ -108,9 +111,11 @@ class Delegating(Talking):
 
         Raises:
             LimitExceeded: this session or its tree is as large as it may be.
-            InputError: there is no agent's name, or nothing to do.
+            InputError: there is no agent's name or nothing to do, or a value is none that there is.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
+        check_priority(priority)
+        check_policies(on_failure=on_failure, on_close=on_close)
         return self._effects.delegate_all(
             agent,
             ((_heading(_task(agent, description)), description) for description in descriptions),
@@ -192,6 +197,8 @@ class Delegating(Talking):
             InputError: there is nothing to review.
             LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
         """
+        check_text("description", description)
+        check_priority(priority)
         if not description.strip():
             raise InputError("a review request needs a description of what is to be reviewed")
         return self._launches.review(
@@ -233,6 +240,9 @@ class Delegating(Talking):
             InputError: nothing is said.
             LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
         """
+        check_text("description", description)
+        check_priority(priority)
+        check_reason(reason)
         if not description.strip():
             raise InputError("an escalation needs a description of what is the matter")
         return self._launches.escalate(
@@ -250,6 +260,8 @@ class Delegating(Talking):
 
 def _task(agent: str, description: str) -> str:
     """The description, if there is somebody and something to do."""
+    check_text("agent", agent)
+    check_text("description", description)
     if not agent or not description.strip():
         raise InputError(f"a delegation to {agent!r} needs an agent and a description of the task")
     return description

@@ -16,6 +16,7 @@ from orchestrator.ids import item_id, question_id, reply_id
 from orchestrator.ledger import Item, Session
 from orchestrator.letters import summary
 from orchestrator.log import get_logger
+from workers.arguments import check_text
 from workers.effects import Effects
 
 #: Kinds that mean something else to the ledger; a question of such a type is kept apart by a prefix.
@@ -52,6 +53,7 @@ class Speech:
             ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
         """
         effects, session = self._effects, self._effects.held.session
+        check_text("message", message)
         if not message.strip():
             raise InputError(f"agent {session.agent!r} raised a callback without a message")
         if not session.parent:
@@ -142,6 +144,7 @@ class Speech:
         effects, session = self._effects, self._effects.held.session
         if not question.extra.get("question"):
             raise InputError(f"{question.id} ({question.kind}) is no question; there is nothing to reply to")
+        check_text("text", text)
         if not text.strip():
             raise InputError(f"the reply to {question.id} is empty")
         letter = effects.letters.reply(

@@ -18,6 +18,7 @@ from orchestrator.ledger import Claimed, Session
 from orchestrator.letters import summary
 from orchestrator.log import get_logger
 from orchestrator.policy.callback_text import Callback
+from workers.arguments import check_priority, check_text
 from workers.blocking import Blocking
 from workers.effects import Effects
 from workers.speech import Speech
@@ -169,6 +170,8 @@ class Talking(View):
             LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
+        check_text("text", text)
+        check_priority(priority)
         if not text.strip():
             raise InputError("a message needs a text")
         if to == "parent" and not self.parent:

@@ -14,6 +14,7 @@ import pytest
 from orchestrator import AsyncClient, Client
 from orchestrator.errors import (
     EmptyPrompt,
+    InputError,
     ServerUnavailable,
     SessionFailed,
     SessionStopped,
@@ -92,6 +93,10 @@ def test_bad_submissions_are_refused_and_leave_nothing(stage: Stage, client: Cli
         client.submit("operator", "x")
     with pytest.raises(EmptyPrompt, match="the prompt for agent 'solo' is empty"):
         client.submit("solo", " \n")
+    with pytest.raises(InputError, match="a prompt for agent 'solo' is text, not int"):
+        client.submit("solo", 7)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="a reply is text, not list; give a str"):
+        client.reply("ask_" + "0" * 38, ["x"])  # type: ignore[arg-type]
     assert client.sessions() == []
 
 
@@ -137,6 +142,8 @@ def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(stage: S
     worker.join()
     with pytest.raises(EmptyPrompt):
         client.resume(session, "")
+    with pytest.raises(InputError, match="is text, not int; give a str"):
+        client.resume(session, 7)  # type: ignore[arg-type]
 
 
 def test_a_tree_lists_parents_before_children(stage: Stage, client: Client) -> None:

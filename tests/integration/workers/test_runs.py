@@ -81,6 +81,29 @@ def test_a_failure_names_the_agents_own_line(stage: Stage) -> None:
         (lambda ctx: ctx.wait_for("quorum"), "InputError: wait_for('quorum', k=None): a quorum"),
         (lambda ctx: ctx.status(101), "InputError: status(101): progress is a whole percentage"),
         (lambda ctx: ctx.delegate("solo", " "), "InputError: a delegation to 'solo' needs an agent and"),
+        (lambda ctx: ctx.delegate("solo", 7), "InputError: description = 7 is no text; give a str"),
+        (lambda ctx: ctx.delegate(None, "x"), "InputError: agent = None is no text; give a str"),
+        (lambda ctx: ctx.delegate_all("solo", ["x", 7]), "InputError: description = 7 is no text"),
+        (
+            lambda ctx: ctx.delegate("solo", "x", priority="urgent"),
+            "InputError: priority = 'urgent': choose from 'critical', 'high', 'normal', 'low'",
+        ),
+        (
+            lambda ctx: ctx.delegate("solo", "x", on_failure="retry"),
+            "InputError: on_failure = 'retry': choose from 'deliver', 'fail', 'ignore'",
+        ),
+        (
+            lambda ctx: ctx.delegate_all("solo", ["x"], on_close="keep"),
+            "InputError: on_close = 'keep': choose from 'stop', 'abandon'",
+        ),
+        (lambda ctx: ctx.call("solo", "x", priority="urgent"), "InputError: priority = 'urgent': choose"),
+        (lambda ctx: ctx.request_review(7), "InputError: description = 7 is no text"),
+        (
+            lambda ctx: ctx.escalate("x", reason="bored"),
+            "InputError: reason = 'bored': choose from 'task-failed'",
+        ),
+        (lambda ctx: ctx.message("parent", 7), "InputError: text = 7 is no text"),
+        (lambda ctx: ctx.ask(7), "InputError: message = 7 is no text"),
     ],
 )
 def test_misuse_fails_the_run_and_says_how(
