@@ -17,12 +17,14 @@ from celery import Celery
 from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready
 
 from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
+from orchestrator.dispatch.broker import check_broker
 from orchestrator.dispatch.depth import QueueDepth
-from orchestrator.errors import KeyringError, OrchestraError
+from orchestrator.errors import KeyringError, OrchestraError, ServerUnavailable
 from orchestrator.log import configure_logging
+from orchestrator.redisdb.client import connect
 from orchestrator.service import notify_ready, spare_the_collector
 from orchestrator.settings import Settings, load_settings
-from orchestrator.stack import resolve
+from orchestrator.stack import resolve, resolve_redis_url
 from orchestrator.tether import die_with_parent
 from workers.runtime import RuntimeOfProcess
 from workers.tasks import register_tasks
@@ -70,8 +72,21 @@ def _choose_queues(conf: Any, **_: Any) -> None:
         catalogue = _runtime.load_catalogue()
     except OrchestraError as error:
         raise _give_up(error) from error
+    _check_servers()
     served = {definition.record.queue for definition in catalogue.values() if not definition.record.foreign}
     conf.task_queues = {name: {} for name in sorted({DEFAULT_QUEUE, *served})}
+
+
+def _check_servers() -> None:
+    """End with one line where waiting would be of no use; a server that is away is waited for, as Celery does."""
+    try:
+        connect(resolve_redis_url(_settings)).close()
+        if _settings.broker_url is not None:
+            check_broker(_settings.broker_url)
+    except ServerUnavailable as error:
+        print(f"waiting: {error}", file=sys.stderr)  # logs are not set up yet
+    except OrchestraError as error:
+        raise _give_up(error) from error
 
 
 @setup_logging.connect(weak=False)

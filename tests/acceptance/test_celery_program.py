@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.redisdb.client import connect
 from tests.acceptance.conftest import Terminal
 
 pytestmark = pytest.mark.acceptance
@@ -31,9 +35,29 @@ def test_a_worker_whose_agents_cannot_be_loaded_does_not_start(terminal: Termina
         ORCHESTRA_AGENTS="mine.py",
         ORCHESTRA_REDIS_URL="unix:///nowhere/valkey.sock",
     )
-    assert said == (
-        "Error: cannot load agents from mine.py: line 2: ModuleNotFoundError: No module named 'nowhere'\n"
+    assert said.startswith(
+        "Error: cannot load agents from mine.py: line 2: ModuleNotFoundError: No module named 'nowhere'; install it"
     )
+
+
+def test_a_worker_with_a_wrong_password_ends_and_says_so(
+    terminal: Terminal, start_valkey: Callable[..., ValkeyProcess]
+) -> None:
+    """Of the ledger's server or of the broker; Celery by itself would try a hundred times."""
+    server = start_valkey(durable=False)
+    with connect(server.url) as client:
+        client.config_set("requirepass", "right")
+    said = refusal(terminal, "celery -A workers worker", ORCHESTRA_REDIS_URL=f"{server.url}&password=wrong")
+    assert "asks for a password and refused the password in the URL" in said
+    right = {"ORCHESTRA_REDIS_URL": f"{server.url}&password=right", "ORCHESTRA_BROKER_URL": "nosuch://host"}
+    said = refusal(terminal, "celery -A workers worker", **right)
+    assert "the Celery broker nosuch://host cannot be used: No such transport: nosuch" in said
+
+
+def test_a_worker_waits_for_a_server_that_is_away_and_says_for_which(terminal: Terminal) -> None:
+    worker = terminal.start("celery -A workers worker", ORCHESTRA_REDIS_URL="redis://:hunter2@127.0.0.1:1/0")
+    worker.wait_for("waiting: cannot reach Redis at redis://:***@127.0.0.1:1/0")
+    assert worker.process.poll() is None
 
 
 def test_a_wrong_setting_is_named(terminal: Terminal) -> None:
