@@ -90,10 +90,8 @@ class LazyGroup(click.Group):
                 raise click.ClickException(advice) from error
             raise
         except Exception as error:
-            if is_outage_of_redis(error):
-                raise click.ClickException(
-                    f"Redis did not answer: {one_line(error)}; is it running?"
-                ) from error
+            if advice := advice_on_redis(error):
+                raise click.ClickException(advice) from error
             raise
 
 
@@ -113,13 +111,16 @@ def advice_on_file(error: OSError) -> str | None:
     return None
 
 
-def is_outage_of_redis(error: BaseException) -> bool:
-    """Whether redis-py raised it because the server is away; redis-py is not imported to find out."""
+def advice_on_redis(error: BaseException) -> str | None:
+    """What to say of an error that redis-py raised because of the server; it is not imported to find out."""
     if "redis" not in sys.modules:
-        return False
-    from orchestrator.redisdb.client import is_outage
+        return None
+    from orchestrator.redisdb.client import advice_on_refusal, is_outage
 
-    return is_outage(error)
+    if is_outage(error):
+        return f"Redis did not answer: {one_line(error)}; is it running?"
+    refusal = advice_on_refusal(error)
+    return None if refusal is None else f"Redis {refusal}"
 
 
 @click.group("orchestra", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

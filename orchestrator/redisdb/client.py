@@ -121,7 +121,21 @@ def explain(error: Exception, url: str) -> OrchestraError:
         return ConfigurationError(f"{server} has no database of that number: {text}; use 0 or a lower number")
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError)):
         return ServerUnavailable(server, text.rstrip("."))
+    if advice := advice_on_refusal(error):
+        return ConfigurationError(f"{server} {advice}")
     return OrchestraError(f"{server} answered: {text}")
+
+
+def advice_on_refusal(error: BaseException) -> str | None:
+    """Why a server that answers takes no writes, and what to do; None for any other error."""
+    text = " ".join(str(error).split()).rstrip(".")
+    if isinstance(error, redis.exceptions.ReadOnlyError):
+        return f"is a replica and takes no writes ({text}); name its primary"
+    if isinstance(error, redis.exceptions.OutOfMemoryError):
+        return f"has no memory left ({text}); raise its maxmemory, or make room"
+    if isinstance(error, redis.ResponseError) and text.startswith("MISCONF"):
+        return f"cannot write to its disk ({text}); make room there, and see its log"
+    return None
 
 
 def is_outage(error: BaseException) -> bool:

@@ -64,6 +64,32 @@ def test_an_outage_of_redis_is_one_line(run: Callable[..., Result]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            redis.exceptions.ReadOnlyError("You can't write against a read only replica."),
+            "is a replica and takes no writes (You can't write against a read only replica); name its primary",
+        ),
+        (
+            redis.exceptions.OutOfMemoryError("used memory > 'maxmemory'."),
+            "; raise its maxmemory, or make room",
+        ),
+        (redis.ResponseError("MISCONF Errors writing to the AOF file"), "; make room there, and see its log"),
+    ],
+)
+def test_a_server_that_takes_no_writes_is_one_line(
+    run: Callable[..., Result], error: Exception, words: str
+) -> None:
+    def probe() -> None:
+        raise error
+
+    result = run(probe)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: Redis ")
+    assert result.stderr.endswith(f"{words}\n")
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         (
