@@ -94,7 +94,8 @@ def load_private(pem: bytes, passphrase: bytes | None = None) -> PrivateKey:
     try:
         key = serialization.load_pem_private_key(pem, passphrase)
     except (ValueError, TypeError) as problem:
-        raise KeyringError(f"a private key cannot be read: {problem}") from None
+        advice = "; say the right passphrase with --passphrase-file" if b"ENCRYPTED" in pem else ""
+        raise KeyringError(f"a private key cannot be read: {problem}{advice}") from None
     if not isinstance(key, RSAPrivateKey | Ed25519PrivateKey):
         raise KeyringError(_WRONG_KIND)
     _require_length(key)

@@ -181,6 +181,10 @@ def test_a_second_host_imports_what_it_serves(orchestra: Orchestra, message: Pat
     assert orchestra("keys", "export", "lead", "-o", str(bundle), *with_pass).exit_code == 0
     assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
     assert b"BEGIN PRIVATE" not in bundle.read_bytes()
+    for wrong in ((), ("--passphrase-file", str(message))):
+        closed = orchestra("keys", "import", str(bundle), *wrong, host="second")
+        assert closed.exit_code == 1
+        assert closed.stderr.endswith("; say the right passphrase with --passphrase-file\n")
     (row,) = rows(orchestra("keys", "import", str(bundle), "--json", *with_pass, host="second"))
     assert row["agent"] == "lead"
     signed = orchestra("sign", str(message), host="second").stdout_bytes
