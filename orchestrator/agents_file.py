@@ -10,6 +10,7 @@ Whatever is wrong with a file ends in one sentence that names the file, the line
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import re
@@ -192,7 +193,9 @@ def _from_table(source: str, where: str, name: str, table: dict[str, Any]) -> Ag
         if fields.get("executor", "python") == "python":
             function = _function(name, options.pop("function", None), source)
             if options:
-                raise ConfigurationError(f"agent {name!r}: there is no setting {min(options)!r}")
+                near = difflib.get_close_matches(min(options), (*_FIELDS, "escalation", "function"), n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ConfigurationError(f"agent {name!r}: there is no setting {min(options)!r}{hint}")
         return define_agent(name, function=function, source=where, options=options, **fields)
     except AgentsFileError:
         raise

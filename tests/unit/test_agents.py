@@ -194,6 +194,10 @@ def test_an_error_in_another_file_names_both_lines(write: Write) -> None:
             "line 1: agent 'a': there is no setting 'colour'",
         ),
         (
+            "[agents.a]\nfunction = 'textwrap:dedent'\nrol = 'coordinator'\n",
+            "line 1: agent 'a': there is no setting 'rol'; did you mean 'role'?",
+        ),
+        (
             "[agents.a]\nfunction = 'textwrap:indentt'\n",
             "line 1: agent 'a': there is no function 'indentt' in module 'textwrap'",
         ),
