@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import SubCommands, json_option, print_json, stack_options
+from orchestrator.cli.options import SubCommands, json_option, known_type, print_json, stack_options
 
 if TYPE_CHECKING:
     import redis
@@ -74,7 +74,7 @@ def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> No
 
 @audit.command("search")
 @click.argument("text", required=False)
-@click.option("--type", "message_type", help="Message type.")
+@click.option("--type", "message_type", callback=known_type, help="Message type.")
 @click.option("--sender", help="Name of the sender.")
 @click.option("--recipient", help="Name of the recipient.")
 @click.option("--task", help="Task-id or session id.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import SubCommands, json_option, print_json, stack_options
+from orchestrator.cli.options import SubCommands, json_option, known_type, print_json, stack_options
 
 if TYPE_CHECKING:
     from orchestrator.bootstrap import Parts
@@ -23,7 +23,7 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.option("--type", "message_type", help="Only this message type.")
+@click.option("--type", "message_type", callback=known_type, help="Only this message type.")
 @click.option("--agent", help="Only from or to this agent.")
 @click.option("--since", help="Not older than this (90s, 15m, 2h, 7d), or since a time.")
 @json_option
@@ -65,7 +65,7 @@ def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
 @dlq.command("replay")
 @click.argument("dead_ids", metavar="[ID]…", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every dead letter (that the options below select).")
-@click.option("--type", "message_type", help="With --all: only this message type.")
+@click.option("--type", "message_type", callback=known_type, help="With --all: only this message type.")
 @click.option("--agent", help="With --all: only from or to this agent.")
 @json_option
 @stack_options
@@ -99,7 +99,7 @@ def replay(
 @dlq.command("drop")
 @click.argument("dead_ids", metavar="[ID]…", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every dead letter (that the options below select).")
-@click.option("--type", "message_type", help="With --all: only this message type.")
+@click.option("--type", "message_type", callback=known_type, help="With --all: only this message type.")
 @click.option("--agent", help="With --all: only from or to this agent.")
 @json_option
 @stack_options

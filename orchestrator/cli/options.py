@@ -61,6 +61,20 @@ def text_of(argument: str) -> str:
         raise InputError(f"standard input is not text in UTF-8 (octet {error.start}); convert it") from error
 
 
+def known_type(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """A message type as it was given.
+
+    Raises:
+        click.BadParameter: there is none of that name; nothing would be found, as if all were well.
+    """
+    if value is not None:
+        from orchestrator.streams import MESSAGE_TYPES
+
+        if value not in MESSAGE_TYPES:
+            raise click.BadParameter(f"{value!r} is no message type; choose from {', '.join(MESSAGE_TYPES)}")
+    return value
+
+
 class SubCommands(click.Group):
     """A group whose help says of each command what its first sentence says, to its end."""
 

@@ -275,6 +275,15 @@ def test_some_dead_letters_are_replayed_and_the_others_stay(stack: Stack) -> Non
     one, two, three = (letter.id for letter in stack.dead())
     assert run(stack, "dlq", "replay", one, "00-9-9").exit_code == 1
     assert len(stack.dead()) == 3
+    for command in (
+        ["dlq", "list"],
+        ["dlq", "replay", "--all"],
+        ["dlq", "drop", "--all"],
+        ["audit", "search"],
+    ):
+        misspelt = run(stack, *command, "--type", "mesage")
+        assert misspelt.exit_code == 2
+        assert "'mesage' is no message type; choose from task-delegation" in misspelt.stderr
     none = run(stack, "dlq", "replay", "--all", "--type", "message", "--agent", "nobody")
     assert (none.stdout, none.stderr) == ("", "no such dead letters; nothing was replayed\n")
     assert [r["dead_letter"] for r in json.loads(run(stack, "dlq", "replay", two, "--json").output)] == [two]
