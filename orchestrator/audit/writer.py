@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import redis
@@ -66,16 +66,15 @@ class AuditWriter:
         """Write until told to stop; a database that cannot be written to is tried again and again."""
         while not stop.is_set():
             try:
-                written = self.run_once(block_ms=BLOCK_MS)
-                if 0 < written < BATCH:
-                    # Few big transactions cost the disk, and everybody else on it, less than many small ones.
-                    stop.wait(_LINGER_S)
+                self.run_once(block_ms=BLOCK_MS, linger=lambda: stop.wait(_LINGER_S))
             except AuditError as error:
                 get_logger().error("audit-not-written", error=str(error), held=len(self._held))
                 stop.wait(_RETRY_S)
 
-    def run_once(self, *, block_ms: int = 0) -> int:
+    def run_once(self, *, block_ms: int = 0, linger: Callable[[], object] | None = None) -> int:
         """One round: what was left over, dead letters, what is new; how many records were written.
+
+        ``linger`` lets further messages come before the first ones are written.
 
         Raises:
             AuditError: the database cannot be written to; what was read is held for the next round.
@@ -88,9 +87,12 @@ class AuditWriter:
         if now >= self._next_dead:
             written += self._write_dead()
             self._next_dead = now + _DEAD_EVERY_S
-        entries = self._streams.read(
-            AUDIT_GROUP, self._consumer, [Portion(self._sources, BATCH)], block_ms=block_ms
-        )
+        everything = [Portion(self._sources, BATCH)]
+        entries = self._streams.read(AUDIT_GROUP, self._consumer, everything, block_ms=block_ms)
+        if linger is not None and 0 < len(entries) < BATCH:
+            # Few big transactions cost the disk, and everybody else on it, less than many small ones.
+            linger()
+            entries += self._streams.read(AUDIT_GROUP, self._consumer, everything)
         return written + self._write(entries)
 
     def _write(self, entries: Sequence[Entry]) -> int:
