@@ -21,8 +21,10 @@ SOFT: Final = 0.8
 MAX_DELAY_S: Final = 0.25
 #: Seconds to wait for room before new work is refused.
 PATIENCE_S: Final = 5.0
-#: Seconds that a length is taken from memory while the stream is far from its limit.
-MEMORY_S: Final = 0.1
+#: Seconds that a length is taken from memory at most, while the stream is far from its limit.
+MEMORY_S: Final = 1.0
+#: Entries that a stream may have grown by in each of these seconds; no routers keep up with more.
+GROWTH: Final = 20_000
 
 
 class Backpressure:
@@ -71,8 +73,10 @@ class Backpressure:
         now = time.monotonic()
         with self._lock:
             known = self._seen.get(stream)
-        if known is not None and now - known[0] < self._memory_s and known[1] < self._limit * SOFT / 2:
-            return known[1]
+        if known is not None:
+            seen_at, length = known
+            if now - seen_at < self._memory_s and length + GROWTH * (now - seen_at) < self._limit * SOFT:
+                return length
         length = int(self._redis.xlen(stream_key(stream)))
         with self._lock:
             self._seen[stream] = (now, length)
