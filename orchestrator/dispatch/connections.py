@@ -12,10 +12,13 @@ from celery.app.amqp import AMQP
 from kombu.connection import Connection as KombuConnection
 from kombu.transport import redis
 
+from orchestrator.dispatch.unacked import QoS
+
 
 class Channel(redis.Channel):
-    """Kombu's own, but for its client: one for as long as its pool of connections."""
+    """Kombu's own, but for its client, one for as long as its pool of connections, and what it writes down."""
 
+    QoS = QoS
     _kept: Any = None
 
     def _create_client(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002  (kombu's signature)

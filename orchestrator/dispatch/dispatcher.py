@@ -16,6 +16,7 @@ from celery import Celery
 from kombu.exceptions import KombuError
 
 from orchestrator.dispatch.celery_app import RESUME_TASK, START_TASK
+from orchestrator.dispatch.unacked import RUN_HEADER
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import derived_uuid
 from orchestrator.ledger import Dispatch
@@ -100,6 +101,7 @@ class Dispatcher:
             task_id=run_task_id(first.run),
             # What Flower shows; Celery's own way to write it takes longer than all the rest.
             kwargsrepr=_shown(kwargs),
+            headers={RUN_HEADER: first.run},
             queue=queue,
             producer=producer,
             ignore_result=True,
