@@ -7,13 +7,14 @@ idempotent: done twice, or by two processes at once, it is done once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.crashpoints import reach
 from orchestrator.errors import UnknownSession, WrongState
 from orchestrator.ids import asker_of, reply_id
-from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, Session, SessionState
+from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, RunsSoFar, Session, SessionState
 from orchestrator.log import get_logger
 
 #: Sends a run to a worker; raises when the broker is out of reach.
@@ -44,11 +45,14 @@ class Delivery:
             return False
         return True
 
-    def flush(self, sessions: Iterable[str]) -> int:
-        """Resume every one of these sessions that is not busy and has what it waits for; how many were."""
+    def flush(self, sessions: Iterable[str], known: Mapping[str, RunsSoFar] = MappingProxyType({})) -> int:
+        """Resume every one of these sessions that is not busy and has what it waits for; how many were.
+
+        ``known`` spares asking how far they are; what is not so any more is found out on the way.
+        """
         wanted = list(dict.fromkeys(sessions))
         resumed: list[Dispatch] = []
-        for session, verdict in zip(wanted, self.ledger.flush_all(wanted), strict=True):
+        for session, verdict in zip(wanted, self.ledger.flush_all(wanted, known), strict=True):
             if verdict.dispatch is not None:
                 resumed.append(verdict.dispatch)
             elif verdict.outcome == "closed" and verdict.detail != "unknown":

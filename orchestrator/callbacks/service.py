@@ -16,6 +16,7 @@ from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import reach
 from orchestrator.delivery import Delivery
 from orchestrator.ids import is_session_id
+from orchestrator.ledger import RunsSoFar
 from orchestrator.ledger.decode import mapping, text
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
@@ -94,6 +95,7 @@ class CallbackService:
     def _handle(self, stream: str, entries: list[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
         reach("callbacks.read")
         stirred: dict[str, None] = {}
+        known: dict[str, RunsSoFar] = {}
         stopped: dict[str, None] = {}
         done: list[bytes] = []
         for entry, raw in entries:
@@ -110,8 +112,9 @@ class CallbackService:
                 case "session_stop":
                     # One that has finished had nothing queued then, and what is put there later says so itself.
                     if event.get("state") != "finished":
-                        stopped[session] = None
                         stirred[session] = None
+                        if event.get("state") != "idle":
+                            stopped[session] = None
                 case "put":
                     stirred[session] = None
                 case other:
@@ -119,7 +122,10 @@ class CallbackService:
             done.append(entry)
             if parent:
                 stirred[parent] = None
-        self._delivery.flush(stirred)
+                root, runs = event.get("root", ""), event.get("runs", "")
+                if is_session_id(root) and runs.isdecimal():
+                    known[parent] = RunsSoFar(runs=int(runs), root=root)
+        self._delivery.flush(stirred, known)
         self._close(list(stopped))
         reach("callbacks.handled")
         if not done:

@@ -28,6 +28,7 @@ from orchestrator.ledger.transitions import (
     Outgoing,
     Renewal,
     RetryLater,
+    RunsSoFar,
     StopVerdict,
     Submitted,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "RetryLater",
     "Run",
     "RunState",
+    "RunsSoFar",
     "Session",
     "SessionState",
     "StopVerdict",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongState
@@ -11,13 +12,15 @@ from orchestrator.ids import run_id, shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.model import Item
 from orchestrator.ledger.runs import Runs
-from orchestrator.ledger.transitions import Claim, Dispatch, Flushed, Outgoing
+from orchestrator.ledger.transitions import Claim, Dispatch, Flushed, Outgoing, RunsSoFar
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage
 from orchestrator.redisdb.scripts import Arg
 
 _log = get_logger()
+
+_NOTHING: Mapping[str, RunsSoFar] = MappingProxyType({})
 
 
 class Mailbox(Runs):
@@ -210,24 +213,32 @@ class Mailbox(Runs):
         """Let one new run claim what is queued, if the session is not busy and its waiting policy is met."""
         return self.flush_all([session_id])[0]
 
-    def flush_all(self, session_ids: Sequence[str]) -> list[Flushed]:
-        """:meth:`flush` for many sessions in two round trips; the verdicts in the same order.
+    def flush_all(
+        self, session_ids: Sequence[str], known: Mapping[str, RunsSoFar] = _NOTHING
+    ) -> list[Flushed]:
+        """:meth:`flush` for many sessions in one or two round trips; the verdicts in the same order.
+
+        ``known`` says how far sessions were a moment ago, which need not be asked for then.
 
         Raises:
             redis.RedisError: Redis is away; some may have been carried out, and all may be asked for again.
         """
         facts = self.scripts.batch()
-        for session_id in session_ids:
+        unknown = [session_id for session_id in session_ids if session_id not in known]
+        for session_id in unknown:
             facts.command("HMGET", keys.session(session_id), "runs", "root")
-        known = facts.execute()
-        guesses = [int(runs or 0) + 1 for runs, _ in known]
-        roots = [decode.text(root) or own for own, (_, root) in zip(session_ids, known, strict=True)]
+        found = {
+            session_id: RunsSoFar(runs=int(runs or 0), root=decode.text(root) or session_id)
+            for session_id, (runs, root) in zip(unknown, facts.execute(), strict=True)
+        }
+        so_far = [known.get(session_id) or found[session_id] for session_id in session_ids]
+        guesses = [one.runs + 1 for one in so_far]
         verdicts: dict[int, Flushed] = {}
         left = list(range(len(session_ids)))
         while left:
             batch = self.scripts.batch()
             for i in left:
-                batch.script("flush", *self._flush_args(session_ids[i], guesses[i], root=roots[i]))
+                batch.script("flush", *self._flush_args(session_ids[i], guesses[i], root=so_far[i].root))
             again = []
             for i, reply in zip(left, batch.execute(), strict=True):
                 if isinstance(reply, Exception):

@@ -174,6 +174,14 @@ class RetryLater:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunsSoFar:
+    """How many runs a session has had, which gives the next one its id, and whose tree it is in."""
+
+    runs: int
+    root: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Flushed:
     """What a flush did."""
 

@@ -65,6 +65,7 @@ local delivered = 0
 for _, id in ipairs(carried) do
   local record = item(ITEMS, id)
   if record and record.state == 'claimed' and record.kind == 'completion' then delivered = delivered + 1 end
+  if record and record.kind ~= 'completion' then spoken_to = true end
 end
 local pending = count(s.launched) - count(s.delivered) - count(s.dead) - delivered - lost_owed - lost_queued
 local waits = redis.call('ZCARD', QUEUE) - lost_queued > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.ledger import CLOSED, Ledger, SessionState
+from orchestrator.redisdb import keys
 
 from .conftest import Play
 from .test_services import Stack, stack
@@ -140,3 +141,43 @@ def test_who_is_to_be_deleted_is_although_it_was_asked_for_less_later_and_ends_i
     play.commit(held.claim, "an end", status=end)
     stack.drain()
     assert ledger.session(root).state == SessionState.DELETED
+
+
+@pytest.mark.parametrize("comes", ["nothing", "a callback", "a deadline", "words"])
+def test_the_stop_of_an_idle_parent_is_an_event_when_it_can_move_somebody(
+    comes: str, stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """Its queue, a deadline, or a user who waits until the run has dealt with what was said."""
+    root = play.submit()
+    held = play.run(root)
+    child = play.delegate(held, "a")
+    if comes == "words":
+        play.delegate(held, "b")
+        play.commit(held.claim)
+        ledger.put(root, "and now?", item_id="itm_1")
+        stack.drain()
+        held = play.claim(stack.sent[-1])
+    if comes == "a callback":
+        play.finish(child)
+        stack.drain()
+    waiting = {"": {"mode": "all", "deadline_ms": 1}} if comes == "a deadline" else None
+    play.commit(held.claim, waiting=waiting)
+    assert stack.redis.xlen(keys.stops(0)) == (comes != "nothing")
+
+
+def test_what_a_stop_says_of_its_parent_may_be_out_of_date(stack: Stack, play: Play, ledger: Ledger) -> None:
+    """The parent has had a run since, made by another copy: the next one has the next number."""
+    root = play.submit()
+    held = play.run(root)
+    children = [play.delegate(held, name) for name in "abc"]
+    play.commit(held.claim)
+    play.finish(children[0])
+    outdated = stack.redis.xrange(keys.stops(0))[-1][1]
+    stack.drain()
+    play.commit(play.claim(stack.sent[-1]).claim)
+    play.finish(children[1])
+    assert stack.redis.xrange(keys.stops(0))[-1][1][b"runs"] != outdated[b"runs"]
+    stack.redis.xtrim(keys.stops(0), maxlen=0)
+    stack.redis.xadd(keys.stops(0), outdated)
+    stack.drain()
+    assert [ledger.run(d.run).number for d in stack.sent if d.session == root][-1] == 3

@@ -22,6 +22,9 @@ end
 -- Whether the end of a child leaves everything as it is for its parent, so that nobody need look at it now.
 local quiet = false
 
+-- Whether the run that ends carried words, whose speaker may wait until they are dealt with.
+local spoken_to = false
+
 -- A parent that is busy is looked at when its run ends; one whose policy is not met, when it is.
 local function stirs(parent, record)
   if record.awaited or CLOSED[parent.state] then return true end
@@ -109,12 +112,23 @@ local function close_session(s, state, reason, now)
   tell_parent(s, 'failed', reason, now)
 end
 
--- Every end is followed by this: the callback service is told that the session stopped, and in which state;
--- unless that can move neither the session, which has finished, nor its parent.
+-- Every end of a run is followed by this: the callback service is told that the session stopped, in which state,
+-- and how far its parent is, which it would have to ask for otherwise. It is not told what can move nobody; who
+-- waits for an answer from outside hears it here, too.
 local function session_stop(s)
-  local state = redis.call('HGET', S, 'state')
-  if quiet and state == 'finished' then return end
-  redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', s.parent, 'event', 'session_stop', 'state', state)
+  local now = fields(S, 'state', 'waiting')
+  local parent = s.parent
+  if now.state == 'idle' then
+    -- Its parent has no part in this, and it itself has none while nothing is queued and no deadline is to be kept.
+    parent = ''
+    local comes = redis.call('ZCARD', QUEUE) > 0 or string.find(now.waiting, 'deadline_ms', 1, true)
+    if not comes and not spoken_to then return end
+  elseif now.state == 'finished' and quiet then
+    return
+  end
+  local p = parent ~= '' and fields(P, 'runs', 'root') or { runs = '', root = '' }
+  redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', parent, 'event', 'session_stop', 'state', now.state,
+    'runs', p.runs, 'root', p.root)
 end
 
 -- The run leaves the books of what is at work.
