@@ -145,7 +145,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing_about_the_promise(
     terminal.assert_nothing_left()
 
 
-def test_a_path_without_modules_is_said_to_have_none(terminal: Terminal) -> None:
+def test_a_path_that_is_not_there_is_wrong_usage(terminal: Terminal) -> None:
     done = terminal.run("orchestra demo no/such/folder")
     assert done.returncode == 2
     assert "Path 'no/such/folder' does not exist." in done.stderr
