@@ -56,7 +56,10 @@ def load_agents(sources: Iterable[str]) -> dict[str, AgentDefinition]:
                 else 'put @agent("name") on a function of a context'
             )
             raise AgentsFileError(source, f"it defines no agent; {how}")
+        earlier = {(definition.name, definition.source) for definition in catalogue.values()}
         for definition in found:
+            if (definition.name, definition.source) in earlier:
+                continue  # one file under two names, as a module and as a path
             other = catalogue.setdefault(definition.name, definition)
             if other is not definition:
                 raise AgentsFileError(

@@ -106,6 +106,15 @@ def test_the_same_source_may_be_given_twice(write: Write) -> None:
     assert len(load_agents([path, path])) == 2
 
 
+def test_one_file_may_be_named_as_a_module_and_by_its_path(
+    write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is loaded twice then, and defines nothing twice."""
+    path = write("a_module_of_this_test.py", TWO_AGENTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert sorted(load_agents(["a_module_of_this_test", path])) == ["lead", "reviewer"]
+
+
 def test_toml_names_functions(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write("functions_of_this_test.py", "def review(ctx):\n    return 'fine'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
