@@ -10,6 +10,7 @@ from typing import Any
 
 from celery.app.amqp import AMQP
 from kombu.connection import Connection as KombuConnection
+from kombu.connection import ConnectionPool, PooledConnection
 from kombu.transport import redis
 
 from orchestrator.dispatch.unacked import QoS
@@ -35,10 +36,27 @@ class Connection(KombuConnection):
 
     def create_transport(self) -> Any:
         """The transport of this connection."""
-        transport = super().create_transport()  # type: ignore[no-untyped-call]
-        if getattr(transport, "Channel", None) is redis.Channel:
-            transport.Channel = Channel
-        return transport
+        return _with_our_channels(super().create_transport())  # type: ignore[no-untyped-call]
+
+    def Pool(self, limit: int | None = None, **kwargs: Any) -> Any:  # noqa: N802  (kombu's name)
+        """Connections like this one, for who sends."""
+        return _Pool(self, limit, **kwargs)  # type: ignore[no-untyped-call]
+
+
+class _Pooled(PooledConnection):
+    def create_transport(self) -> Any:
+        return _with_our_channels(super().create_transport())  # type: ignore[no-untyped-call]
+
+
+class _Pool(ConnectionPool):
+    def new(self) -> Any:
+        return _Pooled(self, **dict(self.connection._info(resolve=False)))  # type: ignore[no-untyped-call]  # noqa: SLF001
+
+
+def _with_our_channels(transport: Any) -> Any:
+    if getattr(transport, "Channel", None) is redis.Channel:
+        transport.Channel = Channel
+    return transport
 
 
 class Amqp(AMQP):

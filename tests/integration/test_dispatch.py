@@ -44,10 +44,12 @@ def test_a_run_is_sent_by_name_with_ids_only(app: Celery, redis: redis_py.Redis)
     assert resumed["headers"]["task"] == "orchestrator.resume_session"
 
 
-def test_a_channel_keeps_its_client_for_as_long_as_its_connections(app: Celery) -> None:
+@pytest.mark.parametrize("of", ["a worker", "who sends"])
+def test_a_channel_keeps_its_client_for_as_long_as_its_connections(of: str, app: Celery) -> None:
     """Making one takes longer than a command; after an outage kombu begins with new connections, and so do we."""
-    with app.connection_for_write() as connection:
-        channel = connection.default_channel
+    taken = app.connection_for_read() if of == "a worker" else app.amqp.producer_pool.acquire(block=True)
+    with taken:
+        channel = taken.default_channel if of == "a worker" else taken.channel
         with channel.conn_or_acquire() as first, channel.conn_or_acquire() as second:
             assert first is second
             assert first.ping()
