@@ -25,6 +25,7 @@ from orchestrator.letters import Letters, Thread
 from orchestrator.registry import OPERATOR
 from orchestrator.streams import StreamId
 from orchestrator.streams.pressure import Backpressure
+from workers.halves import in_halves
 from workers.heartbeat import Standing
 from workers.patience import persist
 
@@ -89,40 +90,34 @@ class Effects:
             ServerUnavailable: Redis stayed away.
         """
         launch = self._plan(
+            self.key(kind, agent, title, description, priority, callback, group, given=key),
             agent,
             write=write,
-            kind=kind,
             title=title,
             description=description,
-            priority=priority,
             callback=callback,
             group=group,
             on_failure=on_failure,
             on_close=on_close,
-            key=key,
         )
         self._admit(launch)
         return self.attempt(kind, lambda: self.ledger.delegate(self.held.claim, launch)).child
 
     def _plan(
         self,
+        effect: str,
         agent: str,
         *,
         write: Callable[[str], Outgoing],
-        kind: str,
         title: str,
         description: str,
-        priority: Priority | None,
         callback: bool,
         group: str,
         on_failure: OnFailure,
         on_close: str,
-        key: str | None = None,
     ) -> Launch:
         """A launch under its effect key, with its envelope."""
-        claim, session = self.held.claim, self.held.session
-        effect = self.key(kind, agent, title, description, priority, callback, group, given=key)
-        child = child_session_id(session.id, f"{claim.run}:{effect}")
+        child = child_session_id(self.held.session.id, f"{self.held.claim.run}:{effect}")
         return Launch(
             effect=effect,
             child_id=child,
@@ -160,14 +155,14 @@ class Effects:
     ) -> list[str]:
         """:meth:`delegate` for many tasks, each a title and a description, many in a round trip."""
 
-        def plan(title: str, description: str) -> Launch:
+        def plan(task: tuple[str, str, str]) -> Launch:
+            effect, title, description = task
             return self._plan(
+                effect,
                 agent,
                 write=lambda child: self._delegation(child, agent, title, description, priority),
-                kind="delegate",
                 title=title,
                 description=description,
-                priority=priority,
                 callback=callback,
                 group=group,
                 on_failure=on_failure,
@@ -175,10 +170,14 @@ class Effects:
             )
 
         made: list[str] = []
-        rest = iter(tasks)
+        # The keys in the order of the tasks, whoever signs which.
+        rest = (
+            (self.key("delegate", agent, title, description, priority, callback, group), title, description)
+            for title, description in tasks
+        )
         first = list(itertools.islice(rest, FEW + 1))
         waiting, at_once = itertools.chain(first, rest), FEW if len(first) <= FEW else FIRST_AT_ONCE
-        while launches := [plan(*task) for task in itertools.islice(waiting, at_once)]:
+        while launches := in_halves(plan, list(itertools.islice(waiting, at_once))):
             self._admit(launches[0])
             made += [done.child for done in self._launch_all(launches)]
             at_once = min(at_once * 2, AT_ONCE)
