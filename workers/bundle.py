@@ -16,11 +16,11 @@ from typing import Final, NamedTuple, Self
 from celery.exceptions import Reject
 
 from orchestrator.log import get_logger
+from workers import pulse
 
 #: Seconds that one run may take, and all together, before the rest of a message is given back.
 RUN_S: Final = 0.05
 ALL_S: Final = 0.25
-_LOOK_S: Final = 0.02
 
 _log = get_logger()
 
@@ -40,8 +40,9 @@ class Bundle:
         self._rest = list(reversed(tickets))
         self._give_back = give_back
         self._lock = threading.Lock()
-        self._over = threading.Event()
         self._began_at = self._run_began_at = time.monotonic()
+        #: When the rest is to be given back, as far as can be said now, on the monotonic clock.
+        self.due_at = self._began_at + RUN_S
 
     def next(self) -> Ticket | None:
         """The next run to execute, if there is one."""
@@ -51,23 +52,24 @@ class Bundle:
 
     def __enter__(self) -> Self:
         if len(self._rest) > 1:
-            threading.Thread(target=self._watch, name="bundle", daemon=True).start()
+            pulse.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        pulse.remove(self)
         # A message that is rejected comes back whole; after any other error nobody else has the rest.
         if error is not None and not isinstance(error, Reject):
             self._return_all()
 
-    def _watch(self) -> None:
-        while not self._over.wait(_LOOK_S):
-            now = time.monotonic()
-            if now - self._run_began_at > RUN_S or now - self._began_at > ALL_S:
-                self._return_all()
-                return
+    def beat(self) -> None:
+        """Give the rest back if it would have to wait."""
+        self.due_at = min(self._run_began_at + RUN_S, self._began_at + ALL_S)
+        if time.monotonic() >= self.due_at:
+            pulse.remove(self)
+            # Whoever keeps leases does not wait for a broker.
+            threading.Thread(target=self._return_all, name="give-back", daemon=True).start()
 
     def _return_all(self) -> None:
         with self._lock:

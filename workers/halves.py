@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -13,6 +14,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _second = ThreadPoolExecutor(max_workers=1, thread_name_prefix="second-half")
+
+
+def _forget_the_parents_thread() -> None:
+    """A fork has none of its parent's threads."""
+    global _second  # noqa: PLW0603
+    _second = ThreadPoolExecutor(max_workers=1, thread_name_prefix="second-half")
+
+
+os.register_at_fork(after_in_child=_forget_the_parents_thread)
 
 
 def in_halves(act: Callable[[T], R], things: Sequence[T]) -> list[R]:

@@ -8,7 +8,6 @@ heed it within the grace period is ended from here: its run is committed, and it
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,9 +18,7 @@ import redis
 from orchestrator.errors import ClaimLost, SessionStopped
 from orchestrator.ledger import Claim, Ledger
 from orchestrator.log import get_logger
-
-#: Seconds between two looks of a process that has no run.
-_IDLE_S = 5.0
+from workers import pulse
 
 _log = get_logger()
 
@@ -105,11 +102,11 @@ class Heartbeat:
         self.due_at = self._next_due()
 
     def __enter__(self) -> Self:
-        _pulse.add(self)
+        pulse.add(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _pulse.remove(self)
+        pulse.remove(self)
         with self._beating:
             self._over = True
 
@@ -134,7 +131,7 @@ class Heartbeat:
                 self._ends_at = self._kill_at  # the next beat comes when the grace is over, if not before
                 if now >= self._kill_at:
                     self._over = True
-                    _pulse.remove(self)
+                    pulse.remove(self)
                     self._end(self._standing.stop_reason)
             self.due_at = self._next_due()
 
@@ -150,57 +147,3 @@ class Heartbeat:
             self._standing.lose()
         elif renewal.stop:
             self._standing.ask_to_stop(renewal.stop)
-
-
-class _Pulse:
-    """The thread of a process that makes every heartbeat beat when it is due.
-
-    It is there from the first run on: a thread for each run would cost a short one more than its own work.
-    """
-
-    def __init__(self) -> None:
-        self._beats: set[Heartbeat] = set()
-        self._changed = threading.Condition()
-        self._looks_at = 0.0
-        self._thread: threading.Thread | None = None
-
-    def add(self, heartbeat: Heartbeat) -> None:
-        with self._changed:
-            self._beats.add(heartbeat)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-                self._thread.start()
-            elif heartbeat.due_at < self._looks_at:
-                self._changed.notify()
-
-    def remove(self, heartbeat: Heartbeat) -> None:
-        with self._changed:
-            self._beats.discard(heartbeat)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                now = time.monotonic()
-                due = [beat for beat in self._beats if beat.due_at <= now]
-                if not due:
-                    # With nothing to do it looks up now and then, so that the next run need not wake it.
-                    self._looks_at = min([now + _IDLE_S, *(beat.due_at for beat in self._beats)])
-                    self._changed.wait(self._looks_at - now)
-            for beat in due:
-                try:
-                    beat.beat()
-                except Exception:  # noqa: BLE001  (one run's beat must not end the others')
-                    _log.exception("heartbeat-failed")
-                    beat.due_at = time.monotonic() + 1.0
-
-
-_pulse = _Pulse()
-
-
-def _forget_the_parents_pulse() -> None:
-    """A fork has none of its parent's threads."""
-    global _pulse  # noqa: PLW0603
-    _pulse = _Pulse()
-
-
-os.register_at_fork(after_in_child=_forget_the_parents_pulse)

@@ -136,11 +136,11 @@ def test_what_becomes_of_children_when_their_parent_is_closed(stage: Stage, thea
         root = stage.submit("lead", prompt)
         assert theatre.finish(root).state is SessionState.FAILED
         deadline = time.monotonic() + 40
-        while {c.title: c.state.value for c in stage.children(root)} != states:
+        while {c.title: c.state.value for c in stage.children(root)} != states or not all(
+            i.state is ItemState.DEAD and i.reason for i in stage.ledger.items(root)
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        items = {i.title: i for i in stage.ledger.items(root)}
-        assert all(i.state is ItemState.DEAD and i.reason for i in items.values())
 
 
 def test_an_heir_gets_what_a_closed_session_was_owed(stage: Stage, theatre: Theatre) -> None:

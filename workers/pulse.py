@@ -1,0 +1,88 @@
+"""The one thread of a process that does what is due while its agents work: leases renewed, runs given back.
+
+It is there from the first run on: a thread for each run would cost a short one more than its own work.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Final, Protocol
+
+from orchestrator.log import get_logger
+
+#: Seconds between two looks of a process that has nothing due.
+_IDLE_S: Final = 5.0
+
+_log = get_logger()
+
+
+class Beat(Protocol):
+    """Something that is to be done again and again."""
+
+    #: When it is due, on the monotonic clock.
+    due_at: float
+
+    def beat(self) -> None:
+        """Do it, without waiting for long, and say in ``due_at`` when it is due next."""
+        ...
+
+
+class _Pulse:
+    def __init__(self) -> None:
+        self._beats: set[Beat] = set()
+        self._changed = threading.Condition()
+        self._looks_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def add(self, beat: Beat) -> None:
+        with self._changed:
+            self._beats.add(beat)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+                self._thread.start()
+            elif beat.due_at < self._looks_at:
+                self._changed.notify()
+
+    def remove(self, beat: Beat) -> None:
+        with self._changed:
+            self._beats.discard(beat)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                due = [beat for beat in self._beats if beat.due_at <= now]
+                if not due:
+                    # With nothing to do it looks up now and then, so that the next run need not wake it.
+                    self._looks_at = min([now + _IDLE_S, *(beat.due_at for beat in self._beats)])
+                    self._changed.wait(self._looks_at - now)
+            for beat in due:
+                try:
+                    beat.beat()
+                except Exception:  # noqa: BLE001  (what is due for one run must not end the others')
+                    _log.exception("beat-failed")
+                    beat.due_at = time.monotonic() + 1.0
+
+
+_pulse = _Pulse()
+
+
+def add(beat: Beat) -> None:
+    """Do this from now on whenever it is due."""
+    _pulse.add(beat)
+
+
+def remove(beat: Beat) -> None:
+    """Do this no more; it may be under way in this moment."""
+    _pulse.remove(beat)
+
+
+def _forget_the_parents_pulse() -> None:
+    """A fork has none of its parent's threads."""
+    global _pulse  # noqa: PLW0603
+    _pulse = _Pulse()
+
+
+os.register_at_fork(after_in_child=_forget_the_parents_pulse)
