@@ -66,8 +66,8 @@ class Waiting:
         self._stream = keys.stops(shard_of(ledger.session(session).id))
         self._last = b"$"
 
-    def step(self) -> Session | None:
-        """The session if it is over, else None after an event of it or a quarter of a second.
+    def step(self, *, listen: bool = True) -> Session | None:
+        """The session if it is over, else None after an event of it or a quarter of a second; at once without.
 
         Raises:
             TimeoutError: it is not over after ``timeout_s`` seconds.
@@ -77,7 +77,8 @@ class Waiting:
             return found
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise TimeoutError(f"session {self._session} is {found.state} after {self._timeout_s:g} s")
-        self._listen(LOOK_AGAIN_S)
+        if listen:
+            self._listen(LOOK_AGAIN_S)
         return None
 
     def _item_is_done(self) -> bool:
@@ -117,7 +118,7 @@ class Watching:
         """A picture if the tree has changed since the last one."""
         time.sleep(max(0.0, self._next_at - time.monotonic()))
         began = time.monotonic()
-        self.over = self._waiting.step() is not None
+        self.over = self._waiting.step(listen=self._last is not None) is not None
         picture = subtree(self._ledger, self._session)
         # A large tree takes long to read; reading it is not to be all that the server does.
         self._next_at = time.monotonic() + max(PICTURE_EVERY_S, 4 * (time.monotonic() - began - LOOK_AGAIN_S))
