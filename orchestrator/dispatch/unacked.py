@@ -8,6 +8,7 @@ messages are what they were to kombu.
 
 from __future__ import annotations
 
+import threading
 from time import time
 from typing import Any, Final
 
@@ -22,11 +23,13 @@ DELAY_S: Final = 0.05
 
 
 class QoS(redis.QoS):
-    """Kombu's own, but for the messages of runs in a worker with an event loop."""
+    """Kombu's own, but for the messages of runs in a worker with an event loop. Safe to acknowledge to from threads."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
         self._unwritten: dict[Any, Any] = {}
+        # The pool `threads` acknowledges and gives back from its threads; what is written is not struck out meanwhile.
+        self._writing = threading.Lock()
         self._timed = False
 
     def append(self, message: Any, delivery_tag: Any) -> None:
@@ -35,15 +38,18 @@ class QoS(redis.QoS):
         if hub is None:
             super().append(message, delivery_tag)  # type: ignore[no-untyped-call]
             return
-        virtual.QoS.append(self, message, delivery_tag)  # type: ignore[no-untyped-call]
-        self._unwritten[delivery_tag] = message
+        with self._writing:
+            virtual.QoS.append(self, message, delivery_tag)  # type: ignore[no-untyped-call]
+            self._unwritten[delivery_tag] = message
         if not self._timed:
             self._timed = True
             hub.call_later(DELAY_S, self._in_time)  # type: ignore[no-untyped-call]
 
     def ack(self, delivery_tag: Any) -> None:
         """The message is dealt with."""
-        if self._unwritten.pop(delivery_tag, None) is None:
+        with self._writing:
+            written = self._unwritten.pop(delivery_tag, None) is None
+        if written:
             super().ack(delivery_tag)  # type: ignore[no-untyped-call]
         else:
             virtual.QoS.ack(self, delivery_tag)  # type: ignore[no-untyped-call]
@@ -65,13 +71,14 @@ class QoS(redis.QoS):
 
     def _write(self) -> None:
         """As kombu does, all at once."""
-        if not self._unwritten:
-            return
-        with self.pipe_or_acquire() as pipe:
-            for tag, message in self._unwritten.items():
-                about = message.delivery_info
-                whole = [message._raw, about["exchange"], about["routing_key"]]  # noqa: SLF001  (as kombu does)
-                pipe.zadd(self.unacked_index_key, {tag: time()})
-                pipe.hset(self.unacked_key, tag, dumps(whole))  # type: ignore[no-untyped-call]
-            pipe.execute()
-        self._unwritten.clear()
+        with self._writing:
+            if not self._unwritten:
+                return
+            with self.pipe_or_acquire() as pipe:
+                for tag, message in self._unwritten.items():
+                    about = message.delivery_info
+                    whole = [message._raw, about["exchange"], about["routing_key"]]  # noqa: SLF001  (as kombu does)
+                    pipe.zadd(self.unacked_index_key, {tag: time()})
+                    pipe.hset(self.unacked_key, tag, dumps(whole))  # type: ignore[no-untyped-call]
+                pipe.execute()
+            self._unwritten.clear()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -63,6 +65,35 @@ def let_pass(hub: Hub, seconds: float) -> None:
     while time.monotonic() < until:
         hub.fire_timers()
         time.sleep(0.005)
+    hub.fire_timers()  # however long the last sleep was
+
+
+class Meanwhile:
+    """Does something in another thread while messages are written down, if it can be done meanwhile."""
+
+    def __init__(self, qos: Any, act: Callable[[], object]) -> None:
+        self._open = qos.pipe_or_acquire
+        self._thread = threading.Thread(target=act)
+        qos.pipe_or_acquire = self._acquire
+
+    @contextlib.contextmanager
+    def _acquire(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        with self._open(*args, **kwargs) as pipe:
+            execute = pipe.execute
+
+            def execute_beside() -> Any:
+                if self._thread.ident is None:
+                    self._thread.start()
+                    self._thread.join(0.2)  # it is to have its chance, and to find the door shut
+                return execute()
+
+            pipe.execute = execute_beside
+            yield pipe
+
+    def join(self) -> None:
+        """Wait until it is done."""
+        self._thread.join(30)
+        assert not self._thread.is_alive()
 
 
 def test_the_message_of_a_short_run_is_never_written_down(
@@ -127,3 +158,35 @@ def test_every_other_message_is_written_down_before_it_is_handed_on(
     message.ack()
     assert held(redis) == 0
     taker.connection.close()
+
+
+def test_what_a_thread_acknowledges_while_it_is_written_down_is_struck_out(
+    app: Celery, hub: Hub, redis: redis_py.Redis
+) -> None:
+    """The pool `threads` acknowledges from its threads, at any moment."""
+    Dispatcher(app).send(RUN, "orchestra")
+    taker = Taker(app)
+    message = taker.take()
+    meanwhile = Meanwhile(message.channel.qos, message.ack)
+    let_pass(hub, DELAY_S)
+    meanwhile.join()
+    assert held(redis) == 0
+    taker.connection.close()
+    assert redis.llen("orchestra") == 0
+
+
+def test_what_is_taken_while_a_thread_gives_another_back_is_written_down(
+    app: Celery, hub: Hub, redis: redis_py.Redis
+) -> None:
+    """The pool `threads` gives messages back from its threads, too; no other one is forgotten over that."""
+    dispatcher = Dispatcher(app)
+    dispatcher.send(RUN, "orchestra")
+    dispatcher.send(RUN, "orchestra")
+    taker = Taker(app)
+    message = taker.take()
+    meanwhile = Meanwhile(message.channel.qos, taker.take)
+    message.reject(requeue=True)
+    meanwhile.join()
+    taker.connection.close()
+    assert held(redis) == 0
+    assert redis.llen("orchestra") == 2
