@@ -56,7 +56,7 @@ class Delivery:
             if verdict.dispatch is not None:
                 resumed.append(verdict.dispatch)
             elif verdict.outcome == "closed" and verdict.detail != "unknown":
-                self.ledger.closed(session, seen_to=False)
+                self.ledger.closed(session)
         if resumed:
             reach("delivery.flushed")
             self._send_together(resumed)
@@ -91,7 +91,7 @@ class Delivery:
             elif item.extra.get("question"):
                 self._close_question(session, item)
         self._forget(session, ended)
-        self.ledger.closed(session_id)
+        self.ledger.closed(session_id, seen_as=session.state)
         reach("delivery.closed")
 
     def stop_below(self, sessions: Iterable[Session], reason: str) -> int:
@@ -112,7 +112,7 @@ class Delivery:
             for child in self.ledger.find(list(policies)):
                 if child.state == SessionState.DELETED:
                     # What was kept of it for this session goes, unless its own children are still to be seen to.
-                    self.ledger.closed(child.id, seen_to=False)
+                    self.ledger.closed(child.id)
                     continue
                 over = child.state in CLOSED or (child.state == SessionState.FINISHED and not child.busy)
                 if child.parent == session.id and (over or policies[child.id] == "stop"):

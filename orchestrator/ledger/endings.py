@@ -136,10 +136,11 @@ class Endings(Mailbox):
             session_id = parent
         return above
 
-    def closed(self, session_id: str, *, seen_to: bool = True) -> bool:
+    def closed(self, session_id: str, *, seen_as: SessionState | None = None) -> bool:
         """A closed session's children are all dealt with; False while that is not so.
 
-        ``seen_to``: whoever calls has just been through all of its items; before anybody has, nothing is done.
+        ``seen_as``: the state in which whoever calls has just been through all of its items; before anybody has
+        done so in the state that it is in, nothing is done.
         """
         reply = self.scripts.run(
             "closed",
@@ -152,7 +153,7 @@ class Endings(Mailbox):
                 keys.runs(session_id),
                 *self.owned_keys(session_id, but=self._still_heard(session_id)),
             ],
-            [session_id, "1" if seen_to else "0"],
+            [session_id, seen_as or ""],
         )
         return bool(reply[0] in (b"kept", b"tombstone"))
 

@@ -2,17 +2,18 @@
 -- A deleted one leaves its facts and counts as a tombstone, its dead callbacks included, and nothing else.
 -- KEYS  1 session  2 items  3 bodies  4 queue  5 closing  6 runs
 --       7… keys of its runs and their effects, and of its large texts, which the caller looked up
--- ARGV  1 session id  2 '1': whoever calls has just been through all of its items
+-- ARGV  1 session id  2 the state in which whoever calls has just been through all of its items, or ''
 -- Returns  {'kept'} | {'tombstone'} | {'open', callbacks still owed} | {'unseen'}: nobody has been through its items
+--          as those of a session in this state: what was stopped or failed first, and deleted then, is seen to again
 -- include: base
 local s = fields(KEYS[1], 'state', 'owed', 'seen_to')
 if s.state == '' then
   redis.call('ZREM', KEYS[5], ARGV[1])
   return { 'kept' }
 end
-if ARGV[2] == '1' then
-  redis.call('HSET', KEYS[1], 'seen_to', '1')
-elseif s.seen_to == '' then
+if ARGV[2] == s.state then
+  redis.call('HSET', KEYS[1], 'seen_to', s.state)
+elseif s.seen_to ~= s.state then
   return { 'unseen' }
 end
 if count(s.owed) > 0 then return { 'open', s.owed } end

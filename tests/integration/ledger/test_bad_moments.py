@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from orchestrator.ledger import CLOSED, Ledger, SessionState
@@ -127,6 +129,50 @@ def test_a_child_that_another_service_has_just_deleted_still_has_children_to_be_
     stack.drain()
     assert {s.state for s in ledger.tree(root)} == {SessionState.DELETED}
     assert ledger.closing(0) == []
+
+
+@pytest.mark.parametrize("first", ["stopped", "failed"])
+def test_deleting_what_was_stopped_or_failed_long_ago_leaves_nothing_of_its_children(
+    first: Literal["stopped", "failed"], stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """All of its items had been seen to by then, as those of a session whose children's words are kept."""
+    root = play.submit()
+    held = play.run(root)
+    delivered, running = play.delegate(held, "a"), play.delegate(held, "b")
+    play.commit(held.claim)
+    play.finish(delivered, "a secret")
+    stack.drain()
+    play.commit(play.claim(stack.sent[-1]).claim)
+    ledger.stop(root, "enough", state=first)
+    stack.drain()
+    assert ledger.session(running).state == SessionState.STOPPED
+    ledger.stop(root, "gone", state="deleted")
+    stack.drain()
+    assert {s.state for s in ledger.tree(root)} == {SessionState.DELETED}
+    assert ledger.texts(delivered, ["prompt", "result"]) == {}
+    assert ledger.closing(0) == []
+
+
+def test_a_service_that_looked_at_a_stopped_session_does_not_bury_it_once_it_is_deleted(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """It is deleted while a service sees to its children: that look let those be that had ended."""
+    root = play.submit()
+    held = play.run(root)
+    child = play.delegate(held, "a")
+    play.delegate(held, "b")
+    play.commit(held.claim)
+    play.finish(child, "a secret")
+    stack.drain()
+    play.commit(play.claim(stack.sent[-1]).claim)
+    ledger.stop(root, "enough")
+    looked = ledger.session(root)
+    for item in ledger.items(root):
+        ledger.stop(item.child, "parent stopped")
+    ledger.stop(root, "gone", state="deleted")
+    assert not ledger.closed(root, seen_as=looked.state)
+    stack.drain()
+    assert {s.state for s in ledger.tree(root)} == {SessionState.DELETED}
 
 
 @pytest.mark.parametrize("end", ["stopped", "failed", "completed"])

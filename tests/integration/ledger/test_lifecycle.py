@@ -470,7 +470,7 @@ def test_callbacks_of_a_closed_parent_are_dead_with_a_reason(play: Play, ledger:
     assert play.balance(root) == (3, 0, 2, 1)
     play.commit(child.claim)
     assert ledger.closing(0) == [root]
-    assert not ledger.closed(root)
+    assert not ledger.closed(root, seen_as=SessionState.FAILED)
     assert ledger.abandon(root, callback_id(pending), "abandoned: parent failed")
     assert ledger.closed(root)
     assert play.balance(root) == (3, 0, 0, 3)
@@ -490,7 +490,7 @@ def test_deleting_leaves_a_tombstone_with_the_counts(play: Play, ledger: Ledger)
     play.commit(play.resume(root).claim)
     assert ledger.stop(root, "deleted by the user", state="deleted").outcome == "ended"
     ledger.stop(owed, "parent deleted")
-    assert ledger.closed(root)
+    assert ledger.closed(root, seen_as=SessionState.DELETED)
     assert ledger.session(root).state == SessionState.DELETED
     assert play.balance(root) == (2, 1, 0, 1)
     assert [i.child for i in ledger.items(root)] == [owed]
