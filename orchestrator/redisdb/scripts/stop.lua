@@ -11,7 +11,8 @@ local s = session_facts()
 if s.id == '' then return { 'unknown' } end
 if new_parent(s) then return { 'parent', s.parent } end
 local deleting = ARGV[3] == 'deleted'
-local at_rest = s.state == 'finished' and s.run == '' and redis.call('ZCARD', QUEUE) == 0
+-- An heir that had finished may be failed by what it was handed.
+local at_rest = s.state == 'finished' and s.run == '' and s.doomed == '' and redis.call('ZCARD', QUEUE) == 0
 if CLOSED[s.state] or (at_rest and not deleting) then
   if not (deleting and s.state ~= 'deleted') then return { 'over', s.state } end
   -- a session that is over keeps what it told its parent; only its own books are closed

@@ -8,6 +8,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.delivery import Delivery
+from orchestrator.errors import WrongState
 from orchestrator.ids import callback_id
 from orchestrator.ledger import Ledger, Session, SessionState
 
@@ -140,3 +141,23 @@ def test_a_child_that_owes_nothing_goes_on_where_the_others_get_an_heir(
 
 def parents(tree: list[Session]) -> dict[str, str]:
     return {member.id: member.parent for member in tree}
+
+
+def test_a_failure_that_is_to_fail_the_parent_fails_an_heir_that_had_finished(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    """It would be neither failed nor ever resumed again."""
+    heir, root = play.submit("heir"), play.submit("root")
+    play.commit(play.run(heir).claim)
+    parent = play.run(root)
+    child = play.run(play.delegate(parent, "a", on_close=f"heir:{heir}", on_failure="fail"))
+    play.commit(parent.claim)
+    ledger.stop(root, "enough")
+    stack.drain()
+    play.commit(child.claim, "boom", status="failed")
+    stack.drain()
+    assert ledger.session(heir).state == SessionState.FAILED
+    assert "boom" in ledger.session(heir).reason
+    assert play.balance(heir) == (1, 0, 0, 1)
+    with pytest.raises(WrongState):
+        ledger.put(heir, "go on", item_id="itm_00p")
