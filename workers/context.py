@@ -83,7 +83,7 @@ class Context(Delegating):
         Args:
             mode: `any`: as soon as one callback is there; `all`: when all are; `quorum`: when ``k`` are.
                 Questions resume at once in every mode.
-            k: how many make the quorum.
+            k: how many make the quorum: of those that no run has had yet, without failures that are ignored.
             group: the group of delegations it holds for; empty: those of no group.
             deadline_s: seconds from now after which it is resumed with what is there.
             window_s: seconds in which callbacks that come close together are folded into one resume.

@@ -20,6 +20,7 @@ class Group:
     launched: int
     owed: int
     queued: int
+    dead: int
 
     @property
     def met(self) -> bool:
@@ -27,14 +28,20 @@ class Group:
         mode = self.rule.get("mode", "any")
         if mode == "any" or self.owed == 0:
             return True
-        return mode == "quorum" and self.launched - self.owed >= int(self.rule.get("k", 1))
+        return mode == "quorum" and self.back >= int(self.rule.get("k", 1))
+
+    @property
+    def back(self) -> int:
+        """How many are back; of a quorum those that came under it, and none that died by policy."""
+        if self.rule.get("mode") != "quorum":
+            return self.launched - self.owed
+        return self.launched - self.owed - self.dead - int(self.rule.get("base", {}).get(self.name, 0))
 
     def __str__(self) -> str:
         mode = self.rule.get("mode", "any")
         wanted = f"a quorum of {self.rule.get('k')}" if mode == "quorum" else mode
         of = f"group {self.name!r}" if self.name else "its children"
-        back = self.launched - self.owed
-        return f"{wanted} of {of}: {back} {_are(back)} back, {self.owed} {_are(self.owed)} not"
+        return f"{wanted} of {of}: {self.back} {_are(self.back)} back, {self.owed} {_are(self.owed)} not"
 
 
 def _are(count: int) -> str:
@@ -44,13 +51,14 @@ def _are(count: int) -> str:
 def groups(snapshot: Snapshot) -> list[Group]:
     """Every group of delegations that a session has launched for callbacks, by name."""
     policies = snapshot.session.waiting or {}
-    launched, owed, queued = Counter[str](), Counter[str](), Counter[str]()
+    launched, owed, queued, dead = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for item in snapshot.items:
         if item.kind == "completion" and item.callback:
             name = str(item.extra.get("group", ""))
             launched[name] += 1
             owed[name] += item.state == ItemState.OWED
             queued[name] += item.state == ItemState.QUEUED
+            dead[name] += item.state == ItemState.DEAD
     return [
         Group(
             name=name,
@@ -58,6 +66,7 @@ def groups(snapshot: Snapshot) -> list[Group]:
             launched=launched[name],
             owed=owed[name],
             queued=queued[name],
+            dead=dead[name],
         )
         for name in sorted(launched)
     ]

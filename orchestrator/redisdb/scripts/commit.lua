@@ -39,6 +39,25 @@ if status ~= 'completed' then
   return { 'done', status, '1', '1', s.parent == '' and '1' or '0' }
 end
 
+-- A waiting policy in which every quorum that was said anew begins to count now: what was delivered is not of it.
+local function from_here_on(text)
+  local policy, fresh = cjson.decode(text), false
+  for _, rule in pairs(policy) do
+    if rule.mode == 'quorum' and not rule.base then
+      rule.base = {}
+      fresh = true
+    end
+  end
+  if not fresh then return text end
+  local facts = redis.call('HGETALL', S)
+  for i = 1, #facts, 2 do
+    local group = string.match(facts[i], '^group:(.*):delivered$')
+    local rule = group and rule_of(policy, group)
+    if rule and rule.base then rule.base[group] = count(facts[i + 1]) end
+  end
+  return cjson.encode(policy)
+end
+
 -- Children of an earlier try that this one did not take up again are nobody's: dead, and stopped by the service.
 -- Questions that it did not ask again are nobody's either: nobody would know what their reply is about.
 local orphans, lost_owed, lost_queued, unasked = {}, 0, 0, {}
@@ -75,13 +94,19 @@ local over = pending <= 0 and not waits and count(s.questions) - #unasked <= 0 a
 if over and ARGV[7] == '' then return { 'envelope' } end
 if ARGV[10] ~= '' and redis.call('EXISTS', KEYS[20]) == 0 then return { 'whole' } end
 
+local of_group = {}
 for _, id in ipairs(carried) do
   local record = item(ITEMS, id)
   if record and record.state == 'claimed' then
     record.state = 'delivered'
     save(ITEMS, id, record)
+    if record.kind == 'completion' then
+      local name = group_field(record.group, 'delivered')
+      of_group[name] = (of_group[name] or 0) + 1
+    end
   end
 end
+for name, more in pairs(of_group) do redis.call('HINCRBY', S, name, more) end
 if delivered > 0 then redis.call('HINCRBY', S, 'delivered', delivered) end
 for _, orphan in ipairs(orphans) do
   local id, record = orphan[1], orphan[2]
@@ -89,7 +114,10 @@ for _, orphan in ipairs(orphans) do
     redis.call('HINCRBY', S, 'owed', -1)
     redis.call('HINCRBY', S, group_field(record.group, 'owed'), -1)
   end
-  if record.state ~= 'none' then redis.call('HINCRBY', S, 'dead', 1) end
+  if record.state ~= 'none' then
+    redis.call('HINCRBY', S, 'dead', 1)
+    redis.call('HINCRBY', S, group_field(record.group, 'dead'), 1)
+  end
   redis.call('ZREM', QUEUE, id)
   record.state = record.state == 'none' and 'none' or 'dead'
   record.reason = 'not taken up when its run was tried again'
@@ -117,7 +145,7 @@ if ARGV[10] ~= '' then
   redis.call('HSET', BODIES, 'whole', ARGV[10])
 end
 if ARGV[5] ~= '' then redis.call('HSET', BODIES, 'state', ARGV[5]) end
-if ARGV[6] ~= '' then redis.call('HSET', S, 'waiting', ARGV[6], 'waiting_since', now) end
+if ARGV[6] ~= '' then redis.call('HSET', S, 'waiting', from_here_on(ARGV[6]), 'waiting_since', now) end
 local state = over and 'finished' or 'idle'
 redis.call('HSET', S, 'state', state, 'run', '', 'updated_ms', now, 'ended_ms', over and now or 0)
 local result_owed = '0'

@@ -363,6 +363,46 @@ def test_a_quorum_resumes_when_it_is_there_or_out_of_reach(play: Play, ledger: L
     assert len(play.resume(other).items) == 1
 
 
+def test_a_quorum_that_is_said_anew_counts_what_comes_under_it(play: Play, ledger: Ledger) -> None:
+    """What earlier runs had is not of it; what came while the run was at work, and was not in it, is."""
+    root = play.submit()
+    held = play.run(root)
+    first = [play.delegate(held, f"first {n}") for n in range(3)]
+    play.commit(held.claim, waiting={"": {"mode": "quorum", "k": 2}})
+    play.finish(first[0])
+    play.finish(first[1])
+    held = play.resume(root)
+    second = [play.delegate(held, f"second {n}") for n in range(3)]
+    play.finish(first[2])
+    play.commit(held.claim, waiting={"": {"mode": "quorum", "k": 3}})
+    assert ledger.flush(root).outcome == "waits"
+    play.finish(second[0])
+    assert ledger.flush(root).outcome == "waits"
+    play.finish(second[1])
+    held = play.resume(root)
+    assert [i.child for i in held.items] == [first[2], *second[:2]]
+    play.commit(held.claim, waiting=held.session.waiting)
+    play.finish(second[2])
+    assert len(play.resume(root).items) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_failure_that_is_ignored_makes_no_quorum(when: str, play: Play, ledger: Ledger) -> None:
+    """Whether the child failed before its parent said what it waits for, or after."""
+    root = play.submit()
+    held = play.run(root)
+    children = [play.delegate(held, str(n), on_failure="ignore") for n in range(4)]
+    if when == "before":
+        play.finish(children[0], "boom", status="failed")
+    play.commit(held.claim, waiting={"": {"mode": "quorum", "k": 2}})
+    if when == "after":
+        play.finish(children[0], "boom", status="failed")
+    play.finish(children[1])
+    assert ledger.flush(root).outcome == "waits"
+    play.finish(children[2])
+    assert len(play.resume(root).items) == 2
+
+
 def test_a_deadline_resumes_with_what_is_there(play: Play, ledger: Ledger) -> None:
     """The timer wakes the service; the flush then finds the policy met."""
     ledger.set_time(1_000_000)

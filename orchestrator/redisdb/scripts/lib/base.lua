@@ -44,7 +44,7 @@ end
 
 local function save(items, id, record) redis.call('HSET', items, id, cjson.encode(record)) end
 
--- How many callbacks of a group of the session `items` belongs to are still owed.
+-- How many callbacks of a group a session has `launched`, and how many of them are `owed`, `delivered` or `dead`.
 local function group_field(group, what) return 'group:' .. (group or '') .. ':' .. what end
 
 -- A large text that a transition refers to is kept as long as its session; until then it would expire.
@@ -57,10 +57,14 @@ end
 local function rule_of(policy, group) return policy[group] or policy[''] or { mode = 'any' } end
 
 -- Whether a group of the session `key` has what its rule waits for: any | all | quorum; a quorum that can no
--- longer be reached is met as well.
+-- longer be reached is met as well. Of a quorum are those callbacks that come: none that died by policy, and none
+-- that an earlier run had when the rule was made (its `base`, for each group).
 local function is_met(key, rule, group)
   if rule.mode == 'any' or rule.mode == nil then return true end
-  local c = redis.call('HMGET', key, group_field(group, 'owed'), group_field(group, 'launched'))
-  local owed, launched = count(c[1]), count(c[2])
-  return owed <= 0 or (rule.mode == 'quorum' and launched - owed >= (tonumber(rule.k) or 1))
+  local c = redis.call('HMGET', key, group_field(group, 'owed'), group_field(group, 'launched'),
+    group_field(group, 'dead'))
+  local owed, launched, dead = count(c[1]), count(c[2]), count(c[3])
+  if owed <= 0 then return true end
+  local had = rule.base and rule.base[group] or 0
+  return rule.mode == 'quorum' and launched - owed - dead - had >= (tonumber(rule.k) or 1)
 end

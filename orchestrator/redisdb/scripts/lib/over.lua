@@ -73,6 +73,7 @@ local function tell_parent(s, status, text, now, whole)
     record.state = 'dead'
     record.reason = reason
     redis.call('HINCRBY', P, 'dead', 1)
+    redis.call('HINCRBY', P, group_field(record.group, 'dead'), 1)
     if not CLOSED[parent.state] then redis.call('ZADD', WAITING, 'NX', now, s.parent) end
   else
     record.state = 'queued'
