@@ -85,6 +85,23 @@ def test_everything_published_is_written_once(
     assert [(c.published, c.audited, c.missing, c.pending) for c in coverage] == [(1, 1, 0, 0), (2, 2, 0, 0)]
 
 
+def test_what_comes_within_a_moment_is_written_with_what_came_first(
+    streams: RedisStreams, writer: Callable[..., AuditWriter]
+) -> None:
+    """The first of a burst waits for the others; nobody waits where nothing comes."""
+    one = writer()
+    waits: list[str] = []
+
+    def moment() -> None:
+        waits.append(streams.publish(DELEGATIONS, xml()))
+
+    assert one.run_once(linger=moment) == 0
+    streams.publish(MESSAGES, xml())
+    assert one.run_once(linger=moment) == 2
+    assert len(waits) == 1
+    assert one.run_once() == 0
+
+
 def test_what_a_dead_writer_read_is_written_by_the_next(
     streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
 ) -> None:
