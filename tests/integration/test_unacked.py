@@ -125,7 +125,7 @@ def test_the_message_of_a_long_run_is_written_down_and_struck_out_at_its_end(
     assert redis.llen("orchestra") == 0
 
 
-@pytest.mark.parametrize("how", ["closed", "requeued"])
+@pytest.mark.parametrize("how", ["closed", "cut", "requeued"])
 def test_the_message_of_a_run_that_was_not_begun_goes_back(
     how: str, app: Celery, hub: Hub, redis: redis_py.Redis
 ) -> None:
@@ -135,6 +135,8 @@ def test_the_message_of_a_run_that_was_not_begun_goes_back(
     message = taker.take()
     if how == "requeued":
         message.reject(requeue=True)
+    if how == "cut":
+        redis.client_kill_filter(_type="normal", skipme=True)
     taker.connection.close()
     assert held(redis) == 0
     assert redis.llen("orchestra") == 1
