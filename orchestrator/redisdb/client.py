@@ -135,7 +135,14 @@ def advice_on_refusal(error: BaseException) -> str | None:
         return f"has no memory left ({text}); raise its maxmemory, or make room"
     if isinstance(error, redis.ResponseError) and text.startswith("MISCONF"):
         return f"cannot write to its disk ({text}); make room there, and see its log"
+    if isinstance(error, redis.ResponseError) and text.startswith("NOREPLICAS"):
+        return f"is followed by too few replicas to take writes ({text}); start them"
     return None
+
+
+def refuses_everything(error: BaseException) -> bool:
+    """Whether the server would have refused any other write at that moment too, whatever was in it."""
+    return isinstance(error, redis.exceptions.NoPermissionError) or advice_on_refusal(error) is not None
 
 
 def is_outage(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ import redis
 from orchestrator.ledger import Ledger
 from orchestrator.log import get_logger
 from orchestrator.policy.routing import LAUNCHES
+from orchestrator.redisdb.client import refuses_everything
 from orchestrator.router.acts import Acts
 from orchestrator.router.intake import reject
 from orchestrator.router.letter import Letter
@@ -72,8 +73,8 @@ class Execution:
         """What it means for a letter that its call failed; None: it did not."""
         if not isinstance(answer, Exception):
             return None
-        if not isinstance(answer, redis.ResponseError):
-            raise answer
+        if not isinstance(answer, redis.ResponseError) or refuses_everything(answer):
+            raise answer  # no fault of the letter's
         get_logger().error("act-failed", script=script, message=letter.id, error=str(answer))
         rejection = reject("internal-error", f"{script}: {answer}", letter.message)
         return Outcome(kind="rejected", rejection=rejection)

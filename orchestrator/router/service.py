@@ -6,10 +6,13 @@ however often it is handed out. What a dead router held is reclaimed and handled
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import redis
 
 from orchestrator.crashpoints import reach
 from orchestrator.dispatch import Dispatcher
@@ -137,11 +140,20 @@ class Router:
                     )
                     self._reject(entry, reject("poison", reason), handled)
                 else:
-                    self._handle([entry], handled)
+                    self._handle_alone(entry, handled)
                 if handled.reclaimed >= _RECLAIM_AT_ONCE:
                     self._next_reclaim = 0.0
                     return
         self._next_reclaim = time.monotonic() + _RECLAIM_EVERY_S
+
+    def _handle_alone(self, entry: Entry, handled: Handled) -> None:
+        """Handle an entry that was left over. Where the server fails it, this delivery says nothing of the entry."""
+        try:
+            self._handle([entry], handled)
+        except (redis.RedisError, ServerUnavailable):
+            with contextlib.suppress(redis.RedisError):
+                self._streams.uncount(ROUTER_GROUP, self._consumer, entry)
+            raise
 
     def _handle(self, entries: Sequence[Entry], handled: Handled) -> None:
         if entries:

@@ -169,6 +169,13 @@ class RedisStreams:
             asked = again
         return self._with_deliveries(group, claimed)
 
+    def uncount(self, group: str, consumer: str, entry: Entry) -> None:
+        """Let the last delivery of an entry that ``consumer`` reclaimed not count; it stays in its hands."""
+        key = self._key(entry.stream)
+        self._redis.xclaim(
+            key, group, consumer, 0, [entry.id], retrycount=max(1, entry.deliveries - 1), justid=True
+        )
+
     def _with_deliveries(self, group: str, entries: list[Entry]) -> list[Entry]:
         if not entries:
             return []
