@@ -122,3 +122,9 @@ def attempt_of(entry: Entry) -> int:
     """Which attempt an entry is; what cannot be read counts as the first."""
     text = entry.extra.get(ATTEMPT_FIELD, "1")
     return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else 1
+
+
+def since_of(entry: Entry, now_ms: int) -> int:
+    """When the attempt of an entry began, which is now unless it waited; never later, whatever a clock said then."""
+    text = entry.extra.get("since", "")
+    return min(now_ms, int(text)) if text.isascii() and text.isdigit() and len(text) < 16 else now_ms

@@ -33,6 +33,7 @@ RULES: Final[dict[str, tuple[bool, str]]] = {
     "conversation-limit": (False, "A conversation has no more messages and no longer chains than allowed."),
     "task-id": (False, "A task-id belongs to one delegation of its conversation."),
     "session-unknown": (True, "A message about a session names one that this ledger has."),
+    "session-pending": (True, "The session that a message reports the end of has begun."),
     "session-over": (False, "The session that a message is meant for can still take it."),
     "recipient-session": (True, "The conversation shows which session of the recipient is meant."),
     "dependency-cycle": (False, "Tasks do not wait for each other in a circle."),

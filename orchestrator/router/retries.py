@@ -13,16 +13,18 @@ from orchestrator.policy.retry import RetryDecision, RetryEnd, decide
 from orchestrator.policy.routing import LAUNCHES, Backoff, RoutingTable
 from orchestrator.registry import AgentRecord
 from orchestrator.router.intake import reject
-from orchestrator.router.letter import Letter, Rejection, attempt_of
+from orchestrator.router.letter import Letter, Rejection, attempt_of, since_of
 from orchestrator.streams import Entry
 
 #: Types that nothing ever refuses for being late: they end what others wait for.
 NEVER_LATE: Final = frozenset({"task-completion", "error", "reply"})
 #: Rules about what may be on its way yet.
-PATIENT: Final = frozenset({"session-unknown", "recipient-session", "key-unknown"})
+PATIENT: Final = frozenset({"session-unknown", "session-pending", "recipient-session", "key-unknown"})
 #: Rules about agents whose worker may be starting.
 STARTING: Final = frozenset({"sender-unknown", "recipient-unknown"})
-#: Milliseconds that an attempt waits for it, and after which it first looks again.
+#: Of those, the one about what is known to be on its way: it is waited for until the attempt's timeout.
+COMING: Final = "session-pending"
+#: Milliseconds that an attempt waits for the others, and after which it first looks again.
 PATIENCE_MS: Final = 10_000
 FIRST_LOOK_MS: Final = 100
 #: Milliseconds between two looks whether an agent is registered.
@@ -101,14 +103,15 @@ class Retries:
         if message is None or rejection.rule not in PATIENT | STARTING:
             return None
         now_ms = self._clock.now_ms()
-        since = entry.extra.get("since", "")
-        since_ms = int(since) if since.isascii() and since.isdigit() and len(since) < 16 else now_ms
+        since_ms = since_of(entry, now_ms)
         timeout_ms = round(self.policy(message)[2] * 1000)
         if rejection.rule in PATIENT:
             waited_ms = now_ms - since_ms
-            if waited_ms >= min(timeout_ms, PATIENCE_MS):
+            most_ms = timeout_ms if rejection.rule == COMING else min(timeout_ms, PATIENCE_MS)
+            if waited_ms >= most_ms:
                 return None
-            return Patience(due_ms=now_ms + max(FIRST_LOOK_MS, waited_ms), since_ms=since_ms)
+            pause_ms = min(PATIENCE_MS, max(FIRST_LOOK_MS, waited_ms))
+            return Patience(due_ms=now_ms + pause_ms, since_ms=since_ms)
         until_ms = since_ms + min(timeout_ms, self._registration_ms)
         if now_ms >= until_ms:
             return None

@@ -1,8 +1,8 @@
 -- route_report: a program outside of the stack says how the session it runs ended: this is the commit of its run.
 -- KEYS  as in lib/over.lua, then 19 seen mark  20 stream of the entry
 -- ARGV  1 now or ''  2 status completed | failed  3 text  4 group  5 entry id  6 mark's lifetime in ms
--- Returns  {'done', state} | {'duplicate'} | {'over', state} | {'unknown'} | {'foreign'}: a worker of ours runs it;
---          on the last two nothing was acknowledged
+-- Returns  {'done', state} | {'duplicate'} | {'over', state} | {'unknown'} | {'pending'}: its launch has not been
+--          routed yet | {'foreign'}: a worker of ours runs it; on the last three nothing was acknowledged
 -- Complexity: O(items in its queue).
 -- include: base
 -- include: over
@@ -16,7 +16,10 @@ local s = session_facts()
 if s.id == '' or new_parent(s) then return { 'unknown' } end
 local r = fields(RUN, 'id', 'state', 'claim', 'items')
 if s.run ~= '' and r.id ~= s.run then return { 'unknown' } end
-if s.run ~= '' and r.claim ~= 'foreign' then return { 'foreign' } end
+if s.run == '' and s.state == 'pending' then return { 'pending' } end
+-- Its program may be quicker than the router that began it, or than the sweep where that router died.
+local taken = r.claim == 'foreign' or (r.state == 'queued' and r.claim == '')
+if s.run ~= '' and not taken then return { 'foreign' } end
 redis.call('SET', KEYS[19], ARGV[5], 'PX', ARGV[6])
 redis.call('XACK', KEYS[20], ARGV[4], ARGV[5])
 if s.run == '' or CLOSED[s.state] then return { 'over', s.state } end

@@ -120,6 +120,12 @@ class ForeignWords:
                     return DONE
                 case b"duplicate":
                     return DUPLICATE
+                case b"pending":
+                    reason = (
+                        f"session {session.id} has not begun: its task is not routed yet, or waits for others; "
+                        "report again when it has, or start more routers"
+                    )
+                    return rejected("session-pending", reason, letter)
                 case b"foreign":
                     reason = f"session {session.id} is run by a worker of this stack, which reports for it"
                     return rejected("unauthorised", reason, letter)

@@ -7,11 +7,16 @@ import contextlib
 import redis as redis_py
 
 from orchestrator.envelope.model import (
+    Message,
     StatusUpdate,
+    TaskCompletion,
 )
+from orchestrator.ids import child_session_id, new_claim_id, new_message_id
+from orchestrator.ledger import Claimed, Launch, SessionState
+from orchestrator.letters import Thread
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.parking import Parking
-from tests.integration.router.conftest import Stack
+from tests.integration.router.conftest import At, Stack
 
 DAY_MS = 86_400_000
 
@@ -44,3 +49,106 @@ def test_a_server_without_memory_condemns_no_message(stack: Stack) -> None:
     done = sum(stack.router(f"later {n}", reclaim_idle_ms=0).run_once().done for n in range(2))
     assert (done, stack.dead(), stack.pending(), waiting(stack)) == (6, [], 0, 0)
     assert stack.parts.ledger.session(session).busy
+
+
+def delegated(stack: Stack) -> tuple[Claimed, str, tuple[str, ...]]:
+    """`lead` at work, the child that it has just given to the foreign program `partner`, and the child's chain."""
+    ledger, root = stack.parts.ledger, stack.submit()
+    stack.router("first").run_once()
+    lead = ledger.claim(ledger.runs(root)[0].id, new_claim_id(), session_id=root, worker="w")
+    assert lead is not None
+    child = child_session_id(root, "one")
+    letter = stack.parts.letters.delegation(
+        sender="lead",
+        recipient="partner",
+        task_id=child,
+        title="Ask outside",
+        description="what is it?",
+        thread=Thread.of(lead.session),
+    )
+    launch = Launch(
+        effect="one",
+        child_id=child,
+        agent="partner",
+        description="what is it?",
+        envelope=letter,
+        correlation=lead.session.correlation,
+        chain=lead.session.chain,
+    )
+    ledger.delegate(lead.claim, launch)
+    return lead, child, (letter.message_id, *lead.session.chain)
+
+
+def report(stack: Stack, lead: Claimed, child: str, chain: tuple[str, ...]) -> None:
+    """The foreign program, which reads the stream like a router does, says that it is done."""
+    done = TaskCompletion(task_id=child, status="success", summary="found", result="it is 42")
+    data = stack.envelope(
+        done, sender="partner", recipient="lead", correlation=lead.session.correlation, chain=chain
+    )
+    stack.publish(data, "task-completion", "high")
+
+
+def test_a_program_that_is_quicker_than_the_router_is_heard(stack: Stack) -> None:
+    """Its report came before its task was routed: it waits for that, for as long as a report may take."""
+    lead, child, chain = delegated(stack)
+    report(stack, lead, child, chain)
+    began = now_ms(stack)
+    for waited_ms in (0, 15_000):
+        reports = stack.router(f"r{waited_ms}", types=["task-completion"], clock=At(began + waited_ms))
+        reports.run_once()
+        assert (waiting(stack), stack.dead()) == (1, [])
+        stack.wake()
+    stack.router("tasks", types=["task-delegation"]).run_once()
+    stack.router("reports").run_once()
+    assert stack.parts.ledger.result(child) == (SessionState.FINISHED, "it is 42")
+    assert [i.status for i in stack.parts.ledger.items(lead.session.id)] == ["completed"]
+
+
+def test_a_report_on_a_task_that_never_begins_is_given_up_and_says_why(stack: Stack) -> None:
+    """Its timeout is the table's."""
+    lead, child, chain = delegated(stack)
+    report(stack, lead, child, chain)
+    began = now_ms(stack)
+    for waited_ms in (0, 61_000):
+        stack.router(str(waited_ms), types=["task-completion"], clock=At(began + waited_ms)).run_once()
+        if waited_ms == 0:
+            stack.wake()
+    (letter,) = stack.dead()
+    assert (letter.rule, letter.type) == ("session-pending", "task-completion")
+    assert f"session {child} has not begun" in letter.reason
+
+
+def test_a_program_is_heard_of_a_task_whose_router_died_on_the_way(stack: Stack) -> None:
+    """The task is begun and the router died before it wrote down that the program is at it."""
+    lead, child, chain = delegated(stack)
+
+    class Died(Exception):
+        pass
+
+    def die(_: object) -> bool:
+        raise Died
+
+    router = stack.router("tasks")
+    router._ledger.take_foreign = die  # type: ignore[method-assign]
+    with contextlib.suppress(Died):
+        router.run_once()
+    del router._ledger.take_foreign  # type: ignore[method-assign]
+    report(stack, lead, child, chain)
+    stack.router("other").run_once()
+    assert stack.dead() == []
+    assert stack.parts.ledger.result(child) == (SessionState.FINISHED, "it is 42")
+    assert not stack.parts.ledger.session(child).busy
+
+
+def test_a_wait_that_began_in_the_future_ends_all_the_same(stack: Stack) -> None:
+    """Whether a clock was wrong or a program wrote it beside its envelope: it began no later than now."""
+    data = stack.envelope(
+        Message(content="x"), sender="partner", recipient="lead", correlation=new_message_id()
+    )
+    stack.publish(data, "message", extra={"since": "999999999999999", "attempt": "2"})
+    began = now_ms(stack)
+    for second in (0, 5, 11):
+        router = stack.router(str(second), clock=At(began + second * 1000))
+        for _ in range(2):
+            router.run_once()
+    assert [letter.rule for letter in stack.dead()] == ["recipient-session"]
