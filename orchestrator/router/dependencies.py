@@ -19,7 +19,7 @@ from orchestrator.ids import is_session_id
 from orchestrator.ledger import CLOSED, Ledger, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.router.intake import reject
-from orchestrator.router.letter import Letter, Rejection
+from orchestrator.router.letter import Letter, Rejection, since_of
 from orchestrator.router.parking import Parked, Parking, Tasks, parked_id
 
 #: Milliseconds after which a task that was just held is looked at again, and between later looks at the most.
@@ -48,6 +48,8 @@ class Held:
 
     tasks: Tasks
     since_ms: int
+    #: When it expires; 0: never.
+    until_ms: int
     reason: str
 
 
@@ -88,8 +90,7 @@ class Dependencies:
         if not unmet:
             return None
         now_ms = self._clock.now_ms()
-        since = letter.entry.extra.get("since", "")
-        since_ms = int(since) if since.isascii() and since.isdigit() and len(since) < 16 else now_ms
+        since_ms = since_of(letter.entry, now_ms)
         unknown = [task for task in unmet if standings[task] is Standing.UNKNOWN]
         if unknown and now_ms - since_ms >= timeout_s * 1000:
             reason = f"it depends on {', '.join(unknown)}, of which nothing was heard within {timeout_s:g} s"
@@ -97,6 +98,7 @@ class Dependencies:
         return Held(
             tasks=Tasks(task_id=body.task.task_id, waited_for=waited_for, standing=_text(standings)),
             since_ms=since_ms,
+            until_ms=letter.expires_ms or 0,
             reason=f"waits for {', '.join(unmet)}",
         )
 
@@ -108,7 +110,8 @@ class Dependencies:
     def stirred(self, parked: Sequence[Parked]) -> list[bool]:
         """For each task that waits, whether any of those it waits for stands differently now.
 
-        One that waits for something unknown stirs from time to time, so that its timeout is noticed.
+        One that waits for something unknown stirs from time to time, so that its timeout is noticed; one that
+        expires stirs then.
         """
         if not parked:
             return []
@@ -119,14 +122,18 @@ class Dependencies:
         for one, sessions in zip(parked, named, strict=True):
             standing = _text({task: _standing(s, states.get(s)) for task, s in sessions.items()})
             unknown = Standing.UNKNOWN.value in standing
-            found.append(standing != one.standing or (unknown and now_ms - one.parked_ms > 5000))
+            expired = 0 < one.until_ms <= now_ms
+            found.append(expired or standing != one.standing or (unknown and now_ms - one.parked_ms > 5000))
         return found
 
     def look_again_ms(self, parked: Parked) -> int:
         """Milliseconds until a task that goes on waiting is looked at again."""
-        waited_ms = self._clock.now_ms() - parked.parked_ms
+        now_ms = self._clock.now_ms()
+        waited_ms = now_ms - parked.parked_ms
         unreported = any(name.value in parked.standing for name in (Standing.UNKNOWN, Standing.HELD))
         most = UNREPORTED_LOOK_MS if unreported else LAST_LOOK_MS
+        if parked.until_ms:
+            most = min(most, parked.until_ms - now_ms)
         return max(FIRST_LOOK_MS, min(most, waited_ms))
 
     def told(self, letters: Sequence[Letter]) -> bool:

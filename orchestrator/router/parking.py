@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.ids import is_session_id
+from orchestrator.policy.retry import CAP_MS
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
@@ -17,6 +18,8 @@ from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
 #: Messages looked at in one round.
 BATCH: Final = 100
+#: Milliseconds that the next look at a message lies ahead at most; further off, a clock was wrong when it was set.
+AHEAD_MS: Final = CAP_MS + 60_000
 #: What is read of a message to see whether its wait is over.
 _FACTS: Final = (
     "message-id",
@@ -54,7 +57,7 @@ class Parked:
     standing: str
     #: The agent that is not registered yet, if it waits for that; or empty.
     agent: str
-    #: Until when it waits for that agent.
+    #: Until when it waits for that agent, or for those tasks; 0: as long as it takes.
     until_ms: int
     rule: str
     reason: str
@@ -105,8 +108,8 @@ class Parking:
         """Let an entry wait until ``due_ms``; False: another router has dealt with it.
 
         ``since_ms`` is when the attempt began that goes on after the wait; None: the next one begins then.
-        ``tasks`` are those that it waits for, if that is why it waits; ``agent`` the one that is to be registered,
-        at the latest by ``until_ms``.
+        ``tasks`` are those that it waits for, if that is why it waits; ``agent`` the one that is to be registered.
+        ``until_ms`` is when it waits no longer; 0: for tasks, as long as it takes.
         """
         shard, name = entry.stream.shard, parked_id(entry)
         record = keys.parked_message(shard, name)
@@ -167,9 +170,13 @@ class Parking:
         found: list[Parked] = []
         later: list[int] = []
         for shard in self._shards:
-            rows: Any = self._redis.zrange(keys.parked(shard), 0, BATCH, withscores=True)
+            pipeline = self._redis.pipeline(transaction=False)
+            pipeline.zrange(keys.parked(shard), 0, BATCH, withscores=True)
+            pipeline.zrange(keys.parked(shard), 0, BATCH - 1, desc=True, withscores=True)
+            rows, last = pipeline.execute()
             ready = [row for row in rows if row[1] <= now_ms][:BATCH]
             later += [int(row[1]) for row in rows[len(ready) : len(ready) + 1]]
+            ready += [row for row in last if row[1] > now_ms + AHEAD_MS]
             if ready:
                 found += self._read(shard, ready)
         return found, min(later, default=None)

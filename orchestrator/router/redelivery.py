@@ -61,6 +61,7 @@ class Redelivery:
             rule="",
             reason=held.reason,
             tasks=held.tasks,
+            until_ms=held.until_ms,
         )
         self._something_waits = True
         self.next_look = min(self.next_look, time.monotonic() + FIRST_LOOK_MS / 1000)
@@ -113,7 +114,9 @@ class Redelivery:
         stirred = dict(zip((t.id for t in tasks), self._dependencies.stirred(tasks), strict=True))
         later: dict[Parked, int] = {}
         for parked in due:
-            if parked.agent and now_ms < parked.until_ms and self._agents.get(parked.agent) is None:
+            # What was parked in the future was parked by a wrong clock, and is judged anew.
+            in_time = parked.parked_ms <= now_ms < parked.until_ms
+            if parked.agent and in_time and self._agents.get(parked.agent) is None:
                 later[parked] = min(parked.until_ms, now_ms + AGENT_LOOK_MS)
             elif stirred.get(parked.id, True):
                 released += self._parking.release(parked)

@@ -7,14 +7,20 @@ import contextlib
 import redis as redis_py
 
 from orchestrator.envelope.model import (
+    Dependency,
     Message,
     StatusUpdate,
+    Task,
     TaskCompletion,
+    TaskDelegation,
 )
+from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import child_session_id, new_claim_id, new_message_id
 from orchestrator.ledger import Claimed, Launch, SessionState
 from orchestrator.letters import Thread
 from orchestrator.redisdb.scripts import Scripts
+from orchestrator.registry import AgentRecord
+from orchestrator.router import Router
 from orchestrator.router.parking import Parking
 from tests.integration.router.conftest import At, Stack
 
@@ -138,6 +144,52 @@ def test_a_program_is_heard_of_a_task_whose_router_died_on_the_way(stack: Stack)
     assert stack.dead() == []
     assert stack.parts.ledger.result(child) == (SessionState.FINISHED, "it is 42")
     assert not stack.parts.ledger.session(child).busy
+
+
+def test_a_task_that_expires_while_it_is_held_is_given_up_then(stack: Stack) -> None:
+    """Not when what it waits for is over, which may be never."""
+    other = stack.submit("other", agent="reviewer")
+    stack.router("first").run_once()
+    body = TaskDelegation(
+        task=Task(task_id="t", title="t", description="d", dependencies=(Dependency(task_id=other),))
+    )
+    began = now_ms(stack)
+    soon = Timestamp.from_ms(began + 30_000)
+    data = stack.envelope(body, sender="partner", recipient="reviewer", expiration=soon)
+    stack.publish(data, "task-delegation", "high")
+    rule = {}
+    for second in (0, 5, 15, 29, 31):
+        router = stack.router(str(second), clock=At(began + second * 1000))
+        for _ in range(2):
+            router.run_once()
+        rule[second] = [letter.rule for letter in stack.dead()]
+    assert rule == {0: [], 5: [], 15: [], 29: [], 31: ["expired"]}
+
+
+def both(router: Router) -> int:
+    """Two rounds: one may put back what waited, the other handles it."""
+    return router.run_once().done + router.run_once().done
+
+
+def test_a_clock_that_was_set_back_keeps_no_message_waiting(stack: Stack) -> None:
+    """What was parked while the clock ran a day ahead is looked at as soon as it is right again."""
+    session = stack.submit(agent="later")
+    ahead = stack.router("ahead", clock=At(now_ms(stack) + DAY_MS // 2))
+    assert ahead.run_once().parked == 1
+    stack.parts.agents.announce([AgentRecord(name="later", role="specialist")])
+    assert both(stack.router("right")) == 1
+    assert stack.parts.ledger.session(session).busy
+
+
+def test_a_clock_that_was_set_back_does_not_lengthen_the_wait_for_an_agent(stack: Stack) -> None:
+    """From when the clock is right, the agent has as long as ever to be registered, and no longer."""
+    stack.settings = stack.settings.model_copy(update={"registration_patience_s": 20})
+    stack.submit(agent="later")
+    stack.router("ahead", clock=At(now_ms(stack) + DAY_MS // 2)).run_once()
+    moment = now_ms(stack)
+    both(stack.router("right", clock=At(moment)))
+    (parked,) = Parking(Scripts(stack.redis), shards=[0], mark_ms=60_000).all()
+    assert (parked.agent, parked.until_ms) == ("later", moment + 20_000)
 
 
 def test_a_wait_that_began_in_the_future_ends_all_the_same(stack: Stack) -> None:
