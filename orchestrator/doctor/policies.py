@@ -28,7 +28,9 @@ class Group:
         mode = self.rule.get("mode", "any")
         if mode == "any" or self.owed == 0:
             return True
-        return mode == "quorum" and self.back >= int(self.rule.get("k", 1))
+        k = int(self.rule.get("k", 1))
+        out_of_reach = self.back + self.owed < k <= self.back + self.owed + self.dead
+        return mode == "quorum" and (self.back >= k or out_of_reach)
 
     @property
     def back(self) -> int:

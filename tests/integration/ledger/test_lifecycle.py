@@ -403,6 +403,19 @@ def test_a_failure_that_is_ignored_makes_no_quorum(when: str, play: Play, ledger
     assert len(play.resume(root).items) == 2
 
 
+def test_a_quorum_that_ignored_failures_have_put_out_of_reach_is_not_waited_for(
+    play: Play, ledger: Ledger
+) -> None:
+    root = play.submit()
+    held = play.run(root)
+    children = [play.delegate(held, str(n), on_failure="ignore") for n in range(3)]
+    play.commit(held.claim, waiting={"": {"mode": "quorum", "k": 3}})
+    play.finish(children[0])
+    assert ledger.flush(root).outcome == "waits"
+    play.finish(children[1], "boom", status="failed")
+    assert [i.child for i in play.resume(root).items] == children[:1]
+
+
 def test_a_deadline_resumes_with_what_is_there(play: Play, ledger: Ledger) -> None:
     """The timer wakes the service; the flush then finds the policy met."""
     ledger.set_time(1_000_000)

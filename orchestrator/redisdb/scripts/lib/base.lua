@@ -66,5 +66,7 @@ local function is_met(key, rule, group)
   local owed, launched, dead = count(c[1]), count(c[2]), count(c[3])
   if owed <= 0 then return true end
   local had = rule.base and rule.base[group] or 0
-  return rule.mode == 'quorum' and launched - owed - dead - had >= (tonumber(rule.k) or 1)
+  if rule.mode ~= 'quorum' then return false end
+  local k, left = tonumber(rule.k) or 1, launched - had
+  return left - dead - owed >= k or (left >= k and left - dead < k)
 end
