@@ -30,7 +30,8 @@ def check_priority(value: object) -> None:
     Raises:
         InputError: it is neither.
     """
-    _check_choice("priority", value, _PRIORITIES)
+    if value is not None:
+        _check_choice("priority", value, _PRIORITIES)
 
 
 def check_reason(value: object) -> None:
@@ -39,7 +40,8 @@ def check_reason(value: object) -> None:
     Raises:
         InputError: it is neither.
     """
-    _check_choice("reason", value, _REASONS)
+    if value is not None:
+        _check_choice("reason", value, _REASONS)
 
 
 def check_policies(*, on_failure: object, on_close: object) -> None:
@@ -49,9 +51,10 @@ def check_policies(*, on_failure: object, on_close: object) -> None:
         InputError: they are not.
     """
     _check_choice("on_failure", on_failure, get_args(OnFailure))
-    _check_choice("on_close", on_close, get_args(OnClose))
+    if on_close is not None:
+        _check_choice("on_close", on_close, get_args(OnClose))
 
 
 def _check_choice(name: str, value: object, allowed: Collection[str]) -> None:
-    if value is not None and value not in allowed:
+    if value not in allowed:
         raise InputError(f"{name} = {value!r}: choose from {', '.join(map(repr, allowed))}")

@@ -93,6 +93,10 @@ def test_a_failure_names_the_agents_own_line(stage: Stage) -> None:
             "InputError: on_failure = 'retry': choose from 'deliver', 'fail', 'ignore'",
         ),
         (
+            lambda ctx: ctx.delegate_all("solo", ["x"], on_failure=None),
+            "InputError: on_failure = None: choose from 'deliver', 'fail', 'ignore'",
+        ),
+        (
             lambda ctx: ctx.delegate_all("solo", ["x"], on_close="keep"),
             "InputError: on_close = 'keep': choose from 'stop', 'abandon'",
         ),
