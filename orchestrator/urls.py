@@ -27,8 +27,8 @@ def redact_url(url: str) -> str:
             netloc = f"{userinfo.partition(':')[0]}:***@{host}"
     query = re.sub(rf"\b({'|'.join(_SECRET_QUERY)})=[^&]*", r"\1=***", parts.query)
     text = urlunsplit((parts.scheme, netloc, parts.path, query, parts.fragment))
-    # urlunsplit drops the empty authority of unix:///path for schemes it does not know.
-    if url.startswith(f"{parts.scheme}:///") and not text.startswith(f"{parts.scheme}:///"):
+    # urlunsplit drops the empty authority of amqp://, and of unix:///path for schemes it does not know.
+    if url.startswith(f"{parts.scheme}://") and not text.startswith(f"{parts.scheme}://"):
         text = f"{parts.scheme}://{text.partition(':')[2]}"
     return text
 

@@ -37,11 +37,15 @@ def check_broker(url: str) -> None:
             try:
                 connection.connect()
             except outages as error:
-                why = str(error) or type(error).__name__
+                why = _reason(error)
                 raise ServerUnavailable(f"the Celery broker at {shown}", why) from error
-    except (KeyError, ValueError, ImportError) as error:
-        why = error.args[0] if error.args else type(error).__name__
+    except (KeyError, ValueError, ImportError, NameError) as error:  # a name: of a library that is not here
         raise ConfigurationError(
-            f"the Celery broker {shown} cannot be used: {why}; "
+            f"the Celery broker {shown} cannot be used: {_reason(error)}; "
             "use redis://, rediss://, unix:// or amqp://, or install what speaks to it"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return text.rstrip(".") or type(error).__name__

@@ -16,6 +16,7 @@ from orchestrator.urls import check_redis_url, kombu_url, redact_url, redis_py_u
         ("rediss://user:secret@host/0?ssl_password=secret&ssl_cert_reqs=none", None),
         ("unix:///run/redis.sock?db=0&password=secret", "unix:///run/redis.sock?db=0&password=***"),
         ("amqp://user:secret@host//", "amqp://user:***@host//"),
+        ("amqp://", "amqp://"),
     ],
 )
 def test_a_redacted_url_holds_no_password(url: str, shown: str | None) -> None:
