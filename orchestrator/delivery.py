@@ -16,6 +16,7 @@ from orchestrator.errors import UnknownSession, WrongState
 from orchestrator.ids import asker_of, reply_id
 from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, RunsSoFar, Session, SessionState
 from orchestrator.log import get_logger
+from orchestrator.redisdb.client import is_outage
 
 #: Sends a run to a worker; raises when the broker is out of reach.
 Send = Callable[[Dispatch], None]
@@ -56,12 +57,21 @@ class Delivery:
             if verdict.dispatch is not None:
                 resumed.append(verdict.dispatch)
             elif verdict.outcome == "closed" and verdict.detail != "unknown":
-                self.ledger.closed(session)
+                self._leave_behind(session)
         if resumed:
             reach("delivery.flushed")
             self._send_together(resumed)
             reach("delivery.sent")
         return len(resumed)
+
+    def _leave_behind(self, session: str) -> None:
+        try:
+            self.ledger.closed(session)
+        except Exception as error:
+            if is_outage(error):
+                raise
+            # Its books are damaged: nobody else is to wait for that.
+            _log.error("close-failed", session=session, error=repr(error))
 
     def _send_together(self, dispatches: Sequence[Dispatch]) -> None:
         if self._send_all is None or len(dispatches) == 1:

@@ -20,6 +20,7 @@ from orchestrator.ledger import RunsSoFar
 from orchestrator.ledger.decode import mapping, text
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import is_outage
 
 GROUP = "callbacks"
 #: Events taken at once.
@@ -156,8 +157,11 @@ class CallbackService:
                 continue
             try:
                 self._delivery.close(session)
-            except redis.ResponseError as error:  # the sweep goes on trying
-                _log.error("close-failed", session=session, error=str(error))
+            except Exception as error:
+                if is_outage(error):
+                    raise
+                # Damaged books of one session must not end the service of all others; the sweep goes on trying.
+                _log.error("close-failed", session=session, error=repr(error))
 
     def _ring(self) -> int:
         """Flush the sessions whose deadline or window is over; milliseconds until the next one is due."""

@@ -228,7 +228,9 @@ class Mailbox(Runs):
         for session_id in unknown:
             facts.command("HMGET", keys.session(session_id), "runs", "root")
         found = {
-            session_id: RunsSoFar(runs=int(runs or 0), root=decode.text(root) or session_id)
+            session_id: RunsSoFar(
+                runs=int(runs) if (runs or b"").isdigit() else 0, root=decode.text(root) or session_id
+            )
             for session_id, (runs, root) in zip(unknown, facts.execute(), strict=True)
         }
         so_far = [known.get(session_id) or found[session_id] for session_id in session_ids]

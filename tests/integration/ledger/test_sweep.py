@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import redis as redis_py
 
@@ -234,6 +236,65 @@ def test_a_session_that_cannot_be_flushed_holds_up_no_other(
     redis.hset(keys.session(parents[1]), "waiting", "")
     stack.reaper.run_once()
     assert [d.session for d in stack.sent] == [parents[1]]
+
+
+@pytest.mark.parametrize(
+    ("book", "field", "value"),
+    [
+        ("items", "cb_00x", "{no json"),
+        ("items", "cb_00x", "[]"),
+        ("session", "owed", "many"),
+        ("session", "runs", "many"),
+        ("session", "waiting", "{no json"),
+    ],
+)
+@pytest.mark.parametrize("end", ["stopped", "deleted"])
+def test_a_closed_session_with_damaged_books_ends_no_service(
+    stack: Stack,
+    play: Play,
+    ledger: Ledger,
+    redis: redis_py.Redis,
+    end: Literal["stopped", "deleted"],
+    book: str,
+    field: str,
+    value: str,
+) -> None:
+    """Its event would be handed to the next copy, and to the next; the sweep sees to it once it can be read."""
+    parents = [play.submit(str(n)) for n in range(2)]
+    children = []
+    for parent in parents:
+        held = play.run(parent)
+        children.append(play.delegate(held, "a"))
+        play.commit(held.claim)
+    key = keys.items(parents[0]) if book == "items" else keys.session(parents[0])
+    whole = redis.hget(key, field)
+    ledger.stop(parents[0], "enough", state=end)
+    redis.hset(key, field, value)
+    play.finish(children[1])
+    stack.drain()
+    assert [d.session for d in stack.sent] == [parents[1]]
+    assert redis.xlen(keys.stops(0)) == 0
+    redis.hset(key, field, whole) if whole else redis.hdel(key, field)
+    stack.reaper.run_once()
+    assert ledger.session(children[0]).state == end
+    assert ledger.closing(0) in ([], [children[0]])
+
+
+def test_a_session_that_does_not_say_how_many_runs_it_had_is_given_none(
+    stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis
+) -> None:
+    """Its next run would get the id of an earlier one."""
+    root = play.submit()
+    held = play.run(root)
+    play.finish(play.delegate(held, "a"))
+    play.commit(held.claim)
+    redis.hset(keys.session(root), "runs", "many")
+    stack.drain()
+    assert stack.sent == []
+    redis.hset(keys.session(root), "runs", 1)
+    stack.reaper.run_once()
+    assert [d.session for d in stack.sent] == [root]
+    assert ledger.session(root).runs == 2
 
 
 @pytest.mark.parametrize(
