@@ -46,7 +46,7 @@ def build_celery(settings: Settings, *, redis_url: str | None = None) -> Celery:
         result_accept_content=["json"],
         enable_utc=True,
         timezone="UTC",
-        # A run counts when the ledger commits it; until then its message stays with the broker.
+        # A run counts when the ledger commits it; until then its message is not acknowledged.
         task_acks_late=True,
         task_reject_on_worker_lost=True,
         task_acks_on_failure_or_timeout=True,
