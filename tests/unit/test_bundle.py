@@ -31,6 +31,14 @@ def _take_one_and_fail(opened: Bundle, error: Exception) -> None:
         raise error
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run is long, however slow the machine is."""
+    monkeypatch.setattr("workers.bundle.RUN_S", 600.0)
+    monkeypatch.setattr("workers.bundle.ALL_S", 600.0)
+
+
+@pytest.mark.usefixtures("patience")
 def test_short_runs_are_all_taken_in_order() -> None:
     """Nothing is given back while runs are short."""
     returned = Returned()
@@ -58,6 +66,7 @@ def test_an_error_lets_the_others_go() -> None:
     assert returned.tickets == TICKETS[1:]
 
 
+@pytest.mark.usefixtures("patience")
 def test_a_rejected_message_comes_back_whole() -> None:
     """The broker sends it again, so nothing of it is given back."""
     returned = Returned()
