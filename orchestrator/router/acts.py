@@ -37,6 +37,7 @@ class Acts:
         self._words = ForeignWords(ledger, self._directory, limits=limits)
         self._find_agent = find_agent
         self._limits = limits
+        self._operator = table.operator
 
     def prepare(self, letters: Sequence[Letter]) -> None:
         """Look up at once what the following acts need to know; most letters need nothing."""
@@ -50,6 +51,8 @@ class Acts:
     def act(self, letter: Letter) -> Step:
         """The step that carries the letter out."""
         body = letter.body
+        if letter.type == "escalation" and letter.recipient == self._operator:
+            return NOTED  # for people to see: there is nobody to start
         if letter.type in LAUNCHES:
             assert body is None or isinstance(body, (TaskDelegation, ReviewRequest, Escalation))
             task_id = task_id_of(body)

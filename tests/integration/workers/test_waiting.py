@@ -8,10 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import InputError, UnknownSession
 from orchestrator.ids import callback_id
 from orchestrator.ledger import ItemState, SessionState
 from orchestrator.redisdb import keys
+from orchestrator.router import build_router
 from workers.context import Context
 
 from .conftest import Stage
@@ -224,3 +226,10 @@ def test_an_escalation_launches_the_tech_lead_or_is_left_to_the_operator(
     ((_, entry),) = stage.redis.xrange(keys.messages(0, "escalation", "critical"))
     recipient = "tech-lead" if served else "operator"
     assert f"<agent-name>{recipient}</agent-name>".encode() in entry[b"envelope"]
+    if not served:
+        # Nobody is to be started for the operator: a router has nothing to wait for, and nothing to give up.
+        router = build_router(
+            stage.redis, stage.settings, consumer="r", types=["escalation"], dispatcher=Dispatcher(stage.app)
+        )
+        handled = router.run_once()
+        assert (handled.done, handled.parked, handled.dead) == (1, 0, 0)
