@@ -195,7 +195,13 @@ class Intake:
             )
         if sender is None or recipient is None:
             return
-        reason = self._refusal(message.body.type, sender, recipient)
+        if recipient.system and message.body.type == "task-delegation":
+            reason: str | None = (
+                f"{recipient.name!r} is a part of the stack and takes no tasks: no worker serves it; "
+                "name an agent, or send the operator an escalation or a message"
+            )
+        else:
+            reason = self._refusal(message.body.type, sender, recipient)
         if reason is not None:
             yield reject("unauthorised", reason, message)
 

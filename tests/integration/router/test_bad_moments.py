@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
 import redis as redis_py
 
 from orchestrator.envelope.model import (
@@ -204,3 +205,15 @@ def test_a_wait_that_began_in_the_future_ends_all_the_same(stack: Stack) -> None
         for _ in range(2):
             router.run_once()
     assert [letter.rule for letter in stack.dead()] == ["recipient-session"]
+
+
+@pytest.mark.parametrize("name", ["router", "reaper", "operator"])
+def test_a_task_for_a_part_of_the_stack_is_refused(stack: Stack, name: str) -> None:
+    """No worker serves it: a session of it would wait for ever."""
+    body = TaskDelegation(task=Task(task_id="t", title="t", description="d"))
+    stack.publish(stack.envelope(body, sender="operator", recipient=name), "task-delegation", "high")
+    stack.router().run_once()
+    (letter,) = stack.dead()
+    assert letter.rule == "unauthorised"
+    assert f"'{name}' is a part of the stack and takes no tasks" in letter.reason
+    assert stack.parts.ledger.roots(0) == []
