@@ -27,6 +27,10 @@ Recipient = Literal[
 LAUNCHES = frozenset({"task-delegation", "review-request", "escalation"})
 
 
+#: The longest timeout of a row, in seconds: ten years, which is as good as none.
+MAX_TIMEOUT_S = 315_360_000
+
+
 class Row(BaseModel):
     """What holds for one type of message."""
 
@@ -37,7 +41,7 @@ class Row(BaseModel):
     recipient: Recipient
     priority: Priority
     #: Seconds within which one attempt must have been accepted: recorded in the ledger for its recipient.
-    timeout_s: float = Field(gt=0)
+    timeout_s: float = Field(gt=0, le=MAX_TIMEOUT_S)
     #: Attempts in all, the first included.
     attempts: int = Field(ge=1, le=100)
     backoff: Backoff = "exponential"

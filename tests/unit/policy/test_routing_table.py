@@ -54,6 +54,7 @@ def test_a_toml_table_overrides_parts_of_rows() -> None:
         ({"gossip": {}}, "no message type"),
         ({"query": {"attempts": 0}}, "attempts"),
         ({"query": {"colour": "red"}}, "colour: there is no such field; the fields are sender, recipient"),
+        ({"query": {"timeout_s": float("inf")}}, "timeout_s: Input should be less than or equal to"),
         ({"query": 3}, "must be a table"),
         ({"tech_lead": " "}, "name of an agent"),
     ],
