@@ -7,7 +7,7 @@ idempotent: done twice, or by two processes at once, it is done once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
@@ -23,8 +23,8 @@ Send = Callable[[Dispatch], None]
 #: Sends several at once; raises likewise, and then some may have been sent.
 SendAll = Callable[[Sequence[Dispatch]], None]
 
-#: Children of a deleted session that are looked up in one round trip.
-_FORGET_BATCH = 500
+#: Children of a closed session that are looked up in one round trip.
+_BATCH = 500
 
 _log = get_logger()
 
@@ -96,38 +96,74 @@ class Delivery:
             if _concerns_living_child(item):
                 self._close_child(session, item)
                 reach("delivery.child-closed")
-            elif item.kind == "completion" and session.state == SessionState.DELETED and item.child:
+            elif item.kind == "completion" and item.child:
                 ended.append(item)
             elif item.extra.get("question"):
                 self._close_question(session, item)
-        self._forget(session, ended)
+        if session.state == SessionState.DELETED:
+            self._forget(session, ended)
+        else:
+            self._stop_rest(session, ended)
         self.ledger.closed(session_id, seen_as=session.state)
         reach("delivery.closed")
 
     def stop_below(self, sessions: Iterable[Session], reason: str) -> int:
-        """Stop what finished sessions have left at work, children that owe them nothing; how many there were."""
+        """Stop what finished sessions have left at work, children that owe them nothing; how many there were.
+
+        ``sessions`` are a session and all that is below it.
+        """
         stopped = 0
-        for session in sessions:
+        known = {session.id: session for session in sessions}
+        for session in known.values():
             if session.state != SessionState.FINISHED:
                 continue
             for item in self.ledger.items(session.id):
-                if _concerns_living_child(item) and _close_policy(session, item) == "stop":
+                child = known.get(item.child)
+                again = child is not None and child.parent == session.id and not _is_over(child)
+                if (again or _concerns_living_child(item)) and _close_policy(session, item) == "stop":
                     stopped += self.ledger.stop(item.child, reason).outcome in ("ended", "asked")
         return stopped
 
     def _forget(self, session: Session, ended: Sequence[Item]) -> None:
         """What a deleted session's children said goes with the tree; not those that it let go or handed on."""
-        for start in range(0, len(ended), _FORGET_BATCH):
-            policies = {i.child: _close_policy(session, i) for i in ended[start : start + _FORGET_BATCH]}
-            for child in self.ledger.find(list(policies)):
-                if child.state == SessionState.DELETED:
-                    # What was kept of it for this session goes, unless its own children are still to be seen to.
-                    self.ledger.closed(child.id)
+        for child, policy in self._children(session, ended):
+            if child.state == SessionState.DELETED:
+                # What was kept of it for this session goes, unless its own children are still to be seen to.
+                self.ledger.closed(child.id)
+                continue
+            if child.parent == session.id and (_is_over(child) or policy == "stop"):
+                self.ledger.stop(child.id, _why_closed(session), state="deleted")
+                reach("delivery.forgotten")
+
+    def _stop_rest(self, session: Session, ended: Sequence[Item]) -> None:
+        """Stop what owes a closed session nothing and is at work all the same.
+
+        A user has resumed it, or a session that has finished since launched it and wants nothing back.
+        """
+        left = [(session, list(ended))]
+        while left:
+            parent, items = left.pop()
+            for child, policy in self._children(parent, items):
+                if child.parent != parent.id or policy != "stop" or child.state in CLOSED:
                     continue
-                over = child.state in CLOSED or (child.state == SessionState.FINISHED and not child.busy)
-                if child.parent == session.id and (over or policies[child.id] == "stop"):
-                    self.ledger.stop(child.id, _why_closed(session), state="deleted")
-                    reach("delivery.forgotten")
+                if not _is_over(child):
+                    self.ledger.stop(child.id, _why_closed(session))
+                elif child.children:
+                    of_child = self.ledger.items(child.id)
+                    # What it is owed, as an heir, it is resumed with.
+                    left.append(
+                        (
+                            child,
+                            [i for i in of_child if i.child and i.kind == "completion" and not _is_owed(i)],
+                        )
+                    )
+
+    def _children(self, session: Session, items: Sequence[Item]) -> Iterator[tuple[Session, str]]:
+        """The children that these items are about, with what is to become of each."""
+        for start in range(0, len(items), _BATCH):
+            policies = {i.child: _close_policy(session, i) for i in items[start : start + _BATCH]}
+            for child in self.ledger.find(list(policies)):
+                yield child, policies[child.id]
 
     def _close_child(self, session: Session, item: Item) -> None:
         policy = _close_policy(session, item)
@@ -187,7 +223,15 @@ def _why_closed(parent: Session) -> str:
     return f"parent {parent.id} {parent.state}"
 
 
+def _is_owed(item: Item) -> bool:
+    return item.state == ItemState.OWED
+
+
+def _is_over(session: Session) -> bool:
+    return session.state in CLOSED or (session.state == SessionState.FINISHED and not session.busy)
+
+
 def _concerns_living_child(item: Item) -> bool:
     if item.kind != "completion":
         return False
-    return item.state == ItemState.OWED or (not item.callback and not item.extra.get("over"))
+    return _is_owed(item) or (not item.callback and not item.extra.get("over"))

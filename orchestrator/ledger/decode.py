@@ -62,6 +62,7 @@ def session(h: Mapping[str, str]) -> Session:
         dead=number("dead"),
         owed=number("owed"),
         runs=number("runs"),
+        children=number("children"),
         created_ms=number("created_ms"),
         updated_ms=number("updated_ms"),
         ended_ms=number("ended_ms"),

@@ -85,6 +85,7 @@ class Session:
     parked: str = ""  #: why its launch waits, in words, or empty
     entry: str = ""  #: where its launch stands, type:priority:entry; empty if it came from outside
     delegator: str = ""  #: the agent or foreign program that gave it its task; empty: a user did
+    children: int = 0  #: delegations in all, also those for which nothing is owed
     sealed: bool = False  #: whether its prompt is an envelope with a body encrypted for its agent
 
     @property

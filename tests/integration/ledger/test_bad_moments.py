@@ -175,6 +175,43 @@ def test_a_service_that_looked_at_a_stopped_session_does_not_bury_it_once_it_is_
     assert {s.state for s in ledger.tree(root)} == {SessionState.DELETED}
 
 
+@pytest.mark.parametrize("policy", ["stop", "abandon"])
+@pytest.mark.parametrize("end", ["stopped", "failed", "finished"])
+def test_stopping_a_tree_stops_what_owes_it_nothing_too(
+    policy: Literal["stop", "abandon"],
+    end: Literal["stopped", "failed", "finished"],
+    stack: Stack,
+    play: Play,
+    ledger: Ledger,
+) -> None:
+    """A child that a user has resumed since it answered, and what a child left at work that wants nothing back."""
+    root = play.submit()
+    held = play.run(root)
+    done, again, last = (play.delegate(held, name, on_close=policy) for name in ("done", "again", "last"))
+    play.commit(held.claim)
+    launching = play.run(done)
+    left = play.run(play.delegate(launching, "left", callback=False))
+    play.commit(launching.claim)
+    play.finish(again)
+    play.finish(last) if end == "finished" else play.run(last)
+    stack.drain()
+    play.commit(play.claim(stack.sent[-1]).claim)
+    ledger.put(again, "once more", item_id="itm_00x")
+    stack.drain()
+    resumed = play.claim(stack.sent[-1])
+    if end == "finished":
+        assert ledger.session(root).state == SessionState.FINISHED
+        # The child that left it at work has finished as well, and says itself what becomes of it.
+        asked = stack.delivery.stop_below(ledger.tree(root), "enough")
+        assert asked == (2 if policy == "stop" else 1)
+        assert ledger.renew(left.claim).stop == "enough"
+    else:
+        ledger.stop(root, "enough", state=end)
+        stack.drain()
+        assert bool(ledger.renew(left.claim).stop) == (policy == "stop")
+    assert bool(ledger.renew(resumed.claim).stop) == (policy == "stop")
+
+
 @pytest.mark.parametrize("end", ["stopped", "failed", "completed"])
 def test_who_is_to_be_deleted_is_although_it_was_asked_for_less_later_and_ends_in_its_own_way(
     end: str, stack: Stack, play: Play, ledger: Ledger
