@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 @json_option
 @stack_options
 def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, as_json: bool) -> None:
-    """Publish the envelope in FILE (`-`: standard input) in the stream of its type and priority."""
+    """Publish the envelope in FILE (`-`: standard input) in the stream of its type and priority.
+
+    Work is begun whoever sends it. What else is said counts if a foreign program says it (`orchestra agents register`).
+    """
     from orchestrator.bootstrap import assemble
     from orchestrator.envelope import codec
     from orchestrator.envelope.parse import Limits
@@ -67,10 +70,18 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     limit = parts.pressure.admit(stream) if message.body.type in LAUNCHES else 0
     entry = RedisStreams(client).publish(stream, data, limit=limit)
     facts = {"message_id": message.header.message_id, "stream": str(stream), "entry": entry}
+    known = parts.agents.get(sender)
+    if message.body.type not in LAUNCHES and known is not None and not known.foreign:
+        facts["note"] = (
+            f"{sender!r} is no foreign program, so a {message.body.type} of its is written to the audit trail and "
+            "changes nothing: what it says is in the ledger already, or is said with `orchestra reply` or `resume`"
+        )
     if as_json:
         print_json(facts)
-    else:
-        click.echo(f"published {facts['message_id']} in {stream} as {entry}")
+        return
+    click.echo(f"published {facts['message_id']} in {stream} as {entry}")
+    if "note" in facts:
+        click.echo(f"note: {facts['note']}", err=True)
 
 
 @click.command("conversation")
