@@ -219,6 +219,7 @@ class Doctor:
         client = self._parts.redis
         yield from vitals.services(client)
         yield from vitals.streams(client, len(self._shards))
+        yield from vitals.strays(client, len(self._shards))
         now = self._ledger.server_ms()
         yield from vitals.agents(self._parts.agents, waiting_for, vitals.announcements(client), now)
         yield from vitals.setup(client, self._parts.settings)

@@ -13,7 +13,7 @@ from orchestrator.redisdb import keys
 from orchestrator.registry import AgentRegistry
 from orchestrator.service import live_services
 from orchestrator.settings import Settings
-from orchestrator.streams import AUDIT_GROUP, GROUPS, ROUTER_GROUP, RedisStreams, all_streams
+from orchestrator.streams import AUDIT_GROUP, GROUPS, ROUTER_GROUP, RedisStreams, all_streams, stream_key
 
 #: The services without which nothing moves, and what stands still without them.
 NEEDED: Mapping[str, str] = {
@@ -66,6 +66,20 @@ def streams(client: redis.Redis, shards: int) -> Iterator[Finding]:
                     f"{backlog.pending} entries of {backlog.stream} are held in group {group}, the oldest for "
                     f"{backlog.oldest_pending_ms // 1000} s: a living {_service(group)} takes them over",
                 )
+
+
+def strays(client: redis.Redis, shards: int) -> Iterator[Finding]:
+    """Streams that look like ours and are read by nobody: programs outside of the stack write their names by hand."""
+    known = {stream_key(stream) for stream in all_streams(shards)}
+    found = {name.decode() for name in client.scan_iter(match=keys.any_messages(), count=10_000)} - known
+    for name in sorted(found):
+        yield _finding(
+            Severity.STUCK,
+            "stream-unknown",
+            name,
+            f"nobody reads {name}: its shard, type or priority does not exist; append what is in it (`redis-cli "
+            f"XRANGE` shows it) to one like {stream_key(all_streams()[0])}, then delete it",
+        )
 
 
 def _service(group: str) -> str:

@@ -210,6 +210,11 @@ def messages(shard: int, message_type: str, priority: str) -> str:
     return f"{shard_tag(shard)}:msg:{message_type}:{priority}"
 
 
+def any_messages() -> str:
+    """A pattern that the streams of messages match, and what somebody took for one."""
+    return f"{PREFIX}:{{*}}:msg:*"
+
+
 @_key("ao:{S}:seen:<message-id>", type="string", owner="router", lifetime="as long as the message may live")
 def seen(shard: int, message_id: str) -> str:
     """The entry id under which a message was acted upon: the duplicate mark."""

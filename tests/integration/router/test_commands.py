@@ -335,3 +335,30 @@ def test_the_doctor_names_types_that_no_router_consumes(stack: Stack) -> None:
     everything.run_once()
     found = json.loads(run(stack, "doctor", "--json").output)["findings"]
     assert not [f for f in found if f["subject"].startswith("router/")]
+
+
+def test_the_doctor_names_streams_that_do_not_exist(stack: Stack) -> None:
+    """A program that mistypes a stream is told nothing by Redis, and its message stands there for ever."""
+    wrong = keys.messages(0, "query", "normal").replace("normal", "nromal")
+    stack.router("one")
+    stack.redis.xadd(wrong, {"envelope": stack.envelope(Message(content="x"))})
+    found = json.loads(run(stack, "doctor", "--json").output)["findings"]
+    (stray,) = [f for f in found if f["rule"] == "stream-unknown"]
+    assert stray["subject"] == wrong
+    assert f"nobody reads {wrong}: its shard, type or priority does not exist" in stray["message"]
+    stack.redis.delete(wrong)
+    found = json.loads(run(stack, "doctor", "--json").output)["findings"]
+    assert [f for f in found if f["rule"] == "stream-unknown"] == []
+
+
+@pytest.mark.parametrize("sender", ["lead", "partner", "operator"])
+def test_what_an_agent_of_the_stack_says_by_hand_is_said_to_change_nothing(
+    stack: Stack, tmp_path: Path, sender: str
+) -> None:
+    """Only a foreign program's word moves a session; whoever sends another's hears so at once."""
+    file = tmp_path / "message.xml"
+    file.write_bytes(stack.envelope(Message(content="x"), sender=sender, recipient="reviewer"))
+    sent = run(stack, "send", str(file))
+    note = f"note: '{sender}' is no foreign program, so a message of its is written to the audit trail"
+    assert (sent.exit_code, note in sent.output) == (0, sender != "partner")
+    assert ("note" in json.loads(run(stack, "send", str(file), "--json").output)) == (sender != "partner")
