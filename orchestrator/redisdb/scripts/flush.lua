@@ -36,10 +36,12 @@ function missing(group)
   end
   return count(s.owed) - others
 end
-local late, is_late, wake_at = {}, {}, 0
+local late, is_late, wake_at, kept = {}, {}, 0, {}
 for group, rule in pairs(policy) do
   local due = tonumber(rule.deadline_ms)
-  if due and missing(group) > 0 then
+  if due and missing(group) <= 0 then
+    kept[#kept + 1] = group
+  elseif due then
     if now >= due then
       late[#late + 1] = group
       is_late[group] = true
@@ -61,12 +63,15 @@ local function make_run(ids, cause)
   redis.call('ZREM', KEYS[8], 'flush|' .. s.id)
   redis.call('ZADD', KEYS[6], now + tonumber(ARGV[6]), ARGV[2])
   if redis.call('ZCARD', KEYS[3]) == 0 then redis.call('ZREM', KEYS[7], s.id) end
-  if #late > 0 and cause == 'callbacks' then
+  local fires = #late > 0 and cause == 'callbacks'
+  if fires then
     -- A deadline fires once: what comes after it is delivered as it comes.
     for _, group in ipairs(late) do policy[group] = { mode = 'any', window_ms = policy[group].window_ms } end
-    redis.call('HSET', KEYS[1], 'waiting', cjson.encode(policy))
     redis.call('HSET', KEYS[5], 'late', cjson.encode(late))
   end
+  -- One that was kept is not there for what is launched next.
+  for _, group in ipairs(kept) do policy[group].deadline_ms = nil end
+  if fires or #kept > 0 then redis.call('HSET', KEYS[1], 'waiting', cjson.encode(policy)) end
 end
 local function sleep_until(due)
   if due > 0 then redis.call('ZADD', KEYS[8], due, 'flush|' .. s.id) end

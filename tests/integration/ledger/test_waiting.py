@@ -61,6 +61,27 @@ def test_a_deadline_that_is_kept_leaves_no_trace(play: Play, ledger: Ledger) -> 
     assert ledger.due_timers(0) == []
 
 
+def test_a_deadline_that_was_kept_is_not_there_for_children_that_are_launched_next(
+    play: Play, ledger: Ledger
+) -> None:
+    """It would be over at once, and with it the wish to wait for all of them."""
+    ledger.set_time(1_000_000)
+    root = play.submit()
+    held = play.run(root)
+    first = play.delegate(held, "first")
+    play.commit(held.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    play.finish(first)
+    held = play.resume(root)
+    second = [play.delegate(held, f"second {n}") for n in range(2)]
+    ledger.set_time(1_070_000)
+    play.commit(held.claim)
+    assert ledger.flush(root).outcome == "empty"
+    play.finish(second[0])
+    assert ledger.flush(root).outcome == "waits"
+    play.finish(second[1])
+    assert len(play.resume(root).items) == 2
+
+
 def test_groups_have_their_own_policies_and_deadlines(play: Play, ledger: Ledger) -> None:
     """A group without a rule is under the default one; the next deadline is the one that is slept for."""
     root = play.submit()
