@@ -132,10 +132,12 @@ def test_a_run_that_is_gone_is_taken_off_the_list(stack: Stack, redis: redis_py.
 def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
     stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
-    """A child to which nothing is owed may be at work, or queued, when the tree of its root is removed."""
+    """A child to which nothing is owed may be in foreign hands, or queued, when the tree of its root is removed."""
     root = play.submit()
     held = play.run(root)
-    play.run(play.delegate(held, "a", callback=False))
+    foreign = play.start(play.delegate(held, "a", callback=False))
+    assert foreign is not None
+    assert ledger.take_foreign(foreign)
     play.start(play.delegate(held, "b", callback=False))
     play.commit(held.claim)
     stack.reaper.run_once()
@@ -143,6 +145,25 @@ def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
     assert stack.reaper.run_once().pruned == 3
     assert redis.zcard(keys.running(0)) == redis.zcard(keys.dispatch(0)) == 0
     assert stack.reaper.run_once().pruned == 0
+
+
+def test_a_tree_stays_while_a_worker_is_at_work_in_it(stack: Stack, play: Play, ledger: Ledger) -> None:
+    """A user has resumed a child of it just before it was to be removed."""
+    root = play.submit()
+    held = play.run(root)
+    child = play.delegate(held, "a")
+    play.commit(held.claim)
+    play.finish(child)
+    play.commit(play.resume(root).claim)
+    stack.reaper.run_once()
+    later(ledger, ledger.limits.tree_ttl_ms - 1000)
+    ledger.put(child, "once more", item_id="itm_00x")
+    again = play.resume(child)
+    later(ledger, ledger.limits.tree_ttl_ms + 1)
+    assert stack.reaper.run_once().pruned == 0
+    play.commit(again.claim, "done once more")
+    later(ledger, ledger.limits.tree_ttl_ms + 1)
+    assert stack.reaper.run_once().pruned == 2
 
 
 def test_a_tree_stays_while_an_heir_in_another_one_waits_for_its_end(
