@@ -18,7 +18,9 @@ from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import SessionState
+from orchestrator.redisdb import keys
 from orchestrator.streams import Portion, StreamId, all_streams
+from orchestrator.streams.priority import SHARES, rounds_until_taken
 from tests.integration.router.conftest import Stack
 
 UPDATE = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)
@@ -214,3 +216,29 @@ def test_a_wrong_clock_of_a_routers_host_changes_nothing(
         stack.publish(update, "status-update")
         handled = stack.router(f"r{hours}").run_once()
         assert (handled.done, stack.dead()) == (2, [])
+
+
+def test_low_messages_come_through_a_flood_of_all_others_in_the_rounds_they_are_promised(
+    stack: Stack,
+) -> None:
+    """A whole router on a real server: eight of a stream in each round, while the rest never runs dry."""
+    router = stack.router()
+    copy = stack.envelope(Message(content="flood"))
+
+    def flood() -> None:
+        for priority in ("critical", "high", "normal"):
+            for _ in range(SHARES[priority] * 2):
+                stack.publish(copy, "message", priority)
+
+    flood()
+    router.run_once()
+    low = [new_message_id() for _ in range(20)]
+    for message_id in low:
+        stack.publish(stack.envelope(Message(content="x"), message_id=message_id), "message", "low")
+    taken = []
+    for _ in range(3):
+        flood()
+        router.run_once()
+        taken.append(sum(stack.redis.exists(keys.seen(0, message_id)) for message_id in low))
+    assert taken == [8, 16, 20]
+    assert [rounds_until_taken(position, "low") for position in (8, 16, 20)] == [1, 2, 3]
