@@ -18,8 +18,9 @@ from orchestrator.envelope.model import (
 )
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.validate import check
-from orchestrator.ids import derived_uuid
+from orchestrator.ids import derived_uuid, new_message_id
 from orchestrator.ledger import SessionState
+from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import AgentRecord
 from orchestrator.router.parking import Parking
@@ -96,6 +97,45 @@ def test_when_attempts_are_used_up_the_session_fails_and_the_path_hears_of_it(st
         "retry",
     )
     assert "after 3 attempts" in body.message
+    assert body.recovery_options
+
+
+@pytest.mark.parametrize(
+    ("escalates_to", "crew", "told"),
+    [
+        ("", (), ["worker", "lead"]),  # a specialist's coordinator
+        ("tech-lead", (), ["worker", "tech-lead"]),  # its own settings come first
+        ("gone", ("lead",), ["worker", "tech-lead"]),  # who is not there is passed over
+        ("gone", ("lead", "tech-lead"), ["worker", "operator"]),
+    ],
+)
+def test_who_hears_of_a_message_that_is_given_up(
+    stack: Stack, escalates_to: str, crew: tuple[str, ...], told: list[str]
+) -> None:
+    """Its sender, and the next one up its path who is there: by its settings, its coordinator, the tech-lead, the operator."""
+    parts = stack.parts
+    parts.agents.announce([AgentRecord(name="worker", role="specialist", escalates_to=escalates_to)])
+    launch, conversation = new_message_id(), new_message_id()
+    task = stack.envelope(
+        TASK, recipient="worker", message_id=launch, correlation=conversation, sender="lead"
+    )
+    parts.agents.announce([AgentRecord(name="lead", role="coordinator", executor="foreign")])
+    stack.publish(task, "task-delegation", "high")
+    assert stack.router("one").run_once().done == 1
+    once = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=60)
+    lost = stack.envelope(
+        Message(content="x"),
+        sender="worker",
+        recipient="nobody",
+        correlation=conversation,
+        chain=(launch,),
+        retry=once,
+    )
+    for name in crew:
+        stack.redis.delete(keys.agent(name))
+    stack.publish(lost, "message")
+    assert stack.router("two").run_once().dead == 1
+    assert [message.header.recipient.agent_name for message in errors(stack)] == told
 
 
 def test_a_wait_never_goes_past_the_expiration(stack: Stack) -> None:
