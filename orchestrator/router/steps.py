@@ -107,6 +107,12 @@ class Limits:
         due_ms = int(letter.entry.id.partition("-")[0]) + limit_ms
         return [("ZADD", keys.timers(letter.entry.stream.shard), "NX", due_ms, f"review|{session}")]
 
+    def remember(self, letter: Letter) -> list[tuple[str | int, ...]]:
+        """The command that keeps what is known of a letter's conversation for as long as the next one may take."""
+        return [
+            ("PEXPIRE", keys.conversation(letter.entry.stream.shard, letter.conversation), self.max_age_ms)
+        ]
+
     def mark_ms(self, letter: Letter) -> int:
         """Milliseconds that the letter's duplicate mark is kept: as long as a copy of it may be accepted."""
         expires_ms = letter.expires_ms

@@ -104,4 +104,5 @@ class Mailbox:
                 *facts,
             ],
             read=read,
+            before=self._limits.remember(letter),
         )

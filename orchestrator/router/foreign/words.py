@@ -108,6 +108,7 @@ class ForeignWords:
                 *(facts or ["activity", session.activity]),
             ],
             read=read,
+            before=self._limits.remember(letter),
         )
 
     def _report(self, letter: Letter, session: Session | None, *, status: str, text: str) -> Step:
@@ -140,6 +141,7 @@ class ForeignWords:
             ],
             args=["", status, text, ROUTER_GROUP, letter.entry.id, self._limits.mark_ms(letter)],
             read=read,
+            before=self._limits.remember(letter),
         )
 
     def _to_parent(self, letter: Letter, session: Session | None, *, text: str, kind: str) -> Step:

@@ -19,6 +19,7 @@ from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import child_session_id, new_claim_id, new_message_id
 from orchestrator.ledger import Claimed, Launch, SessionState
 from orchestrator.letters import Thread
+from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import AgentRecord
 from orchestrator.router import Router
@@ -217,3 +218,25 @@ def test_a_task_for_a_part_of_the_stack_is_refused(stack: Stack, name: str) -> N
     assert letter.rule == "unauthorised"
     assert f"'{name}' is a part of the stack and takes no tasks" in letter.reason
     assert stack.parts.ledger.roots(0) == []
+
+
+def test_a_conversation_is_remembered_while_a_program_speaks_in_it(stack: Stack) -> None:
+    """A task that takes days is known by its id and its chain for as long as something is heard of it."""
+    conversation, launch = new_message_id(), new_message_id()
+    book = keys.conversation(0, conversation)
+    about = {"sender": "partner", "correlation": conversation}
+    body = TaskDelegation(task=Task(task_id="T-1", title="t", description="d"))
+    task = stack.envelope(body, recipient="partner", message_id=launch, **about)  # type: ignore[arg-type]
+    stack.publish(task, "task-delegation", "high")
+    stack.router("one").run_once()
+    words = (
+        ("status-update", StatusUpdate(task_id="T-1", status="in-progress")),
+        ("message", Message(content="how is it going?")),
+        ("task-completion", TaskCompletion(task_id="T-1", status="success", summary="done")),
+    )
+    for message_type, said in words:
+        stack.redis.pexpire(book, 60_000)
+        data = stack.envelope(said, recipient="partner", chain=(launch,), **about)  # type: ignore[arg-type]
+        stack.publish(data, message_type)
+        assert stack.router(message_type).run_once().done == 1
+        assert stack.redis.pttl(book) > DAY_MS - 60_000
