@@ -8,6 +8,7 @@ time is for what no message reports, and for names that nobody has heard of yet.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -48,7 +49,7 @@ class Held:
 
     tasks: Tasks
     since_ms: int
-    #: When it expires; 0: never.
+    #: When it expires, or has waited long enough for a task that nobody has heard of; 0: never.
     until_ms: int
     reason: str
 
@@ -95,10 +96,13 @@ class Dependencies:
         if unknown and now_ms - since_ms >= timeout_s * 1000:
             reason = f"it depends on {', '.join(unknown)}, of which nothing was heard within {timeout_s:g} s"
             return reject("timeout", reason, letter.message)
+        ends = [letter.expires_ms] if letter.expires_ms is not None else []
+        if unknown:
+            ends.append(since_ms + math.ceil(timeout_s * 1000))
         return Held(
             tasks=Tasks(task_id=body.task.task_id, waited_for=waited_for, standing=_text(standings)),
             since_ms=since_ms,
-            until_ms=letter.expires_ms or 0,
+            until_ms=min(ends, default=0),
             reason=f"waits for {', '.join(unmet)}",
         )
 
@@ -110,8 +114,7 @@ class Dependencies:
     def stirred(self, parked: Sequence[Parked]) -> list[bool]:
         """For each task that waits, whether any of those it waits for stands differently now.
 
-        One that waits for something unknown stirs from time to time, so that its timeout is noticed; one that
-        expires stirs then.
+        One that expires, or has waited long enough for something unknown, stirs then.
         """
         if not parked:
             return []
@@ -121,9 +124,9 @@ class Dependencies:
         found = []
         for one, sessions in zip(parked, named, strict=True):
             standing = _text({task: _standing(s, states.get(s)) for task, s in sessions.items()})
-            unknown = Standing.UNKNOWN.value in standing
-            expired = 0 < one.until_ms <= now_ms
-            found.append(expired or standing != one.standing or (unknown and now_ms - one.parked_ms > 5000))
+            # What was held in the future was held by a wrong clock, and is judged anew.
+            over = 0 < one.until_ms <= now_ms or one.parked_ms > now_ms + LAST_LOOK_MS
+            found.append(over or standing != one.standing)
         return found
 
     def look_again_ms(self, parked: Parked) -> int:

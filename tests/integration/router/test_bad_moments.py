@@ -10,6 +10,7 @@ import redis as redis_py
 from orchestrator.envelope.model import (
     Dependency,
     Message,
+    RetryPolicy,
     StatusUpdate,
     Task,
     TaskCompletion,
@@ -240,3 +241,21 @@ def test_a_conversation_is_remembered_while_a_program_speaks_in_it(stack: Stack)
         stack.publish(data, message_type)
         assert stack.router(message_type).run_once().done == 1
         assert stack.redis.pttl(book) > DAY_MS - 60_000
+
+
+def test_a_task_that_waits_for_an_unknown_one_is_given_up_in_time_and_leaves_no_trail_until_then(
+    stack: Stack,
+) -> None:
+    """It is looked at where it waits: it comes back into its stream once for each attempt, at the timeout."""
+    body = TaskDelegation(
+        task=Task(task_id="t", title="t", description="d", dependencies=(Dependency(task_id="nobody"),))
+    )
+    policy = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=60)
+    data = stack.envelope(body, sender="partner", recipient="reviewer", retry=policy)
+    stack.publish(data, "task-delegation", "high")
+    began = now_ms(stack)
+    came = {}
+    for second in (0, 1, 6, 20, 40, 59, 61):
+        both(stack.router(str(second), clock=At(began + second * 1000)))
+        came[second] = len(stack.published("task-delegation")), [letter.rule for letter in stack.dead()]
+    assert came == {second: (1, []) for second in (0, 1, 6, 20, 40, 59)} | {61: (2, ["timeout"])}
