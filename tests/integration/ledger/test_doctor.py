@@ -232,6 +232,21 @@ def test_the_fix_runs_the_sweep_and_takes_runs_from_the_dead(
     assert "released" not in again.stderr
 
 
+def test_a_session_that_is_to_be_ended_is_stuck_until_it_is_and_no_longer(ward: Ward) -> None:
+    """Its agent was done before it heard that it was to stop, so the callback service has to end it."""
+    ledger = ward.parts.ledger
+
+    def stuck_later() -> bool:
+        ledger.set_time(ledger.server_ms() + 120_000)
+        return any(ward.root == f.session and "to be ended" in f.message for f in ward.examine().findings)
+
+    assert ledger.stop(ward.root, "enough").outcome == "asked"
+    ward.play.commit(ward.resumed.claim)
+    assert stuck_later()
+    assert ledger.stop(ward.root, "enough").outcome == "ended"
+    assert not stuck_later()
+
+
 def test_a_lease_that_stands_still_is_stuck_and_one_that_moves_is_not(ward: Ward) -> None:
     ledger = ward.parts.ledger
 
