@@ -14,6 +14,8 @@ from orchestrator.ledger import Claimed, Launch, Outcome, Session
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.letters import Thread
 from orchestrator.router import Router
+from orchestrator.router.dependencies import Held
+from orchestrator.router.letter import Letter
 from orchestrator.settings import load_settings
 from tests.integration.router.conftest import At, Stack
 
@@ -297,3 +299,20 @@ def test_a_task_with_many_others_before_it_in_the_queue_is_not_held_up(stack: St
     began = time.monotonic()
     route(router, lambda: "after-quick" in sessions(stack))
     assert time.monotonic() - began < 5
+
+
+def test_a_circle_that_two_routers_close_at_once_is_refused_by_the_next_look(stack: Stack) -> None:
+    """Each had judged its task before the other wrote down that its own waits."""
+    one, other = stack.router("one"), stack.router("other")
+    hold = one._redelivery.hold
+
+    def hold_late(letter: Letter, held: Held) -> bool:
+        publish(stack, "b", "a")
+        assert other.run_once().parked == 1
+        one._redelivery.hold = hold  # type: ignore[method-assign]
+        return hold(letter, held)
+
+    one._redelivery.hold = hold_late  # type: ignore[method-assign]
+    publish(stack, "a", "b")
+    route(one, lambda: any(letter.rule == "dependency-cycle" for letter in stack.dead()))
+    assert sessions(stack) == {}
