@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.endings import Endings
+from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.transitions import Dispatch, Lease
 from orchestrator.redisdb import keys
 
@@ -118,6 +120,25 @@ class Sweeping(Endings):
     def postpone_timer(self, shard: int, kind: str, identifier: str, due_ms: int) -> None:
         """A timer is not to be acted upon before ``due_ms``."""
         self.redis.zadd(keys.timers(shard), {f"{kind}|{identifier}": due_ms}, xx=True)
+
+    def retire(self, tree: Sequence[Session]) -> bool:
+        """Close every session of an expired tree before it is removed; False if one was used since it was read.
+
+        A run that nobody has begun, of a session to which nobody was promised an end, does not hold the tree;
+        nor does one of a program outside of the stack.
+        """
+        facts: list[str] = []
+        for s in tree:
+            known = self.run(s.run) if s.run else None
+            unheeded = s.state in CLOSED or s.state is SessionState.PENDING or (known and known.foreign)
+            if s.run and not unheeded:
+                return False
+            facts += [f"{s.state} {s.run} {s.runs} {s.owed} {s.children}", "" if unheeded else "1"]
+        named = [key for s in tree for key in (keys.session(s.id), keys.queue(s.id))]
+        reply = self.scripts.run(
+            "retire", named, ["its tree was kept for its whole lifetime and is removed", *facts]
+        )
+        return bool(reply[0] == b"retired")
 
     def prune(self, session_id: str, root: str) -> int:
         """Remove one session of an expired tree; how many sessions the tree has left. The root goes last."""

@@ -172,11 +172,6 @@ class Reaper:
                 self._ledger.drop_timer(shard, kind, identifier)
         return 1
 
-    def _is_at_work(self, tree: Sequence[Session]) -> bool:
-        """Whether a worker holds a run of this tree: a user has resumed a child, or one that owes nothing takes long."""
-        runs = [self._ledger.run(member.run) for member in tree if member.state == SessionState.RUNNING]
-        return any(run is not None and not run.foreign for run in runs)
-
     def _is_heard(self, tree: Sequence[Session]) -> bool:
         """Whether an heir in another tree, which is kept, has a callback whose large text is in this one."""
         own = {member.id for member in tree}
@@ -200,7 +195,8 @@ class Reaper:
             self._ledger.postpone_timer(shard, "expire", root, due)
             return 0
         members = self._ledger.tree(root)
-        if _is_awaited(members) or self._is_heard(members) or self._is_at_work(members):
+        # The last of these decides: from then on nobody can use the tree again, in whatever moment he tries to.
+        if _is_awaited(members) or self._is_heard(members) or not self._ledger.retire(members):
             due = self._ledger.server_ms() + min(self._ledger.limits.tree_ttl_ms, _LOOK_AGAIN_MS)
             self._ledger.postpone_timer(shard, "expire", root, due)
             return 0

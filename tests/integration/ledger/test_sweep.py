@@ -9,8 +9,9 @@ import redis as redis_py
 
 from orchestrator.clock import ManualClock
 from orchestrator.delivery import Delivery
+from orchestrator.errors import WrongState
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import Dispatch, Lease, Ledger, RetryLater
+from orchestrator.ledger import Dispatch, Lease, Ledger, RetryLater, Session
 from orchestrator.reaper import Reaper
 from orchestrator.reaper.leases import LeaseWatch
 from orchestrator.redisdb import keys
@@ -164,6 +165,84 @@ def test_a_tree_stays_while_a_worker_is_at_work_in_it(stack: Stack, play: Play, 
     play.commit(again.claim, "done once more")
     later(ledger, ledger.limits.tree_ttl_ms + 1)
     assert stack.reaper.run_once().pruned == 2
+
+
+@pytest.mark.parametrize("who", ["root", "child"])
+@pytest.mark.parametrize("how", ["said", "queued", "done"])
+def test_a_user_who_resumes_a_session_in_the_moment_of_its_trees_removal_is_heard(
+    stack: Stack, play: Play, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, who: str, how: str
+) -> None:
+    """The reaper has looked, and found nobody: what it found does not count any more."""
+    root, child = finished_tree(play)
+    session = root if who == "root" else child
+    stack.reaper.run_once()
+    later(ledger, ledger.limits.tree_ttl_ms + 1)
+    look = ledger.tree
+
+    def looked(name: str) -> list[Session]:
+        found = look(name)
+        monkeypatch.undo()
+        ledger.put(session, "once more", item_id="itm_00x")
+        if how != "said":
+            stack.delivery.flush([session])
+        if how == "done":
+            play.commit(play.claim(stack.sent[-1]).claim, "done once more")
+        return found
+
+    monkeypatch.setattr(ledger, "tree", looked)
+    assert stack.reaper.run_once().pruned == 0
+    if how != "done":
+        stack.reaper.run_once()
+        play.commit(play.claim(stack.sent[-1]).claim, "done once more")
+    assert ledger.result(session)[1] == "done once more"
+    stack.reaper.run_once()
+    later(ledger, ledger.limits.tree_ttl_ms + 1)
+    assert stack.reaper.run_once().pruned == 2
+
+
+def test_a_tree_stays_while_a_resume_in_it_waits_for_a_worker(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    _, child = finished_tree(play)
+    stack.reaper.run_once()
+    ledger.put(child, "once more", item_id="itm_00x")
+    stack.delivery.flush([child])
+    later(ledger, ledger.limits.tree_ttl_ms + 1)
+    assert stack.reaper.run_once().pruned == 0
+    play.commit(play.claim(stack.sent[-1]).claim)
+    assert ledger.session(child).state == "finished"
+
+
+def test_who_comes_while_a_tree_is_being_removed_is_told_so(
+    stack: Stack, play: Play, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reaper died after the first session; another one removes the rest."""
+    root, child = finished_tree(play)
+    stack.reaper.run_once()
+    later(ledger, ledger.limits.tree_ttl_ms + 1)
+
+    def die(session: str, root: str) -> int:
+        raise ValueError(session)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(ledger, "prune", die)
+        stack.reaper.run_once()
+    for session in (root, child):
+        with pytest.raises(WrongState, match="deleted"):
+            ledger.put(session, "once more", item_id="itm_00x")
+    assert stack.reaper.run_once().pruned == 2
+    assert list(ledger.all_roots(0)) == []
+
+
+def finished_tree(play: Play) -> tuple[str, str]:
+    """A root and its child, both finished and neither owed anything."""
+    root = play.submit()
+    held = play.run(root)
+    child = play.delegate(held, "a")
+    play.commit(held.claim)
+    play.finish(child)
+    play.commit(play.resume(root).claim)
+    return root, child
 
 
 def test_a_tree_stays_while_an_heir_in_another_one_waits_for_its_end(
