@@ -21,18 +21,30 @@ from orchestrator.ids import asker_of
 GUARDED_TAGS = ("agent-callback", "response")
 
 #: Characters that are, or that a normalising reader turns into, the opening of a tag.
-_OPENERS = {"<": "lt", "\N{FULLWIDTH LESS-THAN SIGN}": "#xFF1C", "\N{SMALL LESS-THAN SIGN}": "#xFE64"}
+_OPENERS = {
+    "<": "lt",
+    "\N{FULLWIDTH LESS-THAN SIGN}": "#xFF1C",
+    "\N{SMALL LESS-THAN SIGN}": "#xFE64",
+    "\N{NOT LESS-THAN}": "#x226E",
+}
 _OPENER_OF = {entity: char for char, entity in _OPENERS.items()}
 #: An opener; or one that was made harmless, behind an `amp;` for each further time.
 _OPENING = re.compile(f"[{''.join(_OPENERS)}]|&((?:amp;)*)({'|'.join(_OPENER_OF)});")
-_IGNORED_CATEGORIES = frozenset({"Cc", "Cf", "Mn", "Zl", "Zp", "Zs"})
+_SPACES = frozenset({"Cc", "Zl", "Zp", "Zs"})
+#: What shows nothing, or is taken out on the way: control and format characters, those without a meaning, marks.
+_INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Me", "Mn"})
+#: Letters and signs that show nothing: the fillers of Hangul, a blank of Braille.
+_BLANKS = "\u115f\u1160\u3164\uffa0\u2800"
 _MINUS = "\N{MINUS SIGN}"
 
 _TAG = re.compile(r"<(/?)agent-callback((?: [a-z]+=\"[^\"<>]*\")*)>")
 _ATTRIBUTE = re.compile(r"([a-z]+)=\"([^\"]*)\"")
 _NAMED = {"&": "amp", "<": "lt", ">": "gt", '"': "quot"}
 _CHARACTER = {name: char for char, name in _NAMED.items()}
-_UNSAFE_IN_ATTRIBUTE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029&<>\"]")
+#: With what a normalising reader turns into one of them.
+_UNSAFE_IN_ATTRIBUTE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u2028\u2029&<>\"\u226e\u226f\ufe60\ufe64\ufe65\uff02\uff06\uff1c\uff1e]"
+)
 _REFERENCE = re.compile(rf"&(?:#([0-9]{{1,7}})|({'|'.join(_CHARACTER)}));")
 
 _HEADINGS = {
@@ -117,8 +129,9 @@ def render_callbacks(
         inner = "\n\n".join(map(_element, shown))
         opening = f'<agent-callback type="aggregated" count="{len(shown)}">'
         parts.append(f"{opening}\n{inner}\n</agent-callback>\n\n{_AFTER_MANY}")
-    parts.extend(map(defuse, prompts))
-    return "\n\n".join(parts)
+    # Together, so that no tag is made of the end of one and the beginning of the next.
+    parts.append(defuse("\n\n".join(prompts)))
+    return "\n\n".join(filter(None, parts))
 
 
 def parse_callbacks(text: str, *, known: Callable[[str], bool] | None = None) -> tuple[Callback, ...]:
@@ -183,13 +196,14 @@ def _names_guarded_tag(text: str, start: int) -> bool:
     for index in range(start, len(text)):
         char = text[index]
         category = unicodedata.category(char)
-        if category in _IGNORED_CATEGORIES and (not name or category in {"Cf", "Mn"}):
-            continue
-        if not name and char == "/":
+        if name in GUARDED_TAGS and category in _SPACES:
+            return True
+        if category in _INVISIBLE or char in _BLANKS or (not name and (category in _SPACES or char == "/")):
             continue
         if name in GUARDED_TAGS:
             return not _continues_name(char)
-        name += "-" if category == "Pd" or char == _MINUS else unicodedata.normalize("NFKC", char).casefold()
+        plain = unicodedata.normalize("NFKC", char).casefold()
+        name += "-" if category == "Pd" or plain == _MINUS else plain
         if not any(tag.startswith(name) for tag in GUARDED_TAGS):
             return False
     return name in GUARDED_TAGS
