@@ -20,6 +20,7 @@ from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Dispatch, Ledger
 from orchestrator.log import get_logger
 from orchestrator.policy.retry import RetryEnd
+from orchestrator.redisdb.client import is_outage, refuses_everything
 from orchestrator.registry import AgentRegistry
 from orchestrator.router.admission import Admission
 from orchestrator.router.execution import Execution
@@ -150,9 +151,11 @@ class Router:
         """Handle an entry that was left over. Where the server fails it, this delivery says nothing of the entry."""
         try:
             self._handle([entry], handled)
-        except (redis.RedisError, ServerUnavailable):
-            with contextlib.suppress(redis.RedisError):
-                self._streams.uncount(ROUTER_GROUP, self._consumer, entry)
+        except (redis.RedisError, ServerUnavailable) as error:
+            # Whatever else the server refuses is about this entry, which would end one router after the other.
+            if is_outage(error) or refuses_everything(error):
+                with contextlib.suppress(redis.RedisError):
+                    self._streams.uncount(ROUTER_GROUP, self._consumer, entry)
             raise
 
     def _handle(self, entries: Sequence[Entry], handled: Handled) -> None:

@@ -60,6 +60,18 @@ def test_a_server_without_memory_condemns_no_message(stack: Stack) -> None:
     assert stack.parts.ledger.session(session).busy
 
 
+def test_a_message_that_the_server_refuses_each_router_is_poison(stack: Stack) -> None:
+    """What is refused for what it is about, and not for the state of the server, must not end routers for ever."""
+    conversation = new_message_id()
+    stack.redis.set(keys.conversation(0, conversation), "not a book")
+    update = StatusUpdate(task_id="T-1", status="in-progress")
+    stack.publish(stack.envelope(update, sender="partner", correlation=conversation), "status-update")
+    for number in range(5):
+        with contextlib.suppress(redis_py.ResponseError):
+            stack.router(str(number), reclaim_idle_ms=0).run_once()
+    assert [letter.rule for letter in stack.dead()] == ["poison"]
+
+
 def delegated(stack: Stack) -> tuple[Claimed, str, tuple[str, ...]]:
     """`lead` at work, the child that it has just given to the foreign program `partner`, and the child's chain."""
     ledger, root = stack.parts.ledger, stack.submit()
