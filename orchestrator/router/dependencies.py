@@ -126,7 +126,9 @@ class Dependencies:
             standing = _text({task: _standing(s, states.get(s)) for task, s in sessions.items()})
             # What was held in the future was held by a wrong clock, and is judged anew.
             over = 0 < one.until_ms <= now_ms or one.parked_ms > now_ms + LAST_LOOK_MS
-            found.append(over or standing != one.standing)
+            # An earlier version did not write down until when it waits for something unknown.
+            endless = not one.until_ms and Standing.UNKNOWN.value in standing
+            found.append(over or endless or standing != one.standing)
         return found
 
     def look_again_ms(self, parked: Parked) -> int:
