@@ -197,7 +197,7 @@ class Doctor:
             message = (
                 "has not started for over a minute: its task-delegation was not routed; is a router running?"
             )
-        elif snapshot.doomed:
+        elif snapshot.doomed and s.state not in CLOSED:  # an earlier version left that mark on closed ones
             message = "is to be ended for over a minute: is a callback service running?"
         elif snapshot.queue and is_ready(snapshot) and not snapshot.window_until_ms:
             message = f"has {len(snapshot.queue)} items queued for over a minute and no run: is a callback service running?"

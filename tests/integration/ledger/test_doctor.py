@@ -245,6 +245,8 @@ def test_a_session_that_is_to_be_ended_is_stuck_until_it_is_and_no_longer(ward: 
     assert stuck_later()
     assert ledger.stop(ward.root, "enough").outcome == "ended"
     assert not stuck_later()
+    ward.redis.hset(keys.session(ward.root), "doomed", "1")  # as an earlier version left it
+    assert not stuck_later()
 
 
 def test_a_lease_that_stands_still_is_stuck_and_one_that_moves_is_not(ward: Ward) -> None:
