@@ -1,7 +1,8 @@
 """Whatever sessions are told to do with their children, every tree comes to an end and the promise holds.
 
-Waiting policies, what a failure means, what becomes of the children of a closed parent (with heirs anywhere, also
-below it), opt-outs, questions, crashes, stops and deletions, in any order; two callback services and a reaper at work.
+Waiting policies with deadlines, what a failure means, what becomes of the children of a closed parent (with heirs
+anywhere, also below it), opt-outs, questions, crashes, stops and deletions, in any order; two callback services and a
+reaper at work.
 Nothing is compared with a model here: what counts is that nobody waits for ever and nothing is unaccounted for.
 """
 
@@ -37,6 +38,13 @@ WAITING = (
     {"": {"mode": "all"}},
     {"": {"mode": "quorum", "k": 2}, "g": {"mode": "all"}},
     {"g": {"mode": "quorum", "k": 9}},
+    {"": {"mode": "quorum", "k": 3}, "g": {"mode": "quorum", "k": 1}},
+    # Deadlines that are over, and one that will be kept.
+    {"": {"mode": "quorum", "k": 2, "deadline_ms": 1}},
+    {
+        "": {"mode": "all", "deadline_ms": 4_000_000_000_000},
+        "g": {"mode": "quorum", "k": 2, "deadline_ms": 5},
+    },
 )
 FAILURES = ("deliver", "ignore", "fail")
 CLOSINGS = ("", "", "stop", "abandon")
