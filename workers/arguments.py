@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Final, get_args
 
@@ -22,6 +23,16 @@ def check_text(name: str, value: object) -> None:
     """
     if not isinstance(value, str):
         raise InputError(f"{name} = {value!r} is no text; give a str")
+
+
+def check_timeout(value: object) -> None:
+    """See that it is a number of seconds, or None.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if value is not None and (not isinstance(value, int | float) or math.isnan(value)):
+        raise InputError(f"timeout_s = {value!r} is no number of seconds")
 
 
 def check_priority(value: object) -> None:

@@ -10,7 +10,7 @@ from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import InputError
 from orchestrator.ledger import Claimed, Item
 from orchestrator.policy.callback_text import Callback
-from workers.arguments import check_policies, check_priority, check_reason, check_text
+from workers.arguments import check_policies, check_priority, check_reason, check_text, check_timeout
 from workers.blocking import Blocking
 from workers.effects import Effects, OnClose, OnFailure
 from workers.launches import Launches
@@ -159,6 +159,7 @@ class Delegating(Talking):
             WouldDeadlock: too many runs wait for one another in this worker's slot.
             LimitExceeded, InputError, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
         """
+        check_timeout(timeout_s)
         self._blocking.check_depth(f"a call of {agent!r}")
         child = self.delegate(agent, description, title=title, priority=priority, group=CALL_GROUP, key=key)
         reply = None if answer is None else self._answering(answer)

@@ -18,7 +18,7 @@ from orchestrator.ledger import Claimed, Session
 from orchestrator.letters import summary
 from orchestrator.log import get_logger
 from orchestrator.policy.callback_text import Callback
-from workers.arguments import check_priority, check_text
+from workers.arguments import check_priority, check_text, check_timeout
 from workers.blocking import Blocking
 from workers.effects import Effects
 from workers.speech import Speech
@@ -69,7 +69,7 @@ class Talking(View):
         """
         log = _log.bind(session=self.session, agent=self.agent, type=callback_type)
         if not self.parent:
-            log.warning("callback-without-parent", message=summary(message))
+            log.warning("callback-without-parent", message=summary(str(message)))
             return None
         try:
             if wait:
@@ -78,9 +78,9 @@ class Talking(View):
         except (ClaimLost, SessionStopped, ServerUnavailable):
             raise
         except OrchestraError as error:
-            log.error("callback-failed", message=summary(message), error=str(error))  # noqa: TRY400
+            log.error("callback-failed", message=summary(str(message)), error=str(error))  # noqa: TRY400
         except Exception:  # an agent that asks goes on without an answer
-            log.exception("callback-failed", message=summary(message))
+            log.exception("callback-failed", message=summary(str(message)))
         return None
 
     def ask(
@@ -98,7 +98,7 @@ class Talking(View):
 
         Raises:
             NoReply: the time is over, the parent waits for this very session, or it will not run again.
-            InputError: this is a root, or there is nothing to ask.
+            InputError: this is a root, there is nothing to ask, or the time is none.
             LimitExceeded: the conversation has had more messages than it may.
             WouldDeadlock: too many runs wait for one another in this worker's slot.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
@@ -114,6 +114,7 @@ class Talking(View):
         *,
         timeout_s: float | None,
     ) -> str:
+        check_timeout(timeout_s)
         self._blocking.check_depth("a question")
         if timeout_s is None:  # what is left is for the agent to go on without a reply
             timeout_s = self._effects.standing.left_s * _WAIT_SHARE

@@ -162,6 +162,37 @@ def test_an_error_of_the_call_is_logged_and_not_raised(stage: Stage, theatre: Th
     assert theatre.answer(stage.submit("lead")) == "None None"
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"message": None},
+        {"message": b"which?"},
+        {"message": "which?", "callback_type": 5},
+        {"message": "which?", "priority": 5},
+        {"message": "which?", "timeout_s": "5"},
+        {"message": "which?", "timeout_s": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_wrong_value_asks_nothing_and_is_not_raised_either(
+    stage: Stage, theatre: Theatre, wrong: dict[str, Any]
+) -> None:
+    """Nor is a question left open that nobody would hear the answer of."""
+    said: list[Callback] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        said.extend(ctx.callbacks)
+        assert ctx.raise_callback(**wrong) is None
+        if ctx.cause == "start":
+            ctx.delegate("worker", "do it")
+        return ""
+
+    stage.agent("worker")(lambda ctx: repr(ctx.raise_callback(**wrong)))
+    theatre.finish(stage.submit("lead"))
+    assert [(c.kind, c.text) for c in said] == [("completion", "None")]
+
+
 def test_a_question_that_nobody_answers_in_time_is_withdrawn(stage: Stage, theatre: Theatre) -> None:
     """The session can finish; what was not read yet is never read."""
     busy = threading.Event()
