@@ -73,7 +73,8 @@ def stop(settings: Settings, *, session: str, reason: str, wait: bool, as_json: 
     from orchestrator.client import Client
 
     with Client(settings) as client:
-        _say(client, session, client.stop(session, reason), "stopped", wait=wait, as_json=as_json)
+        verdict = client.stop(session, reason)
+        _say(client, session, verdict, "stopped", reason=reason, wait=wait, as_json=as_json)
 
 
 @click.command()
@@ -92,21 +93,24 @@ def delete(settings: Settings, *, session: str, reason: str, wait: bool, as_json
     from orchestrator.client import Client
 
     with Client(settings) as client:
-        _say(client, session, client.delete(session, reason), "deleted", wait=wait, as_json=as_json)
+        verdict = client.delete(session, reason)
+        _say(client, session, verdict, "deleted", reason=reason, wait=wait, as_json=as_json)
 
 
-def _say(client: Client, session: str, verdict: StopVerdict, done: str, *, wait: bool, as_json: bool) -> None:
+def _say(
+    client: Client, session: str, verdict: StopVerdict, done: str, *, reason: str, wait: bool, as_json: bool
+) -> None:
     asked = verdict.outcome == "asked"
     if not as_json:
         click.echo(f"{session} {_at_once(verdict, done)}")
     known = _end_of(client, session) if asked and wait else None
+    how, in_words = _how_it_ended(client, known, run=verdict.detail, asked=reason) if known else (None, "")
     if as_json:
-        how = _how_it_ended(known)[0] if known else None
         known = known or client.session(session)
         document = {"session": session, "outcome": verdict.outcome, "detail": verdict.detail}
         print_json({**document, "state": known.state.value, "reason": known.reason, "agent_ended": how})
     elif known is not None:
-        click.echo(f"{session} is {known.state.value}: {_how_it_ended(known)[1]}")
+        click.echo(f"{session} is {known.state.value}: {in_words}")
     elif asked and wait:
         click.echo(f"{session} is not over yet; ask again with: orchestra why {session}")
 
@@ -140,14 +144,17 @@ def _end_of(client: Client, session: str) -> Session | None:
         sys.exit(130)
 
 
-def _how_it_ended(session: Session) -> tuple[str, str]:
-    """What the agent did that was asked to stop, as a word and in words."""
-    from orchestrator.ledger import BY_FORCE, WORKER_LOST, SessionState
+def _how_it_ended(client: Client, session: Session, *, run: str, asked: str) -> tuple[str, str]:
+    """What the agent did that was asked to stop in that run, as a word and in words."""
+    from orchestrator.ledger import BY_FORCE, WORKER_LOST, RunState, SessionState
 
-    if session.reason.endswith(BY_FORCE):
+    added = session.reason.removeprefix(asked)  # the words of whoever asked say nothing of how it ended
+    if added.endswith(BY_FORCE):
         return "by force", "its agent did not heed that in time and was killed"
-    if session.reason.endswith(WORKER_LOST):
+    if added.endswith(WORKER_LOST):
         return "lost", "its worker was lost meanwhile"
-    if session.state is SessionState.FINISHED:
+    # One that had something outstanding is stopped nevertheless.
+    completed = any(r.id == run and r.state is RunState.COMPLETED for r in client.runs(session.id))
+    if session.state is SessionState.FINISHED or completed:
         return "done", "its agent was done before it heard of it"
     return "by itself", "its agent stopped as it was asked to"

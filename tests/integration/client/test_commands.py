@@ -6,6 +6,7 @@ import json
 import re
 import threading
 
+from orchestrator.callbacks import CallbackService
 from orchestrator.client import Client
 from tests.integration.client.conftest import Orchestra
 from tests.integration.client.test_client import asks_two, echo
@@ -214,6 +215,43 @@ def test_stop_says_what_became_of_the_run(stage: Stage, orchestra: Orchestra) ->
         worker.join()
         assert lines[0].endswith("its agent was asked to stop, and is ended by force if it does not")
         assert lines[1:] == [f"{session} {end}"]
+
+
+def test_stop_takes_nothing_for_its_answer_that_was_in_its_own_question(
+    stage: Stage, orchestra: Orchestra
+) -> None:
+    """A reason may have the very words; and an agent with children may be done before it hears of it."""
+    began = threading.Event()
+
+    @stage.agent("heeding")
+    def heeding(ctx: Context) -> None:
+        began.set()
+        while True:
+            ctx.check()
+            threading.Event().wait(0.01)
+
+    @stage.agent("quick", role="coordinator")
+    def quick(ctx: Context) -> str:
+        ctx.delegate("heeding", "x")
+        began.set()
+        while not ctx.stopping:
+            threading.Event().wait(0.01)
+        return "waiting"
+
+    for agent, how in (("heeding", "by itself"), ("quick", "done")):
+        began.clear()
+        session = orchestra("submit", agent, "x").stdout.strip()
+
+        def work(session: str = session) -> None:
+            stage.play(session)
+            CallbackService(stage.redis, stage.parts.delivery, consumer="one").run_once()
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        assert began.wait(60)
+        said = json.loads(orchestra("stop", session, "--reason", "to be ended by force", "--json").stdout)
+        worker.join()
+        assert (said["state"], said["agent_ended"]) == ("stopped", how)
 
 
 def test_stop_ends_what_a_finished_session_has_left_at_work(stage: Stage, orchestra: Orchestra) -> None:
