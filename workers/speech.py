@@ -59,7 +59,8 @@ class Speech:
         if not session.parent:
             raise InputError(f"agent {session.agent!r} is at the root of its tree: there is nobody to ask")
         kind, urgency = _kind(kind), urgency_of(kind, priority)
-        values = None if context is None else json.loads(json.dumps(context, default=str))
+        # JSON has no word for what is no number, and most readers of it refuse Python's: it becomes text.
+        values = None if context is None else json.loads(json.dumps(context, default=str), parse_constant=str)
         # Not by its context, which may hold times and process ids that a further try does not repeat.
         effect = effects.key("ask", message, kind, given=key)
         question = question_id(session.id, f"{effects.held.claim.run}:{effect}")

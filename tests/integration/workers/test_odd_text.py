@@ -46,6 +46,28 @@ def test_the_context_of_a_question_arrives_as_it_was_given(stage: Stage, theatre
     assert heard == [values, {"deep": deep}]
 
 
+def test_what_json_cannot_say_does_not_spoil_the_events_file(stage: Stage, theatre: Theatre) -> None:
+    @stage.agent("developer")
+    def developer(ctx: Context) -> str:
+        return str(
+            ctx.raise_callback("?", context={"loss": float("nan"), "best": -float("inf"), "left": 0.5})
+        )
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("developer", "x")
+        for asked in ctx.callbacks:
+            if asked.kind == "query":
+                ctx.reply(asked, json.dumps(asked.context))
+        return "".join(c.text for c in ctx.all_results)
+
+    said = {"loss": "NaN", "best": "-Infinity", "left": 0.5}
+    assert json.loads(theatre.answer(stage.submit("lead"))) == said
+    line = (stage.settings.data / "_events.jsonl").read_text()
+    assert json.loads(line, parse_constant=pytest.fail)["data"]["context"] == said
+
+
 @pytest.mark.parametrize("text", ["nul \x00 and \x1b[31m", "\ufffe\uffff", "a\r\nb\rc", "\N{GRINNING FACE}"])
 def test_text_that_xml_cannot_carry_crosses_a_tree_unchanged(
     stage: Stage, theatre: Theatre, text: str
