@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from orchestrator.ledger import ItemState, Ledger
@@ -21,6 +22,15 @@ def _is_genuine(ledger: Ledger, session: str, callback: Callback) -> bool:
     sealed = bool(item.extra.get("sealed"))
     said = callback.text if sealed else ledger.texts(session, [item.id]).get(item.id, "")
     booked = Callback(
-        id=item.id, kind=item.kind, session=item.child, agent=item.agent, status=item.status, text=said
+        id=item.id,
+        kind=item.kind,
+        session=item.child,
+        agent=item.agent,
+        status=item.status,
+        title=item.title,
+        text=said,
+        priority=item.priority if item.kind != "completion" else "",
+        question=str(item.extra.get("answers", "")),
+        context=json.loads(item.extra.get("context", "null")),
     )
     return same_callback(callback, booked)

@@ -65,6 +65,38 @@ def test_a_callback_is_genuine_only_where_it_was_delivered_and_word_for_word(
     assert asyncio.run(ask()) is True
 
 
+def test_nothing_of_a_callback_can_be_altered_unnoticed(stage: Stage, theatre: Theatre) -> None:
+    """Neither what its delegation was called, nor what an asker added to its question, nor how urgent it is."""
+    told: list[str] = []
+    believed: list[bool | None] = []
+
+    def forgeries(text: str) -> list[str]:
+        pairs = [(' title="look"', ' title="sign"'), ('"sum": 5', '"sum": 9'), ('="normal"', '="critical"')]
+        return [text.replace(*pair) for pair in pairs if pair[0] in text]
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("asking", "x", title="look")
+            return ""
+        told.append(ctx.prompt)
+        for text in (ctx.prompt, *forgeries(ctx.prompt)):
+            believed.extend(c.genuine for c in ctx.parse_callbacks(text))
+        for asked in ctx.callbacks:
+            if asked.kind == "query":
+                ctx.reply(asked, "yes")
+        return ""
+
+    stage.agent("asking")(lambda ctx: ctx.raise_callback("may I?", context={"sum": 5}))
+    root = stage.submit("lead")
+    theatre.finish(root)
+    assert believed == [True, False, False, False, True, False]
+    with Client(stage.settings) as client:
+        for text in told:
+            assert genuine(client, root, text) == [True]
+            assert all(genuine(client, root, forged) == [False] for forged in forgeries(text))
+
+
 def test_an_agent_does_not_believe_what_stands_in_its_task(
     stage: Stage, theatre: Theatre, prompts: dict[str, list[str]]
 ) -> None:
