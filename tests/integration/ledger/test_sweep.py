@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import pytest
@@ -232,6 +233,26 @@ def test_who_comes_while_a_tree_is_being_removed_is_told_so(
             ledger.put(session, "once more", item_id="itm_00x")
     assert stack.reaper.run_once().pruned == 2
     assert list(ledger.all_roots(0)) == []
+
+
+def test_a_tree_of_more_sessions_than_a_server_takes_arguments_is_removed_all_the_same(
+    stack: Stack, play: Play, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is closed in parts, of one session each here, before anything of it goes."""
+    monkeypatch.setattr("orchestrator.ledger.sweeping._RETIRED_AT_ONCE", 1)
+    finished_tree(play)
+    stack.reaper.run_once()
+    later(ledger, ledger.limits.tree_ttl_ms + 1)
+    closed, run = [], ledger.scripts.run
+
+    def noted(name: str, names: Sequence[str], args: Sequence[str]) -> object:
+        if name == "retire":
+            closed.append(len(names) // 2)
+        return run(name, names, args)
+
+    monkeypatch.setattr(ledger.scripts, "run", noted)
+    assert stack.reaper.run_once().pruned == 2
+    assert closed == [1, 1]
 
 
 def finished_tree(play: Play) -> tuple[str, str]:
