@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from orchestrator.genuine import callback_from
 from orchestrator.ledger import Claimed, Item, ItemState, Ledger
 from orchestrator.policy.callback_text import (
     Callback,
@@ -127,17 +127,8 @@ class View:
 def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
     """An item of a session's queue as its agent sees it; ``text`` is what the ledger itself holds of it."""
     ref = item.extra.get("whole")
-    return Callback(
-        id=item.id,
-        kind=item.kind,
-        session=item.child,
-        agent=item.agent,
-        status=item.status,
-        title=item.title,
-        text=text,
-        priority=item.priority if item.kind != "completion" else "",
-        question=str(item.extra.get("answers", "")),
-        context=json.loads(item.extra.get("context", "null")),
+    return replace(
+        callback_from(item, text),
         size=int(ref["size"]) if ref else -1,
         fetch=(lambda: persist(lambda: ledger.wholes.read(ref), what="full")) if ref else None,
     )
