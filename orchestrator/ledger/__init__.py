@@ -29,6 +29,7 @@ from orchestrator.ledger.transitions import (
     Renewal,
     RetryLater,
     RunsSoFar,
+    Start,
     StopVerdict,
     Submitted,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "RunsSoFar",
     "Session",
     "SessionState",
+    "Start",
     "StopVerdict",
     "Submitted",
 ]

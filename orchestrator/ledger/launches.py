@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Final
 
 from orchestrator.errors import ClaimLost, LimitExceeded
-from orchestrator.ids import callback_id, shard_of
+from orchestrator.ids import callback_id, run_id, shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.books import Books
 from orchestrator.ledger.model import SessionState
-from orchestrator.ledger.transitions import Claim, Delegated, Dispatch, Launch, Limits, Outgoing, Submitted
+from orchestrator.ledger.transitions import (
+    Claim,
+    Delegated,
+    Dispatch,
+    Launch,
+    Limits,
+    Outgoing,
+    Start,
+    Submitted,
+)
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg, Scripts
+
+#: Launches in one script call: few enough that nobody else waits long for the server.
+LAUNCHES_AT_ONCE: Final = 50
 
 
 class Launches(Books):
@@ -77,104 +90,105 @@ class Launches(Books):
             ClaimLost: the run is not held under this claim any more.
             LimitExceeded: the parent or its tree is as large as it may be.
         """
-        return self._delegated(claim, self.scripts.run("delegate", *self._launch_call(claim, launch)))
+        return self.delegate_all(claim, [launch])[0]
 
     def delegate_all(self, claim: Claim, launches: Sequence[Launch]) -> list[Delegated]:
-        """:meth:`delegate` for many children in one round trip, each a transition of its own, in their order.
+        """:meth:`delegate` for many children in one round trip, in their order.
 
         Raises:
             ClaimLost, LimitExceeded: as :meth:`delegate`; those before the first that was refused are launched.
-            redis.RedisError: a launch failed; the others were carried out, and all may be asked for again.
+            redis.RedisError: a launch failed; others may have been carried out, and all may be asked for again.
         """
         batch = self.scripts.batch()
-        for launch in launches:
-            batch.script("delegate", *self._launch_call(claim, launch))
+        for start in range(0, len(launches), LAUNCHES_AT_ONCE):
+            batch.script("delegate", *self._launch_call(claim, launches[start : start + LAUNCHES_AT_ONCE]))
         answers = batch.execute()
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        return [self._delegated(claim, answer) for answer in answers]
+        return [done for answer in answers for done in self._delegated(claim, answer)]
 
-    def _launch_call(self, claim: Claim, launch: Launch) -> tuple[list[str], list[Arg]]:
-        parent, shard, envelope = claim.session, shard_of(claim.session), launch.envelope
-        about: dict[str, Arg] = {
-            "agent": launch.agent,
-            "correlation": launch.correlation,
-            "message": envelope.message_id,
-            "chain": json.dumps([envelope.message_id, *launch.chain]),
-        }
-        return (
-            [
-                keys.session(parent),
-                keys.items(parent),
-                keys.run(claim.run),
-                keys.effects(claim.run),
+    def _launch_call(self, claim: Claim, launches: Sequence[Launch]) -> tuple[list[str], list[Arg]]:
+        parent, limits = claim.session, self.limits
+        names = [
+            keys.session(parent),
+            keys.items(parent),
+            keys.run(claim.run),
+            keys.effects(claim.run),
+            keys.tree(claim.root),
+            keys.totals(shard_of(parent)),
+            keys.session(claim.root),
+        ]
+        args: list[Arg] = [
+            self._now,
+            claim.claim,
+            limits.max_children,
+            limits.max_depth,
+            limits.max_tree_sessions,
+            limits.max_tree_runs,
+        ]
+        for launch in launches:
+            envelope = launch.envelope
+            names += (
                 keys.session(launch.child_id),
                 keys.bodies(launch.child_id),
-                keys.tree(claim.root),
-                keys.totals(shard),
                 layout.stream(parent, envelope),
-                keys.session(claim.root),
-            ],
-            [
-                self._now,
-                claim.claim,
+            )
+            args += (
                 launch.effect,
                 launch.child_id,
                 callback_id(launch.child_id),
                 "1" if launch.callback else "0",
                 launch.group,
                 launch.on_failure,
+                launch.on_close,
                 envelope.priority,
                 launch.title,
                 launch.description,
                 envelope.data,
-                self.limits.max_children,
-                self.limits.max_depth,
-                self.limits.max_tree_sessions,
-                launch.on_close,
-                self.limits.max_tree_runs,
-                *layout.pairs(about),
-            ],
-        )
+                launch.agent,
+                launch.correlation,
+                envelope.message_id,
+                json.dumps([envelope.message_id, *launch.chain]),
+            )
+        return names, args
 
     @staticmethod
-    def _delegated(claim: Claim, reply: Sequence[bytes]) -> Delegated:
-        match reply[0]:
-            case b"lost":
-                raise ClaimLost(claim.run)
-            case b"limit":
-                raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"session {claim.session}")
-        return Delegated(child=decode.text(reply[1]), created=reply[0] == b"created")
+    def _delegated(claim: Claim, reply: Sequence[bytes]) -> list[Delegated]:
+        if reply[0] == b"lost":
+            raise ClaimLost(claim.run)
+        found = []
+        for what, which in zip(reply[1::2], reply[2::2], strict=True):
+            if what not in (b"created", b"exists"):
+                raise LimitExceeded(decode.text(what), int(which), f"session {claim.session}")
+            found.append(Delegated(child=decode.text(which), created=what == b"created"))
+        return found
 
-    def start_args(
-        self,
-        *,
-        session_id: str,
-        run_id: str,
-        message_id: str,
-        stream: str,
-        group: str,
-        entry: str,
-        mark_ms: int,
+    def start_call(
+        self, shard: int, starts: Sequence[Start], *, group: str, keep_ms: int
     ) -> tuple[list[str], list[Arg]]:
-        """KEYS and ARGV of ``start``, for the router's batches; `started` reads the answer."""
-        shard = shard_of(session_id)
-        return (
-            [
-                keys.session(session_id),
-                keys.runs(session_id),
-                keys.run(run_id),
-                keys.dispatch(shard),
-                keys.seen(shard, message_id),
-                stream,
-            ],
-            [self._now, run_id, message_id, group, entry, mark_ms, self.limits.redispatch_ms],
-        )
+        """KEYS and ARGV of ``start`` for launches of one shard, for the router's batches; `started` reads the answers.
+
+        ``group`` is the router's, ``keep_ms`` how long it is remembered which sessions a conversation began.
+        """
+        names = [keys.dispatch(shard)]
+        args: list[Arg] = [self._now, group, self.limits.redispatch_ms, keep_ms]
+        for one in starts:
+            run = run_id(one.session, 1)
+            names += (
+                keys.session(one.session),
+                keys.runs(one.session),
+                keys.run(run),
+                keys.seen(shard, one.message),
+                one.stream,
+                keys.conversation(shard, one.conversation),
+            )
+            args += (run, one.message, one.entry, one.mark_ms, one.recipient)
+        return names, args
 
     @staticmethod
     def started(session_id: str, reply: Sequence[bytes]) -> Dispatch | None:
-        """The run to dispatch after ``start``, or None when there is nothing to send."""
+        """The run to dispatch after the ``start`` of a session, or None when there is nothing to send."""
         if reply[0] != b"started":
             return None
         return Dispatch(

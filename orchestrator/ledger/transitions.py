@@ -45,6 +45,19 @@ class Outgoing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Start:
+    """A launch that the router takes, of a session that the ledger knows."""
+
+    session: str
+    message: str  #: id of the message that launched it
+    recipient: str  #: the agent
+    conversation: str
+    stream: str  #: key of the stream that the message stands in
+    entry: str
+    mark_ms: int  #: how long its duplicate mark is kept
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dispatch:
     """A run that is to be sent to a worker."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
-from orchestrator.ids import is_session_id, run_id
+from orchestrator.ids import is_session_id
 from orchestrator.ledger import Ledger
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.registry import AgentRecord
@@ -14,8 +13,7 @@ from orchestrator.router.conversations import Conversations
 from orchestrator.router.directory import Directory
 from orchestrator.router.foreign import ForeignLaunches, ForeignWords
 from orchestrator.router.letter import Letter, task_id_of
-from orchestrator.router.steps import DUPLICATE, NOTED, Act, Limits, Outcome, Step, task_taken, task_unknown
-from orchestrator.streams import ROUTER_GROUP, stream_key
+from orchestrator.router.steps import BEGUN, NOTED, Limits, Step
 
 
 class Acts:
@@ -57,7 +55,7 @@ class Acts:
             assert body is None or isinstance(body, (TaskDelegation, ReviewRequest, Escalation))
             task_id = task_id_of(body)
             if is_session_id(task_id):
-                return self._start(letter, task_id)
+                return BEGUN
             return self._launches.launch(letter, body)
         return self._words.word(letter) if self._speaks_for_itself(letter) else NOTED
 
@@ -65,41 +63,3 @@ class Acts:
         """Whether the sender is a program outside of the stack, whose word is all there is."""
         sender = self._find_agent(letter.sender)
         return sender is not None and sender.foreign
-
-    def _start(self, letter: Letter, session: str) -> Act:
-        call = self._ledger.start_args(
-            session_id=session,
-            run_id=run_id(session, 1),
-            message_id=letter.id,
-            stream=stream_key(letter.entry.stream),
-            group=ROUTER_GROUP,
-            entry=letter.entry.id,
-            mark_ms=self._limits.mark_ms(letter),
-        )
-
-        def read(answer: Any) -> Outcome:
-            match answer[0]:
-                case b"duplicate":
-                    return DUPLICATE
-                case b"unknown":
-                    return task_unknown(session, letter)
-                case b"task":
-                    return task_taken(session, session, letter)
-            return Outcome(kind="done", dispatch=self._ledger.started(session, answer))
-
-        return Act(
-            script="start",
-            keys=call[0],
-            args=call[1],
-            read=read,
-            before=[
-                *self._conversations.note(
-                    shard=letter.entry.stream.shard,
-                    conversation=letter.conversation,
-                    message_id=letter.id,
-                    session=session,
-                    agent=letter.recipient,
-                ),
-                *self._limits.review_timer(letter, session),
-            ],
-        )

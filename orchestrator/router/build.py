@@ -24,6 +24,7 @@ from orchestrator.router.parking import Parking
 from orchestrator.router.redelivery import Redelivery
 from orchestrator.router.retries import Retries
 from orchestrator.router.service import Router
+from orchestrator.router.starting import Starting
 from orchestrator.router.steps import Limits
 from orchestrator.router.undelivered import Undelivered
 from orchestrator.settings import Settings
@@ -108,7 +109,12 @@ def build_router(
         admission=Admission(
             parts.ledger, intake=build_intake(parts, clock), retries=retries, dependencies=dependencies
         ),
-        execution=Execution(parts.ledger, acts=build_acts(parts, conversations), marking=Marking(limits)),
+        execution=Execution(
+            parts.ledger,
+            acts=build_acts(parts, conversations),
+            starting=Starting(parts.ledger, limits_of(settings, table)),
+            marking=Marking(limits),
+        ),
         retries=retries,
         redelivery=Redelivery(parking, dependencies=dependencies, agents=parts.agents, clock=clock),
         undelivered=Undelivered(

@@ -7,23 +7,24 @@ from collections.abc import Sequence
 import redis
 
 from orchestrator.ledger import Ledger
-from orchestrator.log import get_logger
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb.client import refuses_everything
 from orchestrator.router.acts import Acts
-from orchestrator.router.intake import reject
 from orchestrator.router.letter import Letter
 from orchestrator.router.marking import Marking
-from orchestrator.router.steps import Act, Noted, Outcome
+from orchestrator.router.starting import Starting
+from orchestrator.router.steps import Act, Begun, Noted, Outcome, failed
+from orchestrator.router.together import Together
 from orchestrator.streams import StreamId
 
 
 class Execution:
     """Carries letters out, as many as there are in one round trip."""
 
-    def __init__(self, ledger: Ledger, *, acts: Acts, marking: Marking) -> None:
+    def __init__(self, ledger: Ledger, *, acts: Acts, starting: Starting, marking: Marking) -> None:
         self._ledger = ledger
         self._acts = acts
+        self._starting = starting
         self._marking = marking
 
     def carry_out(self, letters: Sequence[Letter]) -> list[Outcome]:
@@ -41,43 +42,41 @@ class Execution:
         batch = self._ledger.scripts.batch()
         self._acts.prepare(letters)
         outcomes: dict[tuple[StreamId, str], Outcome] = {}
-        noted: list[Letter] = []
+        together: dict[Together, list[Letter]] = {self._starting: [], self._marking: []}
         acts: list[tuple[int, Letter, Act]] = []
         for letter in letters:
-            step = self._acts.act(letter)
-            if isinstance(step, Act):
-                for command in step.before:
-                    batch.command(*command)
-                batch.script(step.script, step.keys, step.args)
-                acts.append((len(batch) - 1, letter, step))
-            elif isinstance(step, Noted):
-                noted.append(letter)
-            else:
-                outcomes[letter.place] = step.outcome
-        calls = self._marking.add(batch, noted)
+            match self._acts.act(letter):
+                case Act() as step:
+                    for command in step.before:
+                        batch.command(*command)
+                    batch.script(step.script, step.keys, step.args)
+                    acts.append((len(batch) - 1, letter, step))
+                case Begun():
+                    together[self._starting].append(letter)
+                case Noted():
+                    together[self._marking].append(letter)
+                case step:
+                    outcomes[letter.place] = step.outcome
+        calls = [(kind, *call) for kind, found in together.items() for call in kind.add(batch, found)]
         answers = batch.execute()
         for place, letter, act in acts:
-            fault = self._fault(answers[place], act.script, letter)
+            fault = _fault(answers[place], act.script, letter)
             outcomes[letter.place] = fault or act.read(answers[place])
-        for place, part in calls:
-            for letter, outcome in zip(part, self._read_marking(answers[place], part), strict=True):
+        for kind, place, part in calls:
+            answer = answers[place]
+            faults = [fault for letter in part if (fault := _fault(answer, kind.script, letter))]
+            for letter, outcome in zip(part, faults or kind.read(answer, part), strict=True):
                 outcomes[letter.place] = outcome
         return [outcomes[letter.place] for letter in letters]
 
-    def _read_marking(self, answer: object, letters: Sequence[Letter]) -> list[Outcome]:
-        if not isinstance(answer, Exception):
-            return self._marking.read(answer, letters)
-        return [fault for letter in letters if (fault := self._fault(answer, "route_done", letter))]
 
-    def _fault(self, answer: object, script: str, letter: Letter) -> Outcome | None:
-        """What it means for a letter that its call failed; None: it did not."""
-        if not isinstance(answer, Exception):
-            return None
-        if not isinstance(answer, redis.ResponseError) or refuses_everything(answer):
-            raise answer  # no fault of the letter's
-        get_logger().error("act-failed", script=script, message=letter.id, error=str(answer))
-        rejection = reject("internal-error", f"{script}: {answer}", letter.message)
-        return Outcome(kind="rejected", rejection=rejection)
+def _fault(answer: object, script: str, letter: Letter) -> Outcome | None:
+    """What it means for a letter that its call failed; None: it did not."""
+    if not isinstance(answer, Exception):
+        return None
+    if not isinstance(answer, redis.ResponseError) or refuses_everything(answer):
+        raise answer  # no fault of the letter's
+    return failed(script, answer, letter)
 
 
 def _independent(letters: Sequence[Letter]) -> tuple[Sequence[Letter], Sequence[Letter]]:

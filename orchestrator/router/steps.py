@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from orchestrator.ledger import Dispatch
+from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 from orchestrator.router.intake import reject
@@ -33,6 +34,12 @@ DUPLICATE = Outcome(kind="duplicate")
 def rejected(rule: str, reason: str, letter: Letter) -> Outcome:
     """The letter breaks a rule that only the ledger could tell."""
     return Outcome(kind="rejected", rejection=reject(rule, reason, letter.message))
+
+
+def failed(script: str, why: object, letter: Letter) -> Outcome:
+    """The server could not carry the letter out, and would carry out any other."""
+    get_logger().error("act-failed", script=script, message=letter.id, error=str(why))
+    return rejected("internal-error", f"{script}: {why}", letter)
 
 
 def task_taken(task_id: str, session: str, letter: Letter) -> Outcome:
@@ -84,7 +91,15 @@ class Noted:
 
 
 NOTED = Noted()
-Step = Act | Settled | Noted
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The letter begins a session that the ledger has already. Many of them go in one script call."""
+
+
+BEGUN = Begun()
+Step = Act | Settled | Noted | Begun
 
 
 @dataclass(frozen=True, kw_only=True)

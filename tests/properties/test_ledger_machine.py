@@ -31,7 +31,7 @@ from orchestrator.ids import (
     root_session_id,
     run_id,
 )
-from orchestrator.ledger import Launch, Ledger, Limits, Outcome, Outgoing, RetryLater
+from orchestrator.ledger import Launch, Ledger, Limits, Outcome, Outgoing, RetryLater, Start
 from orchestrator.policy.lifecycle import CALLBACK, RUN, SESSION, allowed
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
@@ -116,16 +116,17 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _start(self, session: str) -> None:
         run = run_id(session, 1)
-        call = self.ledger.start_args(
-            session_id=session,
-            run_id=run,
-            message_id="m",
+        launch = Start(
+            session=session,
+            message="m",
+            recipient="a",
+            conversation="c",
             stream="ao:{00}:s",
-            group="g",
             entry="1-1",
             mark_ms=1000,
         )
-        reply = self.ledger.scripts.run("start", *call)
+        call = self.ledger.start_call(0, [launch], group="g", keep_ms=1000)
+        reply = self.ledger.scripts.run("start", *call)[0]
         assert (self.ledger.started(session, reply) is not None) == self.model.start(session, run)
 
     @precondition(lambda self: self._runs("queued"))

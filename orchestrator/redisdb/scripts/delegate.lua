@@ -1,51 +1,106 @@
--- delegate: a running parent launches a child: child pending, callback owed, envelope published.
+-- delegate: a running parent launches children: each pending, its callback owed, its envelope published.
 -- The effect key makes it one launch, however often the run is tried: the same key gives the same child.
--- KEYS  1 parent  2 parent's items  3 run  4 effects  5 child  6 child's bodies  7 tree  8 totals  9 stream
---       10 root
--- ARGV  1 now or ''  2 claim  3 effect key  4 child id  5 callback id  6 callback owed '1' | '0'  7 group
---       8 on_failure  9 priority  10 title  11 prompt  12 envelope  13 max children  14 max depth
---       15 max sessions in the tree  16 on_close: what becomes of it when its parent is closed, or ''
---       17 max runs in the tree  18… field, value, … of the child
--- Returns  {'created' | 'exists', child id} | {'lost'} | {'limit', name, limit}
+-- KEYS  1 parent  2 parent's items  3 run  4 effects  5 tree  6 totals  7 root
+--       for each launch  1 child  2 child's bodies  3 stream
+-- ARGV  1 now or ''  2 claim  3 max children  4 max depth  5 max sessions in the tree  6 max runs in the tree
+--       for each launch  1 effect key  2 child id  3 callback id  4 callback owed '1' | '0'  5 group  6 on_failure
+--       7 on_close: what becomes of it when its parent is closed, or ''  8 priority  9 title  10 prompt
+--       11 envelope  12 agent  13 correlation  14 message id  15 chain as JSON
+-- Returns  {'launched', for each launch in turn 'created' | 'exists', child id}; the first one that is refused ends it
+--          with the name of a limit and its value | {'lost'}
+-- Complexity: O(launches).
 -- include: base
-local now = clock(ARGV[1])
+local now, claim = clock(ARGV[1]), ARGV[2]
 local r = fields(KEYS[3], 'state', 'claim')
-if r.state ~= 'running' or r.claim ~= ARGV[2] then return { 'lost' } end
-local made = redis.call('HGET', KEYS[4], ARGV[3])
-if made then
-  local effect = cjson.decode(made)
-  effect.claim = ARGV[2]
-  redis.call('HSET', KEYS[4], ARGV[3], cjson.encode(effect))
-  return { 'exists', effect.child }
+if r.state ~= 'running' or r.claim ~= claim then return { 'lost' } end
+
+local function launch(i)
+  local k, a = 7 + (i - 1) * 3, 6 + (i - 1) * 15
+  return { child = KEYS[k + 1], bodies = KEYS[k + 2], stream = KEYS[k + 3], effect = ARGV[a + 1], id = ARGV[a + 2],
+    callback = ARGV[a + 3], owed = ARGV[a + 4], group = ARGV[a + 5], on_failure = ARGV[a + 6], on_close = ARGV[a + 7],
+    priority = ARGV[a + 8], title = ARGV[a + 9], prompt = ARGV[a + 10], envelope = ARGV[a + 11], agent = ARGV[a + 12],
+    correlation = ARGV[a + 13], message = ARGV[a + 14], chain = ARGV[a + 15] }
 end
+local launches, names = {}, {}
+for i = 1, (#KEYS - 7) / 3 do
+  launches[i] = launch(i)
+  names[i] = launches[i].effect
+end
+local made = redis.call('HMGET', KEYS[4], unpack(names))
 local p = fields(KEYS[1], 'id', 'root', 'agent', 'depth', 'children')
-if count(p.children) >= tonumber(ARGV[13]) then return { 'limit', 'max_children', ARGV[13] } end
-if count(p.depth) + 1 > tonumber(ARGV[14]) then return { 'limit', 'max_depth', ARGV[14] } end
-local sessions = redis.call('ZCARD', KEYS[7])
-if sessions >= tonumber(ARGV[15]) then return { 'limit', 'max_sessions_per_tree', ARGV[15] } end
-if runs_of(sessions, KEYS[10]) >= tonumber(ARGV[17]) then return { 'limit', 'max_runs_per_tree', ARGV[17] } end
-local owes = ARGV[6] == '1'
-local entry = publish(KEYS[9], KEYS[8], ARGV[12])
-local facts = {}
-for i = 18, #ARGV do facts[#facts + 1] = ARGV[i] end
-redis.call('HSET', KEYS[5], 'id', ARGV[4], 'root', p.root, 'parent', p.id, 'depth', count(p.depth) + 1,
-  'state', 'pending', 'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
-  'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', ARGV[6],
-  'priority', ARGV[9], 'title', ARGV[10], 'delegator', p.agent, 'entry', entry, unpack(facts))
-redis.call('HSET', KEYS[6], 'prompt', ARGV[11])
--- After whatever the tree has already, in the same millisecond too: a double has room for 4096 between two.
-local last = tonumber(redis.call('ZREVRANGE', KEYS[7], 0, 0, 'WITHSCORES')[2])
-redis.call('ZADD', KEYS[7], math.max(now, last and last + 1 / 4096 or now), ARGV[4])
-local agent = redis.call('HGET', KEYS[5], 'agent')
-save(KEYS[2], ARGV[5], { kind = 'completion', state = owes and 'owed' or 'none', child = ARGV[4], agent = agent,
-  status = '', priority = ARGV[9], seq = 0, size = 0, run = '', reason = '', title = ARGV[10],
-  group = ARGV[7], on_failure = ARGV[8], on_close = ARGV[16] ~= '' and ARGV[16] or nil, at_ms = now })
-redis.call('HINCRBY', KEYS[1], 'children', 1)
-if owes then
-  redis.call('HINCRBY', KEYS[1], 'launched', 1)
-  redis.call('HINCRBY', KEYS[1], 'owed', 1)
-  redis.call('HINCRBY', KEYS[1], group_field(ARGV[7], 'owed'), 1)
-  redis.call('HINCRBY', KEYS[1], group_field(ARGV[7], 'launched'), 1)
+local depth, children, sessions = count(p.depth) + 1, count(p.children), redis.call('ZCARD', KEYS[5])
+local runs = runs_of(sessions, KEYS[7])
+
+local function refusal(more)
+  if children + more >= tonumber(ARGV[3]) then return 'max_children', ARGV[3] end
+  if depth > tonumber(ARGV[4]) then return 'max_depth', ARGV[4] end
+  if sessions + more >= tonumber(ARGV[5]) then return 'max_sessions_per_tree', ARGV[5] end
+  if runs + more >= tonumber(ARGV[6]) then return 'max_runs_per_tree', ARGV[6] end
 end
-redis.call('HSET', KEYS[4], ARGV[3], cjson.encode({ child = ARGV[4], callback = ARGV[5], claim = ARGV[2] }))
-return { 'created', ARGV[4] }
+
+-- Which are new, and which of those are refused, is known before anything is written.
+local answer, fresh, effects, twice = { 'launched' }, {}, {}, {}
+local function note(effect, record)
+  effects[#effects + 1] = effect
+  effects[#effects + 1] = cjson.encode(record)
+end
+for i, l in ipairs(launches) do
+  local what, which = 'exists', l.id
+  if made[i] then
+    local effect = cjson.decode(made[i])
+    effect.claim = claim
+    note(l.effect, effect)
+    which = effect.child
+  elseif not twice[l.effect] then
+    twice[l.effect] = true
+    local limit, value = refusal(#fresh)
+    what, which = limit or 'created', value or l.id
+    if not limit then fresh[#fresh + 1] = l end
+  end
+  answer[#answer + 1] = what
+  answer[#answer + 1] = which
+  if what ~= 'created' and what ~= 'exists' then break end
+end
+
+local records, members, published, owed, in_group = {}, {}, {}, 0, {}
+-- After whatever the tree has already, in the same millisecond too: a double has room for 4096 between two.
+local last = tonumber(redis.call('ZREVRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2])
+for _, l in ipairs(fresh) do
+  local owes = l.owed == '1'
+  local kind, entry = append(l.stream, l.envelope)
+  published[kind] = (published[kind] or 0) + 1
+  redis.call('HSET', l.child, 'id', l.id, 'root', p.root, 'parent', p.id, 'depth', depth,
+    'state', 'pending', 'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
+    'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', l.owed,
+    'priority', l.priority, 'title', l.title, 'delegator', p.agent, 'entry', kind .. ':' .. entry, 'agent', l.agent,
+    'correlation', l.correlation, 'message', l.message, 'chain', l.chain)
+  redis.call('HSET', l.bodies, 'prompt', l.prompt)
+  last = math.max(now, last and last + 1 / 4096 or now)
+  members[#members + 1] = last
+  members[#members + 1] = l.id
+  records[#records + 1] = l.callback
+  records[#records + 1] = cjson.encode({ kind = 'completion', state = owes and 'owed' or 'none', child = l.id,
+    agent = l.agent, status = '', priority = l.priority, seq = 0, size = 0, run = '', reason = '', title = l.title,
+    group = l.group, on_failure = l.on_failure, on_close = l.on_close ~= '' and l.on_close or nil, at_ms = now })
+  if owes then
+    owed = owed + 1
+    in_group[l.group] = (in_group[l.group] or 0) + 1
+  end
+  note(l.effect, { child = l.id, callback = l.callback, claim = claim })
+end
+if #fresh > 0 then
+  redis.call('HSET', KEYS[2], unpack(records))
+  redis.call('ZADD', KEYS[5], unpack(members))
+  redis.call('HINCRBY', KEYS[1], 'children', #fresh)
+  for kind, more in pairs(published) do redis.call('HINCRBY', KEYS[6], 'published:' .. kind, more) end
+end
+if owed > 0 then
+  redis.call('HINCRBY', KEYS[1], 'launched', owed)
+  redis.call('HINCRBY', KEYS[1], 'owed', owed)
+  for group, more in pairs(in_group) do
+    redis.call('HINCRBY', KEYS[1], group_field(group, 'owed'), more)
+    redis.call('HINCRBY', KEYS[1], group_field(group, 'launched'), more)
+  end
+end
+if #effects > 0 then redis.call('HSET', KEYS[4], unpack(effects)) end
+return answer

@@ -1,32 +1,74 @@
--- start: the router takes a task-delegation: mark it seen, queue the child's first run, acknowledge.
+-- start: the router takes launches that the ledger knows: each is marked seen, its session's first run queued, it is
+-- noted in its conversation and acknowledged. One whose books are damaged fails alone.
 -- The mark holds the entry id, so that the same entry, delivered again, is not its own duplicate.
--- KEYS  1 session  2 runs  3 run  4 dispatch  5 seen mark  6 stream
--- ARGV  1 now or ''  2 run id  3 message id  4 group  5 entry id  6 mark's lifetime in ms
---       7 ms until it is dispatched again
--- Returns  {'started', run, agent, cause} | {'already', run or ''} | {'duplicate'} | {'unknown'} | {'over', state}
---          | {'task'}: the session was launched by another message; on this and 'unknown' nothing was acknowledged
+-- KEYS  1 dispatch
+--       for each launch  1 session  2 runs  3 run  4 seen mark  5 stream  6 conversation
+-- ARGV  1 now or ''  2 group  3 ms until a run is dispatched again  4 lifetime of a conversation in ms
+--       for each launch  1 run id  2 message id  3 entry id  4 mark's lifetime in ms  5 recipient
+-- Returns  for each launch  {'started', run, agent, cause} | {'already', run or ''} | {'duplicate'} | {'unknown'}
+--          | {'over', state} | {'task'}: the session was launched by another message | {'error', what is wrong}; on
+--          the last two and 'unknown' nothing was acknowledged
+-- Complexity: O(launches).
 -- include: base
 local now = clock(ARGV[1])
-local mark = redis.call('GET', KEYS[5])
-if mark and mark ~= ARGV[5] then
-  redis.call('XACK', KEYS[6], ARGV[4], ARGV[5])
-  return { 'duplicate' }
+local group, due = ARGV[2], now + tonumber(ARGV[3])
+-- What is the same for several launches is written once: entries by stream, launches by conversation.
+local entries, notes = {}, {}
+local function add(to, key, ...)
+  to[key] = to[key] or {}
+  for _, value in ipairs({...}) do table.insert(to[key], value) end
 end
-local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'message')
-if s.id == '' then return { 'unknown' } end
-if s.message ~= ARGV[3] then return { 'task' } end
-redis.call('SET', KEYS[5], ARGV[5], 'PX', ARGV[6])
-redis.call('XACK', KEYS[6], ARGV[4], ARGV[5])
-if s.state ~= 'pending' then return { 'over', s.state } end
-if s.run ~= '' or count(s.runs) > 0 then
-  local queued = s.run ~= '' and redis.call('HGET', KEYS[3], 'state') == 'queued'
-  if queued then return { 'started', s.run, s.agent, 'start' } end
-  return { 'already', s.run }
+
+local function start(k, a)
+  local session, runs, run, seen, stream, conversation = unpack(KEYS, k + 1, k + 6)
+  local id, message, entry, mark_ms, recipient = unpack(ARGV, a + 1, a + 5)
+  local s = fields(session, 'id', 'agent', 'state', 'run', 'runs', 'message')
+  local wrong = s.id == '' and 'unknown' or s.message ~= message and 'task' or nil
+  if wrong or not redis.call('SET', seen, entry, 'NX', 'PX', mark_ms) then
+    local mark = redis.call('GET', seen)
+    if mark and mark ~= entry then
+      add(entries, stream, entry)
+      return { 'duplicate' }
+    end
+    if wrong then return { wrong } end
+  end
+  if s.state ~= 'pending' then
+    add(entries, stream, entry)
+    return { 'over', s.state }
+  end
+  local answer = { 'started', id, s.agent, 'start' }
+  if s.run ~= '' or count(s.runs) > 0 then
+    local queued = s.run ~= '' and redis.call('HGET', run, 'state') == 'queued'
+    answer = queued and { 'started', s.run, s.agent, 'start' } or { 'already', s.run }
+  else
+    redis.call('HSET', run, 'id', id, 'session', s.id, 'number', 1, 'cause', 'start', 'state', 'queued',
+      'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
+      'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
+    redis.call('RPUSH', runs, id)
+    redis.call('HSET', session, 'run', id, 'runs', 1, 'updated_ms', now)
+    redis.call('ZADD', KEYS[1], due, id)
+  end
+  add(notes, conversation, 'launch:' .. message, s.id, 'agent:' .. recipient, s.id)
+  add(entries, stream, entry)
+  return answer
 end
-redis.call('HSET', KEYS[3], 'id', ARGV[2], 'session', s.id, 'number', 1, 'cause', 'start', 'state', 'queued',
-  'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
-  'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
-redis.call('RPUSH', KEYS[2], ARGV[2])
-redis.call('HSET', KEYS[1], 'run', ARGV[2], 'runs', 1, 'updated_ms', now)
-redis.call('ZADD', KEYS[4], now + tonumber(ARGV[7]), ARGV[2])
-return { 'started', ARGV[2], s.agent, 'start' }
+
+local answers = {}
+for n = 1, (#KEYS - 1) / 6 do
+  local fine, answer = pcall(start, 1 + (n - 1) * 6, 4 + (n - 1) * 5)
+  if not fine then
+    -- Without the place in the script that some servers put before it.
+    local what = type(answer) == 'table' and answer.err or tostring(answer)
+    what = string.match(what, '%f[%u]%u%u+ .*') or what
+    -- Whatever else the server has against it, it has against all of them.
+    if not string.find(what, '^WRONGTYPE') then return redis.error_reply(what) end
+    answer = { 'error', what }
+  end
+  answers[n] = answer
+end
+for conversation, launches in pairs(notes) do
+  redis.pcall('HSET', conversation, unpack(launches))
+  redis.pcall('PEXPIRE', conversation, ARGV[4])
+end
+for stream, ids in pairs(entries) do redis.call('XACK', stream, group, unpack(ids)) end
+return answers

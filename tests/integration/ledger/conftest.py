@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import redis as redis_py
 
-from orchestrator.ids import child_session_id, new_claim_id, root_session_id, run_id
+from orchestrator.ids import child_session_id, new_claim_id, root_session_id
 from orchestrator.ledger import (
     Claim,
     Claimed,
@@ -20,6 +20,7 @@ from orchestrator.ledger import (
     Outcome,
     Outgoing,
     RetryLater,
+    Start,
 )
 from orchestrator.redisdb import keys
 
@@ -48,17 +49,17 @@ class Play:
 
     def start(self, session: str, *, entry: str = "1-1", message: str = "") -> Dispatch | None:
         message = message or self.ledger.session(session).message
-        stream = keys.messages(0, "task-delegation", "high")
-        call = self.ledger.start_args(
-            session_id=session,
-            run_id=run_id(session, 1),
-            message_id=message,
-            stream=stream,
-            group="router",
+        launch = Start(
+            session=session,
+            message=message,
+            recipient="lead",
+            conversation="c",
+            stream=keys.messages(0, "task-delegation", "high"),
             entry=entry,
             mark_ms=60_000,
         )
-        return self.ledger.started(session, self.ledger.scripts.run("start", *call))
+        call = self.ledger.start_call(0, [launch], group="router", keep_ms=60_000)
+        return self.ledger.started(session, self.ledger.scripts.run("start", *call)[0])
 
     def claim(self, dispatch: Dispatch) -> Claimed:
         held = self.ledger.claim(dispatch.run, new_claim_id(), session_id=dispatch.session, worker="w1")

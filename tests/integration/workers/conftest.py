@@ -13,8 +13,7 @@ import redis as redis_py
 from orchestrator.agents import AgentDefinition, define_agent
 from orchestrator.bootstrap import Parts, assemble
 from orchestrator.dispatch import RootResults, build_celery
-from orchestrator.ids import run_id
-from orchestrator.ledger import Dispatch, Ledger, Session
+from orchestrator.ledger import Dispatch, Ledger, Session, Start
 from orchestrator.redisdb import keys
 from orchestrator.settings import Settings, load_settings
 from orchestrator.submission import Submission
@@ -59,16 +58,18 @@ class Stage:
 
     def start(self, session: str) -> Dispatch:
         """Queue the first run of a session, as the router does."""
-        call = self.ledger.start_args(
-            session_id=session,
-            run_id=run_id(session, 1),
-            message_id=self.ledger.session(session).message,
+        found = self.ledger.session(session)
+        launch = Start(
+            session=session,
+            message=found.message,
+            recipient=found.agent,
+            conversation=found.correlation,
             stream=keys.messages(0, "task-delegation", "high"),
-            group="router",
             entry="1-1",
             mark_ms=60_000,
         )
-        dispatch = self.ledger.started(session, self.ledger.scripts.run("start", *call))
+        call = self.ledger.start_call(0, [launch], group="router", keep_ms=60_000)
+        dispatch = self.ledger.started(session, self.ledger.scripts.run("start", *call)[0])
         assert dispatch is not None
         return dispatch
 

@@ -1,0 +1,63 @@
+"""Letters that begin sessions which the ledger has already: the first run of each is queued."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from orchestrator.ledger import Ledger, Start
+from orchestrator.redisdb.scripts import Arg, Batch
+from orchestrator.router.letter import Letter, task_id_of
+from orchestrator.router.steps import DUPLICATE, Limits, Outcome, failed, task_taken, task_unknown
+from orchestrator.router.together import Together
+from orchestrator.streams import ROUTER_GROUP, stream_key
+
+
+class Starting(Together):
+    """Starts the sessions that letters launch; the task-id of each is its session."""
+
+    script: ClassVar[str] = "start"
+
+    def __init__(self, ledger: Ledger, limits: Limits) -> None:
+        self._ledger = ledger
+        self._limits = limits
+
+    def add(self, batch: Batch, letters: Sequence[Letter]) -> list[tuple[int, Sequence[Letter]]]:
+        """See :class:`Together`; a review has a time by which it has to be done."""
+        for letter in letters:
+            for command in self._limits.review_timer(letter, task_id_of(letter.body)):
+                batch.command(*command)
+        return super().add(batch, letters)
+
+    def call(self, shard: int, letters: Sequence[Letter]) -> tuple[Sequence[str], Sequence[Arg]]:
+        """See :class:`Together`."""
+        starts = [
+            Start(
+                session=task_id_of(letter.body),
+                message=letter.id,
+                recipient=letter.recipient,
+                conversation=letter.conversation,
+                stream=stream_key(letter.entry.stream),
+                entry=letter.entry.id,
+                mark_ms=self._limits.mark_ms(letter),
+            )
+            for letter in letters
+        ]
+        return self._ledger.start_call(shard, starts, group=ROUTER_GROUP, keep_ms=self._limits.max_age_ms)
+
+    def read(self, answer: Any, letters: Sequence[Letter]) -> list[Outcome]:
+        """See :class:`Together`."""
+        return [self._outcome(one, letter) for one, letter in zip(answer, letters, strict=True)]
+
+    def _outcome(self, answer: Any, letter: Letter) -> Outcome:
+        session = task_id_of(letter.body)
+        match answer[0]:
+            case b"duplicate":
+                return DUPLICATE
+            case b"unknown":
+                return task_unknown(session, letter)
+            case b"task":
+                return task_taken(session, session, letter)
+            case b"error":
+                return failed(self.script, answer[1].decode("utf-8", "replace"), letter)
+        return Outcome(kind="done", dispatch=self._ledger.started(session, answer))
