@@ -17,7 +17,7 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.model_values import Timestamp
-from orchestrator.ids import child_session_id, new_claim_id, new_message_id
+from orchestrator.ids import child_session_id, new_claim_id, new_message_id, run_id
 from orchestrator.ledger import Claimed, Launch, SessionState
 from orchestrator.letters import Thread
 from orchestrator.redisdb import keys
@@ -70,6 +70,15 @@ def test_a_message_that_the_server_refuses_each_router_is_poison(stack: Stack) -
         with contextlib.suppress(redis_py.ResponseError):
             stack.router(str(number), reclaim_idle_ms=0).run_once()
     assert [letter.rule for letter in stack.dead()] == ["poison"]
+
+
+def test_a_session_with_damaged_books_holds_up_no_other(stack: Stack) -> None:
+    """They are launched in one step, and are one task each all the same."""
+    damaged, fine = stack.submit("damaged"), stack.submit("fine")
+    stack.redis.set(keys.runs(damaged), "no list")
+    handled = stack.router().run_once()
+    assert handled.dispatched == [run_id(fine, 1)]
+    assert (stack.pending(), waiting(stack), stack.dead()) == (0, 1, [])  # its further attempts are to come
 
 
 def delegated(stack: Stack) -> tuple[Claimed, str, tuple[str, ...]]:
