@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,8 +15,6 @@ from orchestrator.redisdb.scripts import Scripts
 from orchestrator.streams.port import ENVELOPE_FIELD, Backlog, Entry, Portion, StreamId
 
 _FIELD = ENVELOPE_FIELD.encode()
-#: Seconds within which a server answers that has something to give.
-_AT_ONCE_S = 0.001
 
 
 def stream_key(stream: StreamId) -> str:
@@ -81,21 +78,14 @@ class RedisStreams:
         everything = Portion([s for p in wanted for s in p.streams], most)
         if block_ms <= 0:
             return self._read_now(group, consumer, [everything])
-        # One command asks for what is there and waits if nothing is: one way to the server instead of two.
+        # One command asks for what is there and waits if nothing is: one way to the server instead of two. When it has
+        # waited, the server answers with what the first step published, and the next round takes what followed.
         command = self._read_command(group, consumer, everything, block_ms=min(block_ms, MAX_BLOCK_MS))
-        began_at = time.monotonic()
-        answer: Any
         try:
-            answer = self._redis.execute_command(*command)
+            answer: Any = self._redis.execute_command(*command)
         except ResponseError as error:
             answer = error
-        entries = self._entries(self._checked(group, [everything], [answer]))
-        if not entries or time.monotonic() - began_at < _AT_ONCE_S:
-            return entries
-        # It waited, and the server answered at the first entry; those that were published with it are there by now.
-        given = list(dict.fromkeys(entry.stream for entry in entries))
-        rest = [Portion(given, most - len(entries))] if len(entries) < most else []
-        return entries + self._read_now(group, consumer, rest)
+        return self._entries(self._checked(group, [everything], [answer]))
 
     def _read_now(self, group: str, consumer: str, portions: Sequence[Portion]) -> list[Entry]:
         """What is there, in the order of the portions."""
