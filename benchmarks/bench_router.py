@@ -2,11 +2,12 @@
 
 Everything is a process of its own, as in a stack: the embedded Valkey (without a file, as a server in memory),
 the routers, the audit writer, and this one, which publishes and watches. Messages are status-updates and
-task-completions of 2.5 KB, signed with RSA-2048; every one is parsed, validated, verified, judged by the live
+task-completions of 2.5 KB, signed with RSA-2048, and once more with Ed25519; every one is parsed, validated, verified, judged by the live
 rules, told from duplicates, counted, acknowledged, and written to the audit database. The peer does none of
 that: it decodes JSON of the same size.
 
-Prints one JSON line for each figure, the last with `messages_per_s` and `faststream_per_s` (null without it).
+Prints one JSON line for each figure, the last with `messages_per_s`, `ed25519_messages_per_s` and `faststream_per_s`
+(null without it).
 `--million` routes a million messages first and shows what one costs at the beginning and at the end; that takes
 several minutes and 4 GB in the folder for temporary files (`TMPDIR`), for the audit database.
 
@@ -27,6 +28,8 @@ from routing.figures import backlog, delegations, faststream, latency, throughpu
 from routing.million import million
 from routing.stack import fresh
 
+from orchestrator.envelope.signature import ED25519, RSA_SHA256
+
 
 def show(figure: dict[str, Any]) -> None:
     """Print one figure as a JSON line."""
@@ -44,8 +47,8 @@ def main() -> None:
     count = options.messages // 10 if options.quick else options.messages
     parts: dict[str, Any] = {}
 
-    def on_fresh_server(name: str, run: Any) -> Any:
-        with tempfile.TemporaryDirectory() as folder, fresh(Path(folder)) as bench:
+    def on_fresh_server(name: str, run: Any, *, algorithm: str = RSA_SHA256) -> Any:
+        with tempfile.TemporaryDirectory() as folder, fresh(Path(folder), algorithm=algorithm) as bench:
             parts[name] = run(bench)
         if isinstance(parts[name], dict):
             show({"part": name, **parts[name]})
@@ -59,11 +62,15 @@ def main() -> None:
     on_fresh_server("backlog", lambda b: backlog(b, 10_000 if options.quick else 100_000))
     on_fresh_server("few", lambda b: throughput(b, max(1000, count // 20), routers=1))
     one = on_fresh_server("one router", lambda b: throughput(b, count, routers=1))
+    elliptic = on_fresh_server(
+        "one router, Ed25519", lambda b: throughput(b, count, routers=1), algorithm=ED25519
+    )
     two = on_fresh_server("two routers", lambda b: throughput(b, count, routers=2))
     peer = on_fresh_server("faststream", lambda b: faststream(b, count))
     show(
         {
             "messages_per_s": one["messages_per_s"],
+            "ed25519_messages_per_s": elliptic["messages_per_s"],
             "faststream_per_s": None if peer is None else round(peer),
             "two_routers_ratio": round(two["messages_per_s"] / one["messages_per_s"], 2),
             "cores": os.cpu_count(),

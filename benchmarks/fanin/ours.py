@@ -18,7 +18,7 @@ _TIMEOUT_S = 600.0
 
 
 class Ours:
-    """The stack as `orchestra up` runs it, with RSA signatures, validation and audit.
+    """The stack as `orchestra up` runs it, with its default settings: signatures, validation and audit.
 
     One resume takes in all children, unless it is ``bounded`` as by default.
     """

@@ -145,14 +145,14 @@ def memory_mib(pid: int, *, peak: bool = True) -> float:
 
 
 @contextmanager
-def fresh(data: Path) -> Iterator[Bench]:
-    """An empty server, agents and keys."""
+def fresh(data: Path, *, algorithm: str) -> Iterator[Bench]:
+    """An empty server, agents, and keys that sign with ``algorithm``."""
     socket_dir = make_socket_dir()
     server = ValkeyProcess(data / "valkey", socket_dir, durable=False)
     server.start()
     try:
         client = connect(server.url)
-        settings = load_settings(redis_url=server.url, data=data)
+        settings = load_settings(redis_url=server.url, data=data, signature_algorithm=algorithm)
         parts = assemble(client, settings)
         parts.agents.announce(
             [AgentRecord(name="lead", role="coordinator"), AgentRecord(name="reviewer", role="specialist")]
