@@ -36,6 +36,8 @@ READY_VARIABLE = "ORCHESTRA_READY_FD"
 #: Heartbeats that a service may miss before others take it for gone.
 MISSED_HEARTBEATS = 4
 _BACKOFF_CAP_S = 2.0
+#: How far a background service stands back; it still gets a tenth of a core that everybody wants.
+_NICE = 10
 
 
 class Service(Protocol):
@@ -64,12 +66,14 @@ def serve(
     make: Callable[[redis.Redis, Settings], Service],
     settings: Settings,
     *,
+    background: bool = False,
     stop: threading.Event | None = None,
 ) -> None:
     """Run one copy of a service until SIGTERM or SIGINT; returns after a clean stop.
 
     ``make`` connects what the service needs and is called again after an outage; its settings name the
-    Redis. With ``stop`` given the caller does the stopping and no signal handler is installed.
+    Redis. With ``stop`` given the caller does the stopping and no signal handler is installed. Nobody waits
+    for what a ``background`` service does: it gives way to those somebody waits for.
 
     Raises:
         ConfigurationError, ServerUnavailable: nothing usable answers when the service starts. Under
@@ -79,6 +83,8 @@ def serve(
     if stop is None:
         stop = threading.Event()
         _stop_on_signals(stop)
+        if background:
+            os.nice(_NICE)
         if READY_VARIABLE in os.environ:
             die_with_parent()
         configure_logging(settings, service=name)

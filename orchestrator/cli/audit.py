@@ -42,7 +42,7 @@ def writer(settings: Settings) -> None:
             reclaim_idle_ms=round(settings.lease_s * 4000),
         )
 
-    serve("audit", make, settings)
+    serve("audit", make, settings, background=True)
 
 
 @audit.command("show")

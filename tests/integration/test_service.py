@@ -185,6 +185,18 @@ def test_a_signal_stops_a_service_cleanly(number: signal.Signals, redis_url: str
     assert live_services(redis) == []
 
 
+def test_the_audit_writer_gives_way_to_what_somebody_waits_for(
+    redis_url: str, redis: redis.Redis, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "orchestrator", "audit", "writer"]
+    options = ["--redis-url", redis_url, "--data", str(tmp_path)]
+    with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as process:
+        until(lambda: live_services(redis))
+        ours = os.getpriority(os.PRIO_PROCESS, os.getpid())
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, ours + 10)
+        process.terminate()
+
+
 def test_readiness_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write_end = os.pipe()
     monkeypatch.setenv("ORCHESTRA_READY_FD", str(write_end))
