@@ -208,7 +208,7 @@ class Settings(BaseModel):
 
     # Trust
     signature_algorithm: Literal["RSA-SHA256", "Ed25519"] = Field(
-        "RSA-SHA256", description="Algorithm of newly generated keys; both are always accepted."
+        "Ed25519", description="Algorithm of newly generated keys; both are always accepted."
     )
     signatures_required: bool = Field(
         True, description="Whether the router refuses an envelope without a signature."

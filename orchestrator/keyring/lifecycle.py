@@ -12,7 +12,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.envelope.signature import RSA_SHA256
+from orchestrator.envelope.signature import ED25519
 from orchestrator.errors import KeyringError
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.algorithms import RSA_OAEP, PrivateKey
@@ -30,7 +30,7 @@ _BLANKS = re.compile(r"^[ \t\r\n]|[\t\r\n]|  |[ \t\r\n]$")
 class KeyLifecycle(KeyFolder):
     """What makes keys, and what makes one the current key of its agent or ends that."""
 
-    def __init__(self, folder: Path, algorithm: str = RSA_SHA256, *, clock: Clock | None = None) -> None:
+    def __init__(self, folder: Path, algorithm: str = ED25519, *, clock: Clock | None = None) -> None:
         super().__init__(folder)
         self._algorithm = algorithm
         self._clock = clock or SystemClock()

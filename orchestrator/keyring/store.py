@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.clock import Clock
-from orchestrator.envelope.signature import RSA_SHA256
+from orchestrator.envelope.signature import ED25519
 from orchestrator.errors import KeyringError
 from orchestrator.keyring import algorithms, bundle
 from orchestrator.keyring.algorithms import PrivateKey
@@ -45,7 +45,7 @@ class KeyStore(KeyLifecycle):
         algorithm: of signing keys that are made from now on; keys that are there keep theirs.
     """
 
-    def __init__(self, folder: Path, algorithm: str = RSA_SHA256, *, clock: Clock | None = None) -> None:
+    def __init__(self, folder: Path, algorithm: str = ED25519, *, clock: Clock | None = None) -> None:
         super().__init__(folder, algorithm, clock=clock)
         self._signers: dict[str, tuple[tuple[int, int], FileSigner]] = {}
 

@@ -108,7 +108,6 @@ def stack() -> Iterator[Terminal]:
         (terminal.folder / "mine.py").write_text(AGENTS, encoding="utf-8")
         terminal.env |= {
             "ORCHESTRA_CONCURRENCY": "1",
-            "ORCHESTRA_SIGNATURE_ALGORITHM": "Ed25519",
             "ORCHESTRA_STOP_GRACE_S": "1",
             "ORCHESTRA_LEASE_S": "2",
             "ORCHESTRA_HEARTBEAT_S": "0.5",

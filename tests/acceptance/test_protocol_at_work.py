@@ -51,7 +51,11 @@ def boss(ctx):
 def stack() -> Iterator[Terminal]:
     with open_terminal() as terminal:
         (terminal.folder / "mine.py").write_text(AGENTS, encoding="utf-8")
-        terminal.env |= {"ORCHESTRA_CONCURRENCY": "2", "ORCHESTRA_SIGNATURES_REQUIRED": "false"}
+        terminal.env |= {
+            "ORCHESTRA_CONCURRENCY": "2",
+            "ORCHESTRA_SIGNATURES_REQUIRED": "false",
+            "ORCHESTRA_SIGNATURE_ALGORITHM": "RSA-SHA256",  # as in the protocol's own example
+        }
         terminal.start("orchestra up --agents mine.py").wait_for("ready after")
         yield terminal
 

@@ -140,7 +140,6 @@ class Stack:
             "registration_patience_s": "0.5",
             "stop_grace_s": "1",
             "concurrency": "2",
-            "signature_algorithm": "Ed25519",
             **self.overrides,
         }
         self.settings = Settings(

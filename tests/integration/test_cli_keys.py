@@ -21,9 +21,8 @@ Orchestra = Callable[..., Result]
 
 
 @pytest.fixture
-def orchestra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orchestra:
-    """Run `orchestra` on the data folder of a host; keys are Ed25519, for speed."""
-    monkeypatch.setenv("ORCHESTRA_SIGNATURE_ALGORITHM", "Ed25519")
+def orchestra(tmp_path: Path) -> Orchestra:
+    """Run `orchestra` on the data folder of a host."""
 
     def run(*arguments: str, host: str = "first", input: bytes | None = None) -> Result:
         command = [*arguments, "--data", str(tmp_path / host)]

@@ -20,9 +20,7 @@ def test_a_submission_is_refused_while_the_routers_are_behind(
     redis: redis_py.Redis, redis_url: str, tmp_path: Path
 ) -> None:
     """Nothing is written; when there is room again the same submission goes through."""
-    settings = load_settings(
-        redis_url=redis_url, data=tmp_path, signature_algorithm="Ed25519", stream_max_entries=5
-    )
+    settings = load_settings(redis_url=redis_url, data=tmp_path, stream_max_entries=5)
     parts = assemble(redis, settings)
     parts.pressure = Backpressure(redis, limit=5, patience_s=0.02, max_delay_s=0, memory_s=0)
     parts.agents.announce([AgentRecord(name="lead", role="coordinator")])

@@ -169,7 +169,5 @@ class Stack:
 @pytest.fixture
 def stack(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stack:
     """An empty stack with five registered agents, `partner` being a foreign program."""
-    settings = load_settings(
-        redis_url=redis_url, data=tmp_path, signature_algorithm="Ed25519", registration_patience_s=0
-    )
+    settings = load_settings(redis_url=redis_url, data=tmp_path, registration_patience_s=0)
     return Stack(redis, settings, assemble(redis, settings))

@@ -38,8 +38,7 @@ STREAM = StreamId(0, "task-delegation", "high")
 def run(stack: Stack, *arguments: str, stdin: bytes | None = None) -> Result:
     """One command on the stack."""
     options = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
-    environment = {"ORCHESTRA_SIGNATURE_ALGORITHM": "Ed25519"}
-    return CliRunner().invoke(main, [*arguments, *options], input=stdin, env=environment)
+    return CliRunner().invoke(main, [*arguments, *options], input=stdin)
 
 
 def kill(stack: Stack, **options: object) -> str:

@@ -148,7 +148,7 @@ def test_a_killed_server_takes_nothing_back(
     """The server is killed and started again under load; what it took is handled once, by the same router."""
     server = start_valkey()
     client = connect(server.url)
-    settings = load_settings(redis_url=server.url, data=tmp_path / "data", signature_algorithm="Ed25519")
+    settings = load_settings(redis_url=server.url, data=tmp_path / "data")
     stack = Stack(client, settings, assemble(client, settings))
     talk = Talk(stack)
     before, after = talk.envelopes(150, "a"), talk.envelopes(150, "b")

@@ -107,7 +107,6 @@ def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stage:
             heartbeat_s=0.05,
             lease_s=1,
             stop_grace_s=20,
-            signature_algorithm="Ed25519",
             run_time_limit_s=30,
         ),
     )

@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stage:
     return Stage(
         redis,
-        load_settings(redis_url=redis_url, data=tmp_path, signature_algorithm="Ed25519", lease_s=120),
+        load_settings(redis_url=redis_url, data=tmp_path, lease_s=120),
     )
 
 

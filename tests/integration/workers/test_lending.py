@@ -179,7 +179,7 @@ def lent(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Iterator[tupl
     file.write_text(AGENTS)
     stage = Stage(
         redis,
-        load_settings(redis_url=redis_url, data=tmp_path, agents=(str(file),), signature_algorithm="Ed25519"),
+        load_settings(redis_url=redis_url, data=tmp_path, agents=(str(file),)),
     )
     stage.catalogue.update(load_agents([str(file)]))
     stage.parts.agents.announce([d.record for d in stage.catalogue.values()])

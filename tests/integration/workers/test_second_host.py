@@ -35,8 +35,7 @@ class Hosts:
 
     def orchestra(self, stage: Stage, *arguments: str) -> Result:
         place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
-        environment = {"ORCHESTRA_SIGNATURE_ALGORITHM": "Ed25519"}
-        return CliRunner().invoke(main, [*arguments, *place], env=environment)
+        return CliRunner().invoke(main, [*arguments, *place])
 
     def keys(self, stage: Stage) -> set[str]:
         """The agents whose private keys are there."""

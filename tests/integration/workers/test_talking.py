@@ -29,9 +29,7 @@ def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stage:
     """As everybody's, with keys that are made in no time."""
     return Stage(
         redis,
-        load_settings(
-            redis_url=redis_url, data=tmp_path, heartbeat_s=0.05, lease_s=1, signature_algorithm="Ed25519"
-        ),
+        load_settings(redis_url=redis_url, data=tmp_path, heartbeat_s=0.05, lease_s=1),
     )
 
 

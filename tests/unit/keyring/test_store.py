@@ -20,7 +20,7 @@ from orchestrator.keyring.store import KeyStore
 
 @pytest.fixture
 def store(tmp_path: Path) -> KeyStore:
-    return KeyStore(tmp_path / "keys", "Ed25519")
+    return KeyStore(tmp_path / "keys")
 
 
 def mode(path: Path) -> int:
@@ -37,10 +37,16 @@ def test_a_key_is_made_on_first_use_and_is_the_same_ever_after(store: KeyStore) 
     assert key.verifies(again.sign(b"octets"), b"octets")
 
 
-def test_the_default_is_rsa_of_2048_bits(tmp_path: Path) -> None:
-    signer = KeyStore(tmp_path / "keys").signer("lead")
-    assert signer.algorithm == "RSA-SHA256"
-    assert len(signer.sign(b"octets")) == 256
+@pytest.mark.parametrize(("algorithm", "octets"), [("Ed25519", 64), ("RSA-SHA256", 256)])
+def test_a_signature_of_another_length_is_none(tmp_path: Path, algorithm: str, octets: int) -> None:
+    store = KeyStore(tmp_path / "keys", algorithm)
+    signer = store.signer("lead")
+    key, signature = store.lookup(signer.key_id), signer.sign(b"octets")
+    assert key is not None
+    assert (signer.algorithm, len(signature)) == (algorithm, octets)
+    assert key.verifies(signature, b"octets")
+    assert not any(key.verifies(s, b"octets") for s in (b"", signature[:-1], signature + b"o", signature * 2))
+    assert not key.verifies(signature + b"o", b"ctets")
 
 
 def test_nobody_else_can_read_what_the_folder_holds(store: KeyStore) -> None:
