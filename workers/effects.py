@@ -25,7 +25,6 @@ from orchestrator.letters import Letters, Thread
 from orchestrator.registry import OPERATOR
 from orchestrator.streams import StreamId
 from orchestrator.streams.pressure import Backpressure
-from workers.halves import in_halves
 from workers.heartbeat import Standing
 from workers.patience import persist
 
@@ -155,10 +154,9 @@ class Effects:
     ) -> list[str]:
         """:meth:`delegate` for many tasks, each a title and a description, many in a round trip."""
 
-        def plan(task: tuple[str, str, str]) -> Launch:
-            effect, title, description = task
+        def plan(title: str, description: str) -> Launch:
             return self._plan(
-                effect,
+                self.key("delegate", agent, title, description, priority, callback, group),
                 agent,
                 write=lambda child: self._delegation(child, agent, title, description, priority),
                 title=title,
@@ -170,14 +168,10 @@ class Effects:
             )
 
         made: list[str] = []
-        # The keys in the order of the tasks, whoever signs which.
-        rest = (
-            (self.key("delegate", agent, title, description, priority, callback, group), title, description)
-            for title, description in tasks
-        )
+        rest = iter(tasks)
         first = list(itertools.islice(rest, FEW + 1))
         waiting, at_once = itertools.chain(first, rest), FEW if len(first) <= FEW else FIRST_AT_ONCE
-        while launches := in_halves(plan, list(itertools.islice(waiting, at_once))):
+        while launches := [plan(*task) for task in itertools.islice(waiting, at_once)]:
             self._admit(launches[0])
             made += [done.child for done in self._launch_all(launches)]
             at_once = min(at_once * 2, AT_ONCE)
