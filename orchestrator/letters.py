@@ -43,7 +43,7 @@ from orchestrator.ids import new_message_id
 from orchestrator.ledger.model import Session
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.policy.routing import RoutingTable
-from orchestrator.registry import OPERATOR, AgentRegistry
+from orchestrator.registry import OPERATOR, AgentRecord, AgentRegistry
 
 #: Characters of an answer that its summary repeats.
 SUMMARY_CHARS = 200
@@ -94,6 +94,8 @@ class Letters:
         self._sealer = sealer
         self._routing = routing or RoutingTable()
         self._clock = clock or SystemClock()
+        # As long as the registry hands out the same record of an agent.
+        self._parties: dict[str, tuple[AgentRecord, Party]] = {}
 
     def delegation(
         self,
@@ -298,7 +300,11 @@ class Letters:
         record = self._registry.get(name)
         if record is None:  # whoever it is; the router judges whether it may be
             return Party(agent_name=name, agent_role="orchestrator" if name == OPERATOR else "specialist")
-        return Party(agent_name=name, agent_role=record.role, tier=record.tier)
+        known = self._parties.get(name)
+        if known is None or known[0] is not record:
+            known = (record, Party(agent_name=name, agent_role=record.role, tier=record.tier))
+            self._parties[name] = known
+        return known[1]
 
 
 def summary(text: str) -> str:

@@ -41,6 +41,8 @@ class KeyFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.operator = Operator(folder)
+        # Asked for with each signature, and pathlib takes its time.
+        self._pointers: dict[tuple[str, Use], Path] = {}
 
     def private_key(self, key_id: str) -> PrivateKey:
         """The private key of that id.
@@ -129,7 +131,10 @@ class KeyFolder:
         write_whole(self._pointer(record.agent, record.use), record.key_id.encode())
 
     def _pointer(self, agent: str, use: Use) -> Path:
-        return self.folder / "current" / f"{_file_name(agent)}.{use}"
+        found = self._pointers.get((agent, use))
+        if found is None:
+            found = self._pointers[agent, use] = self.folder / "current" / f"{_file_name(agent)}.{use}"
+        return found
 
     def _file(self, key_id: str, ending: str) -> Path:
         if not _KEY_ID.fullmatch(key_id):
