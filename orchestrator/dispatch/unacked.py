@@ -9,7 +9,8 @@ messages are what they were to kombu.
 from __future__ import annotations
 
 import threading
-from time import time
+from math import inf
+from time import monotonic, time
 from typing import Any, Final
 
 from kombu.asynchronous import get_event_loop
@@ -27,7 +28,8 @@ class QoS(redis.QoS):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
-        self._unwritten: dict[Any, Any] = {}
+        # In the order in which they were taken, each with when it is to be written down, on the monotonic clock.
+        self._unwritten: dict[Any, tuple[Any, float]] = {}
         # The pool `threads` acknowledges and gives back from its threads; what is written is not struck out meanwhile.
         self._writing = threading.Lock()
         self._timed = False
@@ -40,10 +42,13 @@ class QoS(redis.QoS):
             return
         with self._writing:
             virtual.QoS.append(self, message, delivery_tag)  # type: ignore[no-untyped-call]
-            self._unwritten[delivery_tag] = message
+            self._unwritten[delivery_tag] = message, monotonic() + DELAY_S
         if not self._timed:
-            self._timed = True
-            hub.call_later(DELAY_S, self._in_time)  # type: ignore[no-untyped-call]
+            self._wake_up(hub, DELAY_S)
+
+    def _wake_up(self, hub: Any, seconds: float) -> None:
+        self._timed = True
+        hub.call_later(seconds, self._in_time, hub)
 
     def ack(self, delivery_tag: Any) -> None:
         """The message is dealt with."""
@@ -64,21 +69,28 @@ class QoS(redis.QoS):
         self._write()
         super().restore_unacked(client=client)  # type: ignore[no-untyped-call]
 
-    def _in_time(self) -> None:
+    def _in_time(self, hub: Any) -> None:
         self._timed = False
-        if not self.channel.closed:
-            self._write()
-
-    def _write(self) -> None:
-        """As kombu does, all at once."""
+        if self.channel.closed:
+            return
+        self._write(due_at=monotonic())
         with self._writing:
-            if not self._unwritten:
+            first = next(iter(self._unwritten.values()), None)
+        if first is not None:
+            self._wake_up(hub, max(0.001, first[1] - monotonic()))
+
+    def _write(self, due_at: float = inf) -> None:
+        """As kombu does, all that are due at once."""
+        with self._writing:
+            due = {tag: message for tag, (message, at) in self._unwritten.items() if at <= due_at}
+            if not due:
                 return
             with self.pipe_or_acquire() as pipe:
-                for tag, message in self._unwritten.items():
+                for tag, message in due.items():
                     about = message.delivery_info
                     whole = [message._raw, about["exchange"], about["routing_key"]]  # noqa: SLF001  (as kombu does)
                     pipe.zadd(self.unacked_index_key, {tag: time()})
                     pipe.hset(self.unacked_key, tag, dumps(whole))  # type: ignore[no-untyped-call]
                 pipe.execute()
-            self._unwritten.clear()
+            for tag in due:
+                del self._unwritten[tag]

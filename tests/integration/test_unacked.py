@@ -125,6 +125,26 @@ def test_the_message_of_a_long_run_is_written_down_and_struck_out_at_its_end(
     assert redis.llen("orchestra") == 0
 
 
+def test_each_message_has_its_own_time(app: Celery, hub: Hub, redis: redis_py.Redis) -> None:
+    """A run that has just begun is not written down because another one takes long, and is in its turn."""
+    other = Dispatch(run="run_00cc", session="ses_00bb", agent="lead", cause="start")
+    Dispatcher(app).send_all([(RUN, "orchestra"), (other, "other")])
+    taker = Taker(app)
+    taker.take()
+    time.sleep(DELAY_S * 0.9)
+    taker.consumer.add_queue(Queue("other"))
+    taker.consumer.consume()
+    begun_at = time.monotonic()
+    taker.take()
+    while held(redis) == 0:
+        hub.fire_timers()
+    assert held(redis) == 1
+    while held(redis) == 1:
+        hub.fire_timers()
+    assert time.monotonic() - begun_at >= DELAY_S
+    taker.connection.close()
+
+
 @pytest.mark.parametrize("how", ["closed", "cut", "requeued"])
 def test_the_message_of_a_run_that_was_not_begun_goes_back(
     how: str, app: Celery, hub: Hub, redis: redis_py.Redis
