@@ -41,9 +41,9 @@ def say(**line: Any) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=[10, 100, 1000])
-    parser.add_argument("--rounds", type=int, default=3, help="each system is started so often")
+    parser.add_argument("--rounds", type=int, default=6, help="each system is started so often, in turn")
     parser.add_argument(
-        "--repeat", type=int, default=2, help="measurements of 1,000 in each round; more of fewer"
+        "--repeat", type=int, default=1, help="measurements of 1,000 in each round; more of fewer"
     )
     parser.add_argument("--slots", type=int, default=4, help="worker processes of each system")
     parser.add_argument("--systems", nargs="+", default=list(KEYS), choices=list(KEYS))
