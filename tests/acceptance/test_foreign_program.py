@@ -65,7 +65,7 @@ def test_a_program_in_any_language_takes_full_part(terminal: Terminal, root: Pat
     done = terminal.run("/bin/sh steps.sh", SOCKET=socket)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "answer: echo of hello from outside" in done.stdout
-    assert "Verified OK" in done.stdout
+    assert "Signature Verified Successfully" in done.stdout
     assert "reply: six times what? seven" in done.stdout
     session = json.loads((terminal.folder / "submitted.json").read_text())["session"]
     with terminal.client() as client:
