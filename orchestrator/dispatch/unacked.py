@@ -73,11 +73,15 @@ class QoS(redis.QoS):
         self._timed = False
         if self.channel.closed:
             return
-        self._write(due_at=monotonic())
-        with self._writing:
-            first = next(iter(self._unwritten.values()), None)
-        if first is not None:
-            self._wake_up(hub, max(0.001, first[1] - monotonic()))
+        failed = True
+        try:
+            self._write(due_at=monotonic())
+            failed = False
+        finally:
+            with self._writing:
+                first = next(iter(self._unwritten.values()), None)
+            if first is not None:
+                self._wake_up(hub, DELAY_S if failed else max(0.001, first[1] - monotonic()))
 
     def _write(self, due_at: float = inf) -> None:
         """As kombu does, all that are due at once."""

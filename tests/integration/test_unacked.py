@@ -145,6 +145,25 @@ def test_each_message_has_its_own_time(app: Celery, hub: Hub, redis: redis_py.Re
     taker.connection.close()
 
 
+def test_a_message_is_written_down_when_the_broker_is_back(
+    app: Celery, hub: Hub, redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Dispatcher(app).send(RUN, "orchestra")
+    taker = Taker(app)
+    qos = taker.take().channel.qos
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise redis_py.ConnectionError("away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(qos, "pipe_or_acquire", away)
+        let_pass(hub, DELAY_S)
+    assert held(redis) == 0
+    let_pass(hub, 2 * DELAY_S)
+    assert held(redis) == 1
+    taker.connection.close()
+
+
 @pytest.mark.parametrize("how", ["closed", "cut", "requeued"])
 def test_the_message_of_a_run_that_was_not_begun_goes_back(
     how: str, app: Celery, hub: Hub, redis: redis_py.Redis
