@@ -44,36 +44,44 @@ local function note(effect, record)
   effects[#effects + 1] = effect
   effects[#effects + 1] = cjson.encode(record)
 end
+local refused = false
+local function say(what, which)
+  if refused then return end
+  answer[#answer + 1] = what
+  answer[#answer + 1] = which
+end
 for i, l in ipairs(launches) do
-  local what, which = 'exists', l.id
   if made[i] then
     local effect = cjson.decode(made[i])
     effect.claim = claim
     note(l.effect, effect)
-    which = effect.child
-  elseif not twice[l.effect] then
+    say('exists', effect.child)
+  elseif twice[l.effect] then
+    say('exists', l.id)
+  elseif not refused then
     twice[l.effect] = true
     local limit, value = refusal(#fresh)
-    what, which = limit or 'created', value or l.id
+    say(limit or 'created', value or l.id)
     if not limit then fresh[#fresh + 1] = l end
+    refused = limit ~= nil
   end
-  answer[#answer + 1] = what
-  answer[#answer + 1] = which
-  if what ~= 'created' and what ~= 'exists' then break end
 end
 
-local records, members, published, owed, in_group = {}, {}, {}, 0, {}
+-- Nor is anything of what they share damaged, so that none is published and then not written down.
+redis.call('HLEN', KEYS[2])
+redis.call('HLEN', KEYS[6])
+for _, l in ipairs(fresh) do redis.call('XLEN', l.stream) end
+
+local records, members, owed, in_group = {}, {}, 0, {}
 -- After whatever the tree has already, in the same millisecond too: a double has room for 4096 between two.
 local last = tonumber(redis.call('ZREVRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2])
 for _, l in ipairs(fresh) do
   local owes = l.owed == '1'
-  local kind, entry = append(l.stream, l.envelope)
-  published[kind] = (published[kind] or 0) + 1
   redis.call('HSET', l.child, 'id', l.id, 'root', p.root, 'parent', p.id, 'depth', depth,
     'state', 'pending', 'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
     'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', l.owed,
-    'priority', l.priority, 'title', l.title, 'delegator', p.agent, 'entry', kind .. ':' .. entry, 'agent', l.agent,
-    'correlation', l.correlation, 'message', l.message, 'chain', l.chain)
+    'priority', l.priority, 'title', l.title, 'delegator', p.agent, 'agent', l.agent, 'correlation', l.correlation,
+    'message', l.message, 'chain', l.chain)
   redis.call('HSET', l.bodies, 'prompt', l.prompt)
   last = math.max(now, last and last + 1 / 4096 or now)
   members[#members + 1] = last
@@ -92,7 +100,6 @@ if #fresh > 0 then
   redis.call('HSET', KEYS[2], unpack(records))
   redis.call('ZADD', KEYS[5], unpack(members))
   redis.call('HINCRBY', KEYS[1], 'children', #fresh)
-  for kind, more in pairs(published) do redis.call('HINCRBY', KEYS[6], 'published:' .. kind, more) end
 end
 if owed > 0 then
   redis.call('HINCRBY', KEYS[1], 'launched', owed)
@@ -103,4 +110,5 @@ if owed > 0 then
   end
 end
 if #effects > 0 then redis.call('HSET', KEYS[4], unpack(effects)) end
+for _, l in ipairs(fresh) do redis.call('HSET', l.child, 'entry', publish(l.stream, KEYS[6], l.envelope)) end
 return answer

@@ -73,11 +73,11 @@ class Play:
         assert dispatch is not None
         return self.claim(dispatch)
 
-    def delegate(self, parent: Claimed, effect: str, **options: object) -> str:
-        child = child_session_id(parent.claim.session, effect)
-        launch = Launch(
+    def launch(self, parent: Claimed, effect: str, **options: object) -> Launch:
+        """A launch that may be asked for."""
+        return Launch(
             effect=effect,
-            child_id=child,
+            child_id=child_session_id(parent.claim.session, effect),
             agent=str(options.pop("agent", "reviewer")),
             description="look",
             envelope=options.pop("envelope", None) or envelope(priority=str(options.pop("priority", "high"))),  # type: ignore[arg-type]
@@ -85,7 +85,9 @@ class Play:
             chain=parent.session.chain,
             **options,  # type: ignore[arg-type]
         )
-        return self.ledger.delegate(parent.claim, launch).child
+
+    def delegate(self, parent: Claimed, effect: str, **options: object) -> str:
+        return self.ledger.delegate(parent.claim, self.launch(parent, effect, **options)).child
 
     def commit(
         self,

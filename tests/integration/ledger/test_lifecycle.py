@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import redis as redis_py
 
 from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongState
 from orchestrator.ids import callback_id, child_session_id, new_claim_id
 from orchestrator.ledger import (
     Committed,
+    Dispatch,
     ItemState,
     Lease,
     Ledger,
@@ -550,6 +554,34 @@ def test_deleting_leaves_a_tombstone_with_the_counts(play: Play, ledger: Ledger)
     assert ledger.texts(root, ["prompt", "result"]) == {}
     with pytest.raises(WrongState):
         ledger.put(root, "hello?", item_id="itm_00cc")
+
+
+def test_a_second_try_keeps_the_children_that_stand_behind_a_refused_launch(redis, play: Play) -> None:
+    play.ledger = ledger = Ledger(redis, limits=Limits(max_children=3, retry_ms=0))
+    held = play.run(play.submit())
+    made = ledger.delegate_all(held.claim, [play.launch(held, name) for name in "abc"])
+    assert [done.created for done in made] == [True, True, True]
+    assert isinstance(play.commit(held.claim, "oops", status="failed", attempts=2), RetryLater)
+    again = play.claim(Dispatch(run=held.run.id, session=held.session.id, agent="lead", cause="start"))
+    with pytest.raises(LimitExceeded, match="max_children = 3"):
+        ledger.delegate_all(again.claim, [play.launch(again, name) for name in "axbc"])
+    play.commit(again.claim)
+    assert play.balance(held.session.id) == (3, 0, 3, 0)
+
+
+@pytest.mark.parametrize("damaged", [keys.items, keys.effects, keys.totals, keys.tree, keys.bodies])
+def test_launches_that_cannot_be_written_down_are_not_published(redis, play: Play, damaged: Any) -> None:
+    held = play.run(play.submit())
+    root, run = held.session.id, held.run.id
+    launches = [play.launch(held, name) for name in "abc"]
+    of = {keys.effects: run, keys.totals: 0, keys.bodies: launches[2].child_id}.get(damaged, root)
+    redis.delete(damaged(of))
+    redis.set(damaged(of), "no hash")
+    stream = keys.messages(0, "task-delegation", "high")
+    before = redis.xlen(stream)
+    with pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
+        play.ledger.delegate_all(held.claim, launches)
+    assert (redis.xlen(stream), play.ledger.session(root).children) == (before, 0)
 
 
 def test_limits_refuse_new_launches_before_anything_is_made(redis, play: Play) -> None:

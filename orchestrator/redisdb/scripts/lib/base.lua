@@ -26,15 +26,11 @@ local function score(priority, seq) return (RANK[priority] or 2) * 1e12 + seq en
 -- The runs of a tree so far: a first one for each session, and every resume, which `root` counts.
 local function runs_of(sessions, root) return sessions + count(redis.call('HGET', root, 'resumes')) end
 
--- Append an envelope to its stream. Returns type:priority, under which the totals count it, and the entry.
-local function append(stream, envelope)
-  return string.match(stream, ':msg:(.*)$'), redis.call('XADD', stream, '*', 'envelope', envelope)
-end
-
 -- Append an envelope to its stream and count it; nothing without one. Returns its place, '' or type:priority:entry.
 local function publish(stream, totals, envelope)
   if envelope == '' then return '' end
-  local kind, id = append(stream, envelope)
+  local kind = string.match(stream, ':msg:(.*)$')
+  local id = redis.call('XADD', stream, '*', 'envelope', envelope)
   redis.call('HINCRBY', totals, 'published:' .. kind, 1)
   return kind .. ':' .. id
 end
