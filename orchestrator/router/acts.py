@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
-from orchestrator.ids import is_session_id
+from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import Ledger
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.registry import AgentRecord
@@ -13,7 +13,7 @@ from orchestrator.router.conversations import Conversations
 from orchestrator.router.directory import Directory
 from orchestrator.router.foreign import ForeignLaunches, ForeignWords
 from orchestrator.router.letter import Letter, task_id_of
-from orchestrator.router.steps import BEGUN, NOTED, Limits, Step
+from orchestrator.router.steps import BEGUN, NOTED, Limits, Settled, Step, task_unknown
 
 
 class Acts:
@@ -55,7 +55,9 @@ class Acts:
             assert body is None or isinstance(body, (TaskDelegation, ReviewRequest, Escalation))
             task_id = task_id_of(body)
             if is_session_id(task_id):
-                return BEGUN
+                # In a stream of another shard it is a copy that somebody put there.
+                here = shard_of(task_id) == letter.entry.stream.shard
+                return BEGUN if here else Settled(task_unknown(task_id, letter))
             return self._launches.launch(letter, body)
         return self._words.word(letter) if self._speaks_for_itself(letter) else NOTED
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from orchestrator.ids import shard_of
 from orchestrator.ledger import Ledger, Start
 from orchestrator.redisdb.scripts import Arg, Batch
 from orchestrator.router.letter import Letter, task_id_of
@@ -29,10 +28,6 @@ class Starting(Together):
             for command in self._limits.review_timer(letter, task_id_of(letter.body)):
                 batch.command(*command)
         return super().add(batch, letters)
-
-    def shard(self, letter: Letter) -> int:
-        """That of the session, in whichever stream somebody put the letter."""
-        return shard_of(task_id_of(letter.body))
 
     def call(self, shard: int, letters: Sequence[Letter]) -> tuple[Sequence[str], Sequence[Arg]]:
         """See :class:`Together`."""

@@ -27,7 +27,7 @@ class Together(ABC):
         """
         by_shard: dict[int, list[Letter]] = {}
         for letter in letters:
-            by_shard.setdefault(self.shard(letter), []).append(letter)
+            by_shard.setdefault(letter.entry.stream.shard, []).append(letter)
         calls: list[tuple[int, Sequence[Letter]]] = []
         for shard, found in by_shard.items():
             for start in range(0, len(found), CHUNK):
@@ -35,10 +35,6 @@ class Together(ABC):
                 batch.script(self.script, *self.call(shard, part))
                 calls.append((len(batch) - 1, part))
         return calls
-
-    def shard(self, letter: Letter) -> int:
-        """Where the books of a letter are."""
-        return letter.entry.stream.shard
 
     @abstractmethod
     def call(self, shard: int, letters: Sequence[Letter]) -> tuple[Sequence[str], Sequence[Arg]]:

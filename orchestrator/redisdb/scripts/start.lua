@@ -32,6 +32,8 @@ local function start(k, a)
     end
     if wrong then return { wrong } end
   end
+  -- Also of a session that is over, for whoever speaks of it or waits for it.
+  add(notes, conversation, 'launch:' .. message, s.id, 'agent:' .. recipient, s.id)
   if s.state ~= 'pending' then
     add(entries, stream, entry)
     return { 'over', s.state }
@@ -48,7 +50,6 @@ local function start(k, a)
     redis.call('HSET', session, 'run', id, 'runs', 1, 'updated_ms', now)
     redis.call('ZADD', KEYS[1], due, id)
   end
-  add(notes, conversation, 'launch:' .. message, s.id, 'agent:' .. recipient, s.id)
   add(entries, stream, entry)
   return answer
 end

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 import redis as redis_py
 
 from orchestrator.envelope.model import (
     Dependency,
+    ErrorReport,
     Message,
     RetryPolicy,
     StatusUpdate,
@@ -25,6 +27,7 @@ from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import AgentRecord
 from orchestrator.router import Router
 from orchestrator.router.parking import Parking
+from orchestrator.streams import StreamId, stream_key
 from tests.integration.router.conftest import At, Stack
 
 DAY_MS = 86_400_000
@@ -132,6 +135,33 @@ def test_a_program_that_is_quicker_than_the_router_is_heard(stack: Stack) -> Non
     stack.router("reports").run_once()
     assert stack.parts.ledger.result(child) == (SessionState.FINISHED, "it is 42")
     assert [i.status for i in stack.parts.ledger.items(lead.session.id)] == ["completed"]
+
+
+def test_a_word_about_a_task_that_was_stopped_before_it_was_routed_is_understood(stack: Stack) -> None:
+    """Its program read the task in the stream, and does not know that it is not wanted any more."""
+    lead, child, chain = delegated(stack)
+    stack.parts.ledger.stop(child, "no more")
+    stack.router("tasks").run_once()
+    failed = ErrorReport(
+        error_id=new_message_id(), error_type="task-failed", severity="critical", message="no"
+    )
+    data = stack.envelope(
+        failed, sender="partner", recipient="lead", correlation=lead.session.correlation, chain=chain
+    )
+    stack.publish(data, "error", "critical")
+    assert stack.router("words").run_once().done == 1
+    assert (waiting(stack), stack.dead()) == (0, [])
+
+
+def test_a_copy_of_a_launch_in_another_shards_stream_begins_nothing(redis: Any, stack: Stack) -> None:
+    stack.settings = stack.settings.model_copy(update={"shards": 2})
+    session = stack.submit()
+    stream = StreamId(0, "task-delegation", "high")
+    ((_, fields),) = redis.xrange(stream_key(stream))
+    stack.streams.publish(stream._replace(shard=1), fields[b"envelope"])
+    handled = stack.router().run_once()
+    assert handled.dispatched == [run_id(session, 1)]
+    assert (handled.done, redis.exists(keys.dispatch(1)), stack.dead()) == (1, 0, [])
 
 
 def test_a_report_on_a_task_that_never_begins_is_given_up_and_says_why(stack: Stack) -> None:
