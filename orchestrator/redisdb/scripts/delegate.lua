@@ -39,7 +39,7 @@ local function refusal(more)
 end
 
 -- Which are new, and which of those are refused, is known before anything is written.
-local answer, fresh, effects, twice = { 'launched' }, {}, {}, {}
+local answer, fresh, effects, asked = { 'launched' }, {}, {}, {}
 local function note(effect, record)
   effects[#effects + 1] = effect
   effects[#effects + 1] = cjson.encode(record)
@@ -56,10 +56,10 @@ for i, l in ipairs(launches) do
     effect.claim = claim
     note(l.effect, effect)
     say('exists', effect.child)
-  elseif twice[l.effect] then
+  elseif asked[l.effect] then
     say('exists', l.id)
   elseif not refused then
-    twice[l.effect] = true
+    asked[l.effect] = true
     local limit, value = refusal(#fresh)
     say(limit or 'created', value or l.id)
     if not limit then fresh[#fresh + 1] = l end

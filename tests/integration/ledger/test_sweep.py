@@ -151,12 +151,7 @@ def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
 
 def test_a_tree_stays_while_a_worker_is_at_work_in_it(stack: Stack, play: Play, ledger: Ledger) -> None:
     """A user has resumed a child of it just before it was to be removed."""
-    root = play.submit()
-    held = play.run(root)
-    child = play.delegate(held, "a")
-    play.commit(held.claim)
-    play.finish(child)
-    play.commit(play.resume(root).claim)
+    _, child = finished_tree(play)
     stack.reaper.run_once()
     later(ledger, ledger.limits.tree_ttl_ms - 1000)
     ledger.put(child, "once more", item_id="itm_00x")

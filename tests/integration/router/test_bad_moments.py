@@ -294,17 +294,22 @@ def test_a_conversation_is_remembered_while_a_program_speaks_in_it(stack: Stack)
         assert stack.redis.pttl(book) > DAY_MS - 60_000
 
 
-def test_a_task_that_waits_for_an_unknown_one_is_given_up_in_time_and_leaves_no_trail_until_then(
-    stack: Stack,
-) -> None:
-    """It is looked at where it waits: it comes back into its stream once for each attempt, at the timeout."""
+def wait_for_nobody(stack: Stack) -> int:
+    """Publish a task with one attempt of a minute that waits for a task which nobody has; when that was."""
     body = TaskDelegation(
         task=Task(task_id="t", title="t", description="d", dependencies=(Dependency(task_id="nobody"),))
     )
     policy = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=60)
     data = stack.envelope(body, sender="partner", recipient="reviewer", retry=policy)
     stack.publish(data, "task-delegation", "high")
-    began = now_ms(stack)
+    return now_ms(stack)
+
+
+def test_a_task_that_waits_for_an_unknown_one_is_given_up_in_time_and_leaves_no_trail_until_then(
+    stack: Stack,
+) -> None:
+    """It is looked at where it waits: it comes back into its stream once for each attempt, at the timeout."""
+    began = wait_for_nobody(stack)
     came = {}
     for second in (0, 1, 6, 20, 40, 59, 61):
         both(stack.router(str(second), clock=At(began + second * 1000)))
@@ -314,13 +319,7 @@ def test_a_task_that_waits_for_an_unknown_one_is_given_up_in_time_and_leaves_no_
 
 def test_a_task_that_an_earlier_version_held_for_an_unknown_one_is_given_up_in_time(stack: Stack) -> None:
     """That version did not write down until when."""
-    body = TaskDelegation(
-        task=Task(task_id="t", title="t", description="d", dependencies=(Dependency(task_id="nobody"),))
-    )
-    policy = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=60)
-    data = stack.envelope(body, sender="partner", recipient="reviewer", retry=policy)
-    stack.publish(data, "task-delegation", "high")
-    began = now_ms(stack)
+    began = wait_for_nobody(stack)
     both(stack.router("earlier", clock=At(began)))
     (held,) = Parking(Scripts(stack.redis), shards=[0], mark_ms=60_000).all()
     stack.redis.hset(keys.parked_message(0, held.id), "until", "0")
