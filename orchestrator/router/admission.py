@@ -76,7 +76,7 @@ class Admission:
 
     def _unproven_wait(self, letter: Letter) -> Rejection | None:
         """A rejection if an old message only says that it waited; None: it is young, or the mark bears it out."""
-        if not letter.entry.extra or not self._intake.too_old(letter.message):
+        if not letter.entry.waited or not self._intake.too_old(letter.message):
             return None
         mark: Any = self._ledger.redis.get(keys.seen(letter.entry.stream.shard, letter.id))
         if mark is not None and mark.decode() == letter.entry.id:

@@ -84,10 +84,9 @@ class Intake:
                 message,
             )
         # Waiting for a further attempt or a dependency makes a message old without any fault of its own.
-        waited = bool(entry.extra)
         return (
             self.signature_fault(message, report.tree, entry.data)
-            or next(self.faults(message, waited=waited), None)
+            or next(self.faults(message, waited=entry.waited), None)
             or self.unseal(entry, message)
         )
 

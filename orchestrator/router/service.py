@@ -41,6 +41,9 @@ _RECLAIM_AT_ONCE = 64
 _FEW = 64
 _LINGER_S = 0.002
 _QUIET_S = 0.008
+#: Seconds that reports whose effect the ledger has already are kept for, to be routed together: nobody waits for
+#: them, and others use the cores meanwhile.
+_NOTED_S = 0.02
 #: Consumers that were silent for so long are taken off the books.
 _GONE_MS = 3_600_000
 _TIDY_EVERY_S = 600.0
@@ -120,8 +123,19 @@ class Router:
         if now >= self._next_tidy:
             self._streams.forget(ROUTER_GROUP, self._sources, idle_ms=_GONE_MS)
             self._next_tidy = now + _TIDY_EVERY_S
-        self._handle(self._reader.next_round(block_ms=block_ms), handled)
+        self._handle(self._read(handled, block_ms=block_ms), handled)
         return handled
+
+    def _read(self, handled: Handled, *, block_ms: int) -> list[Entry]:
+        """The next entries. Where nobody waits for any of them they let more come, and what is urgent pass."""
+        entries = self._reader.next_round(block_ms=block_ms)
+        if not block_ms or not 0 < len(entries) < _FEW or not all(entry.noted for entry in entries):
+            return entries
+        streams = {entry.stream for entry in entries}
+        until = time.monotonic() + _NOTED_S
+        while (left_ms := round((until - time.monotonic()) * 1000)) > 0:
+            self._handle(self._reader.next_round(block_ms=left_ms, without=streams), handled)
+        return entries + self._reader.next_round(block_ms=0)
 
     def reclaim(self, handled: Handled) -> None:
         """Take over what dead routers held, one entry at a time, so that a crash condemns nobody's neighbour.

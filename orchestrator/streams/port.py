@@ -32,6 +32,8 @@ GROUPS = (ROUTER_GROUP, AUDIT_GROUP)
 
 #: The field of an entry that holds the XML.
 ENVELOPE_FIELD = "envelope"
+#: The field by which the ledger says that it has the effect of an entry already: nobody waits for the router.
+NOTED_FIELD = "noted"
 
 
 class StreamId(NamedTuple):
@@ -66,6 +68,16 @@ class Entry(NamedTuple):
     extra: dict[str, str]
     #: How often it was handed out, this time included.
     deliveries: int = 1
+
+    @property
+    def noted(self) -> bool:
+        """Whether the ledger has its effect already, as it says itself; anybody who may append may say so."""
+        return NOTED_FIELD in self.extra
+
+    @property
+    def waited(self) -> bool:
+        """Whether it was put back into its stream after a wait, as it says itself."""
+        return bool(self.extra.keys() - {NOTED_FIELD})
 
 
 class Portion(NamedTuple):

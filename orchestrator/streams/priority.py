@@ -9,7 +9,7 @@ from when it was appended, as :func:`rounds_until_taken` says.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from orchestrator.streams.port import PRIORITIES, Entry, Portion, StreamId, Streams
 
@@ -49,13 +49,16 @@ class PriorityReader:
         self._full_share = full_share
         self._flooded: set[str] = set()
 
-    def next_round(self, *, block_ms: int = BLOCK_MS) -> list[Entry]:
-        """The next entries, highest priority first; waits up to ``block_ms`` when there are none."""
+    def next_round(self, *, block_ms: int = BLOCK_MS, without: Collection[StreamId] = ()) -> list[Entry]:
+        """The next entries, highest priority first; waits up to ``block_ms`` when there are none.
+
+        Nothing is taken from the streams ``without`` which the round is to be.
+        """
         portions = []
         quiet_above = True
         for priority, streams in self._by_priority.items():
             share = self._full_share if quiet_above else SHARES[priority]
-            portions.append(Portion(streams, share))
+            portions.append(Portion([s for s in streams if s not in without], share))
             quiet_above = quiet_above and priority not in self._flooded
         entries = self._streams.read(self._group, self._consumer, portions, block_ms=block_ms)
         taken: dict[StreamId, int] = {}

@@ -55,3 +55,13 @@ def test_without_a_flood_a_round_is_filled_from_below() -> None:
 def test_the_bound_is_what_the_shares_say() -> None:
     """Eight low messages of a stream go in each round."""
     assert [rounds_until_taken(n, "low") for n in (1, 8, 9)] == [1, 1, 2]
+
+
+def test_a_round_can_leave_streams_out() -> None:
+    """What stands in them is there for the next round."""
+    streams = FakeStreams()
+    reader = _reader(streams)
+    streams.publish(CRITICAL, b"later")
+    streams.publish(LOW, b"now")
+    assert [e.data for e in reader.next_round(block_ms=0, without={CRITICAL})] == [b"now"]
+    assert [e.data for e in reader.next_round(block_ms=0)] == [b"later"]

@@ -35,7 +35,7 @@ end
 if status ~= 'completed' then
   if ARGV[7] == '' then return { 'envelope' } end
   fail_run(s, r, status, text, now)
-  publish(STREAM, TOTALS, ARGV[7])
+  report(ARGV[7])
   return { 'done', status, '1', '1', s.parent == '' and '1' or '0' }
 end
 
@@ -155,7 +155,7 @@ if over then
     result_owed = '1'
   end
   tell_parent(s, 'completed', text, now, whole)
-  publish(STREAM, TOTALS, ARGV[7])
+  report(ARGV[7])
 end
 if r.stop ~= '' and (not over or r.stop_state == 'deleted') then
   -- It was asked to stop, and its agent was done first: nothing of it is to run any more.

@@ -24,5 +24,5 @@ if s.id == '' then return { 'unknown' } end
 if s.state ~= 'pending' or s.run ~= '' then return { 'over', s.state } end
 close_session(s, 'failed', ARGV[2], now)
 session_stop(s)
-publish(STREAM, TOTALS, ARGV[6])
+report(ARGV[6])
 return { 'refused' }

@@ -20,7 +20,7 @@ end
 if lost > tonumber(ARGV[4]) then
   if ARGV[5] == '' then return { 'envelope' } end
   fail_run(s, r, 'failed', 'its worker was lost ' .. lost .. ' times', now)
-  publish(STREAM, TOTALS, ARGV[5])
+  report(ARGV[5])
   return { 'ended', 'failed' }
 end
 redis.call('HSET', RUN, 'state', 'queued', 'claim', '', 'lost', lost, 'reason', 'lease lost')

@@ -38,5 +38,5 @@ else
   close_session(s, ARGV[3], ARGV[2], now)
   session_stop(s)
 end
-publish(STREAM, TOTALS, ARGV[5])
+report(ARGV[5])
 return { 'ended', unstarted }

@@ -27,10 +27,11 @@ local function score(priority, seq) return (RANK[priority] or 2) * 1e12 + seq en
 local function runs_of(sessions, root) return sessions + count(redis.call('HGET', root, 'resumes')) end
 
 -- Append an envelope to its stream and count it; nothing without one. Returns its place, '' or type:priority:entry.
-local function publish(stream, totals, envelope)
+-- Further fields say about the entry what its sender cannot.
+local function publish(stream, totals, envelope, ...)
   if envelope == '' then return '' end
   local kind = string.match(stream, ':msg:(.*)$')
-  local id = redis.call('XADD', stream, '*', 'envelope', envelope)
+  local id = redis.call('XADD', stream, '*', 'envelope', envelope, ...)
   redis.call('HINCRBY', totals, 'published:' .. kind, 1)
   return kind .. ':' .. id
 end
