@@ -17,6 +17,8 @@ from typing import Any
 import redis
 from redis.exceptions import NoScriptError
 
+from orchestrator.redisdb.exchange import exchange
+
 Arg = str | bytes | int | float
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -60,11 +62,12 @@ class Scripts:
 
     def run(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
         """Run one script; it is loaded first if the server does not know it."""
-        args = _fit(args)
-        try:
-            return self.client.evalsha(_sha(name), len(keys), *keys, *args)
-        except NoScriptError:
-            return self.client.eval(source(name), len(keys), *keys, *args)
+        batch = self.batch()
+        batch.script(name, keys, args)
+        (answer,) = batch.execute()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def batch(self) -> Batch:
         """A batch of scripts and plain commands that goes out in one round trip."""
@@ -107,12 +110,10 @@ class Batch:
     def _send(self, calls: list[tuple[str | None, tuple[Any, ...]]], *, whole: bool = False) -> list[Any]:
         if not calls:
             return []
-        pipe = self._client.pipeline(transaction=False)
-        for name, args in calls:
-            if name is None:
-                pipe.execute_command(*args)
-            elif whole:
-                pipe.execute_command("EVAL", source(name), *args)
-            else:
-                pipe.execute_command("EVALSHA", _sha(name), *args)
-        return list(pipe.execute(raise_on_error=False))
+        return exchange(self._client, [_command(name, args, whole=whole) for name, args in calls])
+
+
+def _command(name: str | None, args: tuple[Any, ...], *, whole: bool) -> tuple[Any, ...]:
+    if name is None:
+        return args
+    return ("EVAL", source(name), *args) if whole else ("EVALSHA", _sha(name), *args)

@@ -1,0 +1,131 @@
+"""One way to the server and back: what breaks on it costs nobody else an answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
+import redis as redis_py
+
+from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.redisdb.client import connect
+from orchestrator.redisdb.exchange import exchange
+
+
+def connections(client: redis_py.Redis) -> int:
+    """How many connections the server has, of all clients."""
+    return int(client.info("clients")["connected_clients"])
+
+
+def test_answers_come_in_order_and_an_error_in_its_place(redis: redis_py.Redis) -> None:
+    """What the server refuses is an answer like any other, and those after it are not lost."""
+    answers = exchange(
+        redis, [("SET", "a", "1"), ("INCR", "a"), ("HGET", "a", "x"), ("NOSUCH",), ("GET", "a")]
+    )
+    assert [type(answer) for answer in answers] == [
+        bytes,
+        int,
+        redis_py.ResponseError,
+        redis_py.ResponseError,
+        bytes,
+    ]
+    assert (answers[1], answers[4]) == (2, b"2")
+    assert exchange(redis, [("GET", "a")]) == [b"2"]
+
+
+def test_text_octets_and_numbers_arrive_as_they_are(redis: redis_py.Redis) -> None:
+    """Whatever is in them."""
+    texts = ["", "a b", "é\u2028😀\r\n$5\r\n", b"\x00\xff\r\n", 12, -1, 1.5, "x" * 200_000]
+    exchange(redis, [("RPUSH", "texts", *texts)])
+    assert exchange(redis, [("LRANGE", "texts", 0, -1)]) == [
+        [t if isinstance(t, bytes) else str(t).encode() for t in texts]
+    ]
+
+
+def test_a_server_that_was_started_anew_is_asked_again(start_valkey: Callable[..., ValkeyProcess]) -> None:
+    """The connection of before is of no use; nobody is told."""
+    server = start_valkey()
+    client = connect(server.url)
+    assert exchange(client, [("SET", "a", "1")]) == [b"OK"]
+    server.kill()
+    server.start()
+    assert exchange(client, [("GET", "a")]) == [b"1"]
+    client.close()
+
+
+def test_a_server_that_is_gone_is_an_error_of_the_connection(
+    start_valkey: Callable[..., ValkeyProcess],
+) -> None:
+    """As every caller expects that waits for it; when it is back the same client works."""
+    server = start_valkey()
+    client = connect(server.url)
+    exchange(client, [("SET", "a", "1")])
+    server.stop()
+    with pytest.raises(redis_py.ConnectionError):
+        exchange(client, [("GET", "a")])
+    server.start()
+    assert exchange(client, [("GET", "a")]) == [b"1"]
+    client.close()
+
+
+def test_an_answer_that_was_not_waited_for_is_nobody_elses(redis_url: str) -> None:
+    """A signal may end the wait; what comes then must not be taken for the answer to the next question."""
+    client, other = connect(redis_url), connect(redis_url)
+
+    class Enough(BaseException):
+        pass
+
+    def give_up(_number: int, _frame: FrameType | None) -> None:
+        raise Enough
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(Enough):
+            exchange(client, [("BLPOP", "list", 5)])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    other.rpush("list", "for nobody")
+    assert exchange(client, [("ECHO", "mine")]) == [b"mine"]
+    client.close()
+    other.close()
+
+
+def test_threads_share_a_client(redis: redis_py.Redis) -> None:
+    """Each has its own answers, and connections are used again."""
+    wrong: list[object] = []
+
+    def ask(number: int) -> None:
+        for _ in range(200):
+            answer = exchange(redis, [("ECHO", str(number)), ("ECHO", str(number * 2))])
+            if answer != [str(number).encode(), str(number * 2).encode()]:
+                wrong.append(answer)
+
+    before = connections(redis)
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (wrong, connections(redis) - before <= 4) == ([], True)
+
+
+def test_a_fork_has_connections_of_its_own(redis: redis_py.Redis) -> None:
+    """Neither process reads what the other one asked for."""
+    exchange(redis, [("SET", "a", "1")])
+    child = os.fork()
+    if child == 0:
+        answers = {bytes(exchange(redis, [("ECHO", "child")])[0]) for _ in range(300)}
+        os._exit(0 if answers == {b"child"} else 1)
+    answers = {bytes(exchange(redis, [("ECHO", "parent")])[0]) for _ in range(300)}
+    end = time.monotonic() + 30
+    while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert (answers, found[1]) == ({b"parent"}, 0)
