@@ -76,7 +76,7 @@ class Key:
     key_id: str = "key_0123456789abcdef0123456789abcdef"
 
     def sign(self, octets: bytes) -> bytes:
-        return algorithms.sign(self.private, octets)
+        return algorithms.signing(self.private)(octets)
 
     def verifies(self, value: bytes, octets: bytes) -> bool:
         return algorithms.verifies(self.public, value, octets)

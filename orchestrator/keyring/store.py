@@ -6,7 +6,7 @@ are for: signing, and bringing them to another host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from orchestrator.clock import Clock
 from orchestrator.envelope.signature import ED25519
 from orchestrator.errors import KeyringError
 from orchestrator.keyring import algorithms, bundle
-from orchestrator.keyring.algorithms import PrivateKey
 from orchestrator.keyring.files import locked, write_whole
 from orchestrator.keyring.folder import Records
 from orchestrator.keyring.lifecycle import KeyLifecycle
@@ -30,11 +29,11 @@ class FileSigner:
     algorithm: str
     #: What it signs after this does not count; None while its key is current.
     retired_ms: int | None
-    _key: PrivateKey = field(repr=False)
+    _sign: Callable[[bytes], bytes] = field(repr=False)
 
     def sign(self, octets: bytes) -> bytes:
         """The raw signature of ``octets``."""
-        return algorithms.sign(self._key, octets)
+        return self._sign(octets)
 
 
 class KeyStore(KeyLifecycle):
@@ -78,7 +77,7 @@ class KeyStore(KeyLifecycle):
     def _load_signer(self, agent: str) -> FileSigner:
         record = self.current(agent) or self.create(agent)
         key = self.private_key(record.key_id)
-        return FileSigner(agent, record.key_id, record.algorithm, record.retired_ms, key)
+        return FileSigner(agent, record.key_id, record.algorithm, record.retired_ms, algorithms.signing(key))
 
     # --- travel ----------------------------------------------------------------------------
 

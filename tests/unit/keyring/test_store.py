@@ -247,7 +247,7 @@ def test_a_public_key_alone_verifies_and_never_signs(store: KeyStore) -> None:
     (record,) = store.import_(algorithms.public_pem(key.public_key()).encode(), agent="foreign")
     trusted = store.lookup(record.key_id)
     assert trusted is not None
-    assert trusted.verifies(algorithms.sign(key, b"octets"), b"octets")
+    assert trusted.verifies(algorithms.signing(key)(b"octets"), b"octets")
     assert store.current("foreign") is None
 
 
