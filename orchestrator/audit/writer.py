@@ -31,7 +31,7 @@ RECLAIM_IDLE_MS: Final = 60_000
 _RECLAIM_EVERY_S: Final = 5.0
 _DEAD_EVERY_S: Final = 0.5
 _RETRY_S: Final = 2.0
-_LINGER_S: Final = 0.1
+_LINGER_S: Final = 0.25
 
 
 class AuditWriter:
