@@ -34,7 +34,7 @@ class Redelivery:
         #: When to look at what waits, on the monotonic clock.
         self.next_look = 0.0
         #: Whether any message waited when it was last looked; a moment old.
-        self._something_waits = True
+        self.something_waits = True
 
     # --- into the parking --------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ class Redelivery:
             tasks=held.tasks,
             until_ms=held.until_ms,
         )
-        self._something_waits = True
+        self.something_waits = True
         self.next_look = min(self.next_look, time.monotonic() + FIRST_LOOK_MS / 1000)
         return parked
 
@@ -90,7 +90,7 @@ class Redelivery:
             agent="" if patience is None else patience.agent,
             until_ms=0 if patience is None else patience.until_ms,
         )
-        self._something_waits = True
+        self.something_waits = True
         reach("router.parked")
         self.next_look = min(self.next_look, time.monotonic() + max(0, due_ms - now_ms) / 1000)
         get_logger().info(
@@ -102,7 +102,7 @@ class Redelivery:
 
     def hear(self, letters: Sequence[Letter]) -> None:
         """If letters that were carried out report what a task waits for, look at it in the next round."""
-        if self._something_waits and self._dependencies.told(letters):
+        if self.something_waits and self._dependencies.told(letters):
             self.next_look = 0.0
 
     def release(self) -> int:
@@ -123,9 +123,9 @@ class Redelivery:
             else:
                 later[parked] = now_ms + self._dependencies.look_again_ms(parked)
         self._parking.put_off(later)
-        self._something_waits = next_ms is not None or bool(due)
+        self.something_waits = next_ms is not None or bool(due)
         # What there is more of than one look takes in goes on after this round.
         more = next_ms is not None and next_ms <= now_ms
-        pause_s = _LOOK_EVERY_S if self._something_waits else _IDLE_LOOK_EVERY_S
+        pause_s = _LOOK_EVERY_S if self.something_waits else _IDLE_LOOK_EVERY_S
         self.next_look = 0.0 if more else time.monotonic() + pause_s
         return released

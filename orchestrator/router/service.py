@@ -23,6 +23,7 @@ from orchestrator.policy.retry import RetryEnd
 from orchestrator.redisdb.client import is_outage, refuses_everything
 from orchestrator.registry import AgentRegistry
 from orchestrator.router.admission import Admission
+from orchestrator.router.aside import Aside
 from orchestrator.router.execution import Execution
 from orchestrator.router.intake import reject
 from orchestrator.router.letter import Letter, Rejection
@@ -41,9 +42,6 @@ _RECLAIM_AT_ONCE = 64
 _FEW = 64
 _LINGER_S = 0.002
 _QUIET_S = 0.008
-#: Seconds that reports whose effect the ledger has already are kept for, to be routed together: nobody waits for
-#: them, and others use the cores meanwhile.
-_NOTED_S = 0.02
 #: Consumers that were silent for so long are taken off the books.
 _GONE_MS = 3_600_000
 _TIDY_EVERY_S = 600.0
@@ -94,6 +92,7 @@ class Router:
         self._sources = list(sources)
         self._reclaim_idle_ms = reclaim_idle_ms
         self._reader = PriorityReader(streams, group=ROUTER_GROUP, consumer=consumer, sources=self._sources)
+        self._aside = Aside()
         self._next_reclaim = 0.0
         self._next_tidy = time.monotonic() + _TIDY_EVERY_S
         # The audit's group too: what is published before its writer first runs must not be trimmed.
@@ -107,6 +106,7 @@ class Router:
             # A message after a quiet time is routed at once; those that follow close are routed together.
             if 0 < handled.done < _FEW and time.monotonic() - began_at < _QUIET_S:
                 stop.wait(_LINGER_S)
+        self._handle(self._aside.take(all_of_them=True), Handled())
 
     def _patience_ms(self) -> int:
         """How long to wait for news: no longer than until a message that waits is due."""
@@ -123,19 +123,17 @@ class Router:
         if now >= self._next_tidy:
             self._streams.forget(ROUTER_GROUP, self._sources, idle_ms=_GONE_MS)
             self._next_tidy = now + _TIDY_EVERY_S
-        self._handle(self._read(handled, block_ms=block_ms), handled)
+        self._next_round(handled, block_ms=block_ms)
         return handled
 
-    def _read(self, handled: Handled, *, block_ms: int) -> list[Entry]:
-        """The next entries. Where nobody waits for any of them they let more come, and what is urgent pass."""
-        entries = self._reader.next_round(block_ms=block_ms)
-        if not block_ms or not 0 < len(entries) < _FEW or not all(entry.noted for entry in entries):
-            return entries
-        streams = {entry.stream for entry in entries}
-        until = time.monotonic() + _NOTED_S
-        while (left_ms := round((until - time.monotonic()) * 1000)) > 0:
-            self._handle(self._reader.next_round(block_ms=left_ms, without=streams), handled)
-        return entries + self._reader.next_round(block_ms=0)
+    def _next_round(self, handled: Handled, *, block_ms: int) -> None:
+        """Handle what is new, and what was put aside long enough."""
+        aside = self._aside
+        entries = self._reader.next_round(block_ms=aside.patience_ms(block_ms), without=aside.streams)
+        # A task that waits for others may wait for what a report says.
+        at_once = not block_ms or self._redelivery.something_waits
+        self._handle(entries if at_once else aside.put(entries), handled)
+        self._handle(aside.take(all_of_them=at_once), handled)
 
     def reclaim(self, handled: Handled) -> None:
         """Take over what dead routers held, one entry at a time, so that a crash condemns nobody's neighbour.
@@ -173,8 +171,9 @@ class Router:
             raise
 
     def _handle(self, entries: Sequence[Entry], handled: Handled) -> None:
-        if entries:
-            reach("router.read")
+        if not entries:
+            return
+        reach("router.read")
         letters: list[Letter] = []
         for entry, verdict in self._admission.admit(entries):
             match verdict:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
-from orchestrator.envelope.model import StatusUpdate
+from orchestrator.envelope.model import Dependency, StatusUpdate, Task, TaskCompletion, TaskDelegation
 from orchestrator.envelope.model_values import Timestamp
-from orchestrator.ids import new_claim_id
+from orchestrator.ids import new_claim_id, new_message_id
 from orchestrator.ledger import Committed, Outcome
 from orchestrator.letters import Thread
-from orchestrator.streams import all_streams, stream_key
+from orchestrator.redisdb import keys
+from orchestrator.router.aside import MANY
+from orchestrator.streams import ROUTER_GROUP, all_streams, stream_key
 from tests.integration.router.conftest import Stack
 
 NOTED = {"noted": "1"}
@@ -25,6 +29,11 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.002)
+
+
+def read(stack: Stack) -> bool:
+    """Whether the router has been given everything that there is."""
+    return not stack.streams.unread_since(ROUTER_GROUP, all_streams())
 
 
 class AtWork:
@@ -65,43 +74,119 @@ def test_the_ledger_says_of_a_report_that_it_has_its_effect(stack: Stack) -> Non
     assert said == {"task-delegation": [False], "task-completion": [True]}
 
 
-def test_they_let_others_of_their_kind_come_and_what_is_urgent_pass(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A launch that comes later is carried out first; a second report goes in the round of the first one."""
-    monkeypatch.setattr("orchestrator.router.service._NOTED_S", 1.5)
-    first, second = AtWork(stack, "first"), AtWork(stack, "second")
-    router = stack.router()
-    stack.sent.runs.clear()
+@pytest.fixture
+def aside_s(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets for how long such reports are put aside."""
+    return lambda seconds: monkeypatch.setattr("orchestrator.router.aside.ASIDE_S", seconds)
+
+
+@contextmanager
+def routing(stack: Stack) -> Iterator[threading.Event]:
+    """A router at work, until the event is set."""
+    stop, router = threading.Event(), stack.router()
+    router.run_once()
     with ThreadPoolExecutor(1) as pool:
-        round_ = pool.submit(router.run_once, block_ms=5000)
+        work = pool.submit(router.run, stop)
+        try:
+            yield stop
+        finally:
+            stop.set()
+            work.result(10)
+
+
+def test_they_let_others_of_their_kind_come_and_what_is_urgent_pass(
+    stack: Stack, aside_s: Callable[[float], None]
+) -> None:
+    """A launch that comes later is carried out first; a second report is routed with the first one."""
+    aside_s(1.5)
+    first, second = AtWork(stack, "first"), AtWork(stack, "second")
+    stack.sent.runs.clear()
+    with routing(stack):
         first.finish()
         until(lambda: stack.pending() == 1)
         urgent = stack.submit("urgent")
         until(lambda: bool(stack.sent.runs))
-        assert stack.pending() == 1
         second.finish()
-        handled = round_.result(10)
+        until(lambda: stack.pending() == 2)
+        until(lambda: stack.pending() == 0)
     assert [dispatch.session for dispatch, _ in stack.sent.runs] == [urgent]
-    assert (handled.done, stack.pending(), stack.dead()) == (3, 0, [])
+    assert stack.dead() == []
 
 
-def test_a_report_that_is_alone_is_routed_soon(stack: Stack) -> None:
-    """It does not wait for the end of the time that a router waits for news."""
-    AtWork(stack, "a").finish()
-    begun = time.monotonic()
-    assert stack.router().run_once(block_ms=9000).done == 1
-    assert time.monotonic() - begun < 5
+def test_what_others_write_into_the_same_stream_is_not_put_aside(
+    stack: Stack, aside_s: Callable[[float], None]
+) -> None:
+    """The report of a foreign program is all that the ledger hears of its session."""
+    aside_s(30)
+    session = AtWork(stack, "ours")
+    with routing(stack):
+        session.finish()
+        until(lambda: stack.pending() == 1)
+        done = TaskCompletion(task_id="theirs", status="success", summary="ok", result="42")
+        message_id = new_message_id()
+        data = stack.envelope(done, message_id=message_id)
+        stack.publish(data, "task-completion", "high")
+        until(lambda: bool(stack.redis.exists(keys.seen(0, message_id))))
+        assert stack.pending() == 1
 
 
-@pytest.mark.parametrize("block_ms", [0, 50])
-def test_who_says_so_of_a_message_gains_nothing(stack: Stack, block_ms: int) -> None:
+def test_while_a_task_waits_for_others_every_report_is_heard_at_once(
+    stack: Stack, aside_s: Callable[[float], None]
+) -> None:
+    """It may be what the task waits for."""
+    aside_s(30)
+    session = AtWork(stack, "ours")
+    waiting = Task(
+        task_id="t", title="t", description="d", dependencies=(Dependency(task_id="u", type="blocks-on"),)
+    )
+    stack.publish(
+        stack.envelope(TaskDelegation(task=waiting), sender="partner", recipient="reviewer"),
+        "task-delegation",
+        "high",
+    )
+    with routing(stack):
+        until(lambda: stack.pending() == 0)
+        session.finish()
+        until(lambda: read(stack) and stack.pending() == 0)
+
+
+def test_one_that_is_alone_is_routed_when_its_time_is_up(stack: Stack) -> None:
+    """Without any other to come."""
+    session = AtWork(stack, "ours")
+    with routing(stack):
+        session.finish()
+        until(lambda: read(stack) and stack.pending() == 0)
+
+
+def test_many_do_not_wait_for_that(stack: Stack, aside_s: Callable[[float], None]) -> None:
+    """They are a round's worth."""
+    aside_s(30)
+    sessions = [AtWork(stack, str(number)) for number in range(MANY)]
+    with routing(stack):
+        for session in sessions:
+            session.finish()
+        until(lambda: read(stack) and stack.pending() == 0)
+
+
+def test_a_router_that_is_stopped_leaves_none_behind(stack: Stack, aside_s: Callable[[float], None]) -> None:
+    """What it has put aside it routes before it goes."""
+    aside_s(30)
+    session = AtWork(stack, "ours")
+    with routing(stack) as stop:
+        session.finish()
+        until(lambda: stack.pending() == 1)
+        stop.set()
+    assert (stack.pending(), stack.dead()) == (0, [])
+
+
+def test_who_says_so_of_a_message_gains_nothing(stack: Stack, aside_s: Callable[[float], None]) -> None:
     """Anybody who may append can write the field: the message is judged like any other."""
+    aside_s(0)
     update = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)
     old = stack.envelope(update, timestamp=Timestamp("2020-01-01T00:00:00Z"))
     forged = stack.envelope(update, signer="partner")
     for data in (old, forged, stack.envelope(update)):
         stack.publish(data, "status-update", extra=NOTED)
-    handled = stack.router().run_once(block_ms=block_ms)
+    with routing(stack):
+        until(lambda: read(stack) and stack.pending() == 0)
     assert sorted(letter.rule for letter in stack.dead()) == ["signer-sender", "too-old"]
-    assert (handled.done, handled.dead, stack.pending()) == (1, 2, 0)

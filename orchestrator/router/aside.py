@@ -1,0 +1,63 @@
+"""Reports that nobody waits for, put aside until there are many of them or it is time.
+
+The ledger has the effect of a report in the step that publishes it, and its parent is told there. What is left for the
+router, to judge the envelope and mark it, it does for many at once, and not while what follows from the report needs the cores.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from orchestrator.streams import Entry, StreamId
+
+#: So many are not put aside for longer.
+MANY: Final = 64
+#: Seconds that a report is put aside for at the most.
+ASIDE_S: Final = 0.1
+#: Seconds for which streams in which such reports come are not looked into; others write there, too, and are waited for.
+BLIND_S: Final = 0.02
+
+
+class Aside:
+    """What one router has put aside; it holds these entries like any that it has read."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._until = self._blind_until = 0.0
+
+    def put(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Put aside what nobody waits for; the others of ``entries``, in their order."""
+        noted = [entry for entry in entries if entry.noted]
+        if not noted:
+            return list(entries)
+        now = time.monotonic()
+        if not self._entries:
+            self._until = now + ASIDE_S
+        self._blind_until = now + BLIND_S
+        self._entries += noted
+        return [entry for entry in entries if not entry.noted]
+
+    def take(self, *, all_of_them: bool = False) -> list[Entry]:
+        """What is to be routed now: everything, once there are many or the time of the first is up."""
+        if not all_of_them and len(self._entries) < MANY and time.monotonic() < self._until:
+            return []
+        taken, self._entries = self._entries, []
+        return taken
+
+    def patience_ms(self, block_ms: int) -> int:
+        """How long to wait for news, where it would be ``block_ms`` if nothing were put aside; 0: not at all."""
+        if not self._entries:
+            return block_ms
+        now = time.monotonic()
+        due = min(self._until, self._blind_until) if now < self._blind_until else self._until
+        return min(block_ms, max(0, math.ceil((due - now) * 1000)))
+
+    @property
+    def streams(self) -> Collection[StreamId]:
+        """The streams that the next round leaves out."""
+        if not self._entries or time.monotonic() >= self._blind_until:
+            return ()
+        return {entry.stream for entry in self._entries}
