@@ -1,6 +1,6 @@
 """Fan-in: N children, each returning 500 characters, into one resume; ours beside three others on one server.
 
-Prints a JSON line for each size, with the median of the rounds; then the latency from a child's stop to its
+Prints a JSON line for each size, with the median of all turns; then the latency from a child's stop to its
 parent's resume, and whether the cost of a child stays the same for very many of them. `--cpu` also says which
 process used how much CPU time. Everything runs on one Valkey over a unix socket, started for the run with the
 settings of the embedded server (`appendfsync always`), its file in the folder for temporary files: `TMPDIR=/dev/shm`
@@ -10,6 +10,7 @@ keeps it in memory and shows what is left when the disk costs nothing.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -23,7 +24,7 @@ from fanin.ours import Ours
 
 from orchestrator.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 
-#: In the order in which they run; the key of each in the JSON lines.
+#: The key of each system in the JSON lines.
 KEYS = {
     "ours": "ms_per_child",
     "chord": "chord_ms_per_child",
@@ -41,9 +42,9 @@ def say(**line: Any) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=[10, 100, 1000])
-    parser.add_argument("--rounds", type=int, default=6, help="each system is started so often, in turn")
+    parser.add_argument("--turns", type=int, default=12, help="so often each system has its turn")
     parser.add_argument(
-        "--repeat", type=int, default=1, help="measurements of 1,000 in each round; more of fewer"
+        "--repeat", type=int, default=1, help="measurements of 1,000 in each turn; more of fewer"
     )
     parser.add_argument("--slots", type=int, default=4, help="worker processes of each system")
     parser.add_argument("--systems", nargs="+", default=list(KEYS), choices=list(KEYS))
@@ -51,34 +52,40 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--flat", type=int, default=10_000, help="children in all, of one and of many; 0: none"
     )
-    parser.add_argument("--quick", action="store_true", help="one short round: whether it runs, not how fast")
+    parser.add_argument("--quick", action="store_true", help="one short turn: whether it runs, not how fast")
     parser.add_argument("--cpu", action="store_true", help="CPU time of each process for each child")
     parser.add_argument("--keep", type=Path, help="folder for data and logs; by default they are removed")
     args = parser.parse_args()
     if args.quick:
-        args.sizes, args.rounds, args.repeat, args.latency, args.flat = [10, 100], 1, 1, 30, 500
+        args.sizes, args.turns, args.repeat, args.latency, args.flat = [10, 100], 1, 1, 30, 500
     return args
 
 
 def measure(args: argparse.Namespace, server: ValkeyProcess, folder: Path) -> None:
-    """All rounds; the systems take turns, so that a slow minute of the machine is nobody's own."""
+    """All turns. The systems are up side by side and take short turns, so that a slow moment is nobody's own."""
     times: dict[tuple[str, int], list[float]] = {}
     spent: dict[tuple[str, int], list[dict[str, float]]] = {}
-    for number in range(args.rounds):
+    with contextlib.ExitStack() as up:
+        running: dict[str, Any] = {}
         for name in args.systems:
-            peers.flush(server.url)
-            with system(name, args, server, folder / f"{name}-{number}") as running:
-                if running is None:
-                    continue
+            started = up.enter_context(system(name, args, server, folder / name))
+            if started is not None:
+                running[name] = started
                 for size in WARM_UP:
-                    running.fan_in(size)
+                    started.fan_in(size)
+        for turn in range(args.turns):
+            # Whoever comes first does so in its turn, too.
+            first = turn % len(running)
+            for name in [*running, *running][first : first + len(running)]:
                 for size in args.sizes:
+                    found = times.setdefault((name, size), [])
+                    cost = spent.setdefault((name, size), [])
                     # A short one says little: it is measured more often.
                     for _ in range(args.repeat * max(1, round((1000 / size) ** 0.5))):
-                        before = cpu.by_process(running.labels())
-                        times.setdefault((name, size), []).append(running.fan_in(size) / size)
-                        after = cpu.by_process(running.labels())
-                        spent.setdefault((name, size), []).append(cpu.difference(before, after, size))
+                        before = cpu.by_process(running[name].labels()) if args.cpu else {}
+                        found.append(running[name].fan_in(size) / size)
+                        after = cpu.by_process(running[name].labels()) if args.cpu else {}
+                        cost.append(cpu.difference(before, after, size))
     for size in args.sizes:
         medians = {n: statistics.median(times[n, size]) if (n, size) in times else None for n in KEYS}
         say(fan_in=size, **{KEYS[n]: None if m is None else round(m, 3) for n, m in medians.items()})
@@ -144,7 +151,7 @@ def main() -> None:
                     server="Valkey over a unix socket, appendfsync always",
                     worker_processes=args.slots,
                     cores=os.cpu_count(),
-                    rounds=args.rounds,
+                    turns=args.turns,
                 )
                 measure(args, server, folder)
                 if args.latency:

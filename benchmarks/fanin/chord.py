@@ -10,12 +10,13 @@ from celery import Celery, chord
 from driver import ANSWER, drive, report
 
 _SOCKET = os.environ["BENCH_SOCKET"]
-_URL = f"redis+socket://{_SOCKET}?virtual_host=0"
+_DATABASE = os.environ["BENCH_DATABASE"]
+_URL = f"redis+socket://{_SOCKET}?virtual_host={_DATABASE}"
 
 app = Celery("chord", broker=_URL, backend=_URL, set_as_current=False)
 # The only setting: redis-py knows no keepalive on a unix socket.
 app.conf.redis_socket_keepalive = False
-client = redis.Redis(unix_socket_path=_SOCKET)
+client = redis.Redis(unix_socket_path=_SOCKET, db=int(_DATABASE))
 
 
 @app.task(name="leaf")

@@ -6,7 +6,11 @@ const require = createRequire(`${process.env.BENCH_MODULES}/`);
 const { FlowProducer, Worker } = require("bullmq");
 const Redis = require("ioredis");
 
-const options = { path: process.env.BENCH_SOCKET, maxRetriesPerRequest: null };
+const options = {
+  path: process.env.BENCH_SOCKET,
+  db: Number(process.env.BENCH_DATABASE),
+  maxRetriesPerRequest: null,
+};
 const answer = "0123456789".repeat(50);
 
 async function work() {

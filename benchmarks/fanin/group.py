@@ -14,7 +14,7 @@ from dramatiq.results import Results
 from dramatiq.results.backends import RedisBackend as ResultStore
 from driver import ANSWER, drive, report
 
-client = redis.Redis(unix_socket_path=os.environ["BENCH_SOCKET"])
+client = redis.Redis(unix_socket_path=os.environ["BENCH_SOCKET"], db=int(os.environ["BENCH_DATABASE"]))
 broker = RedisBroker(client=client)
 broker.add_middleware(GroupCallbacks(Barriers(client=client)))
 broker.add_middleware(Results(backend=ResultStore(client=client)))

@@ -25,6 +25,8 @@ _HERE = Path(__file__).resolve().parent
 _PEERS_PYTHON = _HERE.parent.parent / ".venv-bench" / "bin" / "python"
 #: What a flow needs from the registry of node packages; installed into a temporary folder for the run.
 _NODE_PACKAGES = ("bullmq@6.7.0", "ioredis@5")
+#: They are up side by side on one server; ours has the first database.
+_DATABASES = {"chord": "1", "dramatiq": "2", "bullmq": "3"}
 
 
 def flush(url: str) -> None:
@@ -97,7 +99,12 @@ class Peer:
         self._processes[label] = subprocess.Popen(
             tethered(command),
             cwd=_HERE,
-            env={**os.environ, "BENCH_SOCKET": str(self._server.socket), "PYTHONPATH": str(_HERE)},
+            env={
+                **os.environ,
+                "BENCH_SOCKET": str(self._server.socket),
+                "BENCH_DATABASE": _DATABASES[self._name],
+                "PYTHONPATH": str(_HERE),
+            },
             stdin=piped or subprocess.DEVNULL,
             stdout=piped or log,
             stderr=log,
