@@ -73,19 +73,19 @@ def measure(args: argparse.Namespace, server: ValkeyProcess, folder: Path) -> No
                 running[name] = started
                 for size in WARM_UP:
                     started.fan_in(size)
-        for turn in range(args.turns):
+        for turn in range(args.turns if running else 0):
             # Whoever comes first does so in its turn, too.
             first = turn % len(running)
             for name in [*running, *running][first : first + len(running)]:
                 for size in args.sizes:
+                    # A short one says little: it is measured more often. What it leaves to be done falls into the next.
+                    often = args.repeat * max(1, round((1000 / size) ** 0.5))
+                    before = cpu.by_process(running[name].labels())
                     found = times.setdefault((name, size), [])
-                    cost = spent.setdefault((name, size), [])
-                    # A short one says little: it is measured more often.
-                    for _ in range(args.repeat * max(1, round((1000 / size) ** 0.5))):
-                        before = cpu.by_process(running[name].labels()) if args.cpu else {}
-                        found.append(running[name].fan_in(size) / size)
-                        after = cpu.by_process(running[name].labels()) if args.cpu else {}
-                        cost.append(cpu.difference(before, after, size))
+                    found += [running[name].fan_in(size) / size for _ in range(often)]
+                    running[name].settle()
+                    after = cpu.by_process(running[name].labels())
+                    spent.setdefault((name, size), []).append(cpu.difference(before, after, often * size))
     for size in args.sizes:
         medians = {n: statistics.median(times[n, size]) if (n, size) in times else None for n in KEYS}
         say(fan_in=size, **{KEYS[n]: None if m is None else round(m, 3) for n, m in medians.items()})

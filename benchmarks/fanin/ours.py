@@ -12,7 +12,9 @@ from typing import Self
 from orchestrator.client import Client
 from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.local_stack import LocalStack
+from orchestrator.redisdb.client import connect
 from orchestrator.settings import Settings
+from orchestrator.streams import GROUPS, RedisStreams, all_streams
 
 _TIMEOUT_S = 600.0
 
@@ -57,6 +59,17 @@ class Ours:
         """Milliseconds from the parent's first launch to its resume that has the last of ``size`` answers."""
         began, ended = json.loads(self._client.submit("fan", str(size)).result(_TIMEOUT_S))
         return float(ended - began) * 1000
+
+    def settle(self) -> None:
+        """Return once every message is routed and in the audit database, so that no other system pays for it."""
+        everything = all_streams()
+        with connect(self._server.url) as client:
+            streams = RedisStreams(client)
+            for group in GROUPS:
+                while streams.unread_since(group, everything) or any(
+                    row.pending for row in streams.backlog(group, everything)
+                ):
+                    time.sleep(0.02)
 
     def latencies(self, rounds: int) -> list[float]:
         """Milliseconds from a child's stop to its parent's resume, one after the other."""

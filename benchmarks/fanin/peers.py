@@ -30,7 +30,7 @@ _DATABASES = {"chord": "1", "dramatiq": "2", "bullmq": "3"}
 
 
 def flush(url: str) -> None:
-    """Empty the server, so that no system pays for another's keys."""
+    """Empty the server, so that nobody pays for the keys of a measurement before."""
     client = connect(url)
     client.flushall()
     client.close()
@@ -134,6 +134,9 @@ class Peer:
         """The processes whose CPU time counts."""
         processes = {process.pid: label.partition(" ")[0] for label, process in self._processes.items()}
         return {self._server.pid or 0: "server", **processes}
+
+    def settle(self) -> None:
+        """Nothing is left to be done when the resume runs."""
 
     def fan_in(self, size: int) -> float:
         """Milliseconds from the launch to the resume that has all of ``size`` answers."""

@@ -1,6 +1,6 @@
 """The router: messages from the streams, validated, authorised and acted upon by type.
 
-The way of an entry, by modules: `service` reads it; `admission` judges it, by what `intake` and `dependencies` say;
+The way of an entry, by modules: `service` reads it, and puts `aside` what nobody waits for; `admission` judges it, by what `intake` and `dependencies` say;
 `acts` and `foreign` name the step for it; `execution` carries the steps of a round out, those of `marking` many at
 a time. What has to wait goes to `redelivery` by the rules of `retries`, and waits in `parking`; what is given up
 becomes a dead letter in `undelivered`.
@@ -8,7 +8,8 @@ becomes a dead letter in `undelivered`.
 
 from __future__ import annotations
 
+from orchestrator.router.aside import Aside
 from orchestrator.router.build import build_router
 from orchestrator.router.service import Handled, Router
 
-__all__ = ["Handled", "Router", "build_router"]
+__all__ = ["Aside", "Handled", "Router", "build_router"]

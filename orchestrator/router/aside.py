@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final
 
 from orchestrator.streams import Entry, StreamId
+from orchestrator.streams.priority import SHARES
 
 #: So many are not put aside for longer.
 MANY: Final = 64
@@ -27,6 +29,7 @@ class Aside:
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._until = self._blind_until = 0.0
+        self._blind: set[StreamId] = set()
 
     def put(self, entries: Sequence[Entry]) -> list[Entry]:
         """Put aside what nobody waits for; the others of ``entries``, in their order."""
@@ -36,16 +39,29 @@ class Aside:
         now = time.monotonic()
         if not self._entries:
             self._until = now + ASIDE_S
-        self._blind_until = now + BLIND_S
         self._entries += noted
+        self._blind_until = now + BLIND_S
+        given = Counter(entry.stream for entry in entries)
+        # What is critical is looked for at all times, and where a whole share came from there is more.
+        self._blind = {
+            stream
+            for stream in {entry.stream for entry in noted}
+            if stream.priority != "critical" and given[stream] < SHARES[stream.priority]
+        }
         return [entry for entry in entries if not entry.noted]
 
-    def take(self, *, all_of_them: bool = False) -> list[Entry]:
+    def due(self) -> Sequence[Entry]:
         """What is to be routed now: everything, once there are many or the time of the first is up."""
-        if not all_of_them and len(self._entries) < MANY and time.monotonic() < self._until:
-            return []
-        taken, self._entries = self._entries, []
-        return taken
+        many = len(self._entries) >= MANY
+        return self._entries if many or time.monotonic() >= self._until else ()
+
+    def all(self) -> Sequence[Entry]:
+        """Everything that is put aside."""
+        return self._entries
+
+    def clear(self) -> None:
+        """All of it was routed."""
+        self._entries = []
 
     def patience_ms(self, block_ms: int) -> int:
         """How long to wait for news, where it would be ``block_ms`` if nothing were put aside; 0: not at all."""
@@ -58,6 +74,4 @@ class Aside:
     @property
     def streams(self) -> Collection[StreamId]:
         """The streams that the next round leaves out."""
-        if not self._entries or time.monotonic() >= self._blind_until:
-            return ()
-        return {entry.stream for entry in self._entries}
+        return self._blind if self._entries and time.monotonic() < self._blind_until else ()

@@ -15,6 +15,7 @@ from orchestrator.redisdb.scripts import Scripts
 from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router.acts import Acts
 from orchestrator.router.admission import Admission
+from orchestrator.router.aside import Aside
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.dependencies import Dependencies
 from orchestrator.router.execution import Execution
@@ -77,8 +78,11 @@ def build_router(
     clock: Clock | None = None,
     reclaim_idle_ms: int | None = None,
     jitter: Callable[[], float] = random.random,
+    aside: Aside | None = None,
 ) -> Router:
     """A router that consumes ``types``; connects to nothing but ``client`` until it has a run to send.
+
+    ``aside`` is what another one in this process has put aside, before it was built anew.
 
     Raises:
         ConfigurationError: the routing table in the settings is wrong.
@@ -130,4 +134,5 @@ def build_router(
         sources=all_streams(settings.shards, types),
         # A router that holds an entry for as long as a worker may be silent is dead.
         reclaim_idle_ms=round(settings.lease_s * 1000) if reclaim_idle_ms is None else reclaim_idle_ms,
+        aside=Aside() if aside is None else aside,
     )

@@ -78,6 +78,7 @@ class Router:
         consumer: str,
         sources: Sequence[StreamId],
         reclaim_idle_ms: int,
+        aside: Aside,
     ) -> None:
         self._ledger = ledger
         self._streams = streams
@@ -92,7 +93,7 @@ class Router:
         self._sources = list(sources)
         self._reclaim_idle_ms = reclaim_idle_ms
         self._reader = PriorityReader(streams, group=ROUTER_GROUP, consumer=consumer, sources=self._sources)
-        self._aside = Aside()
+        self._aside = aside
         self._next_reclaim = 0.0
         self._next_tidy = time.monotonic() + _TIDY_EVERY_S
         # The audit's group too: what is published before its writer first runs must not be trimmed.
@@ -106,7 +107,7 @@ class Router:
             # A message after a quiet time is routed at once; those that follow close are routed together.
             if 0 < handled.done < _FEW and time.monotonic() - began_at < _QUIET_S:
                 stop.wait(_LINGER_S)
-        self._handle(self._aside.take(all_of_them=True), Handled())
+        self._route_aside(self._aside.all(), Handled())
 
     def _patience_ms(self) -> int:
         """How long to wait for news: no longer than until a message that waits is due."""
@@ -133,7 +134,13 @@ class Router:
         # A task that waits for others may wait for what a report says.
         at_once = not block_ms or self._redelivery.something_waits
         self._handle(entries if at_once else aside.put(entries), handled)
-        self._handle(aside.take(all_of_them=at_once), handled)
+        self._route_aside(aside.all() if at_once else aside.due(), handled)
+
+    def _route_aside(self, entries: Sequence[Entry], handled: Handled) -> None:
+        """Handle what was put aside. Should the server go away meanwhile it stays there, as nothing is done twice."""
+        if entries:
+            self._handle(entries, handled)
+            self._aside.clear()
 
     def reclaim(self, handled: Handled) -> None:
         """Take over what dead routers held, one entry at a time, so that a crash condemns nobody's neighbour.

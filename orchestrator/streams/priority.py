@@ -3,7 +3,7 @@
 Each round takes at most a share from every stream: ``SHARES`` of them, highest priority first.
 While a higher priority has had nothing to give, the lower ones take a whole round's worth. Whatever the
 flood above it, the *n*-th oldest message of a stream is taken at the latest in round ``ceil(n / share)``
-from when it was appended, as :func:`rounds_until_taken` says.
+from when it was appended, as :func:`rounds_until_taken` says; rounds that leave its stream out do not count.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ class PriorityReader:
     def next_round(self, *, block_ms: int = BLOCK_MS, without: Collection[StreamId] = ()) -> list[Entry]:
         """The next entries, highest priority first; waits up to ``block_ms`` when there are none.
 
-        Nothing is taken from the streams ``without`` which the round is to be.
+        Nothing is taken from the streams ``without`` which the round is to be, unless these are all.
         """
+        if without and all(s in without for streams in self._by_priority.values() for s in streams):
+            without = ()
         portions = []
         quiet_above = True
         for priority, streams in self._by_priority.items():

@@ -129,3 +129,16 @@ def test_a_fork_has_connections_of_its_own(redis: redis_py.Redis) -> None:
         assert time.monotonic() < end
         time.sleep(0.01)
     assert (answers, found[1]) == ({b"parent"}, 0)
+
+
+def test_what_cannot_be_sent_is_said_before_anything_is_sent(redis: redis_py.Redis) -> None:
+    """As redis-py says it."""
+    with pytest.raises(redis_py.DataError, match="SET cannot be sent"):
+        exchange(redis, [("SET", "a", "1"), ("SET", "b", None)])
+    assert exchange(redis, [("EXISTS", "a")]) == [0]
+
+
+def test_a_large_batch_is_sent_in_pieces(redis: redis_py.Redis) -> None:
+    """With small and large commands, all answered in order."""
+    texts = [str(number) * (1 if number % 7 else 100_000) for number in range(300)]
+    assert exchange(redis, [("ECHO", text) for text in texts]) == [text.encode() for text in texts]

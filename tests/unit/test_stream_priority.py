@@ -65,3 +65,11 @@ def test_a_round_can_leave_streams_out() -> None:
     streams.publish(LOW, b"now")
     assert [e.data for e in reader.next_round(block_ms=0, without={CRITICAL})] == [b"now"]
     assert [e.data for e in reader.next_round(block_ms=0)] == [b"later"]
+
+
+def test_a_round_cannot_leave_out_everything() -> None:
+    """It would not wait for anything, and be over at once again and again."""
+    streams = FakeStreams()
+    reader = _reader(streams)
+    streams.publish(LOW, b"there")
+    assert [e.data for e in reader.next_round(block_ms=0, without=set(all_streams()))] == [b"there"]

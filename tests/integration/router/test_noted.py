@@ -16,6 +16,7 @@ from orchestrator.ids import new_claim_id, new_message_id
 from orchestrator.ledger import Committed, Outcome
 from orchestrator.letters import Thread
 from orchestrator.redisdb import keys
+from orchestrator.router import Aside
 from orchestrator.router.aside import MANY
 from orchestrator.streams import ROUTER_GROUP, all_streams, stream_key
 from tests.integration.router.conftest import Stack
@@ -176,6 +177,22 @@ def test_a_router_that_is_stopped_leaves_none_behind(stack: Stack, aside_s: Call
         session.finish()
         until(lambda: stack.pending() == 1)
         stop.set()
+    assert (stack.pending(), stack.dead()) == (0, [])
+
+
+def test_a_router_that_is_made_anew_after_an_outage_routes_what_the_one_before_put_aside(
+    stack: Stack, aside_s: Callable[[float], None]
+) -> None:
+    """Nobody has to wait until the entries count as left behind."""
+    aside_s(0.2)
+    session, aside = AtWork(stack, "ours"), Aside()
+    before = stack.router("before", aside=aside)
+    before.run_once()
+    session.finish()
+    before.run_once(block_ms=500)
+    assert stack.pending() == 1
+    after = stack.router("after", aside=aside)
+    after.run_once()
     assert (stack.pending(), stack.dead()) == (0, [])
 
 
