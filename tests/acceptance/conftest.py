@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -129,6 +129,10 @@ class Terminal:
             except subprocess.TimeoutExpired:
                 os.killpg(running.process.pid, signal.SIGKILL)
                 running.process.wait()
+        # What a command that took too long had started would go on for ever.
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager
