@@ -7,7 +7,7 @@ event, an event handled twice, late or out of order does nothing wrong.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import redis
@@ -66,9 +66,8 @@ class CallbackService:
     def run(self, stop: threading.Event) -> None:
         """Handle events until told to stop."""
         while not stop.is_set():
-            if self.run_once(block_ms=self._patience_ms()):
-                # An event after a quiet time was handled at once; those that follow close are handled together.
-                stop.wait(LINGER_S)
+            # An event after a quiet time is handled at once; those that follow close are handled together.
+            self.run_once(block_ms=self._patience_ms(), linger=lambda: stop.wait(LINGER_S))
 
     def _patience_ms(self) -> int:
         """How long to wait for an event: until the next timer is due; under load they are looked up now and then."""
@@ -80,20 +79,28 @@ class CallbackService:
         # What was handled since may have set an earlier one.
         return max(1, round((min(self._next_ring, self._due_at) - now) * 1000))
 
-    def run_once(self, *, block_ms: int | None = None) -> int:
-        """Handle the events that are there, waiting up to ``block_ms`` for a first one; how many they were."""
+    def run_once(self, *, block_ms: int | None = None, linger: Callable[[], object] = lambda: None) -> int:
+        """Handle the events that are there, waiting up to ``block_ms`` for a first one; how many they were.
+
+        They are acknowledged after ``linger``: nobody waits for that, and what they set off has the server first.
+        """
         handled = self._take_over()
         if handled:
             block_ms = None
         answer: Any = self._redis.xreadgroup(
             GROUP, self._consumer, dict.fromkeys(self._streams, ">"), count=BATCH, block=block_ms
         )
+        done: list[tuple[str, list[bytes]]] = []
         for stream, entries in _by_stream(answer):
-            self._handle(stream, entries)
+            done.append((stream, self._handle(entries)))
             handled += len(entries)
+        if done:
+            linger()
+            self._acknowledge(done)
         return handled
 
-    def _handle(self, stream: str, entries: list[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
+    def _handle(self, entries: list[tuple[bytes, Mapping[bytes, bytes]]]) -> list[bytes]:
+        """Do what events ask for; the ids of those that are done."""
         reach("callbacks.read")
         stirred: dict[str, None] = {}
         known: dict[str, RunsSoFar] = {}
@@ -129,12 +136,15 @@ class CallbackService:
         self._delivery.flush(stirred, known)
         self._close(list(stopped))
         reach("callbacks.handled")
-        if not done:
-            return
-        # One group reads this stream, so what it has acknowledged nobody needs any more.
+        return done
+
+    def _acknowledge(self, done: Sequence[tuple[str, Sequence[bytes]]]) -> None:
+        """Forget events: one group reads their streams, so what it has acknowledged nobody needs any more."""
         pipe = self._redis.pipeline(transaction=False)
-        pipe.xack(stream, GROUP, *done)
-        pipe.xdel(stream, *done)
+        for stream, ids in done:
+            if ids:
+                pipe.xack(stream, GROUP, *ids)
+                pipe.xdel(stream, *ids)
         pipe.execute()
 
     def _stop(self, session: str, event: Mapping[str, str]) -> bool:
@@ -190,7 +200,7 @@ class CallbackService:
                 start = answer[0] if answer[0] != b"0-0" else None
                 entries = [(i, fields) for i, fields in answer[1] if fields]
                 if entries:
-                    self._handle(stream, entries)
+                    self._acknowledge([(stream, self._handle(entries))])
                     handled += len(entries)
         return handled
 

@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 from orchestrator.errors import StreamFull
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import MAX_BLOCK_MS
+from orchestrator.redisdb.exchange import exchange
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.streams.port import ENVELOPE_FIELD, Backlog, Entry, Portion, StreamId
 
@@ -81,28 +82,22 @@ class RedisStreams:
         # One command asks for what is there and waits if nothing is: one way to the server instead of two. When it has
         # waited, the server answers with what the first step published, and the next round takes what followed.
         command = self._read_command(group, consumer, everything, block_ms=min(block_ms, MAX_BLOCK_MS))
-        try:
-            answer: Any = self._redis.execute_command(*command)
-        except ResponseError as error:
-            answer = error
-        return self._entries(self._checked(group, [everything], [answer]))
+        return self._entries(self._checked(group, [everything], exchange(self._redis, [command])))
 
     def _read_now(self, group: str, consumer: str, portions: Sequence[Portion]) -> list[Entry]:
         """What is there, in the order of the portions."""
         if not portions:
             return []
-        pipeline = self._redis.pipeline(transaction=False)
-        for portion in portions:
-            pipeline.execute_command(*self._read_command(group, consumer, portion))
-        return self._entries(self._checked(group, portions, pipeline.execute(raise_on_error=False)))
+        commands = [self._read_command(group, consumer, portion) for portion in portions]
+        return self._entries(self._checked(group, portions, exchange(self._redis, commands)))
 
     def _read_command(
         self, group: str, consumer: str, portion: Portion, *, block_ms: int = 0
-    ) -> list[str | int]:
+    ) -> tuple[str | int, ...]:
         block: list[str | int] = ["BLOCK", block_ms] if block_ms else []
         names = [self._key(s) for s in portion.streams]
         fresh = [">"] * len(names)
-        return [
+        return (
             "XREADGROUP",
             "GROUP",
             group,
@@ -113,7 +108,7 @@ class RedisStreams:
             "STREAMS",
             *names,
             *fresh,
-        ]
+        )
 
     def _checked(self, group: str, portions: Sequence[Portion], answers: list[Any]) -> list[Any]:
         for answer in answers:
@@ -140,13 +135,12 @@ class RedisStreams:
         claimed: list[Entry] = []
         asked: list[tuple[StreamId, str]] = [(s, "0-0") for s in streams]
         while asked:
-            pipeline = self._redis.pipeline(transaction=False)
-            for stream, cursor in asked:
-                pipeline.execute_command(
-                    "XAUTOCLAIM", self._key(stream), group, consumer, idle_ms, cursor, "COUNT", limit
-                )
+            commands = [
+                ("XAUTOCLAIM", self._key(stream), group, consumer, idle_ms, cursor, "COUNT", limit)
+                for stream, cursor in asked
+            ]
             again = []
-            for (stream, _), answer in zip(asked, pipeline.execute(raise_on_error=False), strict=True):
+            for (stream, _), answer in zip(asked, exchange(self._redis, commands), strict=True):
                 if isinstance(answer, Exception):
                     if isinstance(answer, ResponseError) and "NOGROUP" in str(answer):
                         continue
@@ -262,7 +256,8 @@ def _entry(stream: StreamId, row: Any) -> Entry | None:
         return None  # deleted by hand while it was pending
     data = None
     extra = {}
-    for name, value in row[1].items():
+    fields = iter(row[1])
+    for name, value in zip(fields, fields, strict=True):
         if name == _FIELD:
             data = value
         else:
