@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import derived_uuid, new_message_id, root_session_id
 from orchestrator.ledger import Dispatch
 from orchestrator.letters import Thread
+from orchestrator.redisdb.client import is_outage
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import SYSTEM_AGENTS, AgentRecord, system_record
 from orchestrator.router import Router, build_router
@@ -31,6 +34,20 @@ AGENTS = (
     AgentRecord(name="code-reviewer", role="specialist"),
     AgentRecord(name="partner", role="coordinator", executor="foreign"),
 )
+
+
+def until(condition: Callable[[], bool], *, seconds: float = 30) -> None:
+    """Wait for a condition; an outage of the server counts as not yet."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return
+        except redis_py.RedisError as error:
+            if not is_outage(error):
+                raise
+        assert time.monotonic() < deadline, "the condition did not come about in time"
+        time.sleep(0.02)
 
 
 @dataclass

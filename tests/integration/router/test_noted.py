@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,17 +18,9 @@ from orchestrator.redisdb import keys
 from orchestrator.router import Aside
 from orchestrator.router.aside import MANY
 from orchestrator.streams import ROUTER_GROUP, all_streams, stream_key
-from tests.integration.router.conftest import Stack
+from tests.integration.router.conftest import Stack, until
 
 NOTED = {"noted": "1"}
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def read(stack: Stack) -> bool:

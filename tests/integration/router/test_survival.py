@@ -24,7 +24,7 @@ from orchestrator.ids import new_claim_id
 from orchestrator.redisdb.client import connect, is_outage
 from orchestrator.settings import load_settings
 from orchestrator.streams import StreamId, all_streams, stream_key
-from tests.integration.router.conftest import Stack
+from tests.integration.router.conftest import Stack, until
 
 MESSAGES = stream_key(StreamId(0, "message", "normal"))
 LEASE_S = 1.0
@@ -48,20 +48,6 @@ def routers(stack: Stack, count: int) -> Iterator[list[subprocess.Popen[bytes]]]
         for process in started:
             process.send_signal(signal.SIGKILL)
             process.wait(60)
-
-
-def until(condition: Callable[[], bool], *, seconds: float = 30) -> None:
-    """Wait for a condition; an outage of the server counts as not yet."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if condition():
-                return
-        except redis_py.RedisError as error:
-            if not is_outage(error):
-                raise
-        assert time.monotonic() < deadline, "the condition did not come about in time"
-        time.sleep(0.02)
 
 
 class Talk:
