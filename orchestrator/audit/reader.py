@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.audit.records import MessageRecord
 from orchestrator.audit.store import AuditStore
 from orchestrator.ids import is_session_id
+from orchestrator.policy.routing import LAUNCHES
+from orchestrator.registry import SYSTEM_AGENTS
 from orchestrator.streams import AUDIT_GROUP, RedisStreams, StreamId
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -20,6 +22,16 @@ class Node:
 
     record: MessageRecord
     replies: list[Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launches:
+    """Who launched whom in one conversation, as the envelopes say."""
+
+    #: Message-id of the launch of a session → the sessions that it launched under task-ids of ours.
+    children: Mapping[str, set[str]]
+    #: The message-ids of all launches, also those of external programs, which have task-ids of their own.
+    messages: frozenset[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +74,8 @@ class AuditReader:
             )
         launches = list(
             self._store.messages(
-                where="m.task_id = ? AND m.type IN ('task-delegation', 'review-request', 'escalation')",
-                values=[identifier],
+                where=f"m.task_id = ? AND m.type IN ({', '.join('?' * len(LAUNCHES))})",
+                values=[identifier, *sorted(LAUNCHES)],
             )
         )
         if not launches:
@@ -124,29 +136,22 @@ class AuditReader:
         values = [value for _, value in conditions]
         return list(self._store.messages(where=where, values=values, order="m.seq DESC", limit=limit))
 
-    def launches(self, session: str) -> list[str]:
-        """The ids of the sessions that a session launched, as its task-delegations say: evidence for doctor."""
-        rows = self._store.query(
-            "SELECT DISTINCT child.task_id FROM messages launch JOIN messages child "
-            "ON child.parent_id = launch.message_id AND child.type = 'task-delegation' "
-            "WHERE launch.task_id = ? AND launch.type = 'task-delegation' ORDER BY child.seq",
-            [session],
-        )
-        return [row[0] for row in rows if is_session_id(row[0])]
+    def launches(self, correlation_id: str) -> Launches:
+        """The launches of one conversation, which is that of a whole tree: evidence for the doctor.
 
-    def launches_by_parent(self, correlation_id: str) -> dict[str, set[str]]:
-        """Parent session → the sessions it launched, for a whole tree at once."""
+        An escalation to the operator begins no session, as no worker serves one.
+        """
+        types, system = sorted(LAUNCHES), sorted(SYSTEM_AGENTS)
         rows = self._store.query(
-            "SELECT DISTINCT launch.task_id, child.task_id FROM messages child JOIN messages launch "
-            "ON launch.message_id = child.parent_id AND launch.type = 'task-delegation' "
-            "WHERE child.correlation_id = ? AND child.type = 'task-delegation'",
-            [correlation_id.lower()],
+            "SELECT DISTINCT parent_id, task_id, message_id FROM messages WHERE correlation_id = ? "  # noqa: S608
+            f"AND type IN ({', '.join('?' * len(types))}) AND recipient NOT IN ({', '.join('?' * len(system))})",
+            [correlation_id.lower(), *types, *system],
         )
-        found: dict[str, set[str]] = {}
-        for parent, child in rows:
-            if is_session_id(child):
-                found.setdefault(parent, set()).add(child)
-        return found
+        children: dict[str, set[str]] = {}
+        for parent, child, _ in rows:
+            if parent and is_session_id(child):
+                children.setdefault(parent, set()).add(child)
+        return Launches(children=children, messages=frozenset(row[2] for row in rows))
 
     def coverage(self, streams: RedisStreams, sources: Sequence[StreamId]) -> list[Coverage]:
         """How much of each stream that was ever published is written: the audit must miss nothing."""

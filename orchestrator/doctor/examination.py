@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.audit.reader import AuditReader
+from orchestrator.audit.reader import AuditReader, Launches
 from orchestrator.bootstrap import Parts
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.doctor import promise, vitals, waits
@@ -149,7 +149,7 @@ class Doctor:
                     message=f"{name} is in the tree of {root} and its books are gone",
                 )
 
-    def _evidence(self, root: str) -> tuple[dict[str, set[str]] | None, dict[str, set[str]]]:
+    def _evidence(self, root: str) -> tuple[Launches | None, dict[str, set[str]]]:
         """Who launched whom, by the audit trail and by the sessions of the tree themselves."""
         children: dict[str, set[str]] = defaultdict(set)
         correlation = ""
@@ -160,10 +160,10 @@ class Doctor:
                 children[member.parent].add(member.id)
         if self._audit is None or not correlation:
             return None, children
-        return self._audit.launches_by_parent(correlation), children
+        return self._audit.launches(correlation), children
 
     def _confirmed(
-        self, snapshot: Snapshot, launches: dict[str, set[str]] | None, children: dict[str, set[str]]
+        self, snapshot: Snapshot, launches: Launches | None, children: dict[str, set[str]]
     ) -> list[Finding]:
         """The breaks that are still there on every further look, so that a moving system is not accused."""
         found = list(self._breaks(snapshot, launches, children))
@@ -180,11 +180,12 @@ class Doctor:
         return found
 
     def _breaks(
-        self, snapshot: Snapshot, launches: dict[str, set[str]] | None, children: dict[str, set[str]]
+        self, snapshot: Snapshot, launches: Launches | None, children: dict[str, set[str]]
     ) -> Iterator[Finding]:
         own = snapshot.session.id
-        said = None if launches is None else launches.get(own, set())
-        return promise.breaks(snapshot, said, children.get(own, set()), whole_trail=not self._other_trails())
+        return promise.breaks(
+            snapshot, launches, children.get(own, set()), whole_trail=not self._other_trails()
+        )
 
     def _stuck(self, snapshot: Snapshot) -> Iterator[Finding]:
         s = snapshot.session

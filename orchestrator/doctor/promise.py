@@ -1,6 +1,6 @@
 """The promise, checked for one session from evidence that is kept in different places by different transitions.
 
-    launched     the task-delegations of the audit trail; the items; the children of the tree; the counter
+    launched     the launches of the audit trail; the items; the children of the tree; the counter
     delivered    the lists of the committed runs; the items; the counter
     pending      the items against the queue, the runs that carry them, and the children they are owed for
     dead         the items, each with its reason; the counter
@@ -13,17 +13,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from orchestrator.audit.reader import Launches
 from orchestrator.doctor.findings import Finding, Severity
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ledger import CLOSED, Item, ItemState, RunState, SessionState
 
 
 def breaks(
-    snapshot: Snapshot, launches: set[str] | None, tree_children: set[str], *, whole_trail: bool = True
+    snapshot: Snapshot, launches: Launches | None, tree_children: set[str], *, whole_trail: bool = True
 ) -> Iterator[Finding]:
     """Everything about one session that the promise does not allow.
 
-    ``launches`` are the children that the audit trail says it launched (None: no trail at hand);
+    ``launches`` are those of its conversation by the audit trail (None: no trail at hand);
     with ``whole_trail`` false others hold a part of it, and what is missing in it says nothing;
     ``tree_children`` those sessions of the tree that name it as their parent.
     """
@@ -59,7 +60,7 @@ def _tombstone(snapshot: Snapshot, owing: list[Item]) -> Iterator[Finding]:
 
 
 def _launched(
-    snapshot: Snapshot, launches: set[str] | None, tree_children: set[str], *, whole_trail: bool
+    snapshot: Snapshot, launches: Launches | None, tree_children: set[str], *, whole_trail: bool
 ) -> Iterator[Finding]:
     booked = {i.child for i in snapshot.items if i.kind == "completion"}
     inherited = {i.child for i in snapshot.items if i.extra.get("inherited")}
@@ -69,14 +70,17 @@ def _launched(
         )
     if launches is None:
         return
-    for child in sorted(launches - booked):
+    said = launches.children.get(snapshot.session.message, set())
+    # What an external program launched is known by its message: the program has task-ids of its own.
+    by_message = {c.id for c in snapshot.children.values() if c.message in launches.messages}
+    for child in sorted(said - booked):
         yield _found(
             snapshot,
             "lost-launch",
             child,
             f"the audit trail says it launched {child}; its books do not know of it",
         )
-    for child in sorted(booked - launches - inherited) if whole_trail else ():
+    for child in sorted(booked - said - by_message - inherited) if whole_trail else ():
         yield _found(
             snapshot,
             "unaudited-launch",

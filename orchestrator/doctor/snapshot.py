@@ -22,6 +22,7 @@ class Child:
     state: str
     told: bool  #: its callback was handed over
     parent: str
+    message: str  #: message-id of the envelope that launched it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +117,10 @@ def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:
         batch = ids[start : start + _BATCH]
         pipe = ledger.redis.pipeline(transaction=False)
         for child in batch:
-            pipe.hmget(keys.session(child), "state", "told", "parent")
+            pipe.hmget(keys.session(child), "state", "told", "parent", "message")
         rows: list[Any] = pipe.execute()
         for child, row in zip(batch, rows, strict=True):
-            state, told, parent = (decode.text(v) for v in row)
+            state, told, parent, message = (decode.text(v) for v in row)
             if state:
-                found[child] = Child(id=child, state=state, told=told == "1", parent=parent)
+                found[child] = Child(id=child, state=state, told=told == "1", parent=parent, message=message)
     return found

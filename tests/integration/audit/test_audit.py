@@ -235,9 +235,9 @@ def test_launches_are_read_from_the_envelopes(
     streams.publish(DELEGATIONS, xml(parent=launch, task=children[0]))
     writer().run_once()
     reader = AuditReader(AuditStore(file, read_only=True))
-    assert reader.launches(parent) == children
-    assert reader.launches(children[0]) == []
-    assert reader.launches_by_parent(CONVERSATION) == {parent: set(children)}
+    launches = reader.launches(CONVERSATION)
+    assert launches.children == {launch: set(children)}
+    assert launch in launches.messages
 
 
 def test_messages_are_found_by_what_is_known_of_them(

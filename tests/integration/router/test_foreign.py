@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from orchestrator.audit.reader import AuditReader
+from orchestrator.audit.store import AuditStore
+from orchestrator.audit.writer import AuditWriter
 from orchestrator.delivery import Delivery
+from orchestrator.doctor import Doctor
 from orchestrator.envelope.model import (
     Blocker,
     ErrorReport,
@@ -33,7 +37,9 @@ from orchestrator.ids import asker_of, child_session_id, new_claim_id, new_messa
 from orchestrator.ledger import Claimed, ItemState, Launch, Session, SessionState
 from orchestrator.letters import Thread
 from orchestrator.reaper import Reaper
+from orchestrator.redisdb import keys
 from orchestrator.settings import load_settings
+from orchestrator.streams import all_streams
 from tests.integration.router.conftest import At, Stack
 
 CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
@@ -416,3 +422,26 @@ def test_a_review_that_is_not_done_in_time_fails(stack: Stack) -> None:
         time.sleep(0.05)
     assert parts.ledger.session(quick.id).reason == "the review was not done in time"
     assert parts.ledger.session(slow.id).busy
+
+
+def test_what_a_program_launches_for_its_task_is_in_the_audit_trail_under_an_id_of_its_own(
+    stack: Stack, family: Family
+) -> None:
+    """The doctor finds the session that a launch began by its message, not by the program's task-id."""
+    launch = stack.envelope(
+        task(),
+        sender="partner",
+        recipient="reviewer",
+        correlation=family.lead.session.correlation,
+        chain=family.chain,
+    )
+    stack.publish(launch, "task-delegation", "high")
+    stack.router("three").run_once()
+    (grandchild,) = [s for s in stack.parts.ledger.tree(family.lead.session.id) if s.parent == family.child]
+    store = AuditStore(stack.settings.audit_file)
+    AuditWriter(stack.redis, store, consumer="w", sources=all_streams()).run_once()
+    doctor = Doctor(stack.parts, audit=AuditReader(store), sleep=lambda _: None)
+    assert doctor.examine(watch_leases=False).holds
+    stack.redis.delete(keys.session(grandchild.id))
+    assert not doctor.examine(watch_leases=False).holds
+    store.close()
