@@ -10,6 +10,7 @@ from orchestrator.redisdb.client import connect
 from orchestrator.service import live_services
 from orchestrator.settings import load_settings
 from orchestrator.stack import resolve_redis_url
+from orchestrator.text import visible
 
 
 def check(service: str) -> str | None:
@@ -25,4 +26,4 @@ def check(service: str) -> str | None:
 
 if __name__ == "__main__":
     complaint = check(sys.argv[1])
-    sys.exit(f"Error: {complaint}" if complaint else 0)
+    sys.exit(visible(f"Error: {complaint}") if complaint else 0)

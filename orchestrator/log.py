@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from orchestrator.clock import isoformat
 from orchestrator.settings import Settings
+from orchestrator.text import visible
 
 _LOGGER = logging.getLogger("orchestra")
 #: What `logging` puts on every record; anything else was given with the line.
@@ -105,13 +106,16 @@ class _ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         level = record.levelname.lower()
         shown = (
-            f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level:<8} {record.getMessage()}"
+            f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level:<8} "
+            f"{visible(record.getMessage(), lines=True)}"
         )
         if self._coloured and level in _COLOURS:
             shown = f"{_COLOURS[level]}{shown}\x1b[0m"
         fields = {**self._fields, **_fields_of(record)}
-        line = " ".join([shown, *(f"{name}={_short(value)}" for name, value in fields.items())])
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = " ".join([shown, *(f"{name}={visible(_short(value))}" for name, value in fields.items())])
+        if not record.exc_info:
+            return line
+        return f"{line}\n{visible(self.formatException(record.exc_info), lines=True)}"
 
 
 def _short(value: Any) -> str:

@@ -7,6 +7,7 @@ added is a line in ``COMMANDS`` and a module beside this one.
 from __future__ import annotations
 
 import errno
+import io
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from typing import Any
 
 import click
 
+from orchestrator.cli.output import say
 from orchestrator.errors import OrchestraError
 
 #: Sub-command → (module:attribute, what it does). The order is that of the help.
@@ -72,11 +74,20 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            return self._invoke(ctx)
+        except click.ClickException as error:
+            shown = io.StringIO()
+            error.show(shown)
+            say(shown.getvalue().rstrip("\n"), err=True, lines=True)  # it may quote what came from elsewhere
+            ctx.exit(error.exit_code)
+
+    def _invoke(self, ctx: click.Context) -> Any:
+        try:
             return super().invoke(ctx)
         except OrchestraError as error:
             raise click.ClickException(one_line(error)) from error
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+            say("interrupted", err=True)
             ctx.exit(130)
         except UnicodeEncodeError as error:
             if not any("\ud800" <= character <= "\udfff" for character in error.object):

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import SubCommands, json_option, print_json, stack_options
+from orchestrator.cli.options import SubCommands, json_option, stack_options
+from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from orchestrator.registry import AgentRegistry
@@ -27,11 +28,11 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None
         return
     for record in found:
         tier = f" {record.tier}" if record.tier else ""
-        click.echo(
+        say(
             f"{record.name:24} {record.role}{tier}, {record.executor}, queue {record.queue}  {record.description}".rstrip()
         )
     if not found:
-        click.echo(
+        say(
             "no agents are registered; start a worker, for example: orchestra up --agents my_agents.py",
             err=True,
         )
@@ -88,7 +89,7 @@ def register(
     if as_json:
         print_json(record.model_dump())
     else:
-        click.echo(f"{name} is registered as a {role} outside of the stack")
+        say(f"{name} is registered as a {role} outside of the stack")
 
 
 @agents.command("withdraw")
@@ -104,7 +105,7 @@ def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "registered": False})
     else:
-        click.echo(f"{name} is not registered any more")
+        say(f"{name} is not registered any more")
 
 
 def _registry(settings: Settings) -> AgentRegistry:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import SubCommands, json_option, known_type, print_json, stack_options
+from orchestrator.cli.options import SubCommands, json_option, known_type, stack_options
+from orchestrator.cli.output import print_json, say, write_raw
 
 if TYPE_CHECKING:
     import redis
@@ -61,7 +62,7 @@ def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> No
             raise click.ClickException(
                 f"{identifier} stands for {len(records)} messages; give one message-id"
             )
-        click.echo(records[0].xml, nl=False)
+        write_raw(records[0].xml, newline=False)
         return
     if as_json:
         print_json([as_dict(record, with_xml=True) for record in records])
@@ -114,9 +115,9 @@ def search(
         print_json([as_dict(record) for record in records])
         return
     for record in records:
-        click.echo(f"{record.published}  {describe(record)}  {record.message_id or record.entry_id}")
+        say(f"{record.published}  {describe(record)}  {record.message_id or record.entry_id}")
     if not records:
-        click.echo("nothing found", err=True)
+        say("nothing found", err=True)
 
 
 @audit.command("replay")
@@ -143,7 +144,7 @@ def replay(*, settings: Settings, message_id: str, as_json: bool) -> None:
     if as_json:
         print_json(asdict(replayed))
     else:
-        click.echo(f"{message_id} replayed as a new {replayed.how}: {replayed.id}")
+        say(f"{message_id} replayed as a new {replayed.how}: {replayed.id}")
 
 
 @audit.command("report")
@@ -166,11 +167,11 @@ def report(*, settings: Settings, since: str | None, until: str | None, as_json:
         return
     for name, value in facts.items():
         if isinstance(value, dict):
-            click.echo(f"{_label(name)}:{'' if value else ' none'}")
+            say(f"{_label(name)}:{'' if value else ' none'}")
             for key, count in value.items():
-                click.echo(f"  {count:>8}  {key or '(none)'}")
+                say(f"  {count:>8}  {key or '(none)'}")
         elif value is not None:
-            click.echo(f"{_label(name)}: {_readable(name, value)}")
+            say(f"{_label(name)}: {_readable(name, value)}")
 
 
 def _label(name: str) -> str:
@@ -210,14 +211,14 @@ def verify(*, settings: Settings, as_json: bool) -> None:
         )
     else:
         for item in breaks:
-            click.echo(f"broken: {item.table} row {item.seq}: {item.what}")
+            say(f"broken: {item.table} row {item.seq}: {item.what}")
         state = "broken" if broken else "intact"
-        click.echo(f"{settings.audit_file}: {store.total()} messages, the chain is {state}")
+        say(f"{settings.audit_file}: {store.total()} messages, the chain is {state}")
         if unreached is not None:
-            click.echo(f"not compared with what was published: {unreached}", err=True)
+            say(f"not compared with what was published: {unreached}", err=True)
         else:
             published = sum(row.published for row in coverage)
-            click.echo(f"published {published}, written {published - waiting}, still to be written {waiting}")
+            say(f"published {published}, written {published - waiting}, still to be written {waiting}")
     if broken:
         click.get_current_context().exit(1)
 
@@ -259,7 +260,7 @@ def print_conversation(records: list[MessageRecord]) -> None:
     from orchestrator.audit import trees
 
     count = len({record.message_id or record.entry_id for record in records})
-    click.echo(f"conversation {records[0].correlation_id}, {count} messages")
+    say(f"conversation {records[0].correlation_id}, {count} messages")
     for root in trees(records):
         _print_node(root, "", "")
 
@@ -269,7 +270,7 @@ def _print_node(top: Node, first: str, rest: str) -> None:
     waiting = [(top, first, rest)]
     while waiting:
         node, head, indent = waiting.pop()
-        click.echo(f"{node.record.published}  {head}{describe(node.record)}")
+        say(f"{node.record.published}  {head}{describe(node.record)}")
         last = len(node.replies) - 1
         waiting += [
             (reply, indent + ("└ " if number == last else "├ "), indent + ("  " if number == last else "│ "))
@@ -303,9 +304,9 @@ def as_dict(record: MessageRecord, *, with_xml: bool = False) -> dict[str, Any]:
 def _print_message(record: MessageRecord) -> None:
     for name, value in as_dict(record).items():
         if value not in ("", 0):
-            click.echo(f"{name:14} {value}")
-    click.echo()
-    click.echo(record.xml.decode("utf-8", "replace"))
+            say(f"{name:14} {value}")
+    say()
+    say(record.xml.decode("utf-8", "replace"), lines=True)
 
 
 def parse_time(text: str | None) -> int | None:

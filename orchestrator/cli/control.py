@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options, text_of
+from orchestrator.cli.options import json_option, stack_options, text_of
+from orchestrator.cli.output import print_json, say
 from orchestrator.cli.submit import check_timeout, timeout_option, wait_and_print
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def resume(
         elif as_json:
             print_json({"session": session, "prompt": item})
         else:
-            click.echo(f"{session} will run with it")
+            say(f"{session} will run with it")
 
 
 _wait_option = click.option(
@@ -102,7 +103,7 @@ def _say(
 ) -> None:
     asked = verdict.outcome == "asked"
     if not as_json:
-        click.echo(f"{session} {_at_once(verdict, done)}")
+        say(f"{session} {_at_once(verdict, done)}")
     known = _end_of(client, session) if asked and wait else None
     how, in_words = _how_it_ended(client, known, run=verdict.detail, asked=reason) if known else (None, "")
     if as_json:
@@ -110,9 +111,9 @@ def _say(
         document = {"session": session, "outcome": verdict.outcome, "detail": verdict.detail}
         print_json({**document, "state": known.state.value, "reason": known.reason, "agent_ended": how})
     elif known is not None:
-        click.echo(f"{session} is {known.state.value}: {in_words}")
+        say(f"{session} is {known.state.value}: {in_words}")
     elif asked and wait:
-        click.echo(f"{session} is not over yet; ask again with: orchestra why {session}")
+        say(f"{session} is not over yet; ask again with: orchestra why {session}")
 
 
 def _at_once(verdict: StopVerdict, done: str) -> str:
@@ -140,7 +141,7 @@ def _end_of(client: Client, session: str) -> Session | None:
     except TimeoutError:
         return None
     except KeyboardInterrupt:
-        click.echo("not waiting any more; it was asked to stop, and will", err=True)
+        say("not waiting any more; it was asked to stop, and will", err=True)
         sys.exit(130)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from orchestrator.cli.output import say
 from orchestrator.signals import set_soon
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def demo(path: Path | None, data: Path | None, concurrency: int | None) -> None:
         try:
             _run(settings, _targets(path), interruption)
         except _Interrupted:
-            click.echo("interrupted; everything is stopped", err=True)
+            say("interrupted; everything is stopped", err=True)
             sys.exit(130)
 
 
@@ -101,15 +102,15 @@ def _run(settings: Settings, targets: list[Path], interruption: _Interruption) -
     from orchestrator.local_stack import LocalStack
 
     began = time.monotonic()
-    click.echo(f"starting an embedded Valkey, the services and a worker to review {_names(targets)}")
+    say(f"starting an embedded Valkey, the services and a worker to review {_names(targets)}")
     with LocalStack(settings, notify=_notice) as stack:
         interruption.stack = stack
         _wait_ready(stack, interruption)
         ready = time.monotonic()
-        click.echo(f"ready after {ready - began:.1f} s")
+        say(f"ready after {ready - began:.1f} s")
         tree, answer, sizes = _review(stack, targets, interruption)
         took = time.monotonic() - ready
-    click.echo(f"\n{answer}\n")
+    say(f"\n{answer}\n", lines=True)
     _conclude(tree, sizes, took_s=took, total_s=time.monotonic() - began, path=targets[0])
 
 
@@ -142,15 +143,16 @@ def _conclude(tree: list[Session], sizes: list[int], *, took_s: float, total_s: 
     children = len(tree) - 1
     rate = f", {children / took_s:.0f} sessions a second" if children else ""
     resumes = "1 resume" if len(sizes) == 1 else f"{len(sizes)} resumes"
-    click.echo(f"{resumes} of `lead` carried {sum(sizes)} callbacks, up to {max(sizes, default=0)} at once")
-    click.echo(str(Promise.of(tree)))
-    click.echo(f"{children} modules reviewed in {took_s:.1f} s{rate}; {total_s:.1f} s with start and stop")
-    click.echo(
+    say(f"{resumes} of `lead` carried {sum(sizes)} callbacks, up to {max(sizes, default=0)} at once")
+    say(str(Promise.of(tree)))
+    say(f"{children} modules reviewed in {took_s:.1f} s{rate}; {total_s:.1f} s with start and stop")
+    say(
         "\nWhat to try next:\n"
         "  a stack that stays:   orchestra up\n"
         f'  in another terminal:  orchestra submit lead "{path}" --wait\n'
         "  what became of it:    orchestra sessions; orchestra tree SESSION\n"
-        "  agents of your own:   README.md"
+        "  agents of your own:   README.md",
+        lines=True,
     )
 
 
@@ -186,7 +188,7 @@ def _notice(notice: Notice) -> None:
     from orchestrator.local_stack import describe
 
     if notice.kind in ("restarting", "died", "recovered"):
-        click.echo(f"  {describe(notice)}", err=True)
+        say(f"  {describe(notice)}", err=True)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import SubCommands, json_option, known_type, print_json, stack_options
+from orchestrator.cli.options import SubCommands, json_option, known_type, stack_options
+from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from orchestrator.bootstrap import Parts
@@ -38,9 +39,9 @@ def list_(
         print_json([as_dict(letter) for letter in letters])
         return
     for letter in letters:
-        click.echo(_line(letter))
+        say(_line(letter))
     if not letters:
-        click.echo("no dead letters", err=True)
+        say("no dead letters", err=True)
 
 
 @dlq.command("show")
@@ -57,9 +58,9 @@ def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
         return
     for name, value in facts.items():
         if name not in ("envelope", "at_ms"):  # what follows below, and what `at` says for people
-            click.echo(f"{name:14} {value}")
-    click.echo()
-    click.echo(letter.data)
+            say(f"{name:14} {value}")
+    say()
+    say(letter.data.decode("utf-8", "replace"), lines=True)
 
 
 @dlq.command("replay")
@@ -89,11 +90,11 @@ def replay(
             if replayed is not None:
                 done.append({"dead_letter": letter.id, **asdict(replayed)})
                 if not as_json:
-                    click.echo(f"{letter.id} replayed as a new {replayed.how}: {replayed.id}")
+                    say(f"{letter.id} replayed as a new {replayed.how}: {replayed.id}")
     if as_json:
         print_json(done)
     elif not done:
-        click.echo("no such dead letters; nothing was replayed", err=True)
+        say("no such dead letters; nothing was replayed", err=True)
 
 
 @dlq.command("drop")
@@ -122,11 +123,11 @@ def drop(
             if replays.drop(letter):
                 dropped.append(letter.id)
                 if not as_json:
-                    click.echo(f"{letter.id} dropped")
+                    say(f"{letter.id} dropped")
     if as_json:
         print_json(dropped)
     elif not dropped:
-        click.echo("no such dead letters; nothing was dropped", err=True)
+        say("no such dead letters; nothing was dropped", err=True)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from orchestrator.doctor import Diagnosis, Doctor
@@ -56,7 +57,7 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
             _sweep(settings)
         diagnosis = _doctor(settings).examine(watch_leases=not quick)
     except (OrchestraError, redis.RedisError, OSError) as error:
-        click.echo(f"Error: could not look: {error}", err=True)
+        say(f"Error: could not look: {error}", err=True)
         ctx.exit(2)
     if as_json:
         print_json(
@@ -80,31 +81,29 @@ def _sweep(settings: Settings) -> None:
         time.sleep(settings.heartbeat_s * 1.5)
     if any(lease in held for lease in reaper.leases()):
         # Whoever stands still is watched for a whole lease: only then its run may be given to somebody else.
-        click.echo(f"sweep: a lease stands still; watching it for {settings.lease_s:g} s", err=True)
+        say(f"sweep: a lease stands still; watching it for {settings.lease_s:g} s", err=True)
         until = time.monotonic() + settings.lease_s
         while time.monotonic() < until:
             time.sleep(min(settings.heartbeat_s, settings.lease_s / 4))
             swept += reaper.run_once()
     done = ", ".join(f"{v} {k}" for k, v in dataclasses.asdict(swept).items() if v)
-    click.echo(f"sweep: {done or 'nothing to do'}", err=True)
+    say(f"sweep: {done or 'nothing to do'}", err=True)
 
 
 def _print(diagnosis: Diagnosis) -> None:
     for finding in sorted(diagnosis.findings, key=lambda f: (list(_MARKS).index(f.severity), f.session)):
         mark, colour = _MARKS[finding.severity]
         about = f"{finding.session}: " if finding.session and finding.session not in finding.message else ""
-        click.echo(f"{click.style(f'{mark:<8}', fg=colour)}{about}{finding.message}  [{finding.rule}]")
+        say(f"{about}{finding.message}  [{finding.rule}]", mark=f"{mark:<8}", colour=colour)
     for wait in diagnosis.waits[:_SHOWN_WAITS]:
-        click.echo(f"pending  {wait.subject}: {wait.waits_for}; moved by {wait.mover}; {wait.by}")
+        say(f"pending  {wait.subject}: {wait.waits_for}; moved by {wait.mover}; {wait.by}")
     if len(diagnosis.waits) > _SHOWN_WAITS:
-        click.echo(f"pending  … and {len(diagnosis.waits) - _SHOWN_WAITS} more (--json lists all)")
+        say(f"pending  … and {len(diagnosis.waits) - _SHOWN_WAITS} more (--json lists all)")
     counts = Counter(str(f.severity) for f in diagnosis.findings)
-    verdict = (
-        click.style("the promise holds", fg="green") if diagnosis.holds else click.style("BROKEN", fg="red")
-    )
+    verdict, colour = ("the promise holds", "green") if diagnosis.holds else ("BROKEN", "red")
     evidence = "ledger, runs and audit trail" if diagnosis.audited else "ledger and runs"
-    click.echo(f"{verdict}: {diagnosis.tally}")
-    click.echo(
+    say(f": {diagnosis.tally}", mark=verdict, colour=colour)
+    say(
         f"{diagnosis.tally.sessions} sessions in {diagnosis.trees} trees, from {evidence}; "
         f"{counts['break']} breaks, {counts['stuck']} stuck, {counts['warning']} warnings"
     )
@@ -130,11 +129,16 @@ def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) 
         )
     else:
         reason = f": {known.reason}" if known.reason else ""
-        click.echo(f"{known.id} ({known.agent}) is {known.state}{reason}")
+        say(f"{known.id} ({known.agent}) is {known.state}{reason}")
         if wait is None:
-            click.echo("  it waits for nothing")
+            say("  it waits for nothing")
         else:
-            click.echo(f"  waits for: {wait.waits_for}\n  moved by:  {wait.mover}\n  by when:   {wait.by}")
+            for label, text in (
+                ("waits for", wait.waits_for),
+                ("moved by", wait.mover),
+                ("by when", wait.by),
+            ):
+                say(f"  {label + ':':<10} {text}")
         for finding in breaks:
-            click.echo(f"  {click.style('BREAK', fg='red')} {finding.message}  [{finding.rule}]")
+            say(f"{finding.message}  [{finding.rule}]", mark="  BREAK ", colour="red")
     ctx.exit(1 if breaks else 0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import SubCommands, json_option, print_json, stack_options
+from orchestrator.cli.options import SubCommands, json_option, stack_options
+from orchestrator.cli.output import print_json, say, write_raw
 
 if TYPE_CHECKING:
     from orchestrator.keyring.record import KeyRecord, Use
@@ -111,9 +111,9 @@ def export(
             agents or None, passphrase=_passphrase(passphrase_file), with_operator=with_operator
         )
         if passphrase_file is None:
-            click.echo("the private keys in it are not encrypted; --passphrase-file encrypts them", err=True)
+            say("the private keys in it are not encrypted; --passphrase-file encrypts them", err=True)
     if out is None:
-        sys.stdout.buffer.write(content)
+        write_raw(content, newline=False)
     else:
         write_whole(out.absolute(), content)
 
@@ -209,7 +209,7 @@ def _settle(settings: Settings, store: KeyStore) -> None:
 def _register(settings: Settings, store: KeyStore) -> None:
     registry = _registry(settings, store)
     if registry is None:
-        click.echo("no stack runs on this data folder; registered when one starts", err=True)
+        say("no stack runs on this data folder; registered when one starts", err=True)
     else:
         registry.register_all()
 
@@ -264,7 +264,7 @@ def _show(store: KeyStore, records: Iterable[KeyRecord], *, as_json: bool) -> No
         return
     for row in rows:
         private = "" if row["private"] else "  (public half only)"
-        click.echo(
+        say(
             f"{row['key_id']}  {row['use']:<7}  {row['algorithm']:<10}  {row['state']:<7}  {row['created']}  "
             f"{row['agent']}{private}"
         )

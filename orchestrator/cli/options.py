@@ -7,7 +7,6 @@ output holds one JSON document and nothing else; exit code 0 is yes, 1 is no or 
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -84,8 +83,3 @@ class SubCommands(click.Group):
             formatter.write_dl(
                 [(name, command.get_short_help_str(limit=1000)) for name, command in found if command]
             )
-
-
-def print_json(value: Any) -> None:
-    """Print one JSON document; text stays readable, values that JSON lacks become text."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options, text_of
+from orchestrator.cli.options import json_option, stack_options, text_of
+from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
@@ -26,4 +27,4 @@ def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> Non
     if as_json:
         print_json({"question": question, "session": session})
     else:
-        click.echo(f"{session} will go on with it")
+        say(f"{session} will go on with it")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
@@ -79,9 +80,9 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     if as_json:
         print_json(facts)
         return
-    click.echo(f"published {facts['message_id']} in {stream} as {entry}")
+    say(f"published {facts['message_id']} in {stream} as {entry}")
     if "note" in facts:
-        click.echo(f"note: {facts['note']}", err=True)
+        say(f"note: {facts['note']}", err=True)
 
 
 @click.command("conversation")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
@@ -29,9 +30,9 @@ def sessions(settings: Settings, *, limit: int, as_json: bool) -> None:
     width = agent_width(found)
     for session in found:
         line = session_line(session, width=width)
-        click.echo(f"{session.id}  {age(session.created_ms):>6} ago  {line}")
+        say(f"{session.id}  {age(session.created_ms):>6} ago  {line}")
     if not found:
-        click.echo('no sessions yet; submit one: orchestra submit AGENT "PROMPT"', err=True)
+        say('no sessions yet; submit one: orchestra submit AGENT "PROMPT"', err=True)
 
 
 @click.command()
@@ -49,8 +50,8 @@ def tree(settings: Settings, *, session: str, as_json: bool) -> None:
         print_json([session_json(member) for member in found])
         return
     for line in tree_lines(found):
-        click.echo(str(line))
-    click.echo(str(Promise.of(found)))
+        say(str(line))
+    say(str(Promise.of(found)))
 
 
 @click.command()
@@ -69,4 +70,4 @@ def logs(settings: Settings, *, session: str, as_json: bool) -> None:
         print_json([asdict(event) for event in events])
         return
     for event in events:
-        click.echo(f"{event.at}  {event.what:<9}  {event.text}")
+        say(f"{event.at}  {event.what:<9}  {event.text}")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.output import print_json, say, write_raw
 
 if TYPE_CHECKING:
     from orchestrator.envelope.signature import KeyLookup
@@ -38,7 +39,7 @@ def sign(file: Any, out: Path | None, settings: Settings) -> None:
     signer = _keyring(settings).signer(signature.sender_of(octets, limits))
     signed = signature.sign(octets, signer, now_ms=SystemClock().now_ms(), limits=limits)
     if out is None:
-        sys.stdout.buffer.write(signed + b"\n")
+        write_raw(signed)
     else:
         out.write_bytes(signed)
 
@@ -60,7 +61,7 @@ def verify(files: tuple[Any, ...], *, as_json: bool, settings: Settings) -> None
         print_json(rows)
     else:
         for row in rows:
-            click.echo(f"{row['file']}: {_sentence(row)}")
+            say(f"{row['file']}: {_sentence(row)}")
     if not all(row["valid"] for row in rows):
         sys.exit(1)
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options, text_of
+from orchestrator.cli.options import json_option, stack_options, text_of
+from orchestrator.cli.output import print_json, say, write_raw
 from orchestrator.errors import SessionFailed
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def submit(
         elif as_json:
             print_json({"session": session})
         else:
-            click.echo(session)
+            say(session)
 
 
 @click.command()
@@ -101,12 +102,12 @@ def wait_and_print(
             sys.exit(1)
         raise click.ClickException(f"{error}; it goes on: orchestra result {session} --wait") from error
     except KeyboardInterrupt:
-        click.echo(f"not waiting any more; it goes on: orchestra result {session} --wait", err=True)
+        say(f"not waiting any more; it goes on: orchestra result {session} --wait", err=True)
         sys.exit(130)
     if as_json:
         print_json({"session": session, "status": "finished", "result": answer})
     else:
-        click.echo(answer)
+        write_raw(answer)
 
 
 def fail(client: Client, session: str, reason: str, error: SessionFailed, *, as_json: bool) -> NoReturn:

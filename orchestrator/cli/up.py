@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from orchestrator.cli.output import say
+
 
 @click.command()
 @click.option(
@@ -48,7 +50,7 @@ def up(
         agents=list(agents) or None, redis_url=redis_url, data=data, concurrency=concurrency
     )
     began = time.monotonic()
-    stack = LocalStack(settings, notify=lambda notice: click.echo(f"  {describe(notice)}"))
+    stack = LocalStack(settings, notify=lambda notice: say(f"  {describe(notice)}"))
     asked = 0
 
     def on_signal(_number: int, _frame: object) -> None:
@@ -61,7 +63,7 @@ def up(
     try:
         stack.open()
         place = f"an embedded Valkey in {settings.data}" if stack.embedded else redact_url(stack.url)
-        click.echo(f"starting a stack on {place}")
+        say(f"starting a stack on {place}")
         follower = _LogFollower(stack.logs) if verbose else None
         announced = False
 
@@ -71,12 +73,12 @@ def up(
                 follower.show()
             if stack.ready and not announced:
                 announced = True
-                click.echo(_welcome(stack.url, time.monotonic() - began))
+                say(_welcome(stack.url, time.monotonic() - began), lines=True)
 
         stack.run(on_tick)
     finally:
         stack.close()
-    click.echo("stopped")
+    say("stopped")
 
 
 def _welcome(url: str, seconds: float) -> str:
@@ -108,5 +110,5 @@ class _LogFollower:
                 added = log.read()
                 complete = added[: added.rfind(b"\n") + 1]
                 for line in complete.decode(errors="replace").splitlines():
-                    click.echo(f"{self._labels[path]} | {line}")
+                    say(f"{self._labels[path]} | {line}")
                 self._positions[path] = position + len(complete)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from orchestrator.envelope.findings import Finding
@@ -123,16 +124,16 @@ def _judge(name: str, octets: bytes | Finding, live: LiveCheck | None, limits: L
 def _print(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if not row["errors"]:
-            click.echo(f"{row['file']}: valid")
+            say(f"{row['file']}: valid")
         for finding in row["errors"]:
             place = row["file"] if finding["line"] is None else f"{row['file']}:{finding['line']}"
-            click.echo(f"{place}: {finding['severity']}: {finding['message']} [{finding['rule']}]")
+            say(f"{place}: {finding['severity']}: {finding['message']} [{finding['rule']}]")
             if finding["path"]:
                 value = "" if finding["value"] is None else f" = {finding['value']!r}"
-                click.echo(f"    at {finding['path']}{value}")
+                say(f"    at {finding['path']}{value}")
     if len(rows) > 1:
         counts = Counter(row["valid"] for row in rows)
-        click.echo(f"{len(rows)} documents: {counts[True]} valid, {counts[False]} not", err=True)
+        say(f"{len(rows)} documents: {counts[True]} valid, {counts[False]} not", err=True)
 
 
 @contextmanager

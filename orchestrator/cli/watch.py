@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.output import print_json_line, say
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -45,10 +45,10 @@ def watch(settings: Settings, *, session: str, timeout: float | None, as_json: b
         except TimeoutError as error:
             raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:
-            click.echo(f"not watching any more; it goes on: orchestra watch {session}", err=True)
+            say(f"not watching any more; it goes on: orchestra watch {session}", err=True)
             sys.exit(130)
         if not as_json:
-            click.echo(str(Promise.of(picture)))
+            say(str(Promise.of(picture)))
 
 
 @contextmanager
@@ -73,11 +73,12 @@ def _picture(console: Console, sessions: list[Session]) -> RenderableType:
     from rich.text import Text
 
     from orchestrator.cli.render import Promise, tree_lines
+    from orchestrator.text import visible
 
     text = Text(no_wrap=True, overflow="ellipsis")
     for line in tree_lines(sessions, rows=max(8, console.height - _SPARE_ROWS)):
         text.append(line.indent, style="dim")
-        text.append(f"{line.text}\n", style=line.style)
+        text.append(f"{visible(line.text)}\n", style=line.style)
     text.append(str(Promise.of(sessions)))
     return text
 
@@ -95,7 +96,7 @@ class _PlainLines:
             facts = (session.state.value, session.activity, session.progress)
             if self._shown.get(session.id) != facts:
                 self._shown[session.id] = facts
-                click.echo(f"{time.strftime('%H:%M:%S')}  {session.id}  {session_line(session)}")
+                say(f"{time.strftime('%H:%M:%S')}  {session.id}  {session_line(session)}")
 
 
 class _JsonLines:
@@ -109,4 +110,4 @@ class _JsonLines:
 
         changed = [session for session in sessions if self._shown.get(session.id) != session]
         self._shown.update((session.id, session) for session in changed)
-        click.echo(json.dumps({"sessions": [session_json(s) for s in changed]}, ensure_ascii=False))
+        print_json_line({"sessions": [session_json(s) for s in changed]})

@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 
 from orchestrator import cli
 from orchestrator.cli import COMMANDS, main
-from orchestrator.cli.options import json_option, print_json, stack_options
+from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.output import print_json
 from orchestrator.errors import OrchestraError, UnknownSession
 from orchestrator.settings import Settings
 

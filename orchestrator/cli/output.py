@@ -1,0 +1,60 @@
+"""How commands print. Nothing else in this package writes to standard output or standard error.
+
+What people read is made visible first: text comes from agents, programs and messages, and none of them may act on
+the reader's terminal. Bytes go out as they are only to a file or a pipe. JSON keeps every value, with escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from orchestrator.text import acts, visible
+
+
+def say(text: str = "", *, err: bool = False, lines: bool = False, mark: str = "", colour: str = "") -> None:
+    """Print one line of text, made visible; with ``lines``, text of several lines.
+
+    ``mark`` is a word of our own in front of it, in ``colour`` on a terminal.
+    """
+    shown = visible(text, lines=lines)
+    click.echo(click.style(mark, fg=colour) + shown if mark else shown, err=err)
+
+
+def write_raw(content: bytes | str, *, newline: bool = True) -> None:
+    """Print content byte for byte, as whoever stores it or compares it needs it; on a terminal, made visible."""
+    end = "\n" if newline else ""
+    if sys.stdout.isatty():
+        text = content.decode("utf-8", "backslashreplace") if isinstance(content, bytes) else content
+        say(text, lines=True)
+    elif isinstance(content, bytes):
+        click.echo(content + end.encode(), nl=False)
+    else:
+        click.echo(content + end, nl=False)
+
+
+def json_text(value: Any, *, indent: int | None = 2) -> str:
+    """A JSON document that is readable and safe on a terminal: what could act on one is escaped, and no value changes."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    if text.isprintable():
+        return text
+    return "".join(_in_json(character) for character in text)
+
+
+def _in_json(character: str) -> str:
+    if character == "\n" or not acts(character):  # a newline within a value is escaped already
+        return character
+    return json.dumps(character)[1:-1]
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document; text stays readable, values that JSON lacks become text."""
+    click.echo(json_text(value))
+
+
+def print_json_line(value: Any) -> None:
+    """Print one JSON document on one line, for a command that prints many."""
+    click.echo(json_text(value, indent=None))
