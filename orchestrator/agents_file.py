@@ -97,9 +97,10 @@ def _import_module(name: str, source: str) -> ModuleType:
         raise AgentsFileError(
             repr(source), "that is no name of a module; give a module name, a .py file or a .toml file"
         )
+    # After everything that is installed, so that what stands there hides nothing.
     folder = str(Path.cwd())
     if folder not in sys.path:
-        sys.path.insert(0, folder)
+        sys.path.append(folder)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

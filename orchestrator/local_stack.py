@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 import uuid
@@ -21,6 +20,7 @@ from orchestrator.settings import ENV_PREFIX, Settings, is_agents_file
 from orchestrator.signals import set_soon
 from orchestrator.stack import Announcement, Stack, prepare_data_folder, running_stacks
 from orchestrator.supervisor import ChildSpec, Notice, Supervisor
+from orchestrator.tether import python_module
 
 _TICK_S = 0.05
 _TRIM_EVERY_S = 10.0
@@ -37,7 +37,7 @@ SERVICES = {
 def service_specs() -> list[ChildSpec]:
     """One process for each service."""
     return [
-        ChildSpec(name=name, command=(sys.executable, "-m", "orchestrator", *arguments), stage=2)
+        ChildSpec(name=name, command=(*python_module("orchestrator"), *arguments), stage=2)
         for name, arguments in SERVICES.items()
     ]
 
@@ -47,7 +47,7 @@ def worker_spec(settings: Settings) -> ChildSpec:
     return ChildSpec(
         name="worker",
         command=(
-            *(sys.executable, "-m", "celery", "-A", "workers", "worker"),
+            *(*python_module("workers"), "worker"),
             *("--hostname", f"orchestra-{uuid.uuid4().hex[:8]}@%h"),
             *("--concurrency", str(settings.concurrency)),
             *("--loglevel", settings.log_level.upper()),

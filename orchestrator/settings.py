@@ -93,7 +93,8 @@ class Settings(BaseModel):
     agents: AgentSources = Field(
         (),
         description="Modules or files (`.py`, `.toml`) that define agents, separated by commas or the "
-        "system's path separator. The bundled agents are always there.",
+        "system's path separator. A module is looked up among what is installed, then in the working directory. "
+        "The bundled agents are always there.",
     )
 
     # How much runs at once

@@ -28,6 +28,14 @@ os.execvp(sys.argv[3], sys.argv[3:])
 """
 
 
+def python_module(name: str) -> list[str]:
+    """The command line that runs a module of ours and imports nothing from the working directory.
+
+    `-P` keeps that folder off the path of imports, where Python puts it first.
+    """
+    return [sys.executable, "-P", "-m", name]
+
+
 def tethered(command: list[str], *, sig: signal.Signals = signal.SIGTERM) -> list[str]:
     """The command line that runs ``command`` so that it gets ``sig`` when the calling thread's process ends.
 

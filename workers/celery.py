@@ -34,7 +34,8 @@ _MASTER = os.getpid()
 
 
 def _is_celery_program() -> bool:
-    return Path(sys.argv[0]).stem == "celery" or Path(sys.argv[0]).parent.name == "celery"
+    program = Path(sys.argv[0])
+    return program.stem == "celery" or program.parent.name in ("celery", "workers")
 
 
 def _give_up(error: OrchestraError) -> SystemExit:

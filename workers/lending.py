@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Final, Self
@@ -22,6 +21,7 @@ from orchestrator.ledger.decode import text
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from orchestrator.settings import Settings
+from orchestrator.tether import python_module
 
 #: Seconds that an awaited run may stay queued before the slot is lent to it: a free slot is faster.
 LEND_AFTER_S: Final = 0.3
@@ -128,7 +128,7 @@ class Lending:
         Raises:
             OSError: the system gives no process.
         """
-        command = [sys.executable, "-m", "workers.lent", awaited, worker]
+        command = [*python_module("workers.lent"), awaited, worker]
         command += ["--depth", str(self.depth + 1), "--queues", ",".join(sorted(self.queues))]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, env={**os.environ, **self._settings.to_env()}, process_group=0

@@ -6,7 +6,6 @@ import fcntl
 import json
 import socket
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import IO, Any
 from orchestrator.embedded.keeper import lock_path, read_record, server_folder
 from orchestrator.errors import ConfigurationError, ServerUnavailable
 from orchestrator.stack import prepare_data_folder
-from orchestrator.tether import is_alive
+from orchestrator.tether import is_alive, python_module
 
 _JOIN_TIMEOUT_S = 150.0
 _LEAVE_TIMEOUT_S = 40.0
@@ -141,7 +140,7 @@ def _start_keeper(data: Path) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C in the terminal is for `up`, which leaves in good order.
     with (data / "logs" / "keeper.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.embedded.keeper", str(data)],
+            [*python_module("orchestrator.embedded.keeper"), str(data)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
