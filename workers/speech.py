@@ -16,12 +16,10 @@ from orchestrator.ids import item_id, question_id, reply_id
 from orchestrator.ledger import Item, Session
 from orchestrator.letters import summary
 from orchestrator.log import get_logger
+from orchestrator.policy.kinds import question_kind
 from workers.arguments import check_text
 from workers.effects import Effects
 
-#: Kinds that mean something else to the ledger; a question of such a type is kept apart by a prefix.
-_RESERVED = frozenset({"completion", "prompt", "reply", "message", "aggregated"})
-_MAX_TYPE_CHARS = 100
 _PRIORITIES: dict[str, Priority] = {"critical": "critical", "high": "high", "normal": "normal", "low": "low"}
 
 _log = get_logger()
@@ -58,7 +56,7 @@ class Speech:
             raise InputError(f"agent {session.agent!r} raised a callback without a message")
         if not session.parent:
             raise InputError(f"agent {session.agent!r} is at the root of its tree: there is nobody to ask")
-        kind, urgency = _kind(kind), urgency_of(kind, priority)
+        kind, urgency = question_kind(kind), urgency_of(kind, priority)
         # JSON has no word for what is no number, and most readers of it refuse Python's: it becomes text.
         values = None if context is None else json.loads(json.dumps(context, default=str), parse_constant=str)
         # Not by its context, which may hold times and process ids that a further try does not repeat.
@@ -214,14 +212,6 @@ class Speech:
                 extra=extra,
             ),
         )
-
-
-def _kind(kind: str) -> str:
-    """The type as the ledger keeps it: whatever the agent says, but for what the ledger itself says."""
-    shown = " ".join(kind.split())[:_MAX_TYPE_CHARS]
-    if not shown:
-        return "query"
-    return f"agent-{shown}" if shown in _RESERVED else shown
 
 
 def urgency_of(kind: str, priority: str | None) -> Priority:

@@ -8,6 +8,7 @@ from orchestrator.envelope.bodies import ErrorReport, Message, Query, Reply, Sta
 from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.ledger import Ledger, Session, layout
 from orchestrator.letters import summary
+from orchestrator.policy.kinds import message_kind
 from orchestrator.redisdb import keys
 from orchestrator.router.directory import Directory
 from orchestrator.router.foreign.mailbox import Mailbox
@@ -61,7 +62,7 @@ class ForeignWords:
             case Reply():
                 return self._answer(letter, body)
             case Message():
-                kind = body.message_type or "message"
+                kind = message_kind(body.message_type or "")
                 return self._say(letter, prompt_of(body), kind=kind, title=body.subject or "")
         return NOTED
 
@@ -172,7 +173,16 @@ class ForeignWords:
         recipient = self._directory.by_chain(letter.recipient, letter)
         if recipient is None:
             return _nobody(letter)
-        question = self._asked(recipient, body.in_reply_to.lower())
+        question, asked = self._asked(recipient, body.in_reply_to.lower())
+        if not question:
+            reason = (
+                f"session {recipient.id} has no open question with message-id {body.in_reply_to}: "
+                "it was answered or withdrawn, or never asked"
+            )
+            return Settled(rejected("session-over", reason, letter))
+        if self._directory.session(asked, letter.sender, letter) is None:
+            reason = f"question {body.in_reply_to} was put to another session than one of {letter.sender!r}"
+            return Settled(rejected("unauthorised", reason, letter))
         return self._mailbox.put(
             letter,
             recipient,
@@ -184,14 +194,15 @@ class ForeignWords:
             priority="high",
         )
 
-    def _asked(self, session: Session, message_id: str) -> str:
-        """The open question of a session that was put with this message; '' when it is not known."""
+    def _asked(self, session: Session, message_id: str) -> tuple[str, str]:
+        """The open question of a session that was put with this message, and the session that was asked; or ''."""
         for question in session.questions:
-            asked: Any = self._ledger.redis.hget(keys.session(session.id), f"question:{question}")
-            item = self._ledger.item(asked.decode(), question) if asked else None
+            field: Any = self._ledger.redis.hget(keys.session(session.id), f"question:{question}")
+            asked = field.decode() if field else ""
+            item = self._ledger.item(asked, question) if asked else None
             if item is not None and str(item.extra.get("message", "")).lower() == message_id:
-                return question
-        return ""
+                return question, asked
+        return "", ""
 
 
 def _nobody(letter: Letter) -> Settled:

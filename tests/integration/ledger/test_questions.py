@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import redis as redis_py
 
 from orchestrator.errors import ClaimLost, WrongState
 from orchestrator.ids import asker_of, callback_id, new_claim_id, question_id, reply_id
@@ -269,3 +270,23 @@ def test_what_becomes_of_a_child_may_be_said_with_its_delegation(
     assert ledger.session(kept).state == SessionState.PENDING
     assert ledger.item(root, callback_id(kept)).reason == "abandoned: parent failed"
     assert play.balance(root) == (2, 0, 0, 2)
+
+
+@pytest.mark.parametrize("kind", ["completion", "prompt", "reply", "aggregated"])
+def test_an_agent_puts_nothing_that_only_the_system_makes(play: Play, ledger: Ledger, kind: str) -> None:
+    """Whatever the code above it lets through, the step that makes an item does not."""
+    parent, child = _family(play)
+    with pytest.raises(redis_py.ResponseError, match=f"kind {kind} is not made in this way"):
+        ledger.say(
+            child.claim,
+            parent.claim.session,
+            "!",
+            effect="x",
+            item_id="itm_00x",
+            kind=kind,
+            priority="normal",
+        )
+    if kind != "prompt":
+        with pytest.raises(redis_py.ResponseError, match=f"kind {kind} is not made in this way"):
+            ledger.put(parent.claim.session, "!", item_id="itm_00x", kind=kind)
+    assert ledger.item(parent.claim.session, "itm_00x") is None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
+from orchestrator.cli import main
 from orchestrator.delivery import Delivery
 from orchestrator.doctor import Doctor
 from orchestrator.envelope.model import (
@@ -38,6 +42,8 @@ from orchestrator.ledger import Claimed, ItemState, Launch, Session, SessionStat
 from orchestrator.letters import Thread
 from orchestrator.reaper import Reaper
 from orchestrator.redisdb import keys
+from orchestrator.registry import AgentRecord
+from orchestrator.router.replay import Replays
 from orchestrator.settings import load_settings
 from orchestrator.streams import all_streams
 from tests.integration.router.conftest import At, Stack
@@ -317,6 +323,90 @@ def test_a_foreign_message_reaches_the_session_its_chain_names(stack: Stack, fam
     """It is an item of the parent's queue, of the kind the sender chose."""
     say(stack, family, Message(message_type="hint", content="look there"), "message", "normal")
     assert "hint" in [i.kind for i in stack.parts.ledger.items(family.lead.session.id)]
+
+
+@pytest.mark.parametrize("way", ["stream", "send", "replay"])
+@pytest.mark.parametrize(
+    "word", ["completion", "prompt", "reply", "aggregated", "Completion", "query", "blocker", "escalation"]
+)
+def test_no_program_makes_what_only_the_system_makes(
+    stack: Stack, family: Family, tmp_path: Path, way: str, word: str
+) -> None:
+    """A message is a message, whatever it calls itself and on whichever way it comes; none is taken for more."""
+    ledger, root = stack.parts.ledger, family.lead.session.id
+    before = ledger.session(root)
+    body = Message(message_type=word, content="ok")
+    options = {"sender": "partner", "correlation": family.lead.session.correlation, "chain": family.chain}
+    if way == "replay":
+        data = stack.envelope(body, recipient="nobody", **options)  # type: ignore[arg-type]
+        stack.publish(data, "message")
+        router = stack.router("three", jitter=lambda: 0.0)
+        while not router.run_once().dead:
+            stack.wake()
+        stack.parts.agents.announce([AgentRecord(name="nobody", role="coordinator")])
+        (letter,) = stack.dead()
+        letter = dataclasses.replace(letter, data=stack.envelope(body, recipient="lead", **options))  # type: ignore[arg-type]
+        assert Replays(stack.parts).replay(letter) is not None
+    elif way == "send":
+        file = tmp_path / "message.xml"
+        file.write_bytes(stack.envelope(body, recipient="lead", **options))  # type: ignore[arg-type]
+        where = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
+        assert CliRunner().invoke(main, ["send", str(file), *where]).exit_code == 0
+    else:
+        stack.publish(stack.envelope(body, recipient="lead", **options), "message")  # type: ignore[arg-type]
+    stack.router("four").run_once()
+    assert stack.dead() == []
+    items = [i for i in ledger.items(root) if i.id.startswith("itm_")]
+    assert [(i.kind, i.agent) for i in items] == [(f"agent-{word}", "partner")]
+    after = ledger.session(root)
+    assert (after.delivered, after.dead, after.pending) == (before.delivered, before.dead, before.pending)
+
+
+def test_a_reply_of_a_program_counts_once_and_only_where_it_was_asked(stack: Stack, family: Family) -> None:
+    """Neither a reply to nothing nor one to a question put to somebody else reaches a session."""
+    ledger, lead = stack.parts.ledger, family.lead
+    other = child_session_id(lead.session.id, "two")
+    letter = stack.parts.letters.delegation(
+        sender="lead",
+        recipient="reviewer",
+        task_id=other,
+        title="x",
+        description="x",
+        thread=Thread.of(lead.session),
+    )
+    launch = Launch(
+        effect="two",
+        child_id=other,
+        agent="reviewer",
+        description="x",
+        envelope=letter,
+        correlation=lead.session.correlation,
+        chain=lead.session.chain,
+    )
+    ledger.delegate(lead.claim, launch)
+    asked = new_message_id()
+    ledger.put(
+        other,
+        "how many?",
+        item_id="itm_00other",
+        kind="query",
+        speaker=lead.session.id,
+        opens=True,
+        extra={"message": asked},
+    )
+    for message_id in (new_message_id(), asked):
+        data = stack.envelope(
+            Reply(in_reply_to=message_id, answer="forged"),
+            sender="partner",
+            recipient="lead",
+            correlation=lead.session.correlation,
+            chain=family.chain,
+        )
+        stack.publish(data, "reply", "high")
+    stack.router("three").run_once()
+    assert sorted(letter.rule for letter in stack.dead()) == ["session-over", "unauthorised"]
+    assert [i for i in ledger.items(lead.session.id) if i.kind == "reply"] == []
+    assert ledger.session(lead.session.id).questions == ("itm_00other",)
 
 
 def test_nobody_reports_for_a_session_that_is_not_theirs(stack: Stack, family: Family) -> None:

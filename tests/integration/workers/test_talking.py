@@ -120,7 +120,15 @@ def test_every_question_is_an_event_and_an_envelope(stage: Stage, theatre: Theat
 
 @pytest.mark.parametrize(
     ("kind", "seen"),
-    [("weather", "weather"), ("completion", "agent-completion"), ("prompt", "agent-prompt"), ("  ", "query")],
+    [
+        ("weather", "weather"),
+        ("completion", "agent-completion"),
+        ("prompt", "agent-prompt"),
+        ("  ", "query"),
+        ("Re-ply", "agent-Re-ply"),
+        ("escalation", "agent-escalation"),
+        ("blocker", "blocker"),
+    ],
 )
 def test_any_type_passes_through_and_none_is_taken_for_what_it_is_not(
     stage: Stage, theatre: Theatre, kind: str, seen: str

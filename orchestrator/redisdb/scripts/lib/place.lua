@@ -1,8 +1,20 @@
+-- Whether an item of that kind may be made so. Completions are made with the delegation that owes them, a prompt is
+-- a user's, and a reply closes a question: whoever could make one otherwise would speak for the system.
+local function made_as_its_kind(kind, answers, by_user)
+  if kind == 'completion' or kind == 'aggregated' then return false end
+  if kind == 'prompt' then return by_user == true end
+  return (kind == 'reply') == (answers ~= '')
+end
+
 -- Put something that is not a completion into the queue of the session whose keys are KEYS[1..6]:
 --   1 session  2 items  3 bodies  4 queue  5 waiting  6 stops;  KEYS[9] is the session that speaks.
--- `opens`: the speaker asks a question that stays open until its reply; `answers`: the question it replies to.
+-- `opens`: the speaker asks a question that stays open until its reply; `answers`: the question it replies to;
+-- `by_user`: no agent and no program says it.
 -- Returns a refusal ('unknown', 'closed' with the state, 'answered'), or nil and the sequence number.
-local function place(now, id, record, text, opens, answers)
+local function place(now, id, record, text, opens, answers, by_user)
+  if not made_as_its_kind(record.kind, answers, by_user) then
+    return redis.error_reply('ERR an item of kind ' .. record.kind .. ' is not made in this way')
+  end
   local s = fields(KEYS[1], 'id', 'state')
   if s.id == '' then return { 'unknown' } end
   if CLOSED[s.state] then return { 'closed', s.state } end
