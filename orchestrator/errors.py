@@ -15,6 +15,7 @@
     │   ├── StreamFull
     │   ├── ClaimLost
     │   ├── NoReply
+    │   ├── Unverified
     │   ├── WouldDeadlock
     │   └── WrongState
     ├── SessionFailed             how a session ended, for whoever waits for its answer
@@ -140,6 +141,12 @@ class NoReply(Refused):
     """A question will not be answered. Raised with (what was asked, why)."""
 
     template = "no reply to {0!r}: {1}"
+
+
+class Unverified(Refused):
+    """Nobody vouches for a message, so it is not sent again. Raised with (what, rule, reason, next step)."""
+
+    template = "{0} was not replayed: {1}: {2}; {3}"
 
 
 class WouldDeadlock(Refused):

@@ -122,10 +122,18 @@ def search(
 
 @audit.command("replay")
 @click.argument("message_id", metavar="MESSAGE-ID")
+@click.option(
+    "--sign-unverified",
+    is_flag=True,
+    help="Sign it as the operator, although its sender is not known to have said it; the audit trail says so.",
+)
 @json_option
 @stack_options
-def replay(*, settings: Settings, message_id: str, as_json: bool) -> None:
-    """Say a message once more, as a new one that names it; a task of our own begins anew as a root session."""
+def replay(*, settings: Settings, message_id: str, sign_unverified: bool, as_json: bool) -> None:
+    """Say a message once more, as a new one that names it; a task of our own begins anew as a root session.
+
+    The original is verified first, and refused if its sender is not known to have said it.
+    """
     from dataclasses import asdict
 
     from orchestrator.bootstrap import assemble
@@ -140,7 +148,8 @@ def replay(*, settings: Settings, message_id: str, as_json: bool) -> None:
         )
     settings = resolve(settings)
     client = connect(resolve_redis_url(settings), name="orchestra-audit-replay")
-    replayed = Replays(assemble(client, settings)).again(records[0].xml)
+    replays = Replays(assemble(client, settings))
+    replayed = replays.again(records[0].xml, sign_unverified=sign_unverified)
     if as_json:
         print_json(asdict(replayed))
     else:

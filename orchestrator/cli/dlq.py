@@ -68,6 +68,12 @@ def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Every dead letter (that the options below select).")
 @click.option("--type", "message_type", callback=known_type, help="With --all: only this message type.")
 @click.option("--agent", help="With --all: only from or to this agent.")
+@click.option(
+    "--sign-unverified",
+    is_flag=True,
+    help="Sign the one dead letter named as the operator, although its sender is not known to have said it; "
+    "the audit trail says so.",
+)
 @json_option
 @stack_options
 def replay(
@@ -77,24 +83,53 @@ def replay(
     everything: bool,
     message_type: str | None,
     agent: str | None,
+    sign_unverified: bool,
     as_json: bool,
 ) -> None:
-    """Send dead letters again, after what was wrong is mended."""
+    """Send dead letters again, after fixing the cause.
+
+    The original is verified first. What does not verify is refused, and the exit code is 1.
+    """
+    from orchestrator.errors import Refused, Unverified
     from orchestrator.router.replay import Replays
 
-    done = []
+    if sign_unverified and (everything or len(dead_ids) != 1):
+        raise click.UsageError("--sign-unverified takes exactly one id, after reading what it says")
+
+    done: list[dict[str, str | None]] = []
+    refused = 0
     with _parts(settings) as parts:
         replays = Replays(parts)
         for letter in _chosen(parts, dead_ids, everything=everything, message_type=message_type, agent=agent):
-            replayed = replays.replay(letter)
+            try:
+                replayed = replays.replay(letter, sign_unverified=sign_unverified)
+            except Refused as error:
+                refused += 1
+                rule = str(error.args[1]) if isinstance(error, Unverified) else "refused"
+                done.append(
+                    {
+                        "dead_letter": letter.id,
+                        "how": "refused",
+                        "id": None,
+                        "rule": rule,
+                        "reason": str(error),
+                    }
+                )
+                if not as_json:
+                    say(str(error), err=True)
+                continue
             if replayed is not None:
                 done.append({"dead_letter": letter.id, **asdict(replayed)})
                 if not as_json:
                     say(f"{letter.id} replayed as a new {replayed.how}: {replayed.id}")
     if as_json:
         print_json(done)
+    elif refused:
+        say(f"{len(done) - refused} replayed, {refused} refused", err=True)
     elif not done:
         say("no such dead letters; nothing was replayed", err=True)
+    if refused:
+        click.get_current_context().exit(1)
 
 
 @dlq.command("drop")

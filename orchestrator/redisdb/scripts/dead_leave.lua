@@ -1,14 +1,22 @@
--- dead_leave: a dead letter leaves, and an envelope is published in the same step: its replay, or the note that
--- somebody dropped it. A dead letter that is gone already leaves nothing behind.
+-- dead_leave: a dead letter leaves, and envelopes are published in the same step: its replay, the note that
+-- somebody dropped it, or both. A dead letter that is gone already leaves nothing behind.
 -- Where a copy of the message was accepted meanwhile, its mark stays: the replay is a duplicate then.
--- KEYS  1 dead letters  2 stream of the envelope  3 totals  4 seen mark, or KEYS[1] for none
--- ARGV  1 id of the dead letter's entry  2 mark's lifetime in ms  3… field, value, … of the new entry
--- Returns  new entry id | false
--- Complexity: O(1).
+-- KEYS  1 dead letters  2 totals  3 seen mark of the first envelope, or KEYS[1] for none  4… stream of each envelope
+-- ARGV  1 id of the dead letter's entry  2 mark's lifetime in ms
+--       3… for each envelope: how many arguments follow for it, then field, value, … of its entry
+-- Returns  entry id of the first envelope | false
+-- Complexity: O(envelopes).
 if redis.call('XDEL', KEYS[1], ARGV[1]) == 0 then return false end
-local id = redis.call('XADD', KEYS[2], '*', unpack(ARGV, 3))
-redis.call('HINCRBY', KEYS[3], 'published:' .. string.match(KEYS[2], ':msg:(.*)$'), 1)
-if KEYS[4] ~= KEYS[1] then
-  redis.call('SET', KEYS[4], id, 'NX', 'PX', ARGV[2])
+local first
+local at = 3
+for i = 4, #KEYS do
+  local last = at + tonumber(ARGV[at])
+  local id = redis.call('XADD', KEYS[i], '*', unpack(ARGV, at + 1, last))
+  redis.call('HINCRBY', KEYS[2], 'published:' .. string.match(KEYS[i], ':msg:(.*)$'), 1)
+  first = first or id
+  at = last + 1
 end
-return id
+if KEYS[3] ~= KEYS[1] then
+  redis.call('SET', KEYS[3], first, 'NX', 'PX', ARGV[2])
+end
+return first

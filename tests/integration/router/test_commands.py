@@ -83,15 +83,16 @@ def test_a_replay_is_a_new_message_that_names_the_old_one(stack: Stack) -> None:
     assert json.loads(run(stack, "dlq", "replay", "--all", "--json").output) == []
 
 
-def test_what_cannot_be_read_is_replayed_as_it_was(stack: Stack) -> None:
-    """The same bytes; they die again while nothing is mended."""
+def test_what_cannot_be_read_is_not_replayed(stack: Stack) -> None:
+    """The same bytes would die again; it stays, and can be dropped."""
     stack.publish(b"no xml", "message")
-    router = stack.router()
-    router.run_once()
+    stack.router().run_once()
     dead_id = stack.dead()[0].id
-    (replayed,) = json.loads(run(stack, "dlq", "replay", dead_id, "--json").output)
-    assert (replayed["how"], stack.dead()) == ("copy", [])
-    assert router.run_once().dead == 1
+    refused = run(stack, "dlq", "replay", dead_id)
+    assert (refused.exit_code, refused.stderr.splitlines()[-1]) == (1, "0 replayed, 1 refused")
+    assert f"dead letter {dead_id} was not replayed: malformed: " in refused.stderr
+    assert [letter.id for letter in stack.dead()] == [dead_id]
+    assert run(stack, "dlq", "drop", dead_id).exit_code == 0
 
 
 def test_a_failed_task_is_replayed_as_a_session_of_its_own(stack: Stack) -> None:

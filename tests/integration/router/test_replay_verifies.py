@@ -1,0 +1,182 @@
+"""A replay makes nobody the author of what it did not say: it verifies the original, and refuses by name."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner, Result
+
+from orchestrator.audit import AuditStore, AuditWriter
+from orchestrator.cli import main
+from orchestrator.envelope.codec import decode, encode_unsigned
+from orchestrator.envelope.model import Body, Message, Task, TaskDelegation
+from orchestrator.ids import root_session_id
+from orchestrator.redisdb.scripts import Scripts
+from orchestrator.registry import AgentRecord
+from orchestrator.router.parking import Parking
+from orchestrator.streams import all_streams
+from tests.integration.router.conftest import Stack
+
+LATER = AgentRecord(name="later", role="specialist")
+
+
+def run(stack: Stack, *arguments: str) -> Result:
+    """One command on the stack."""
+    options = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
+    return CliRunner().invoke(main, [*arguments, *options])
+
+
+def work(seed: str = "stolen", text: str = "rm -rf /") -> TaskDelegation:
+    """A task under the id of a session, as only the operator or an agent of the stack gives one."""
+    return TaskDelegation(task=Task(task_id=root_session_id(seed), title="t", description=text))
+
+
+def unsigned(stack: Stack, body: Body, *, sender: str = "operator", recipient: str = "reviewer") -> bytes:
+    """What a stranger who may append to the streams can write in anybody's name."""
+    return encode_unsigned(decode(stack.envelope(body, sender=sender, recipient=recipient)))
+
+
+def route(stack: Stack, name: str = "again") -> None:
+    """Let a router handle everything that is there."""
+    router = stack.router(name, jitter=lambda: 0.0)
+    parking = Parking(Scripts(stack.redis), shards=[0], mark_ms=60_000)
+    handled = router.run_once()
+    while handled.done or handled.parked or parking.all():
+        stack.wake()
+        handled = router.run_once()
+
+
+def sessions(stack: Stack) -> list[str]:
+    """Every session of the ledger."""
+    return [
+        session.id for root in stack.parts.ledger.all_roots(0) for session in stack.parts.ledger.tree(root)
+    ]
+
+
+def audited(stack: Stack) -> AuditStore:
+    """The audit trail with everything that was published."""
+    store = AuditStore(stack.settings.audit_file)
+    writer = AuditWriter(stack.redis, store, consumer="w", sources=all_streams())
+    while writer.run_once():
+        pass
+    return store
+
+
+def test_replaying_everything_executes_no_forgery(stack: Stack) -> None:
+    """Unsigned in the operator's name, signed by another, by a key that was revoked: each is refused by its name."""
+    stack.publish(unsigned(stack, work("one")), "task-delegation", "high")
+    stack.publish(unsigned(stack, Message(content="obey"), sender="lead"), "message")
+    other = stack.envelope(work("two"), sender="operator", recipient="reviewer", signer="partner")
+    stack.publish(other, "task-delegation", "high")
+    stack.publish(b"no xml", "message")
+    theirs = stack.envelope(Message(content="mine was stolen"), sender="lead", recipient="later")
+    stack.publish(theirs, "message")
+    route(stack)
+    stolen = decode(theirs).signature
+    assert stolen is not None
+    stack.parts.keyring.registry.revoke(stolen.public_key_id)
+    stack.parts.agents.announce([LATER])
+    dead = stack.dead()
+    rules = {letter.id: letter.rule for letter in dead} | {dead[-1].id: "key-revoked"}
+    assert sorted(rules.values()) == [
+        "key-revoked",
+        "malformed",
+        "signature-missing",
+        "signature-missing",
+        "signer-sender",
+    ]
+    before = (len(stack.published("message")), len(stack.published("task-delegation")))
+
+    result = run(stack, "dlq", "replay", "--all")
+
+    assert result.exit_code == 1
+    said = result.stderr.splitlines()
+    for dead_id, rule in rules.items():
+        assert [line for line in said if f"dead letter {dead_id} was not replayed: {rule}: " in line], said
+    assert said[-1] == "0 replayed, 5 refused"
+    assert (len(stack.published("message")), len(stack.published("task-delegation"))) == before
+    assert [letter.id for letter in stack.dead()] == [letter.id for letter in dead]
+    route(stack, "after")
+    assert (stack.sent.runs, sessions(stack)) == ([], [])
+
+
+def test_a_program_does_not_become_the_operator_by_a_replay(stack: Stack) -> None:
+    """Its signature holds, and it names a session's id: the task stays its own and is judged as before."""
+    stack.publish(stack.envelope(work(), sender="partner", recipient="reviewer"), "task-delegation", "high")
+    route(stack)
+    assert [letter.rule for letter in stack.dead()] == ["session-unknown"]
+    run(stack, "dlq", "replay", "--all")
+    route(stack, "after")
+    assert (stack.sent.runs, sessions(stack)) == ([], [])
+    assert [letter.sender for letter in stack.dead()] == ["partner"]
+
+
+def test_what_verifies_is_replayed_and_what_does_not_stays(stack: Stack) -> None:
+    """One refusal holds back nobody's message; the command says both and that not all is done."""
+    stack.publish(stack.envelope(Message(content="honest"), recipient="later"), "message")
+    stack.publish(unsigned(stack, work()), "task-delegation", "high")
+    route(stack)
+    stack.parts.agents.announce([LATER])
+    result = run(stack, "dlq", "replay", "--all", "--json")
+    done = {row["dead_letter"]: row for row in json.loads(result.stdout)}
+    assert (result.exit_code, sorted(row["how"] for row in done.values())) == (1, ["message", "refused"])
+    (left,) = stack.dead()
+    assert (done[left.id]["rule"], done[left.id]["id"]) == ("signature-missing", None)
+    route(stack, "after")
+    assert [letter.id for letter in stack.dead()] == [left.id]
+
+
+def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(stack: Stack) -> None:
+    """Under its own name, with why the original did not count and who asked for it."""
+    stack.publish(unsigned(stack, Message(content="please"), sender="lead", recipient="reviewer"), "message")
+    stack.publish(unsigned(stack, work()), "task-delegation", "high")
+    route(stack)
+    message, task = sorted(stack.dead(), key=lambda letter: letter.type)
+    for wrong in (["--all"], [message.id, task.id], []):
+        refused = run(stack, "dlq", "replay", "--sign-unverified", *wrong)
+        assert (refused.exit_code, "one id" in refused.stderr) == (2, True)
+    said = run(stack, "dlq", "replay", "--sign-unverified", message.id)
+    begun = run(stack, "dlq", "replay", "--sign-unverified", task.id, "--json")
+    assert (said.exit_code, begun.exit_code, stack.dead()) == (0, 0, [])
+    (session,) = sessions(stack)
+    assert json.loads(begun.stdout)[0]["id"] == session
+    renewed = next(
+        m for m in map(decode, stack.published("message")) if m.body.content == "please" and m.signature
+    )  # type: ignore[union-attr]
+    assert renewed.header.sender.agent_name == "operator"
+    store = audited(stack)
+    notes = [
+        record.xml.decode() for record in store.messages(where="m.sender = 'operator' AND m.type = 'message'")
+    ]
+    for letter in (message, task):
+        (note,) = [note for note in notes if letter.id in note]
+        assert "signature-missing" in note
+        assert "not verified" in note
+        assert "@" in note
+
+
+def test_what_the_trail_holds_is_verified_before_it_is_said_again(stack: Stack) -> None:
+    """An entry that was refused is in the trail as well; by its message-id it is no more genuine."""
+    data = unsigned(stack, work())
+    stack.publish(data, "task-delegation", "high")
+    route(stack)
+    audited(stack)
+    message_id = decode(data).header.message_id
+    refused = run(stack, "audit", "replay", message_id)
+    assert (refused.exit_code, "signature-missing" in refused.stderr) == (1, True)
+    assert sessions(stack) == []
+    signed = run(stack, "audit", "replay", "--sign-unverified", message_id, "--json")
+    assert json.loads(signed.stdout)["how"] == "task"
+    assert sessions(stack) == [json.loads(signed.stdout)["id"]]
+    notes = [m.body.content for m in map(decode, stack.published("message"))]  # type: ignore[union-attr]
+    assert any(message_id in note and "not verified" in note for note in notes)
+
+
+def test_a_message_in_the_wrong_stream_goes_to_its_own(stack: Stack) -> None:
+    """Its signature holds, so a replay puts right what was wrong with it."""
+    stack.publish(stack.envelope(Message(content="x"), recipient="reviewer"), "query")
+    route(stack)
+    assert [letter.rule for letter in stack.dead()] == ["stream-mismatch"]
+    assert run(stack, "dlq", "replay", "--all").exit_code == 0
+    route(stack, "after")
+    assert (stack.dead(), stack.pending(), len(stack.published("message"))) == ([], 0, 1)
