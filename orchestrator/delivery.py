@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.crashpoints import reach
-from orchestrator.errors import UnknownSession, WrongState
+from orchestrator.errors import DamagedRecord, UnknownSession, WrongState
 from orchestrator.ids import asker_of, reply_id
 from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, RunsSoFar, Session, SessionState
 from orchestrator.log import get_logger
@@ -84,11 +84,17 @@ class Delivery:
             _log.warning("dispatch-failed", runs=len(dispatches), error=repr(error))
 
     def close(self, session_id: str) -> None:
-        """Deal with the children of a closed session by its policy: stop them, let them go, or hand them on."""
+        """Deal with the children of a closed session by its policy: stop them, let them go, or hand them on.
+
+        Raises:
+            DamagedRecord: the session or something in its books cannot be read.
+        """
         try:
             session = self.ledger.session(session_id)
         except UnknownSession:
             return
+        if session.damage:
+            raise DamagedRecord(f"session {session_id}", session.damage[0])
         if session.state not in CLOSED:
             return
         ended: list[Item] = []

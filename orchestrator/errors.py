@@ -18,6 +18,7 @@
     │   ├── Unverified
     │   ├── WouldDeadlock
     │   └── WrongState
+    ├── DamagedRecord             something in the ledger that cannot be read
     ├── SessionFailed             how a session ended, for whoever waits for its answer
     │   ├── SessionStopped
     │   └── SessionDeleted
@@ -159,6 +160,12 @@ class WrongState(Refused):
     """The thing is in a state that does not allow this. Raised with (what, state, wanted)."""
 
     template = "{0} is {1}; {2}"
+
+
+class DamagedRecord(OrchestraError):
+    """Something in the ledger cannot be read. Raised with (what, what is wrong with it)."""
+
+    template = "the ledger's record of {0} is damaged: {1}; `orchestra doctor` says what can be done"
 
 
 class SessionFailed(OrchestraError):

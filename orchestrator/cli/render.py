@@ -19,10 +19,12 @@ _STYLES = {
     SessionState.FAILED: "bold red",
     SessionState.STOPPED: "red",
     SessionState.DELETED: "red",
+    SessionState.DAMAGED: "bold red",
 }
 #: Who is shown first when not all fit.
 _RANK = {
     SessionState.FAILED: 0,
+    SessionState.DAMAGED: 0,
     SessionState.RUNNING: 1,
     SessionState.IDLE: 2,
     SessionState.STOPPED: 3,
@@ -151,7 +153,8 @@ def session_line(session: Session, below: Sequence[Session] = (), *, width: int 
         over = sum(child.ended_ms > 0 for child in below)
         parts.append(f"{over}/{len(below)} children over")
     about = (
-        session.reason
+        (f"DAMAGED: {session.damage[0]}; see `orchestra doctor`" if session.damage else "")
+        or session.reason
         or session.parked
         or (session.activity if session.state is not SessionState.FINISHED else "")
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from orchestrator.doctor.policies import is_ready
 from orchestrator.doctor.snapshot import Snapshot, take
 from orchestrator.ledger import CLOSED, Lease, RunState, Session, SessionState, decode
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import is_outage, refuses_everything
 
 #: Looks at a session that seems wrong, and the seconds before each: a live system moves between two reads.
 SECOND_LOOKS = (0.05, 0.25, 1.0)
@@ -64,24 +66,22 @@ class Doctor:
         totals: Counter[str] = Counter()
         waiting_for: Counter[str] = Counter()
         trees = 0
-        for shard in self._shards:
-            for root in self._ledger.all_roots(shard):
-                trees += 1
+        for root in self._roots(findings):
+            trees += 1
+            with self._readable(f"the tree of {root}", root, findings):
                 findings += self._gone(root)
-                for snapshot, found in self._tree(root):
-                    findings += found
-                    pending += waits.of_pending(snapshot, self._terms)
-                    session = snapshot.session
-                    totals.update(
-                        sessions=1,
-                        launched=session.launched,
-                        delivered=session.delivered,
-                        dead=session.dead,
-                        pending=session.pending,
-                    )
-                    if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
-                        waiting_for[session.agent] += 1
-                    findings += self._stuck(snapshot)
+            for snapshot in self._tree(root, findings):
+                session = snapshot.session
+                totals.update(
+                    sessions=1,
+                    launched=session.launched,
+                    delivered=session.delivered,
+                    dead=session.dead,
+                    pending=session.pending,
+                )
+                if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
+                    waiting_for[session.agent] += 1
+                pending += waits.of_pending(snapshot, self._terms)
         findings += self._stack(waiting_for)
         if leases:
             rest = self._parts.settings.heartbeat_s * 1.5 - (self._clock.monotonic() - began)
@@ -112,7 +112,7 @@ class Doctor:
         snapshot = take(self._ledger, session_id)
         if snapshot is None:
             return session, None, []
-        launches, children = self._evidence(session.root)
+        launches, children = self._evidence(session.root or session.id)
         found = self._confirmed(snapshot, launches, children)
         wait = waits.of_session(snapshot.session, snapshot, self._terms)
         run, agent = snapshot.run, snapshot.session.agent
@@ -122,13 +122,47 @@ class Doctor:
 
     # --- one tree ---------------------------------------------------------------------------
 
-    def _tree(self, root: str) -> Iterator[tuple[Snapshot, list[Finding]]]:
-        members = self._ledger.tree(root)
-        launches, children = self._evidence(root)
+    def _roots(self, findings: list[Finding]) -> list[str]:
+        """Every root that is kept, in no order."""
+        found: list[str] = []
+        for shard in self._shards:
+            with self._readable(f"the roots of shard {shard}", "", findings):
+                found += self._ledger.all_roots(shard)
+        return found
+
+    def _tree(self, root: str, findings: list[Finding]) -> Iterator[Snapshot]:
+        """Every session of a tree, what is wrong with it being among the findings."""
+        members: list[Session] = []
+        with self._readable(f"the tree of {root}", root, findings):
+            members = self._ledger.tree(root)
+            launches, children = self._evidence(root)
         for member in members:
-            snapshot = take(self._ledger, member.id)
+            snapshot = None
+            with self._readable(f"session {member.id}", member.id, findings):
+                snapshot = take(self._ledger, member.id)
+                if snapshot is not None:
+                    findings += self._confirmed(snapshot, launches, children)
+                    findings += self._stuck(snapshot)
             if snapshot is not None:
-                yield snapshot, self._confirmed(snapshot, launches, children)
+                yield snapshot
+
+    @contextlib.contextmanager
+    def _readable(self, what: str, session: str, findings: list[Finding]) -> Iterator[None]:
+        """What cannot be examined is a finding, and keeps nobody from examining the rest."""
+        try:
+            yield
+        except Exception as error:
+            if is_outage(error) or refuses_everything(error):
+                raise
+            findings.append(
+                Finding(
+                    severity=Severity.BREAK,
+                    rule="damaged",
+                    session=session,
+                    subject=what,
+                    message=f"{what} cannot be read: {type(error).__name__}: {error}",
+                )
+            )
 
     def _gone(self, root: str) -> Iterator[Finding]:
         """Sessions that the tree names and that are not there: they leave both together, or not at all."""
@@ -174,7 +208,7 @@ class Doctor:
             again = take(self._ledger, snapshot.session.id)
             if again is None:
                 return []
-            launches, children = self._evidence(snapshot.session.root)
+            launches, children = self._evidence(snapshot.session.root or snapshot.session.id)
             still = {f.key for f in self._breaks(again, launches, children)}
             found = [f for f in found if f.key in still]
         return found

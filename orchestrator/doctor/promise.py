@@ -28,6 +28,11 @@ def breaks(
     with ``whole_trail`` false others hold a part of it, and what is missing in it says nothing;
     ``tree_children`` those sessions of the tree that name it as their parent.
     """
+    damage = snapshot.session.damage + snapshot.damage
+    for number, what in enumerate(damage):
+        yield _found(snapshot, "damaged", str(number), f"is damaged: {what}")
+    if snapshot.damage or snapshot.session.state is SessionState.DAMAGED:
+        return  # what else could be said would follow from that
     owing = [i for i in snapshot.items if i.kind == "completion" and i.callback]
     if snapshot.session.state == SessionState.DELETED and "closing" not in snapshot.indexed:
         yield from _tombstone(snapshot, owing)
@@ -148,6 +153,8 @@ def _owed(snapshot: Snapshot, item: Item) -> Iterator[Finding]:
     child = snapshot.children.get(item.child)
     if child is None:
         yield _found(snapshot, "child-gone", item.id, f"{item.id} is owed for {item.child}, which is gone")
+    elif child.state == SessionState.DAMAGED:
+        return  # which is said of the child
     elif child.told or child.state in CLOSED:
         yield _found(
             snapshot,

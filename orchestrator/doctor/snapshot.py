@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from orchestrator.errors import UnknownSession
+from orchestrator.errors import DamagedRecord
 from orchestrator.ids import shard_of
-from orchestrator.ledger import Item, Ledger, Run, Session, decode
+from orchestrator.ledger import Item, Ledger, Run, Session, SessionState, decode
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import is_wrong_type
+
+R = TypeVar("R")
+V = TypeVar("V")
 
 _BATCH = 500
+#: The shard's indexes that may know a session or its run.
+_INDEXES = ("dispatch", "running", "waiting", "closing", "results")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +41,13 @@ class Snapshot:
     queue: frozenset[str]
     runs: tuple[Run, ...]
     texts: frozenset[str]  #: the items whose text is there
-    indexed: frozenset[
-        str
-    ]  #: which of the shard's indexes know it or its run: dispatch, running, waiting, closing, results
+    indexed: frozenset[str]  #: which of ``_INDEXES`` know it or its run
     children: dict[str, Child] = field(default_factory=dict)
     doomed: bool = False  #: a user or a child's failure has ended it; the callback service carries that out
     window_until_ms: int = 0  #: until when callbacks are let come together; 0: no window is open
     wakes_ms: int = 0  #: when a deadline or a window makes the service look at it; 0: never
     question_due_ms: dict[str, int] = field(default_factory=dict)  #: open question → when it is given up
+    damage: tuple[str, ...] = ()  #: what cannot be read of its books, beside its own record
 
     @property
     def run(self) -> Run | None:
@@ -51,64 +56,98 @@ class Snapshot:
 
 
 def take(ledger: Ledger, session_id: str) -> Snapshot | None:
-    """A consistent picture of one session, or None when it is gone."""
+    """A consistent picture of one session, or None when it is gone. What cannot be read of it is ``damage``."""
     shard = shard_of(session_id)
-    try:
-        run_ids = _runs(ledger, session_id)
-        while True:
-            pipe = ledger.redis.pipeline(transaction=True)
-            pipe.hgetall(keys.session(session_id))
-            pipe.hgetall(keys.items(session_id))
-            pipe.zrange(keys.queue(session_id), 0, -1)
-            pipe.hkeys(keys.bodies(session_id))
-            pipe.lrange(keys.runs(session_id), 0, -1)
-            last = run_ids[-1] if run_ids else ""
-            pipe.zscore(keys.dispatch(shard), last)
-            pipe.zscore(keys.running(shard), last)
-            pipe.zscore(keys.waiting(shard), session_id)
-            pipe.zscore(keys.closing(shard), session_id)
-            pipe.zscore(keys.results(shard), session_id)
-            pipe.zscore(keys.timers(shard), f"flush|{session_id}")
-            for run in run_ids:
-                pipe.hgetall(keys.run(run))
-            facts, items, queue, bodies, now_runs, *rest = pipe.execute()
-            if not facts:
-                return None
-            ids = [decode.text(r) for r in now_runs]
-            if ids == run_ids:
-                break
-            run_ids = ids  # a run was made meanwhile: look again
-    except UnknownSession:
+    run_ids: list[str] = []
+    while True:
+        pipe = ledger.redis.pipeline(transaction=True)
+        pipe.lrange(keys.runs(session_id), 0, -1)
+        pipe.hgetall(keys.session(session_id))
+        pipe.hgetall(keys.items(session_id))
+        pipe.zrange(keys.queue(session_id), 0, -1)
+        pipe.hkeys(keys.bodies(session_id))
+        last = run_ids[-1] if run_ids else ""
+        pipe.zscore(keys.dispatch(shard), last)
+        pipe.zscore(keys.running(shard), last)
+        pipe.zscore(keys.waiting(shard), session_id)
+        pipe.zscore(keys.closing(shard), session_id)
+        pipe.zscore(keys.results(shard), session_id)
+        pipe.zscore(keys.timers(shard), f"flush|{session_id}")
+        for run in run_ids:
+            pipe.hgetall(keys.run(run))
+        replies, damage = pipe.execute(raise_on_error=False), list[str]()
+        ids = [decode.text(r) for r in _readable(replies[0], "its list of runs", damage) or []]
+        if ids == run_ids:
+            break
+        run_ids = ids  # they were not asked for yet, or one was made meanwhile
+    facts = replies[1]
+    items = _readable(replies[2], "what it is owed and was sent", damage) or {}
+    queue = _readable(replies[3], "its queue", damage) or []
+    bodies = _readable(replies[4], "its texts", damage) or []
+    scores = [
+        _readable(reply, f"the index {name!r}", damage)
+        for name, reply in zip(_INDEXES, replies[5:10], strict=True)
+    ]
+    wakes = _readable(replies[10], "the timers", damage)
+    if isinstance(facts, Exception):
+        if not is_wrong_type(facts):
+            raise facts
+        h, session = {}, decode.unreadable_session(session_id, f"its key is not a hash: {facts}")
+    elif not facts:
         return None
-    scores, wakes, run_facts = rest[:5], rest[5], rest[6:]
-    names = ("dispatch", "running", "waiting", "closing", "results")
-    h = decode.mapping(facts)
-    found = tuple(decode.item(decode.text(i), raw) for i, raw in items.items())
-    session = decode.session(h)
+    else:
+        h = decode.mapping(facts)
+        session = decode.session(h, session_id)
+    found = list(_each(items.items(), lambda pair: decode.item(decode.text(pair[0]), pair[1]), damage))
+    run_facts = [
+        _readable(reply, f"run {run}", damage) for run, reply in zip(run_ids, replies[11:], strict=True)
+    ]
     return Snapshot(
         session=session,
         told=h.get("told") == "1",
-        items=found,
+        items=tuple(found),
         queue=frozenset(decode.text(i) for i in queue),
-        runs=tuple(decode.run(decode.mapping(raw)) for raw in run_facts if raw),
+        runs=tuple(
+            _each([raw for raw in run_facts if raw], lambda raw: decode.run(decode.mapping(raw)), damage)
+        ),
         texts=frozenset(decode.text(b) for b in bodies),
-        indexed=frozenset(n for n, score in zip(names, scores, strict=True) if score is not None),
+        indexed=frozenset(n for n, score in zip(_INDEXES, scores, strict=True) if score is not None),
         children=_children(ledger, [i.child for i in found if i.kind == "completion"]),
         doomed=h.get("doomed") == "1",
-        window_until_ms=int(h.get("window_until") or 0),
+        window_until_ms=_number(h.get("window_until")),
         wakes_ms=int(wakes or 0),
         question_due_ms=_question_times(ledger, session),
+        damage=tuple(damage),
     )
+
+
+def _readable(reply: Any, what: str, damage: list[str]) -> Any:
+    """A reply; None, with a note in ``damage``, if its key was written by somebody else."""
+    if not isinstance(reply, Exception):
+        return reply
+    if not is_wrong_type(reply):
+        raise reply
+    damage.append(f"{what} cannot be read: its key is of another type")
+    return None
+
+
+def _each(raw: Iterable[R], read: Callable[[R], V], damage: list[str]) -> Iterator[V]:
+    """What can be read; the rest is noted in ``damage``."""
+    for one in raw:
+        try:
+            yield read(one)
+        except DamagedRecord as error:
+            damage.append(f"{error.args[0]}: {error.args[1]}")
+
+
+def _number(value: str | None) -> int:
+    return int(value) if value and value.isdecimal() else 0
 
 
 def _question_times(ledger: Ledger, session: Session) -> dict[str, int]:
     timers = keys.timers(shard_of(session.id))
     due = {question: ledger.redis.zscore(timers, f"question|{question}") for question in session.questions}
     return {question: int(at) for question, at in due.items() if at is not None}
-
-
-def _runs(ledger: Ledger, session_id: str) -> list[str]:
-    return [decode.text(r) for r in ledger.redis.lrange(keys.runs(session_id), 0, -1)]
 
 
 def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:
@@ -118,8 +157,13 @@ def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:
         pipe = ledger.redis.pipeline(transaction=False)
         for child in batch:
             pipe.hmget(keys.session(child), "state", "told", "parent", "message")
-        rows: list[Any] = pipe.execute()
+        rows: list[Any] = pipe.execute(raise_on_error=False)
         for child, row in zip(batch, rows, strict=True):
+            if isinstance(row, Exception):
+                if not is_wrong_type(row):
+                    raise row
+                found[child] = Child(id=child, state=SessionState.DAMAGED, told=False, parent="", message="")
+                continue
             state, told, parent, message = (decode.text(v) for v in row)
             if state:
                 found[child] = Child(id=child, state=state, told=told == "1", parent=parent, message=message)

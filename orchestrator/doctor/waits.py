@@ -42,16 +42,12 @@ def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Wait | Non
         )
     if run is not None and run.state == RunState.RUNNING:
         return _at_work(session, run, terms)
+    if session.damage or snapshot.damage:
+        return _damaged(session, snapshot)
     if session.state == SessionState.PENDING:
         return _unrouted(session)
     if session.state in CLOSED:
-        if session.owed:
-            return wait(
-                f"{session.state}; {session.owed} children are still to be stopped or let go",
-                "the callback service, and each child's own end",
-                f"swept every {terms.sweep_s:g} s",
-            )
-        return None
+        return _closed(session, terms)
     if snapshot.doomed:
         return wait(
             "its own end: it was told to stop, or a child's failure ends it by policy",
@@ -71,6 +67,28 @@ def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Wait | Non
             f"{terms.sweep_s:g} s",
         )
     return None
+
+
+def _damaged(session: Session, snapshot: Snapshot) -> Wait:
+    return Wait(
+        session=session.id,
+        subject=session.id,
+        waits_for=f"somebody who looks at it, as it is damaged: {(session.damage + snapshot.damage)[0]}",
+        mover=f"you: orchestra doctor --fix, or orchestra stop {session.id}",
+        by="never by itself",
+    )
+
+
+def _closed(session: Session, terms: Terms) -> Wait | None:
+    if not session.owed:
+        return None
+    return Wait(
+        session=session.id,
+        subject=session.id,
+        waits_for=f"{session.state}; {session.owed} children are still to be stopped or let go",
+        mover="the callback service, and each child's own end",
+        by=f"swept every {terms.sweep_s:g} s",
+    )
 
 
 def _unrouted(session: Session) -> Wait:

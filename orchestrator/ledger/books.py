@@ -13,6 +13,7 @@ from orchestrator.ledger import decode
 from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
 from orchestrator.ledger.wholes import Wholes
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import is_wrong_type
 
 
 class Books:
@@ -30,17 +31,25 @@ class Books:
         """
         if not is_session_id(session_id):
             raise UnknownSession(session_id)
-        raw = self.redis.hgetall(keys.session(session_id))
-        if not raw:
+        found = self.find([session_id])
+        if not found:
             raise UnknownSession(session_id)
-        return decode.session(decode.mapping(raw))
+        return found[0]
 
     def find(self, session_ids: Sequence[str]) -> list[Session]:
-        """The sessions of those ids that exist, in one round trip."""
+        """The sessions of those ids that exist, in one round trip; one that is damaged says so."""
         pipe = self.redis.pipeline(transaction=False)
         for session_id in session_ids:
             pipe.hgetall(keys.session(session_id))
-        return [decode.session(decode.mapping(raw)) for raw in pipe.execute() if raw]
+        found = []
+        for session_id, raw in zip(session_ids, pipe.execute(raise_on_error=False), strict=True):
+            if isinstance(raw, Exception):
+                if not is_wrong_type(raw):
+                    raise raw
+                found.append(decode.unreadable_session(session_id, f"its key is not a hash: {raw}"))
+            elif raw:
+                found.append(decode.session(decode.mapping(raw), session_id))
+        return found
 
     def run(self, run_id: str) -> Run | None:
         """The run of that id, or None."""

@@ -1,12 +1,37 @@
-"""Redis replies of the ledger turned into its values."""
+"""Redis replies of the ledger turned into its values.
+
+A damaged session is still shown and can be stopped, so it is read as far as it can be. A damaged run or item is
+refused: an agent must not act on a part of one.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any, TypeVar, cast
 
-from orchestrator.ledger.model import Item, ItemState, Run, RunState, Session, SessionState
+from orchestrator.errors import DamagedRecord
+from orchestrator.ledger.model import JSON, Item, ItemState, Run, RunState, Session, SessionState
+
+E = TypeVar("E", bound=StrEnum)
+
+#: Characters that are shown of what cannot be read.
+_SHOWN = 60
+_SESSION_NUMBERS = (
+    "depth",
+    "launched",
+    "delivered",
+    "dead",
+    "owed",
+    "runs",
+    "children",
+    "created_ms",
+    "updated_ms",
+    "ended_ms",
+)
+_RUN_NUMBERS = ("number", "beat", "attempt", "lost", "created_ms", "started_ms", "ended_ms")
 
 _ITEM_FIELDS = {
     "kind",
@@ -42,80 +67,160 @@ def mapping(raw: Mapping[Any, Any]) -> dict[str, str]:
     return {text(k): text(v) for k, v in raw.items()}
 
 
-def session(h: Mapping[str, str]) -> Session:
-    """A session from its hash."""
+class _Facts:
+    """The fields of one hash; what cannot be read has its default, and is noted."""
 
-    def number(name: str) -> int:
-        return int(float(h.get(name) or 0))
+    def __init__(self, h: Mapping[str, str]) -> None:
+        self._h = h
+        self.damage: list[str] = []
 
+    def number(self, name: str) -> int:
+        try:
+            return int(float(self._h.get(name) or 0))
+        except (ValueError, OverflowError):
+            self.damage.append(f"its field {name!r} is not a number: {_short(self._h[name])}")
+            return 0
+
+    def parsed(self, name: str, default: JSON, fits: Callable[[Any], bool]) -> JSON:
+        value = self._h.get(name)
+        if not value:
+            return default
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        if not fits(found):
+            self.damage.append(f"its field {name!r} cannot be read: {_short(value)}")
+            return default
+        return found
+
+    def one_of(self, name: str, kind: type[E], damaged: E) -> E:
+        value = self._h.get(name, "")
+        try:
+            found = kind(value)
+        except ValueError:
+            found = damaged
+        if found is damaged:
+            self.damage.append(f"its field {name!r} is none of its values: {_short(value)}")
+        return found
+
+
+def _short(value: str) -> str:
+    return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…")
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_policy(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(rule, dict) and _is_rule(rule) for rule in value.values()
+    )
+
+
+def _is_rule(rule: Mapping[str, Any]) -> bool:
+    numbers = [rule.get(name) or 0 for name in ("k", "deadline_ms", "window_ms")]
+    return all(isinstance(n, int | float) for n in numbers) and isinstance(rule.get("base") or {}, dict)
+
+
+def session(h: Mapping[str, str], session_id: str = "") -> Session:
+    """A session from its hash. What cannot be read of it has its default, and is named in ``damage``.
+
+    ``session_id`` is the id that its key has.
+    """
+    facts = _Facts(h)
+    if "id" not in h or (session_id and h["id"] != session_id):
+        facts.damage.append(f"its field 'id' is {_short(h.get('id', ''))}")
+    state = facts.one_of("state", SessionState, SessionState.DAMAGED)
+    chain = facts.parsed("chain", [], _is_texts)
+    waiting = facts.parsed("waiting", {}, _is_policy)
+    numbers = {name: facts.number(name) for name in _SESSION_NUMBERS}
+    progress = facts.number("progress") if h.get("progress") else -1
     return Session(
-        id=h["id"],
+        id=session_id or h.get("id", ""),
         agent=h.get("agent", ""),
         parent=h.get("parent", ""),
         root=h.get("root", ""),
-        depth=number("depth"),
-        state=SessionState(h["state"]),
+        state=state,
         title=h.get("title", ""),
         run=h.get("run", ""),
-        launched=number("launched"),
-        delivered=number("delivered"),
-        dead=number("dead"),
-        owed=number("owed"),
-        runs=number("runs"),
-        children=number("children"),
-        created_ms=number("created_ms"),
-        updated_ms=number("updated_ms"),
-        ended_ms=number("ended_ms"),
         correlation=h.get("correlation", ""),
         message=h.get("message", ""),
-        chain=tuple(json.loads(h.get("chain") or "[]")),
+        chain=tuple(chain),
         callback=h.get("callback") == "1",
         reason=h.get("reason", ""),
-        progress=int(h["progress"]) if h.get("progress") else -1,
+        progress=progress,
         activity=h.get("activity", ""),
         priority=h.get("priority", "high"),
         task=h.get("task", ""),
-        waiting=json.loads(h["waiting"]) if h.get("waiting") else {},
+        waiting=waiting,
         questions=tuple(name.removeprefix("question:") for name in h if name.startswith("question:")),
         close_policy=h.get("close_policy", "stop"),
         parked=h.get("parked", ""),
         entry=h.get("entry", ""),
         delegator=h.get("delegator", ""),
         sealed=h.get("sealed") == "1",
+        damage=tuple(facts.damage),
+        **numbers,
     )
 
 
+def unreadable_session(session_id: str, why: str) -> Session:
+    """A session of which nothing can be read."""
+    whole = session({"id": session_id, "state": SessionState.DAMAGED, "root": session_id}, session_id)
+    return replace(whole, damage=(why,))
+
+
 def run(h: Mapping[str, str]) -> Run:
-    """A run from its hash."""
+    """A run from its hash.
+
+    Raises:
+        DamagedRecord: something of it cannot be read.
+    """
+    facts = _Facts(h)
+    missing = [name for name in ("id", "session", "number", "cause") if name not in h]
+    facts.damage += [f"its field {name!r} is missing" for name in missing]
+    state = facts.one_of("state", RunState, cast("RunState", None))
+    items, late = facts.parsed("items", [], _is_texts), facts.parsed("late", [], _is_texts)
+    numbers = {name: facts.number(name) for name in _RUN_NUMBERS}
+    if facts.damage:
+        raise DamagedRecord(f"run {h.get('id', '')}", "; ".join(facts.damage))
     return Run(
         id=h["id"],
         session=h["session"],
-        number=int(h["number"]),
         cause=cast("Any", h["cause"]),
-        state=RunState(h["state"]),
+        state=state,
         claim=h.get("claim", ""),
-        beat=int(h.get("beat") or 0),
-        attempt=int(h.get("attempt") or 0),
-        lost=int(h.get("lost") or 0),
-        items=tuple(json.loads(h.get("items") or "[]")),
+        items=tuple(items),
         worker=h.get("worker", ""),
-        created_ms=int(float(h.get("created_ms") or 0)),
-        started_ms=int(float(h.get("started_ms") or 0)),
-        ended_ms=int(float(h.get("ended_ms") or 0)),
         stop=h.get("stop", ""),
         reason=h.get("reason", ""),
         awaits=tuple(
             sorted(
-                k.removeprefix("awaits:") for k, v in h.items() if k.startswith("awaits:") and v == h["claim"]
+                k.removeprefix("awaits:")
+                for k, v in h.items()
+                if k.startswith("awaits:") and v == h.get("claim")
             )
         ),
-        late=tuple(json.loads(h.get("late") or "[]")),
+        late=tuple(late),
+        **numbers,
     )
 
 
 def item(item_id: str, record: str | bytes) -> Item:
-    """An item from its JSON record."""
-    raw = json.loads(record)
+    """An item from its JSON record.
+
+    Raises:
+        DamagedRecord: it cannot be read.
+    """
+    try:
+        return _item(item_id, json.loads(record))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        raise DamagedRecord(f"item {item_id}", f"its record cannot be read: {_short(text(record))}") from None
+
+
+def _item(item_id: str, raw: Mapping[str, Any]) -> Item:
     known = {k: raw[k] for k in _ITEM_FIELDS if k in raw}
     owes = raw["state"] != "none"
     # A delegation that owes nothing is neither owed nor dead in the promise's sense; its child tells how it went.

@@ -19,6 +19,7 @@ class SessionState(StrEnum):
     FAILED = "failed"
     STOPPED = "stopped"
     DELETED = "deleted"
+    DAMAGED = "damaged"  #: its record does not say; `orchestra doctor` says what is wrong with it
 
 
 #: How the reason of a session ends whose agent did not heed the wish to stop.
@@ -87,6 +88,7 @@ class Session:
     delegator: str = ""  #: the agent or foreign program that gave it its task; empty: a user did
     children: int = 0  #: delegations in all, also those for which nothing is owed
     sealed: bool = False  #: whether its prompt is an envelope with a body encrypted for its agent
+    damage: tuple[str, ...] = ()  #: what cannot be read of its record, a sentence each
 
     @property
     def busy(self) -> bool:

@@ -11,6 +11,7 @@ from orchestrator.ledger.endings import Endings
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.transitions import Dispatch, Lease
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import is_wrong_type
 
 #: How often a run is let wait for its message while the broker has any, before it is sent a second time.
 _WAITS_FOR_BROKER = 30
@@ -22,13 +23,17 @@ class Sweeping(Endings):
     """Reads and transitions of the reconciliation sweep. Every one is idempotent and safe in several processes."""
 
     def leases(self, shard: int) -> list[Lease]:
-        """Every run that is held, with its renewal counter as it stands."""
+        """Every run that is held, with its renewal counter as it stands; none that cannot be read."""
         ids = [decode.text(i) for i in self.redis.zrange(keys.running(shard), 0, -1)]
         pipe = self.redis.pipeline(transaction=False)
         for run in ids:
             pipe.hmget(keys.run(run), "session", "claim", "beat", "worker", "state")
         found = []
-        for run, row in zip(ids, pipe.execute() if ids else [], strict=True):
+        for run, row in zip(ids, pipe.execute(raise_on_error=False) if ids else [], strict=True):
+            if isinstance(row, Exception):
+                if not is_wrong_type(row):
+                    raise row
+                continue  # the doctor names it
             session, claim, beat, worker, state = (decode.text(v) for v in row)
             if state == "running":
                 found.append(Lease(run=run, session=session, claim=claim, beat=beat, worker=worker))

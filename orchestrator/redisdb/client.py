@@ -150,3 +150,8 @@ def is_outage(error: BaseException) -> bool:
     if isinstance(error, redis.AuthenticationError):
         return False
     return isinstance(error, (redis.ConnectionError, redis.TimeoutError, ServerUnavailable))
+
+
+def is_wrong_type(error: BaseException) -> bool:
+    """Whether a key does not have the type that the command is for: it was written by somebody else."""
+    return isinstance(error, redis.ResponseError) and str(error).startswith("WRONGTYPE")

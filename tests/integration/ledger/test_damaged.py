@@ -1,0 +1,137 @@
+"""What is damaged in one session is a finding of its own line, and keeps nobody from looking at the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+from click.testing import CliRunner, Result
+
+from orchestrator.bootstrap import Parts, assemble
+from orchestrator.cli import main
+from orchestrator.doctor import examination
+from orchestrator.ids import callback_id
+from orchestrator.redisdb import keys
+from orchestrator.settings import load_settings
+
+from .conftest import Play
+
+
+class Two:
+    """Two parents that wait for children; what is done to the first one must not matter to the second."""
+
+    def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
+        self.redis = redis
+        self.options = ["--redis-url", url, "--data", str(data)]
+        self.parts: Parts = assemble(redis, load_settings(redis_url=url, data=data))
+        self.play = Play(self.parts.ledger)
+        self.ill, self.ill_child = self._parent("ill")
+        self.well, self.well_child = self._parent("well")
+
+    def _parent(self, seed: str) -> tuple[str, str]:
+        held = self.play.run(self.play.submit(seed))
+        child = self.play.delegate(held, "a")
+        self.play.delegate(held, "b")
+        self.play.commit(held.claim, waiting={"": {"mode": "all"}})
+        return held.session.id, child
+
+    @property
+    def run(self) -> str:
+        return self.redis.lindex(keys.runs(self.ill), 0).decode()
+
+    def orchestra(self, *words: str) -> Result:
+        return CliRunner().invoke(main, [*words, *self.options])
+
+
+@pytest.fixture
+def two(redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
+    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
+    return Two(redis, redis_url, tmp_path / "data")
+
+
+def _retype(redis: redis_py.Redis, key: str) -> None:
+    redis.delete(key)
+    redis.set(key, "x")
+
+
+DAMAGE: dict[str, tuple[Callable[[Two], object], str]] = {
+    "waiting policy": (lambda t: t.redis.hset(keys.session(t.ill), "waiting", "{x"), "its field 'waiting'"),
+    "policy of another form": (
+        lambda t: t.redis.hset(keys.session(t.ill), "waiting", '{"": 7}'),
+        "its field 'waiting'",
+    ),
+    "chain": (lambda t: t.redis.hset(keys.session(t.ill), "chain", "7"), "its field 'chain'"),
+    "state": (lambda t: t.redis.hset(keys.session(t.ill), "state", "asleep"), "its field 'state'"),
+    "counter": (lambda t: t.redis.hset(keys.session(t.ill), "owed", "many"), "its field 'owed' is not a number"),
+    "no id": (lambda t: t.redis.hdel(keys.session(t.ill), "id"), "its field 'id'"),
+    "item": (
+        lambda t: t.redis.hset(keys.items(t.ill), callback_id(t.ill_child), "{x"),
+        "its record cannot be read: '{x'",
+    ),
+    "item that is no object": (lambda t: t.redis.hset(keys.items(t.ill), callback_id(t.ill_child), "7"), "item cb_"),
+    "item in no state": (
+        lambda t: t.redis.hset(
+            keys.items(t.ill),
+            callback_id(t.ill_child),
+            t.redis.hget(keys.items(t.ill), callback_id(t.ill_child)).replace(b'"owed"', b'"lent"'),
+        ),
+        "item cb_",
+    ),
+    "run's items": (lambda t: t.redis.hset(keys.run(t.run), "items", "{x"), "its field 'items'"),
+    "run's state": (lambda t: t.redis.hset(keys.run(t.run), "state", "walking"), "its field 'state'"),
+    "run's number": (lambda t: t.redis.hdel(keys.run(t.run), "number"), "its field 'number' is missing"),
+    "session of another type": (lambda t: _retype(t.redis, keys.session(t.ill)), "WRONGTYPE"),
+    "items of another type": (lambda t: _retype(t.redis, keys.items(t.ill)), "what it is owed"),
+    "queue of another type": (lambda t: _retype(t.redis, keys.queue(t.ill)), "its queue"),
+    "texts of another type": (lambda t: _retype(t.redis, keys.bodies(t.ill)), "its texts"),
+    "runs of another type": (lambda t: _retype(t.redis, keys.runs(t.ill)), "its list of runs"),
+    "run of another type": (lambda t: _retype(t.redis, keys.run(t.run)), "run run_"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_is_damaged_has_its_line_and_stops_nothing_else(two: Two, damage: str) -> None:
+    harm, named = DAMAGE[damage]
+    harm(two)
+    doctor = two.orchestra("doctor", "--quick")
+    assert doctor.exit_code == 1, doctor.output
+    (line,) = [line for line in doctor.stdout.splitlines() if "[damaged]" in line]
+    assert two.ill in line
+    assert named in line
+    assert two.well not in "".join(x for x in doctor.stdout.splitlines() if x.startswith("BREAK"))
+    assert f"pending  {callback_id(two.well_child)}: " in doctor.stdout
+
+    why = two.orchestra("why", two.ill)
+    assert why.exit_code == 1, why.output
+    assert "[damaged]" in why.stdout
+    assert named in why.stdout
+    well = two.orchestra("why", two.well)
+    assert well.exit_code == 0, well.output
+
+    found = json.loads(two.orchestra("sessions", "--json").stdout)
+    assert {one["id"] for one in found} == {two.ill, two.well}
+    assert two.orchestra("sessions").exit_code == 0
+    assert two.orchestra("tree", two.well).exit_code == 0
+
+    for child in two.parts.ledger.tree(two.well)[1:]:
+        two.play.finish(child.id)
+    assert two.play.resume(two.well).items
+
+
+def test_sessions_and_tree_say_what_is_damaged(two: Two) -> None:
+    two.redis.hset(keys.session(two.ill), "waiting", "{x")
+    for command in ("sessions", "tree"):
+        done = two.orchestra(command, *([two.ill] if command == "tree" else []))
+        assert done.exit_code == 0, done.output
+        assert "DAMAGED: its field 'waiting' cannot be read" in done.stdout
+
+
+@pytest.mark.parametrize("index", [keys.roots(0), "tree"])
+def test_an_index_of_another_type_is_a_finding_too(two: Two, index: str) -> None:
+    _retype(two.redis, keys.tree(two.ill) if index == "tree" else index)
+    doctor = two.orchestra("doctor", "--quick")
+    assert doctor.exit_code == 1, doctor.output
+    assert "[damaged]" in doctor.stdout
