@@ -11,6 +11,10 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, Literal
 
 from orchestrator.clock import isoformat
@@ -20,6 +24,8 @@ from orchestrator.text import visible
 _LOGGER = logging.getLogger("orchestra")
 #: What `logging` puts on every record; anything else was given with the line.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "fields", "data"}
+#: What the code that runs now works on; copied with the context to tasks of asyncio and to `asyncio.to_thread`.
+_context: ContextVar[Mapping[str, Any]] = ContextVar("log_context", default=MappingProxyType({}))
 _COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 
 
@@ -32,6 +38,8 @@ class Log:
     def bind(self, **fields: Any) -> Log:
         """A logger with these fields as well."""
         return Log({**self._fields, **fields})
+
+    # In `fields`, `exc_info` is an exception whose traceback is written with the line.
 
     def debug(self, event: str, **fields: Any) -> None:
         self._write(logging.DEBUG, event, fields)
@@ -47,17 +55,28 @@ class Log:
 
     def exception(self, event: str, **fields: Any) -> None:
         """An error with the traceback of the exception that is being handled."""
-        self._write(logging.ERROR, event, fields, with_traceback=True)
+        self._write(logging.ERROR, event, {"exc_info": True, **fields})
 
-    def _write(self, level: int, event: str, fields: dict[str, Any], *, with_traceback: bool = False) -> None:
+    def _write(self, level: int, event: str, fields: dict[str, Any]) -> None:
         if _LOGGER.isEnabledFor(level):
+            error = fields.pop("exc_info", None)
             # The event is no format string; logging leaves it alone when there are no arguments.
-            _LOGGER.log(level, event, exc_info=with_traceback, extra={"fields": {**self._fields, **fields}})
+            _LOGGER.log(level, event, exc_info=error, extra={"fields": {**self._fields, **fields}})
 
 
 def get_logger(**fields: Any) -> Log:
     """A logger whose every line carries ``fields``."""
     return Log(fields)
+
+
+@contextmanager
+def log_context(**fields: Any) -> Iterator[None]:
+    """Put these fields on every line that the code of this block writes, by whatever logger."""
+    token = _context.set({**_context.get(), **fields})
+    try:
+        yield
+    finally:
+        _context.reset(token)
 
 
 def configure_logging(settings: Settings, **fields: Any) -> None:
@@ -86,6 +105,7 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "event": record.getMessage(),
             **self._fields,
+            **_context.get(),
             **_fields_of(record),
         }
         if record.name != _LOGGER.name:
@@ -111,7 +131,7 @@ class _ConsoleFormatter(logging.Formatter):
         )
         if self._coloured and level in _COLOURS:
             shown = f"{_COLOURS[level]}{shown}\x1b[0m"
-        fields = {**self._fields, **_fields_of(record)}
+        fields = {**self._fields, **_context.get(), **_fields_of(record)}
         line = " ".join([shown, *(f"{name}={visible(_short(value))}" for name, value in fields.items())])
         if not record.exc_info:
             return line

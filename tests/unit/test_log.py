@@ -87,6 +87,23 @@ def test_an_exception_brings_its_traceback_in_one_line(capfd: pytest.CaptureFixt
     assert "ZeroDivisionError: no" in str(line["exception"])
 
 
+def test_an_exception_that_is_handed_in_brings_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also long after it was handled, and at any level."""
+    try:
+        raise ZeroDivisionError("no")
+    except ZeroDivisionError as error:
+        kept = error
+    line = write(capfd, lambda: get_logger().warning("agent-failed", exc_info=kept, run="run_1"))
+    assert "exc_info" not in line
+    assert str(line["exception"]).startswith("Traceback (most recent call last):")
+    assert f'File "{__file__}"' in str(line["exception"])
+    assert str(line["exception"]).endswith("ZeroDivisionError: no")
+    configure_logging(load_settings(log_format="console"))
+    get_logger().warning("agent-failed", exc_info=kept)
+    shown = capfd.readouterr().err
+    assert "agent-failed\nTraceback (most recent call last):\n" in shown
+
+
 def test_lower_levels_are_left_out(capfd: pytest.CaptureFixture[str]) -> None:
     configure_logging(load_settings(log_format="json", log_level="info"))
     get_logger().debug("detail")
