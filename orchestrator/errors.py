@@ -19,6 +19,7 @@
     │   ├── WouldDeadlock
     │   └── WrongState
     ├── DamagedRecord             something in the ledger that cannot be read
+    ├── RunFailed                 how a run ended, for Celery's events and Flower
     ├── SessionFailed             how a session ended, for whoever waits for its answer
     │   ├── SessionStopped
     │   └── SessionDeleted
@@ -166,6 +167,12 @@ class DamagedRecord(OrchestraError):
     """Something in the ledger cannot be read. Raised with (what, what is wrong with it)."""
 
     template = "the ledger's record of {0} is damaged: {1}; `orchestra doctor` says what can be done"
+
+
+class RunFailed(OrchestraError):
+    """A run ended without an answer. Raised with (run id, reason)."""
+
+    template = "run {0} failed: {1}"
 
 
 class SessionFailed(OrchestraError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -79,10 +78,3 @@ class Bundle:
                 self._give_back(rest)
         except Exception as error:  # noqa: BLE001  (whatever a broker's client raises: the sweep sends them again)
             _log.warning("runs-not-given-back", runs=len(rest), error=repr(error))
-
-
-def summary(verdicts: Sequence[str]) -> str:
-    """What came of the runs of a message, for Flower and the log."""
-    if len(verdicts) == 1:
-        return verdicts[0]
-    return ", ".join(f"{count} {verdict}" for verdict, count in Counter(verdicts).items())

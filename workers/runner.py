@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from typing import Literal
 
 from billiard.process import current_process
 from celery.exceptions import WorkerShutdown, WorkerTerminate
@@ -20,7 +19,7 @@ from orchestrator.errors import ClaimLost, InputError, SessionStopped
 from orchestrator.event_log import EventLog
 from orchestrator.ledger import BY_FORCE, Claimed, Committed, Following, Outcome, Outgoing, RetryLater
 from orchestrator.letters import Thread
-from orchestrator.log import get_logger
+from orchestrator.log import get_logger, log_context
 from workers.blocking import Blocking
 from workers.bundle import Ticket
 from workers.context import Context
@@ -29,16 +28,12 @@ from workers.executors import python
 from workers.heartbeat import Heartbeat, Standing
 from workers.launches import Launches
 from workers.lending import Queued, serves
+from workers.outcome import RunEnd, Verdict
 from workers.patience import persist
 from workers.runtime import Runtime
 from workers.speech import Speech
 from workers.turns import Turns
 from workers.unsealing import Unsealer
-
-#: What came of a run, for the log.
-Verdict = Literal[
-    "refused", "not-served", "lost", "outage", "retry", "idle", "finished", "failed", "stopped", "deleted"
-]
 
 _log = get_logger()
 
@@ -50,10 +45,10 @@ def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker:
         ServerUnavailable: the ledger is out of reach, and nothing was begun.
     """
     tickets = iter([Ticket(agent, session, run)])
-    return execute_runs(runtime, lambda: next(tickets, None), worker=worker)[0]
+    return execute_runs(runtime, lambda: next(tickets, None), worker=worker)[0].verdict
 
 
-def execute_runs(runtime: Runtime, next_ticket: Callable[[], Ticket | None], *, worker: str) -> list[Verdict]:
+def execute_runs(runtime: Runtime, next_ticket: Callable[[], Ticket | None], *, worker: str) -> list[RunEnd]:
     """Execute one run after the other; each but the first is claimed together with the commit before it.
 
     Nothing is done when another worker has a run or it is over. A run whose worker cannot reach the ledger
@@ -62,33 +57,33 @@ def execute_runs(runtime: Runtime, next_ticket: Callable[[], Ticket | None], *, 
     Raises:
         ServerUnavailable: the ledger is out of reach, and the present run was not begun.
     """
-    verdicts: list[Verdict] = []
+    ends: list[RunEnd] = []
     turns = Turns(runtime, next_ticket, worker)
     while (ticket := turns.next()) is not None:
         log = _log.bind(agent=ticket.agent, session=ticket.session, run=ticket.run)
         definition = turns.definition(ticket.agent)
         if definition is None:
             log.warning("agent-not-served", served=sorted(runtime.catalogue))
-            verdicts.append("not-served")
+            ends.append(RunEnd(run=ticket.run, verdict="not-served"))
             continue
         held = turns.claim(ticket)
         if held is None:
             log.info("run-refused")
-            verdicts.append("refused")
+            ends.append(RunEnd(run=ticket.run, verdict="refused"))
             continue
         reach("worker.claimed")
         log.debug("run-claimed", cause=held.run.cause, attempt=held.run.attempt, items=len(held.items))
-        verdict = _RunOfAgent(runtime, definition, held, turns=turns).complete()
+        end = _RunOfAgent(runtime, definition, held, turns=turns).complete()
         reach("worker.settled")
         log.info(
             "run-ended",
             cause=held.run.cause,
             attempt=held.run.attempt,
             items=len(held.items),
-            verdict=verdict,
+            verdict=end.verdict,
         )
-        verdicts.append(verdict)
-    return verdicts
+        ends.append(end)
+    return ends
 
 
 class _RunOfAgent:
@@ -102,6 +97,7 @@ class _RunOfAgent:
         self._definition = definition
         self._held = held
         self._standing = Standing(held.claim)
+        self._error: BaseException | None = None
         self._effects = Effects(
             held,
             ledger=self._ledger,
@@ -110,7 +106,7 @@ class _RunOfAgent:
             pressure=runtime.parts.pressure,
         )
 
-    def complete(self) -> Verdict:
+    def complete(self) -> RunEnd:
         settings = self._runtime.parts.settings
         heartbeat = Heartbeat(
             self._ledger,
@@ -121,10 +117,12 @@ class _RunOfAgent:
             grace_s=settings.stop_grace_s,
             end=self._end_by_force,
         )
+        about = self._held.session
         with heartbeat:
-            outcome = self._let_agent_work()
+            with log_context(agent=about.agent, session=about.id, run=self._held.claim.run):
+                outcome = self._let_agent_work()
             if outcome is None:
-                return "outage"
+                return RunEnd(run=self._held.claim.run, verdict="outage")
             reach("worker.worked")
             # A root has a result to store after its commit, for which the next run had to wait.
             following = self._turns.following() if self._held.session.parent else None
@@ -140,19 +138,21 @@ class _RunOfAgent:
         except (ClaimLost, SessionStopped) as error:
             if standing.stop_reason:
                 return self._stopped()
-            return Outcome(status="failed", text=python.explain(error))
+            return self._failed(error)
         except (WorkerShutdown, WorkerTerminate):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever an agent raises is its failure)
             if self._effects.outage is not None:
-                _log.error("ledger-away", run=self._held.claim.run, error=str(self._effects.outage))
+                _log.error("ledger-away", error=str(self._effects.outage))
                 return None
             if standing.stop_reason:
                 return self._stopped()
-            _log.warning(
-                "agent-failed", run=self._held.claim.run, agent=self._definition.name, exc_info=error
-            )
-            return Outcome(status="failed", text=python.explain(error))
+            _log.warning("agent-failed", exc_info=error)
+            return self._failed(error)
+
+    def _failed(self, error: BaseException) -> Outcome:
+        self._error = error
+        return Outcome(status="failed", text=python.explain(error))
 
     def _make_context(self) -> Context:
         runtime = self._runtime
@@ -181,7 +181,7 @@ class _RunOfAgent:
         standing = self._standing
         return Outcome(status="failed" if standing.timed_out else "stopped", text=standing.stop_reason)
 
-    def _commit(self, outcome: Outcome, following: Following | None = None) -> Verdict:
+    def _commit(self, outcome: Outcome, following: Following | None = None) -> RunEnd:
         session = self._held.session
         attempts = 1 if self._standing.timed_out else self._definition.record.attempts
         if session.task and not session.parent and outcome.status == "completed":
@@ -201,9 +201,14 @@ class _RunOfAgent:
             )
         except ClaimLost:
             self._standing.lose()
-            return "lost"
+            return RunEnd(run=self._held.claim.run, verdict="lost")
         reach("worker.committed")
-        return self._follow_up(done)
+        return RunEnd(
+            run=self._held.claim.run,
+            verdict=self._follow_up(done),
+            reason="" if outcome.status == "completed" else outcome.text,
+            error=self._error,
+        )
 
     def _follow_up(self, done: Committed | RetryLater) -> Verdict:
         if isinstance(done, RetryLater):

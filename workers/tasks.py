@@ -9,11 +9,12 @@ from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 
 from orchestrator.dispatch import RESUME_TASK, START_TASK
-from orchestrator.errors import InputError, OrchestraError, ServerUnavailable
+from orchestrator.errors import InputError, OrchestraError, RunFailed, ServerUnavailable
 from orchestrator.ledger import Dispatch
 from orchestrator.log import get_logger
 from orchestrator.submission import Submission
-from workers.bundle import Bundle, Ticket, summary
+from workers.bundle import Bundle, Ticket
+from workers.outcome import celery_outcome
 from workers.runner import execute_runs
 from workers.runtime import RuntimeOfProcess
 
@@ -29,8 +30,9 @@ _NOT_BY_HAND = (
 def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     """Make the tasks known to the app of a worker."""
 
-    # An error before anything is submitted (arguments of other names, say) must reach whoever waits.
-    @app.task(name=START_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
+    # Who sends one by hand waits for its result, so that an error before anything is submitted (arguments of other
+    # names, say) is stored. The messages of runs say themselves that nothing is to be stored of them.
+    @app.task(name=START_TASK, bind=True, throws=(RunFailed,))
     def start_session(
         task: Task,
         *,
@@ -48,7 +50,7 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
             raise Ignore
         return _execute(runtime, task, "start", _tickets(agent, session, run, more))
 
-    @app.task(name=RESUME_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
+    @app.task(name=RESUME_TASK, bind=True, throws=(RunFailed,))
     def resume_session(
         task: Task,
         *,
@@ -79,11 +81,12 @@ def _execute(runtime: RuntimeOfProcess, task: Task, cause: str, tickets: Sequenc
 
     with Bundle(tickets, give_back) as bundle:
         try:
-            return summary(execute_runs(process, bundle.next, worker=_worker(task)))
+            ends = execute_runs(process, bundle.next, worker=_worker(task))
         except ServerUnavailable as error:
             _log.error("run-not-begun", run=tickets[0].run, runs=len(tickets), error=str(error))
             # The whole message comes again; what of it was done is refused then.
             raise Reject(str(error), requeue=True) from error
+    return celery_outcome(ends, redelivered=bool((task.request.delivery_info or {}).get("redelivered")))
 
 
 def _refuse(runtime: RuntimeOfProcess, task: Task, error: OrchestraError) -> None:

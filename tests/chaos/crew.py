@@ -6,6 +6,9 @@ state, which is saved only with a commit, whom it has heard of.
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 import os
 import signal
 import time
@@ -104,6 +107,20 @@ def sleeper(ctx: Context) -> str:
     while True:
         ctx.check()
         time.sleep(0.02)
+
+
+@agent("broken", queue="chaos")
+def broken(ctx: Context) -> Any:
+    """Fails inside of a library."""
+    return json.loads(ctx.prompt)
+
+
+@agent("talkative", queue="chaos")
+async def talkative(ctx: Context) -> None:
+    """Writes log lines of its own."""
+    log = logging.getLogger("crew")
+    log.info("from the %s", "agent")
+    await asyncio.to_thread(log.warning, "from a thread")
 
 
 @agent("stumbler", queue="chaos", attempts=3)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from celery.exceptions import Reject
 
-from workers.bundle import Bundle, Ticket, summary
+from workers.bundle import Bundle, Ticket
 
 TICKETS = [Ticket("leaf", f"ses_{n}", f"run_{n}") for n in range(4)]
 
@@ -83,9 +83,3 @@ def test_a_broker_that_takes_nothing_back_is_no_error() -> None:
 
     with pytest.raises(ZeroDivisionError):
         _take_one_and_fail(Bundle(TICKETS, refuse), ZeroDivisionError())
-
-
-def test_the_verdicts_of_a_message_are_one_line() -> None:
-    """One verdict stands for itself, several are counted."""
-    assert summary(["finished"]) == "finished"
-    assert summary(["finished", "refused", "finished"]) == "2 finished, 1 refused"

@@ -1,0 +1,129 @@
+"""What is seen of a run that fails, in Celery's events, in the logs and in the commands; on a real stack."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from orchestrator.client import SessionHandle
+from orchestrator.dispatch import build_celery, run_task_id
+from orchestrator.errors import SessionFailed
+from orchestrator.ids import run_id
+
+from .stack import Stack, wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
+
+
+class Events:
+    """The events that the workers of a stack have sent, by Celery task."""
+
+    def __init__(self) -> None:
+        self._seen: list[dict[str, Any]] = []
+
+    def take(self, event: dict[str, Any]) -> None:
+        self._seen.append(event)
+
+    def of(self, run: str) -> dict[str, dict[str, Any]]:
+        """The last event of each kind about a run's task."""
+        return {event["type"]: event for event in self._seen if event.get("uuid") == run_task_id(run)}
+
+    def wait_for(self, kind: str, run: str, stack: Stack) -> dict[str, Any]:
+        wait_until(lambda: kind in self.of(run), f"{kind} of {run}", timeout_s=60, explain=stack.logs)
+        return self.of(run)[kind]
+
+
+@contextmanager
+def events_of(stack: Stack) -> Iterator[Events]:
+    """Listens as Flower does."""
+    app, events, stop = build_celery(stack.settings), Events(), threading.Event()
+    with app.connection() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": events.take})
+
+        def listen() -> None:
+            while not stop.is_set():
+                try:
+                    for _ in receiver.consume(limit=None, timeout=0.5, wakeup=True):
+                        pass
+                except TimeoutError:
+                    continue
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            # A receiver hears what is sent once it is subscribed.
+            wait_until(
+                lambda: app.control.ping(timeout=0.2) and any("type" in e for e in events._seen),
+                "an event",
+                explain=stack.logs,
+            )
+            yield events
+        finally:
+            stop.set()
+            thread.join()
+    app.close()
+
+
+def test_a_run_whose_agent_raised_is_a_failure_for_celery(stack: Stack) -> None:
+    """With the agent's error and traceback; the message is done, and nothing is stored of it."""
+    with events_of(stack) as events, stack.client() as client:
+        session = client.submit("broken", "{")
+        with pytest.raises(SessionFailed, match="JSONDecodeError"):
+            stack.answer(session)
+        run = run_id(session.id, 1)
+        failed = events.wait_for("task-failed", run, stack)
+        assert "JSONDecodeError" in failed["exception"]
+        assert "in broken" in failed["traceback"]
+        assert "task-succeeded" not in events.of(run)
+        assert stack.redis.get(f"celery-task-meta-{run_task_id(run)}") is None
+        wait_until(lambda: not stack.redis.hlen("unacked"), "an acknowledgement")
+
+
+def test_a_run_that_is_tried_again_is_a_retry_for_celery(stack: Stack) -> None:
+    with events_of(stack) as events, stack.client() as client:
+        session = client.submit("stumbler", "go")
+        assert stack.answer(session) == "1"
+        run = run_id(session.id, 1)
+        events.wait_for("task-succeeded", run, stack)
+        assert "attempt 2" in events.of(run)["task-retried"]["exception"]
+
+
+def test_the_traceback_of_a_failing_agent_is_in_the_log_of_its_worker(stack: Stack) -> None:
+    with stack.client() as client:
+        session = client.submit("broken", "{")
+        with pytest.raises(SessionFailed):
+            stack.answer(session)
+    (line,) = logged(stack, session, "agent-failed")
+    assert "in broken" in line["exception"]
+    assert "JSONDecodeError" in line["exception"]
+
+
+def test_an_agents_own_log_lines_say_for_what_it_worked(stack: Stack) -> None:
+    """Those of its thread, of its tasks, and of threads that it gave its context."""
+    with stack.client() as client:
+        session = client.submit("talkative", "go")
+        stack.answer(session)
+    lines = {line["event"]: line for line in logged(stack, session, logger="crew")}
+    assert sorted(lines) == ["from a thread", "from the agent"]
+    for line in lines.values():
+        assert (line["agent"], line["run"]) == ("talkative", run_id(session.id, 1))
+
+
+def logged(
+    stack: Stack, session: SessionHandle, event: str = "", *, logger: str = ""
+) -> list[dict[str, Any]]:
+    """What workers have written about a session."""
+    logs = {process.log for process in stack.running if process.name == "worker"}
+    lines = [json.loads(x) for log in logs for x in log.read_text().splitlines() if x.startswith("{")]
+    return [
+        line
+        for line in lines
+        if line.get("session") == session.id
+        and event in ("", line["event"])
+        and logger in ("", line.get("logger"))
+    ]
