@@ -22,7 +22,11 @@ class Rule(NamedTuple):
 RULES: Final[dict[str, Rule]] = {
     "unreadable": Rule("parser", "error", "The file that `orchestra validate` is given can be read."),
     "empty": Rule("parser", "error", "There is something besides white space."),
-    "size": Rule("parser", "error", "The document is not larger than the limit, by default 8 MiB."),
+    "size": Rule(
+        "parser",
+        "error",
+        "The document is not larger than the limit, by default 8 MiB; no number, date or id is longer than 64 KiB.",
+    ),
     "encoding": Rule(
         "parser",
         "error",
@@ -31,6 +35,13 @@ RULES: Final[dict[str, Rule]] = {
     "dtd": Rule("parser", "error", "There is no document type declaration, so no entity either."),
     "malformed": Rule("parser", "error", "The document is well-formed XML 1.0 with namespaces."),
     "depth": Rule("parser", "error", "Elements nest no deeper than the limit, by default 64."),
+    "attributes": Rule("parser", "error", "No element has more attributes than the limit, by default 32."),
+    "namespaces": Rule("parser", "error", "No more namespaces are declared than the limit, by default 256."),
+    "markup": Rule(
+        "parser",
+        "error",
+        "There are no more tags, attributes, comments and CDATA sections than the limit, by default 200,000.",
+    ),
     "processing-instruction": Rule("parser", "error", "There is no processing instruction."),
     "schema-instance": Rule(
         "parser", "error", "There is no attribute such as xsi:type or xsi:schemaLocation."
@@ -61,7 +72,10 @@ RULES: Final[dict[str, Rule]] = {
     "flag": Rule("schema", "error", "Yes and no are written true and false."),
     "sha256": Rule("schema", "error", "A SHA-256 digest is 64 hexadecimal digits."),
     "schema": Rule(
-        "schema", "error", "What else the schema says; used for documents too large for a detailed report."
+        "schema",
+        "error",
+        "What the schema says first; used for documents too large for a detailed report, and by the router for "
+        "those that nobody signed: `orchestra validate` says more.",
     ),
     "body-type": Rule("content", "error", "The type of the body is known and names its content."),
     "status": Rule("content", "error", "The status of a task is one of its body type."),

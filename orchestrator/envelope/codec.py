@@ -86,7 +86,7 @@ def decode_body(octets: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Body:
         violations = schema_findings(carrier, whole, limits)
         if violations:
             raise _invalid(violations)
-        reading = Reading(encoded=b"encoding" in octets)
+        reading = Reading(encoded=b"encoding" in octets, limit=limits.findings)
         body: Body | None = read_body(element, reading)
         if isinstance(body, EncryptedBody):
             check_depth(element, limits.depth)

@@ -27,7 +27,6 @@ WHITE_SPACE: Final = " \t\n\r"
 #: A character that an XML 1.0 document cannot hold, or (a bare CR) would not give back.
 UNFIT: Final = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
-_SPACES: Final = re.compile(r"[ \t\n\r]+")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _UUID4: Final = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}\z"
 _MOMENT: Final = re.compile(
@@ -118,7 +117,8 @@ def is_blank(text: str) -> bool:
 
 def collapse(text: str) -> str:
     """``text`` without leading, trailing and repeated XML white space."""
-    return _SPACES.sub(" ", text).strip(" ")
+    text = text.replace("\t", " ").replace("\n", " ").replace("\r", " ").strip(" ")
+    return " ".join([word for word in text.split(" ") if word]) if "  " in text else text
 
 
 def is_base64(text: str) -> bool:

@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from lxml import etree
 
-from orchestrator.envelope.findings import Finding, found, line_of
+from orchestrator.envelope.findings import FINDINGS_LIMIT, Finding, found, line_of
+from orchestrator.envelope.markup import excess
 
 _DECLARATION: Final = re.compile(
     rb"""<\?xml[ \t\r\n]+version[ \t\r\n]*=[ \t\r\n]*["']1\.[0-9]+["']"""
@@ -89,18 +90,32 @@ class Limits:
     """What a document may cost.
 
     ``size`` in octets; ``depth`` in nested elements; ``detail`` is the number of elements up to which a
-    refused document gets the detailed report, which costs a hundred times what refusing it does.
+    refused document gets the detailed report, which costs a hundred times what refusing it does, ``detail_s``
+    the seconds that making it may take, and ``findings`` how many it may have.
+    ``attributes`` of one element (no element of the protocol has more than six), ``namespaces`` declared in the
+    document, and ``markup``: its tags, attributes, comments and CDATA sections. ``prolog`` in octets before the root element,
+    ``scalar`` in characters of a value that is no text or name, such as a number or a date. The time that parser,
+    schema and canonical form take is in proportion to the size within these, and is not beyond them.
     """
 
     size: int = 8 * 1024 * 1024
     depth: int = 64
     detail: int = 5_000
+    detail_s: float = 10.0
+    findings: int = FINDINGS_LIMIT
+    attributes: int = 32
+    namespaces: int = 256
+    markup: int = 200_000
+    prolog: int = 65_536
+    scalar: int = 65_536
 
 
 DEFAULT_LIMITS: Final = Limits()
 
 #: What libxml2 accepts as one text node without being told otherwise.
 _ORDINARY_SIZE: Final = 9_000_000
+#: Octets behind a flaw that the parser is shown, so that it can say what it is.
+_CONTEXT: Final = 1000
 
 
 class Refused(Exception):
@@ -141,7 +156,7 @@ def parse(octets: bytes, limits: Limits = DEFAULT_LIMITS) -> Parsed:
     """The document in ``octets``.
 
     Raises:
-        Refused: with the finding: empty, size, encoding, dtd, malformed, depth,
+        Refused: with the finding: empty, size, encoding, dtd, malformed, depth, attributes, namespaces, markup,
             processing-instruction or schema-instance.
     """
     if len(octets) > limits.size:
@@ -149,7 +164,9 @@ def parse(octets: bytes, limits: Limits = DEFAULT_LIMITS) -> Parsed:
         raise Refused(found("size", message, value=str(len(octets))))
     octets = _as_utf8(octets)
     if not _ROOT.match(octets):
-        _check_prolog(octets)
+        _check_prolog(octets, limits.prolog)
+    if (over := excess(octets, limits)) is not None:
+        _refuse_markup(octets, *over, limits)
     try:
         root = etree.fromstring(octets, _PARSER if len(octets) <= _ORDINARY_SIZE else _HUGE_PARSER)
     except etree.XMLSyntaxError as error:
@@ -199,12 +216,12 @@ def _transcode(octets: bytes, encoding: str) -> bytes:
         raise Refused(_wrong_encoding(encoding)) from None
 
 
-def _check_prolog(octets: bytes) -> None:
+def _check_prolog(octets: bytes, limit: int) -> None:
     """Let nothing pass to the parser but a root element behind white space, comments and instructions.
 
     In the place of the root a document type declaration would stand; inside it the same octets are text.
     """
-    prolog = _PROLOG.match(octets)
+    prolog = _PROLOG.match(octets, 0, limit)
     end = prolog.end() if prolog else 0
     if _ROOT.match(octets, end):
         return
@@ -217,7 +234,27 @@ def _check_prolog(octets: bytes) -> None:
     except UnicodeDecodeError:
         raise Refused(_wrong_encoding("utf-8")) from None
     message = "the document does not begin with an element; send XML with agent-message as its root"
+    if len(octets) > limit <= end + len(b"<!---->"):
+        message = f"the document has {limit} octets and more before its first element; leave the comments out"
     raise Refused(Finding("malformed", "error", line, None, None, message))
+
+
+def _refuse_markup(octets: bytes, rule: str, at: int, limits: Limits) -> NoReturn:
+    """Refuse more markup than is handled in a time that is in proportion to the size."""
+    if rule == "malformed":
+        try:  # the parser's own words, without what stands behind the place
+            etree.fromstring(octets[: at + _CONTEXT], _PARSER)
+        except etree.XMLSyntaxError as error:
+            raise Refused(_malformed(error, octets, limits)) from None
+    message = {
+        "attributes": f"the document has an element with more than {limits.attributes} attributes; leave out "
+        "those that are not the protocol's",
+        "namespaces": f"the document declares more than {limits.namespaces} namespaces; declare each once, "
+        "on the root",
+        "markup": f"the document has more than {limits.markup} tags, attributes and comments; send it in parts",
+        "malformed": "the document is not well-formed XML; correct it at this line",
+    }[rule]
+    raise Refused(Finding(rule, "error", octets.count(b"\n", 0, at) + 1, None, None, message))
 
 
 def _check_nodes(root: etree._Element) -> None:

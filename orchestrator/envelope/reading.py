@@ -47,17 +47,19 @@ _new: Final = object.__new__
 class Reading:
     """One reading of one document: what was found wrong so far."""
 
-    __slots__ = ("encoded", "findings")
+    __slots__ = ("encoded", "findings", "limit")
 
-    def __init__(self, *, encoded: bool) -> None:
+    def __init__(self, *, encoded: bool, limit: int = FINDINGS_LIMIT) -> None:
         #: Whether any element may have an ``encoding`` attribute.
         self.encoded = encoded
+        #: How many findings are made at most: the place of each takes time with the number of its siblings.
+        self.limit = limit
         self.findings: list[Finding] = []
 
     def fail(
         self, rule: str, message: str, element: etree._Element, *, value: str, attribute: str | None = None
     ) -> None:
-        if len(self.findings) < FINDINGS_LIMIT:
+        if len(self.findings) < self.limit:
             self.findings.append(found(rule, message, element, value=value, attribute=attribute))
 
 

@@ -7,6 +7,7 @@ sentence about the envelope. Documents too large for that get what libxml2 says.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from functools import cache
 from itertools import islice
@@ -17,10 +18,11 @@ from lxml import etree
 
 import schemas
 from orchestrator.envelope.document import BODIES
-from orchestrator.envelope.findings import FINDINGS_LIMIT, Finding, found
+from orchestrator.envelope.findings import Finding, found
 from orchestrator.envelope.model_base import bindings
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.parse import Limits, check_depth
+from orchestrator.envelope.scalars import check_scalars
 from orchestrator.envelope.xsd import first_violations, has_more_elements, schema
 
 if TYPE_CHECKING:
@@ -67,18 +69,27 @@ def _detailed_schema() -> xmlschema.XMLSchema10:
     return xmlschema.XMLSchema10(schemas.read(schemas.AGENT_MESSAGE).decode(), allow="none")
 
 
-def schema_findings(root: etree._Element, octets: bytes, limits: Limits) -> tuple[Finding, ...]:
+def schema_findings(
+    root: etree._Element, octets: bytes, limits: Limits, *, detailed: bool = True
+) -> tuple[Finding, ...]:
     """What the schema refuses in a document, given as a tree and as its octets in UTF-8; nothing if it holds.
 
+    Without ``detailed`` it is the first violation that libxml2 names.
+
     Raises:
-        Refused: the document nests too deep for a report to be made.
+        Refused: the document nests too deep for a report to be made, or a value is longer than any that fits.
     """
+    if len(octets) > limits.scalar:
+        check_scalars(root, limits.scalar)
     if has_more_elements(root, octets, limits.detail):
-        return tuple(_located(root, message) for message in islice(first_violations(octets), FEW))
+        few = min(limits.findings, FEW) if detailed else 1
+        return tuple(_located(root, message) for message in islice(first_violations(octets), few))
     if schema().validate(root):
         return ()
     check_depth(root, limits.depth)
-    findings = tuple(islice(_detailed(root), FINDINGS_LIMIT))
+    if not detailed:
+        return tuple(_located(root, message) for message in islice(first_violations(octets), 1))
+    findings = tuple(islice(_detailed(root, limits.detail_s), limits.findings))
     if findings:
         return findings
     with _LOG_LOCK:  # the log belongs to the schema, not to the call
@@ -97,10 +108,14 @@ def _located(root: etree._Element, message: str) -> Finding:
     return found("schema", text)
 
 
-def _detailed(root: etree._Element) -> Iterator[Finding]:
+def _detailed(root: etree._Element, seconds: float) -> Iterator[Finding]:
+    """The findings; what is not found in that time is left out."""
     from xmlschema.validators.exceptions import XMLSchemaChildrenValidationError
 
-    for error in _detailed_schema().iter_errors(root):
+    detailed_schema = _detailed_schema()
+    ends_at = time.monotonic() + seconds
+    errors = detailed_schema.iter_errors(root, validation_hook=lambda *_: time.monotonic() > ends_at)
+    for error in errors:
         element: etree._Element = cast("Any", error.elem)
         if isinstance(error, XMLSchemaChildrenValidationError):
             yield _children(error, element)

@@ -132,7 +132,7 @@ class Opener:
     ) -> None:
         self._blobs = blobs
         self._find_key = find_key or _no_key
-        self._limits = Limits(size=max_bytes)
+        self._limits = Limits(size=max_bytes, detail_s=0.2, findings=1)
 
     def open(self, message: AgentMessage) -> AgentMessage:
         """The message with its body as the sender wrote it; a message that was not sealed as it is.

@@ -33,17 +33,20 @@ class Report:
         return self.message is not None
 
 
-def check(octets: bytes, *, limits: Limits = DEFAULT_LIMITS, advice: bool = True) -> Report:
+def check(
+    octets: bytes, *, limits: Limits = DEFAULT_LIMITS, advice: bool = True, detailed: bool = True
+) -> Report:
     """Validate one envelope. Never raises, whatever the octets are.
 
-    ``advice`` adds the warnings and infos to an envelope that is valid.
+    ``advice`` adds the warnings and infos to an envelope that is valid. Without ``detailed``, one that breaks the
+    schema gets the first reason of libxml2 instead of the detailed report, which takes a stranger's time for ours.
     """
     try:
         root, octets = parse(octets, limits)
-        violations = schema_findings(root, octets, limits)
+        violations = schema_findings(root, octets, limits, detailed=detailed)
         if violations:
             return Report(violations, None, root)
-        reading = Reading(encoded=b"encoding" in octets)
+        reading = Reading(encoded=b"encoding" in octets, limit=limits.findings)
         message = read_message(root, reading, octets)
         if isinstance(message.body, EncryptedBody):
             check_depth(root, limits.depth)  # inside it alone the schema does not say how deep

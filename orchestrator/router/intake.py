@@ -14,6 +14,7 @@ from lxml import etree
 from orchestrator.clock import Clock
 from orchestrator.envelope import codec, signature
 from orchestrator.envelope.bodies import EncryptedBody, OpaqueBody
+from orchestrator.envelope.findings import Finding
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.parse import Limits
 from orchestrator.envelope.sealing import Opener
@@ -30,6 +31,10 @@ from orchestrator.streams import Entry
 CLOCK_SKEW_MS: Final = 300_000
 #: Attempts that a header may ask for.
 MAX_ATTEMPTS: Final = 100
+#: Seconds that the detailed report on a refused message may take; it is made for those that are signed.
+REPORT_S: Final = 0.2
+#: Characters of a reason that are kept.
+_LONGEST_REASON: Final = 2_000
 #: Verdicts on who may send what to whom that are kept.
 _REMEMBERED: Final = 10_000
 #: Types that are handed on without being read, when they are encrypted: header and chain say all that routing needs.
@@ -58,14 +63,16 @@ class Intake:
         self._table = table
         self._clock = clock
         self._signatures_required = signatures_required
-        self._limits = Limits(size=max_bytes)
+        self._limits = Limits(size=max_bytes, detail_s=REPORT_S, findings=1)
         self._max_age_ms = max_age_ms
         self._max_chain = max_chain
         self._refusals: dict[tuple[str, str, str], tuple[AgentRecord, AgentRecord, str | None]] = {}
 
     def read(self, entry: Entry) -> Report | None:
         """Check one entry against layers 1 and 2; None: there is nothing to check."""
-        return None if entry.data is None else check(entry.data, limits=self._limits, advice=False)
+        if entry.data is None:
+            return None
+        return check(entry.data, limits=self._limits, advice=False, detailed=False)
 
     def judge(self, entry: Entry, report: Report | None) -> Letter | Rejection:
         """Check what was read of an entry against the rules about its signature, sender, recipient and time."""
@@ -73,7 +80,7 @@ class Intake:
             return reject("no-envelope", "the entry has no field `envelope`; append the XML under that name")
         message = report.message
         if message is None or report.tree is None:
-            finding = next(f for f in report.findings if f.severity == "error")
+            finding = self._finding(entry.data, report)
             return Rejection(rule=finding.rule, reason=finding.sentence)
         header = message.header
         if message.body.type != entry.stream.type or header.priority not in (None, entry.stream.priority):
@@ -90,6 +97,17 @@ class Intake:
             or self.unseal(entry, message)
         )
 
+    def _finding(self, octets: bytes, report: Report) -> Finding:
+        """Why layers 1 and 2 refuse a message: in detail if its signature holds, in short for a stranger."""
+        if report.tree is not None:
+            try:
+                signature.verify(report.tree, self._keys, octets=octets)
+            except SignatureError:
+                pass
+            else:
+                report = check(octets, limits=self._limits, advice=False)
+        return next(f for f in report.findings if f.severity == "error")
+
     def signature_fault(self, message: AgentMessage, root: etree._Element, octets: bytes) -> Rejection | None:
         """Why nobody vouches for the message, or None."""
         if not self._signatures_required and message.signature is None:
@@ -97,7 +115,7 @@ class Intake:
         try:
             signature.verify(root, self._keys, octets=octets, message=message)
         except SignatureError as error:
-            rule, reason = str(error.args[0]), str(error)
+            rule, reason = str(error.args[0]), brief(str(error))
             retryable = RULES.get(rule, (False, ""))[0]
             return Rejection(rule=rule, reason=reason, retryable=retryable, message=message)
         return None
@@ -227,12 +245,17 @@ def party(record: AgentRecord) -> Party:
     )
 
 
+def brief(reason: str) -> str:
+    """A reason that quotes a name of megabytes would be as large as the message."""
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
+
+
 def reject(rule: str, reason: str, message: AgentMessage | None = None) -> Rejection:
     """A rejection by a live rule; from the second on, the sender's signature had been verified."""
     untrusted = ("no-envelope", "stream-mismatch")
     return Rejection(
         rule=rule,
-        reason=reason,
+        reason=brief(reason),
         retryable=RULES[rule][0],
         message=message,
         trusted=message is not None and rule not in untrusted,

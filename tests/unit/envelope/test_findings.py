@@ -98,7 +98,7 @@ def test_the_verdict_of_libxml2_stands_where_the_report_finds_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A refusal always has a reason, also if the two engines should once disagree."""
-    monkeypatch.setattr(report, "_detailed", lambda _: iter(()))
+    monkeypatch.setattr(report, "_detailed", lambda *_: iter(()))
     (finding,) = check(UPDATE.replace(b">40<", b">140<")).findings
     assert finding.rule == "schema"
     assert finding.path == "/agent-message/body/progress-percentage"
