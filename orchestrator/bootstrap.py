@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import uuid
@@ -10,14 +11,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import redis
+from pydantic import ValidationError
 
 from orchestrator.envelope.payload import BlobStore
 from orchestrator.envelope.sealing import Opener, Sealer
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
-from orchestrator.ledger import Dispatch, Ledger, Limits, Outgoing
+from orchestrator.ledger import Dispatch, Ledger, Limits, Outgoing, Session
 from orchestrator.letters import Letters, Thread
+from orchestrator.log import get_logger
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.registry import OPERATOR, AgentRegistry
 from orchestrator.routing_config import load_routing
@@ -36,6 +39,9 @@ REAPER = "reaper"
 _DEFAULT_QUEUE = "orchestra"
 
 
+_log = get_logger()
+
+
 class Parts:
     """What works on one Redis under one set of settings. Safe to share between threads.
 
@@ -49,7 +55,7 @@ class Parts:
     @cached_property
     def ledger(self) -> Ledger:
         """Sessions, runs and callbacks."""
-        return Ledger(self.redis, limits=ledger_limits(self.settings))
+        return Ledger(self.redis, limits=ledger_limits(self.settings), report=self.end_reports)
 
     @cached_property
     def agents(self) -> AgentRegistry:
@@ -148,20 +154,37 @@ class Parts:
 
         settle_root(self.ledger, self.results, root)
 
-    def error_letter(self, session: str, reason: str) -> Outgoing:
-        """The reaper's report of a session that came to its end without its agent.
+    def end_reports(self, about: Session, reason: str, by: str = "") -> list[Outgoing]:
+        """The reports of a session that ``by`` ends from outside: to whoever gave it its task, and to who runs it.
+
+        An agent of our own hears of its end by its heartbeat; a program outside of the stack has nothing but this.
 
         Raises:
-            UnknownSession: there is no such session.
+            KeyringError: there is no key of ``by`` to sign them with.
         """
-        about = self.ledger.session(session)
+        by = by or REAPER
         parent = self.ledger.find([about.parent]) if about.parent else []
-        return self.letters.error(
-            sender=REAPER,
-            recipient=parent[0].agent if parent else about.delegator or OPERATOR,
-            message=reason,
-            thread=Thread.of(about),
-        )
+        delegator = parent[0].agent if parent else about.delegator or OPERATOR
+        agent = self.agents.get(about.agent)
+        told = dict.fromkeys([delegator] if delegator != by else [])
+        if not told or (agent is not None and agent.foreign):
+            told[about.agent] = None
+        reports = []
+        for recipient in told:
+            try:
+                reports.append(
+                    self.letters.error(
+                        sender=by,
+                        recipient=recipient,
+                        message=reason,
+                        details=json.dumps({"session": about.id}),
+                        thread=Thread.of(about),
+                    )
+                )
+            except ValidationError as error:
+                # Its books are damaged: it is to end all the same.
+                _log.error("end-not-reported", session=about.id, to=recipient, error=str(error))
+        return reports
 
 
 def assemble(client: redis.Redis, settings: Settings) -> Parts:

@@ -242,10 +242,7 @@ class Client:
     def _end(self, session: str, reason: str, state: Literal["stopped", "deleted"]) -> StopVerdict:
         with self._clear_errors():
             about = self._ledger.session(session)
-            letter = self._parts.letters.error(
-                sender=OPERATOR, recipient=about.agent, message=reason, thread=Thread.of(about)
-            )
-            verdict = self._ledger.stop(session, reason, state=state, envelope=letter)
+            verdict = self._ledger.stop(session, reason, state=state, by=OPERATOR)
             if verdict.outcome == "ended" and about.parent == "" and about.task:
                 self._parts.settle(session)
             if verdict.outcome == "over" and verdict.detail == SessionState.FINISHED:

@@ -15,6 +15,7 @@ import redis
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import reach
 from orchestrator.delivery import Delivery
+from orchestrator.errors import KeyringError
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import RunsSoFar
 from orchestrator.ledger.decode import mapping, text
@@ -152,7 +153,7 @@ class CallbackService:
         state = _END.get(event.get("state", ""))
         try:
             self._delivery.ledger.stop(session, event.get("reason", ""), state=state or "stopped")
-        except redis.ResponseError as error:
+        except (redis.ResponseError, KeyringError) as error:
             _log.error("stop-failed", session=session, error=str(error))
             return False
         reach("callbacks.stopped")

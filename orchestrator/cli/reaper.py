@@ -38,7 +38,6 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     return Reaper(
         parts.ledger,
         parts.delivery,
-        make_error=parts.error_letter,
         settle=parts.settle,
         broker_holds=lambda dispatch: depth(parts.queue_of(dispatch.agent)) > 0,
         trim=lambda: streams.trim(GROUPS, known, also=_foreign(parts.agents)),

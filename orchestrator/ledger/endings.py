@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal, cast
 
 from orchestrator.errors import UnknownSession
@@ -10,13 +10,24 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.mailbox import Mailbox
 from orchestrator.ledger.model import SessionState
-from orchestrator.ledger.transitions import Lease, Outgoing, StopVerdict
+from orchestrator.ledger.transitions import Lease, Outgoing, Report, StopVerdict
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 
 
 class Endings(Mailbox):
     """What ends a session without its agent's answer."""
+
+    _report: Report | None  #: makes the envelopes that report such an end; None: nobody outside hears of it
+
+    def _reports(self, session_id: str, reason: str, by: str = "") -> Sequence[Outgoing]:
+        return self._report(self.session(session_id), reason, by) if self._report is not None else ()
+
+    def _reporting(self, reports: Sequence[Outgoing] | None) -> list[Arg]:
+        """The last arguments of what ends a session: whether envelopes are still to be made for it, and those made."""
+        if reports is None:
+            return ["" if self._report is None else "1"]
+        return ["", *(one.data for one in reports)]
 
     def refuse_args(
         self,
@@ -59,44 +70,68 @@ class Endings(Mailbox):
         *,
         state: Literal["stopped", "failed", "deleted"] = "stopped",
         force: bool = False,
-        envelope: Outgoing | None = None,
+        by: str = "",
     ) -> StopVerdict:
-        """End a session: at once when nothing of it runs, else by asking; ``force`` does not ask."""
+        """End a session: at once when nothing of it runs, else by asking; ``force`` does not ask.
+
+        ``by`` is the part of the system in whose name the end is reported, to whoever gave the session its task.
+
+        Raises:
+            KeyringError: the report cannot be signed; nothing was changed.
+        """
         facts = self.redis.hmget(keys.session(session_id), "parent", "run")
         parent, run = decode.text(facts[0]), decode.text(facts[1])
+        reports: Sequence[Outgoing] | None = None
         while True:
             reply = self.scripts.run(
                 "stop",
-                layout.ending(session_id, parent=parent, run=run, envelope=envelope),
-                [self._now, reason, state, "1" if force else "0", layout.payload(envelope)],
+                layout.ending(session_id, parent=parent, run=run, envelope=next(iter(reports or ()), None)),
+                [self._now, reason, state, "1" if force else "0", *self._reporting(reports)],
             )
-            if reply[0] not in (b"run", b"parent"):
-                detail = decode.text(reply[1]) if len(reply) > 1 else ""
-                return StopVerdict(
-                    outcome=cast("Literal['ended', 'asked', 'over', 'unknown']", decode.text(reply[0])),
-                    detail=detail,
-                )
-            if reply[0] == b"run":
-                run = decode.text(reply[1])
-            else:
-                parent = decode.text(reply[1])
+            match reply[0]:
+                case b"run":
+                    run = decode.text(reply[1])
+                case b"parent":
+                    parent = decode.text(reply[1])
+                case b"report":
+                    reports = self._reports(session_id, reason, by)
+                case outcome:
+                    return StopVerdict(
+                        outcome=cast("Literal['ended', 'asked', 'over', 'unknown']", decode.text(outcome)),
+                        detail=decode.text(reply[1]) if len(reply) > 1 else "",
+                    )
 
-    def release(self, lease: Lease, *, envelope: Outgoing | None = None) -> str:
+    def release(self, lease: Lease) -> Literal["queued", "ended", "moved"]:
         """Take a run from a holder that was seen not to move: queued again, or ended.
 
-        Returns ``queued``, ``ended``, ``moved`` (the holder lives after all) or ``envelope`` (it would
-        end the session: call again with the error envelope).
+        ``moved``: the holder lives after all.
+
+        Raises:
+            KeyringError: it would end, and the report of that cannot be signed; nothing was changed.
         """
         parent = decode.text(self.redis.hget(keys.session(lease.session), "parent"))
+        reports: Sequence[Outgoing] | None = None
         while True:
             reply = self.scripts.run(
                 "release",
-                layout.ending(lease.session, parent=parent, run=lease.run, envelope=envelope),
-                [self._now, lease.claim, lease.beat, self.limits.max_lost_workers, layout.payload(envelope)],
+                layout.ending(
+                    lease.session, parent=parent, run=lease.run, envelope=next(iter(reports or ()), None)
+                ),
+                [
+                    self._now,
+                    lease.claim,
+                    lease.beat,
+                    self.limits.max_lost_workers,
+                    *self._reporting(reports),
+                ],
             )
-            if reply[0] != b"parent":
-                return decode.text(reply[0])
-            parent = decode.text(reply[1])
+            match reply[0]:
+                case b"parent":
+                    parent = decode.text(reply[1])
+                case b"report":
+                    reports = self._reports(lease.session, decode.text(reply[1]))
+                case outcome:
+                    return cast('Literal["queued", "ended", "moved"]', decode.text(outcome))
 
     def abandon(self, parent: str, callback: str, reason: str) -> bool:
         """A closed parent lets go of a callback that is still owed; False when it is not owed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis
 
 from orchestrator.ledger.sweeping import Sweeping
-from orchestrator.ledger.transitions import Limits
+from orchestrator.ledger.transitions import Limits, Report
 from orchestrator.redisdb.scripts import Scripts
 
 
@@ -15,15 +15,22 @@ class Ledger(Sweeping):
     The layers, each a module of its own: :class:`Books` reads, :class:`Launches` begins sessions, :class:`Runs`
     claims and commits, :class:`Mailbox` queues and flushes, :class:`Endings` ends from outside,
     :class:`Sweeping` repairs.
-    ``now_ms`` fixes the time for tests; by default every transition takes the server's.
+    ``report`` makes the envelopes for sessions that are ended from outside; without it nobody outside of the ledger
+    hears of such an end. ``now_ms`` fixes the time for tests; by default every transition takes the server's.
     """
 
     def __init__(
-        self, client: redis.Redis, *, limits: Limits | None = None, now_ms: int | None = None
+        self,
+        client: redis.Redis,
+        *,
+        limits: Limits | None = None,
+        report: Report | None = None,
+        now_ms: int | None = None,
     ) -> None:
         super().__init__(client)
         self.scripts = Scripts(client)
         self.limits = limits or Limits()
+        self._report = report
         self._now = "" if now_ms is None else str(now_ms)
 
     def set_time(self, now_ms: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +42,11 @@ class Outgoing:
     type: str
     priority: str
     message_id: str
+
+
+#: Makes the envelopes that report the end of a session which its own run does not report: given the session, the
+#: reason, and the part of the system that ends it. All are of one type and priority.
+Report = Callable[[Session, str, str], Sequence[Outgoing]]
 
 
 @dataclass(frozen=True, kw_only=True)

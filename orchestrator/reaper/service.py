@@ -12,7 +12,7 @@ from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import reach
 from orchestrator.delivery import Delivery
 from orchestrator.errors import UnknownSession
-from orchestrator.ledger import CLOSED, Dispatch, Lease, Ledger, Outgoing, Session, SessionState
+from orchestrator.ledger import CLOSED, Dispatch, Lease, Ledger, Session, SessionState
 from orchestrator.log import get_logger
 from orchestrator.reaper.leases import LeaseWatch
 from orchestrator.redisdb.client import is_outage
@@ -57,7 +57,6 @@ class Reaper:
         ledger: Ledger,
         delivery: Delivery,
         *,
-        make_error: Callable[[str, str], Outgoing],
         settle: Callable[[str], None],
         broker_holds: Callable[[Dispatch], bool] = lambda _: False,
         trim: Callable[[], int] = lambda: 0,
@@ -68,7 +67,6 @@ class Reaper:
     ) -> None:
         self._ledger = ledger
         self._delivery = delivery
-        self._make_error = make_error
         self._settle = settle
         self._broker_holds = broker_holds
         self._trim = trim
@@ -116,9 +114,6 @@ class Reaper:
 
     def _release(self, lease: Lease) -> int:
         outcome = self._ledger.release(lease)
-        if outcome == "envelope":
-            error = self._make_error(lease.session, "its worker was lost too often")
-            outcome = self._ledger.release(lease, envelope=error)
         if outcome == "moved":
             return 0
         _log.warning("lease-lost", run=lease.run, session=lease.session, worker=lease.worker, outcome=outcome)

@@ -217,11 +217,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def _lose(self, run: str) -> None:
         self.stale.append((run, self.model.runs[run].claim))
         lease = next(lease for lease in self.ledger.leases(0) if lease.run == run)
-        outcome = self.ledger.release(lease)
-        if outcome == "envelope":
-            outcome = self.ledger.release(lease, envelope=_envelope())
-        assert outcome == self.model.release(run)
-        assert self.ledger.release(lease, envelope=_envelope()) == "moved"
+        assert self.ledger.release(lease) == self.model.release(run)
+        assert self.ledger.release(lease) == "moved"
 
     @rule(
         data=st.data(),

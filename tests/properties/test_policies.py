@@ -29,7 +29,7 @@ from orchestrator.ids import question_id, reply_id
 from orchestrator.ledger import CLOSED, Claimed, Dispatch, Session, SessionState
 from orchestrator.reaper import Reaper
 from orchestrator.settings import load_settings
-from tests.integration.ledger.conftest import Play, envelope
+from tests.integration.ledger.conftest import Play
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "60"))
 WAITING = (
@@ -70,7 +70,6 @@ class World:
         self.reaper = Reaper(
             self.ledger,
             delivery,
-            make_error=lambda session, reason: envelope("error", "critical"),
             settle=self.ledger.settle,
             clock=ManualClock(),
         )

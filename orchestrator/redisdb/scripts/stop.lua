@@ -1,9 +1,10 @@
 -- stop: end a session by hand or by policy. What never ran ends at once; what runs is asked first.
 -- KEYS  as in lib/over.lua
 -- ARGV  1 now or ''  2 reason  3 state to end in: stopped | failed | deleted  4 '1': do not ask, end it now
---       5 envelope or ''
+--       5 '1': the envelopes that report an end are still to be made  6… those envelopes
 -- Returns  {'ended', run that was queued and never starts, or ''} | {'asked', run} | {'over', state} | {'unknown'}
 --          | {'run', its id} | {'parent', its id}: pass the keys of that run or parent
+--          | {'report', reason}: it would end, make the envelopes
 -- include: base
 -- include: over
 local now = clock(ARGV[1])
@@ -22,9 +23,9 @@ if CLOSED[s.state] or (at_rest and not deleting) then
   session_stop(s)
   return { 'ended', '' }
 end
-local unstarted = ''
+local unstarted, r = '', nil
 if s.run ~= '' then
-  local r = fields(RUN, 'id', 'state', 'items', 'claim', 'stop_state')
+  r = fields(RUN, 'id', 'state', 'items', 'claim', 'stop_state')
   if r.id ~= s.run then return { 'run', s.run } end
   -- A program outside of the stack holds no lease and hears no heartbeat: there is nobody to ask.
   if r.state == 'running' and ARGV[4] ~= '1' and r.claim ~= 'foreign' then
@@ -33,10 +34,13 @@ if s.run ~= '' then
     return { 'asked', s.run }
   end
   if r.state == 'queued' then unstarted = s.run end
+end
+if ARGV[5] == '1' then return { 'report', ARGV[2] } end
+if r then
   fail_run(s, r, ARGV[3], ARGV[2], now)
 else
   close_session(s, ARGV[3], ARGV[2], now)
   session_stop(s)
 end
-report(ARGV[5])
+report(unpack(ARGV, 6))
 return { 'ended', unstarted }

@@ -15,7 +15,7 @@ from orchestrator.ledger import Dispatch, ItemState, Ledger, SessionState
 from orchestrator.reaper import Reaper
 from orchestrator.redisdb import keys
 
-from .conftest import Play, envelope
+from .conftest import Play
 
 
 class Stack:
@@ -38,7 +38,6 @@ class Stack:
         return Reaper(
             self.ledger,
             self.delivery,
-            make_error=lambda session, reason: envelope("error", "critical"),
             settle=self._settle,
             clock=self.clock,
             lease_s=15,

@@ -17,7 +17,7 @@ from orchestrator.reaper import Reaper
 from orchestrator.reaper.leases import LeaseWatch
 from orchestrator.redisdb import keys
 
-from .conftest import Play, envelope
+from .conftest import Play
 from .test_services import Stack, stack
 
 __all__ = ["stack"]
@@ -28,7 +28,6 @@ SOME_SESSION = "ses_00ffffffffffffffffffffffff"
 def reaper_of(stack: Stack, **parts: object) -> Reaper:
     """The stack's reaper with some of its parts exchanged."""
     chosen: dict[str, object] = {
-        "make_error": lambda session, reason: envelope("error", "critical"),
         "settle": stack.ledger.settle,
         "clock": stack.clock,
         "lease_s": 15,
@@ -104,7 +103,6 @@ def test_a_broker_that_is_away_is_tried_once_a_sweep_and_backs_nothing_off(
     away = Reaper(
         ledger,
         Delivery(ledger, refuse),
-        make_error=lambda session, reason: envelope("error", "critical"),
         settle=ledger.settle,
     )
     for sweep in range(12):

@@ -502,7 +502,6 @@ def test_a_review_that_is_not_done_in_time_fails(stack: Stack) -> None:
     reaper = Reaper(
         parts.ledger,
         Delivery(parts.ledger, lambda _: None),
-        make_error=parts.error_letter,
         settle=lambda _: None,
     )
     deadline = time.monotonic() + 40

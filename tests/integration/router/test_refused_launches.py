@@ -166,7 +166,6 @@ def test_a_review_of_our_own_that_is_not_done_in_time_comes_back_as_a_failure(
     reaper = Reaper(
         parts.ledger,
         Delivery(parts.ledger, lambda _: None),
-        make_error=parts.error_letter,
         settle=lambda _: None,
     )
     assert parts.ledger.session(child).busy

@@ -133,9 +133,11 @@ local function session_stop(s)
     'runs', p.runs, 'root', p.root)
 end
 
--- The envelope that reports the session's end. All that it says is in the books by this very step, and nobody waits
+-- The envelopes that report the session's end. All that they say is in the books by this very step, and nobody waits
 -- for the router to hear of it.
-local function report(envelope) publish(STREAM, TOTALS, envelope, 'noted', '1') end
+local function report(...)
+  for _, envelope in ipairs({...}) do publish(STREAM, TOTALS, envelope, 'noted', '1') end
+end
 
 -- The run leaves the books of what is at work.
 local function end_run(id, state, reason, now)

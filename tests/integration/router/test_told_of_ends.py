@@ -1,0 +1,229 @@
+"""A program outside of the stack hears of every end of what it asked for, and of what it runs itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from orchestrator import Client
+from orchestrator.callbacks import CallbackService
+from orchestrator.delivery import Delivery
+from orchestrator.envelope.model import (
+    ErrorReport,
+    RetryPolicy,
+    Review,
+    ReviewRequest,
+    Task,
+    TaskDelegation,
+)
+from orchestrator.envelope.validate import check
+from orchestrator.ids import child_session_id, new_claim_id
+from orchestrator.ledger import Claimed, Launch, Outcome, Session, SessionState
+from orchestrator.letters import Thread
+from orchestrator.reaper import Reaper
+from orchestrator.redisdb import keys
+from tests.integration.router.conftest import Stack, until
+
+
+def heard(stack: Stack, by: str = "partner") -> list[tuple[str, str]]:
+    """What errors of critical severity say to an agent: the sender, and the text."""
+    found = []
+    for data in stack.published("error"):
+        message = check(data).message
+        assert message is not None
+        assert isinstance(message.body, ErrorReport)
+        if message.header.recipient.agent_name == by:
+            assert (message.body.severity, message.header.priority) == ("critical", "critical")
+            found.append((message.header.sender.agent_name, message.body.message))
+    return found
+
+
+def given(stack: Stack, recipient: str = "lead", *, seconds: int = 0) -> Session:
+    """The session of a task, or with ``seconds`` of a review, that `partner` has given an agent."""
+    if seconds:
+        body: ReviewRequest | TaskDelegation = ReviewRequest(
+            review=Review(task_id="R-1", title="Look", description="at it")
+        )
+    else:
+        body = TaskDelegation(task=Task(task_id="T-1", title="Count", description="the lines"))
+    retry = (
+        RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=seconds) if seconds else None
+    )
+    data = stack.envelope(body, sender="partner", recipient=recipient, retry=retry)
+    stack.publish(data, body.type, "high")
+    stack.router("given").run_once()
+    assert stack.dead() == []
+    return stack.parts.ledger.roots(0)[0]
+
+
+def claimed(stack: Stack, session: str) -> Claimed:
+    """The run of a session in the hands of a worker."""
+    ledger = stack.parts.ledger
+    held = ledger.claim(ledger.session(session).run, new_claim_id(), session_id=session, worker="w")
+    assert held is not None
+    return held
+
+
+def launched(stack: Stack, parent: Claimed, agent: str, **options: str) -> str:
+    """A child of a running session, whose launch the router has seen."""
+    child = child_session_id(parent.session.id, agent)
+    letter = stack.parts.letters.delegation(
+        sender=parent.session.agent,
+        recipient=agent,
+        task_id=child,
+        title="part",
+        description="of it",
+        thread=Thread.of(parent.session),
+    )
+    launch = Launch(
+        effect=agent,
+        child_id=child,
+        agent=agent,
+        description="of it",
+        envelope=letter,
+        correlation=parent.session.correlation,
+        chain=parent.session.chain,
+        **options,  # type: ignore[arg-type]
+    )
+    stack.parts.ledger.delegate(parent.claim, launch)
+    stack.router("launched").run_once()
+    return child
+
+
+def reported(stack: Stack, held: Claimed, status: str = "completed", text: str = "x") -> None:
+    """A worker ends its run."""
+    letters = stack.parts.letters
+    make = partial(
+        letters.error,
+        sender=held.session.agent,
+        recipient="lead",
+        message=text,
+        thread=Thread.of(held.session),
+    )
+    stack.parts.ledger.commit(held.claim, Outcome(status=status, text=text), make_envelope=make)  # type: ignore[arg-type]
+
+
+def delivered(stack: Stack) -> None:
+    """The callback service has handled all events."""
+    service = CallbackService(stack.redis, Delivery(stack.parts.ledger, lambda _: None), consumer="c")
+    while service.run_once():
+        pass
+
+
+def reaper(stack: Stack) -> Reaper:
+    """A reaper that takes whatever does not move in no time."""
+    ledger = stack.parts.ledger
+    return Reaper(ledger, Delivery(ledger, lambda _: None), settle=lambda _: None, lease_s=0.01)
+
+
+@pytest.mark.parametrize("how", ["stop", "delete"])
+def test_a_user_ends_what_a_program_asked_for(stack: Stack, how: str) -> None:
+    session = given(stack)
+    with Client(stack.settings) as client:
+        verdict = (client.stop if how == "stop" else client.delete)(session.id, "not needed")
+    assert verdict.outcome == "ended"
+    assert heard(stack) == [("operator", "not needed")]
+
+
+def test_a_run_that_was_asked_to_stop_and_lost_its_worker(stack: Stack) -> None:
+    session = given(stack)
+    claimed(stack, session.id)
+    with Client(stack.settings) as client:
+        assert client.stop(session.id, "enough").outcome == "asked"
+    assert heard(stack) == []
+    sweeper = reaper(stack)
+    until(
+        lambda: sweeper.run_once() is not None and stack.parts.ledger.session(session.id).state == "stopped"
+    )
+    assert heard(stack) == [("reaper", "enough, and its worker was lost")]
+
+
+def test_a_session_whose_child_failed_it(stack: Stack) -> None:
+    """`on_failure="fail"`: the callback service ends the parent."""
+    session = given(stack)
+    lead = claimed(stack, session.id)
+    child = launched(stack, lead, "reviewer", on_failure="fail")
+    reported(stack, lead)
+    reported(stack, claimed(stack, child), "failed", "no luck")
+    delivered(stack)
+    assert stack.parts.ledger.session(session.id).state is SessionState.FAILED
+    assert heard(stack) == [("reaper", f"child {child} failed: no luck")]
+
+
+def test_a_review_that_was_not_done_in_time(stack: Stack) -> None:
+    session = given(stack, "code-reviewer", seconds=1)
+    sweeper = reaper(stack)
+    until(lambda: sweeper.run_once() is not None and stack.parts.ledger.session(session.id).state == "failed")
+    assert heard(stack) == [("reaper", "the review was not done in time")]
+
+
+@pytest.mark.parametrize("end", ["stopped", "deleted"])
+def test_what_a_program_runs_and_what_it_launched_ends_with_the_parent(stack: Stack, end: str) -> None:
+    """It hears of both: that it need not go on, and that nobody else does."""
+    root = stack.submit()
+    stack.router("first").run_once()
+    lead = claimed(stack, root)
+    own = launched(stack, lead, "partner")
+    about = stack.parts.ledger.session(own)
+    task = TaskDelegation(task=Task(task_id="T-2", title="Look", description="at it"))
+    data = stack.envelope(
+        task, sender="partner", recipient="reviewer", correlation=about.correlation, chain=about.chain
+    )
+    stack.publish(data, "task-delegation", "high")
+    stack.router("second").run_once()
+    (below,) = [s for s in stack.parts.ledger.tree(root) if s.agent == "reviewer"]
+    stack.parts.ledger.stop(root, "no more", state=end, force=True)  # type: ignore[arg-type]
+    delivered(stack)
+    states = {s.id: s.state.value for s in stack.parts.ledger.find([own, below.id])}
+    assert states == {own: end, below.id: end}
+    told = heard(stack)
+    assert len(told) == 2
+    assert set(told) == {("reaper", f"parent {root} {end}"), ("reaper", f"parent {own} {end}")}
+
+
+def test_a_report_names_the_session_and_stands_in_the_conversation(stack: Stack) -> None:
+    session = given(stack)
+    stack.parts.ledger.stop(session.id, "enough")
+    (data,) = stack.published("error")
+    message = check(data).message
+    assert message is not None
+    assert message.header.correlation_id == session.correlation
+    assert message.header.conversation_chain == session.chain
+    assert isinstance(message.body, ErrorReport)
+    assert message.body.details is not None
+    assert json.loads(message.body.details.context_data or "")["session"] == session.id
+
+
+@pytest.mark.parametrize("how", ["stop", "release"])
+def test_an_end_that_cannot_be_reported_does_not_happen(
+    stack: Stack, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written before its report can be written with it; the next one who tries finds all as it was."""
+    session = given(stack)
+    ledger = stack.parts.ledger
+    end: Callable[[], object] = partial(ledger.stop, session.id, "enough")
+    if how == "release":
+        claimed(stack, session.id)
+        ledger.stop(session.id, "enough")
+        end = partial(ledger.release, ledger.leases(0)[0])
+
+    def broken(*_: object) -> list[object]:
+        raise RuntimeError("no key")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "_report", broken)
+        with pytest.raises(RuntimeError, match="no key"):
+            end()
+    assert (ledger.session(session.id).busy, heard(stack)) == (True, [])
+    end()
+    assert (ledger.session(session.id).state, len(heard(stack))) == (SessionState.STOPPED, 1)
+
+
+def test_a_session_with_damaged_books_ends_all_the_same(stack: Stack) -> None:
+    session = given(stack)
+    stack.redis.hset(keys.session(session.id), "correlation", "damaged")
+    assert stack.parts.ledger.stop(session.id, "enough").outcome == "ended"
+    assert heard(stack) == []
