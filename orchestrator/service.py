@@ -93,7 +93,7 @@ def serve(
     settings = resolve(settings)
     supervised = READY_VARIABLE in os.environ
     client = connect(url, name=f"orchestra-{name}", check=not supervised)
-    life = _Life(name, client, settings)
+    life = SignsOfLife(name, client, settings)
     failures = 0
     try:
         while not stop.is_set():
@@ -147,8 +147,8 @@ def live_services(client: redis.Redis) -> list[ServiceRecord]:
     )
 
 
-class _Life:
-    """Registers the service in Redis, again and again, from a thread of its own."""
+class SignsOfLife:
+    """Registers a process of a service in Redis, again and again, from a thread of its own."""
 
     def __init__(self, service: str, client: redis.Redis, settings: Settings) -> None:
         self._service = service

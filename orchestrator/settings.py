@@ -215,6 +215,12 @@ class Settings(BaseModel):
         True, description="Whether the router refuses an envelope without a signature."
     )
 
+    remote_control: bool = Field(
+        False,
+        description="Whether workers obey Celery's remote control (`celery inspect`, `celery control`, the buttons of "
+        "Flower). It knows no authentication: whoever can write to the broker can then stop every worker.",
+    )
+
     # Logs
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest level of log lines that are written."

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready
+from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready, worker_shutdown
 
 from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
 from orchestrator.dispatch.broker import check_broker
@@ -22,10 +22,11 @@ from orchestrator.dispatch.depth import QueueDepth
 from orchestrator.errors import KeyringError, OrchestraError, ServerUnavailable
 from orchestrator.log import configure_logging
 from orchestrator.redisdb.client import connect
-from orchestrator.service import notify_ready, spare_the_collector
+from orchestrator.service import SignsOfLife, notify_ready, spare_the_collector
 from orchestrator.settings import Settings, load_settings
 from orchestrator.stack import resolve, resolve_redis_url
 from orchestrator.tether import die_with_parent
+from workers.flower import guard_flower
 from workers.runtime import RuntimeOfProcess
 from workers.tasks import register_tasks
 
@@ -54,6 +55,8 @@ def _make_app() -> tuple[Celery, Settings]:
             raise
         # Celery would print its own traceback around the one line that matters.
         raise _give_up(error) from error
+    if _is_celery_program() and (notice := guard_flower(sys.argv[1:], os.environ)):
+        print(notice, file=sys.stderr)
     made.conf.update(
         worker_concurrency=settings.concurrency,
         worker_consumer="workers.consumer:GatheringConsumer",
@@ -121,5 +124,8 @@ def _announce(sender: Any = None, **_: Any) -> None:
     except KeyringError as error:
         # Nothing that its agents say could be signed.
         raise _give_up(error) from error
+    life = SignsOfLife("worker", _runtime.get().parts.redis, _settings)
+    life.begin()
+    worker_shutdown.connect(lambda **_: life.end(), weak=False)
     Watchdog(sender, QueueDepth(app), patience_s=max(LEAST_PATIENCE_S, _settings.lease_s * 2)).start()
     notify_ready()

@@ -79,6 +79,8 @@ def build_celery(settings: Settings, *, redis_url: str | None = None) -> Celery:
         task_publish_retry_policy=_PUBLISH_RETRIES,
         # Flower and `celery events` see every task with its agent and session.
         worker_send_task_events=True,
+        # It knows no authentication: whoever reaches the broker could stop every worker.
+        worker_enable_remote_control=settings.remote_control,
         worker_hijack_root_logger=False,
     )
     return app

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import socket
+import urllib.error
+import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
-from tests.acceptance.conftest import Terminal
+from tests.acceptance.conftest import Terminal, wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -58,6 +63,41 @@ def test_a_worker_waits_for_a_server_that_is_away_and_says_for_which(terminal: T
     worker = terminal.start("celery -A workers worker", ORCHESTRA_REDIS_URL="redis://:hunter2@127.0.0.1:1/0")
     worker.wait_for("waiting: cannot reach Redis at redis://:***@127.0.0.1:1/0")
     assert worker.process.poll() is None
+
+
+def test_flower_listens_on_loopback_and_asks_for_a_password(
+    terminal: Terminal, start_valkey: Callable[..., ValkeyProcess]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    url = {"ORCHESTRA_REDIS_URL": start_valkey(durable=False).url}
+    flower = terminal.start(f"celery -A workers flower --port={port}", **url)
+    flower.wait_for("Flower asks for user orchestra and password ")
+    password = flower.output.partition("and password ")[2].partition(";")[0]
+    page = f"http://127.0.0.1:{port}/workers"
+
+    def status(credentials: str = "") -> int:
+        request = urllib.request.Request(page)
+        if credentials:
+            request.add_header("Authorization", f"Basic {base64.b64encode(credentials.encode()).decode()}")
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return int(error.code)
+        except OSError:
+            return 0
+
+    wait_until(status, "Flower", 60)
+    assert status() == 401
+    assert status("orchestra:wrong") == 401
+    assert status(f"orchestra:{password}") == 200
+    listening = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+    addresses = {
+        line.split()[1] for line in listening.splitlines() if line.split()[1].endswith(f":{port:04X}")
+    }
+    assert "00000000" not in {address.partition(":")[0] for address in addresses}
+    assert not [address for address in addresses if address.startswith("0" * 32)]
 
 
 def test_a_wrong_setting_is_named(terminal: Terminal) -> None:

@@ -133,7 +133,7 @@ def test_a_stack_starts_is_joined_and_stops_without_a_trace(place: Place) -> Non
     (announced,) = (place.data / "up").glob("*.json")
     url = json.loads(announced.read_text())["redis_url"]
     client = connect(url)
-    names = ["audit", "callbacks", "reaper", "router"]
+    names = ["audit", "callbacks", "reaper", "router", "worker"]
     assert [record.service for record in live_services(client)] == names
 
     second = place.up()

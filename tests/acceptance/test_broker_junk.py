@@ -1,0 +1,135 @@
+"""What anybody who reaches the broker may send: junk ends no worker, and no worker takes orders from there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from orchestrator.redisdb.client import connect
+from tests.acceptance.conftest import Terminal, wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
+
+QUEUE = "orchestra"
+AGENTS = """
+from orchestrator import agent
+
+@agent("echo", queue="orchestra")
+def echo(ctx):
+    return ctx.prompt
+"""
+
+
+class Evil:
+    """Runs when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("unpickled: this must not be seen",)
+
+
+def message(body: object = None, **changes: Any) -> dict[str, Any]:
+    """A message as Celery writes it, with changes."""
+    task = str(uuid.uuid4())
+    octets = json.dumps([[], {"agent": "echo", "prompt": "x"}, {}] if body is None else body).encode()
+    made = {
+        "body": base64.b64encode(octets).decode(),
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": {"task": "orchestrator.start_session", "id": task, "lang": "py"},
+        "properties": {
+            "correlation_id": task,
+            "delivery_info": {"exchange": "", "routing_key": QUEUE},
+            "delivery_tag": str(uuid.uuid4()),
+            "body_encoding": "base64",
+        },
+    }
+    return {**made, **changes}
+
+
+def junk() -> Iterator[bytes]:
+    """Everything that is no message of a task of ours."""
+    yield b""
+    yield b"no json at all"
+    yield b"\xff\xfe\x00"
+    yield b'"\\ud800"'
+    yield b"[" * 200_000
+    yield b'{"a":' * 100_000
+    yield b"x" * (24 * 1024 * 1024)
+    yield pickle.dumps(Evil())
+    for value in (None, 1, "text", [], [1, 2], {}, {"properties": None}, {"properties": {}}):
+        yield json.dumps(value).encode()
+    whole = message()
+    for name in whole:
+        yield json.dumps({k: v for k, v in whole.items() if k != name}).encode()
+        for value in (None, 7, [1], {"x": 1}, "nonsense"):
+            yield json.dumps({**whole, name: value}).encode()
+    for name in ("delivery_info", "delivery_tag", "body_encoding", "correlation_id"):
+        for value in (None, 7, [1], {"x": 1}, "nonsense"):
+            yield json.dumps(message(properties={**whole["properties"], name: value})).encode()
+    for name, value in (
+        *(("task", value) for value in (None, 7, [1], {"x": 1}, "no.such.task")),
+        *(("id", value) for value in (None, 7, [1], {"x": 1})),
+        *(("eta", value) for value in (7, [1], "soon")),
+        *(("expires", value) for value in ([1], "soon")),
+        *((name, value) for name in ("retries", "timelimit", "lang", "origin") for value in ([1], {"x": 1})),
+        *((name, value) for name in ("root_id", "parent_id", "group", "stamps") for value in ([1], 7)),
+        *(("compression", value) for value in ("zlib", "nonsense", [1])),
+    ):
+        yield json.dumps(message(headers={**whole["headers"], name: value})).encode()
+    for body in (7, None, "text", [], [1], [[], []], [{}, [], []], [[], {"x": 1}, {}], [[], {}, 7]):
+        yield json.dumps(message(body if body is not None else {})).encode()
+    for kind in ("application/x-python-serialize", "application/x-yaml", "text/plain", "nonsense"):
+        evil = base64.b64encode(pickle.dumps(Evil())).decode()
+        yield json.dumps(
+            message(**{"body": evil, "content-type": kind, "content-encoding": "binary"})
+        ).encode()
+
+
+def test_junk_in_a_queue_ends_no_worker(terminal: Terminal) -> None:
+    """No JSON, no message, a message of nothing, pickles, 24 MB of nothing; the run behind them is run."""
+    (terminal.folder / "mine.py").write_text(AGENTS)
+    stack = terminal.start("orchestra up --agents mine.py --concurrency 2 -v")
+    stack.wait_for("ready after")
+    before = {pid for pid, line in terminal.processes().items() if "-m workers" in line}
+    with terminal.client() as client, connect(client.settings.redis_url or "") as broker:
+        sent = list(junk())
+        broker.lpush(QUEUE, *sent)
+        assert client.submit("echo", "still there").result(timeout_s=60) == "still there"
+        wait_until(lambda: not broker.llen(QUEUE), "the end of the junk")
+        wait_until(lambda: not broker.hlen("unacked"), "the acknowledgement of the junk")
+    assert {pid for pid, line in terminal.processes().items() if "-m workers" in line} == before
+    assert "unpickled" not in stack.output
+    assert "worker ended" not in stack.output
+    assert "message-not-understood" in stack.output
+    assert stack.interrupt() == 0
+    terminal.assert_nothing_left()
+
+
+def test_a_worker_takes_no_orders_from_the_broker(terminal: Terminal) -> None:
+    """Remote control is off: whoever reaches the broker can neither stop a worker nor slow it down."""
+    from orchestrator.dispatch import build_celery
+
+    (terminal.folder / "mine.py").write_text(AGENTS)
+    stack = terminal.start("orchestra up --agents mine.py --concurrency 1")
+    stack.wait_for("ready after")
+    before = {pid for pid, line in terminal.processes().items() if "-m workers" in line}
+    with terminal.client() as client:
+        control = build_celery(client.settings).control
+        assert control.ping(timeout=2) == []
+        control.rate_limit("orchestrator.start_session", "1/h")
+        control.cancel_consumer(QUEUE)
+        control.broadcast("shutdown")
+        control.broadcast("pool_shrink", arguments={"n": 5})
+        for number in range(3):
+            assert client.submit("echo", str(number)).result(timeout_s=60) == str(number)
+    assert {pid for pid, line in terminal.processes().items() if "-m workers" in line} == before
+    healthy = terminal.run("python -P -m orchestrator.healthcheck worker")
+    assert healthy.returncode == 0, healthy.stderr
+    assert stack.interrupt() == 0
+    terminal.assert_nothing_left()
