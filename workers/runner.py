@@ -152,7 +152,7 @@ class _RunOfAgent:
 
     def _failed(self, error: BaseException) -> Outcome:
         self._error = error
-        return Outcome(status="failed", text=python.explain(error))
+        return Outcome(status="failed", text=python.explain(error, self._definition))
 
     def _make_context(self) -> Context:
         runtime = self._runtime

@@ -64,6 +64,52 @@ def test_a_failure_names_the_agents_own_line(stage: Stage) -> None:
     assert reason.startswith(f"RuntimeError: no luck ({__file__}:")
 
 
+@pytest.mark.parametrize("text", ["{", '"é'])
+def test_a_failure_inside_of_a_library_names_the_line_that_called_it(stage: Stage, text: str) -> None:
+    """Not one of the library, and not one of ours where that is what raised."""
+    line = 0
+
+    @stage.agent("solo")
+    def solo(ctx: Context) -> None:
+        nonlocal line
+        line = sys._getframe().f_lineno + 1
+        json.loads(ctx.prompt)
+
+    session = stage.submit("solo", text)
+    stage.play(session)
+    assert stage.ledger.session(session).reason.endswith(f"({__file__}:{line})")
+
+
+def test_a_misuse_of_the_context_names_the_agents_line(stage: Stage) -> None:
+    @stage.agent("solo")
+    def solo(ctx: Context) -> None:
+        ctx.wait_for("quorum")
+
+    session = stage.submit("solo")
+    stage.play(session)
+    reason = stage.ledger.session(session).reason
+    assert reason.endswith(f"({__file__}:{solo.__code__.co_firstlineno + 2})")
+
+
+def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its code lies among the libraries then, as a project's own virtual environment lies in the project."""
+    monkeypatch.setattr("workers.executors.python._LIBRARIES", (tmp_path,))
+    package, library = tmp_path / "mine", tmp_path / "library"
+    for folder in (package, library):
+        folder.mkdir()
+    (library / "helper.py").write_text("def fail():\n    raise ValueError('no')\n", encoding="utf-8")
+    (package / "agents.py").write_text("def solo(ctx):\n    fail()\n", encoding="utf-8")
+    names: dict[str, Any] = {}
+    for file in (library / "helper.py", package / "agents.py"):
+        exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), names)  # noqa: S102
+    stage.agent("solo")(names["solo"])
+    session = stage.submit("solo")
+    stage.play(session)
+    assert stage.ledger.session(session).reason == f"ValueError: no ({package / 'agents.py'}:2)"
+
+
 @pytest.mark.parametrize(
     ("agent", "reason"),
     [
