@@ -85,7 +85,8 @@ class Context(Delegating):
                 Questions resume at once in every mode.
             k: how many make the quorum: of those that no run has had yet, without failures that are ignored.
             group: the group of delegations it holds for; empty: those of no group.
-            deadline_s: seconds from now after which it is resumed with what is there.
+            deadline_s: seconds from now after which it is resumed with what is there. With `any` and nothing
+                outstanding the session waits for the deadline; nothing is what `all` waits for then.
             window_s: seconds in which callbacks that come close together are folded into one resume.
 
         Raises:
@@ -101,6 +102,8 @@ class Context(Delegating):
         if deadline_s is not None:
             now_ms = self._effects.patiently("wait_for", self._ledger.server_ms)
             rule["deadline_ms"] = now_ms + round(deadline_s * 1000)
+            if mode == "any":
+                rule["parks"] = True  # where the commit finds nothing outstanding
         if window_s is not None:
             rule["window_ms"] = round(window_s * 1000)
         self._waiting[group] = rule

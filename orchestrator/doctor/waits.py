@@ -61,11 +61,7 @@ def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Wait | Non
     if session.owed:
         return _owing(session, snapshot)
     if session.state == SessionState.IDLE:
-        return wait(
-            "one more run for its final answer: nothing is outstanding",
-            "the callback service",
-            f"{terms.sweep_s:g} s",
-        )
+        return _resting(session, snapshot, terms)
     return None
 
 
@@ -168,6 +164,19 @@ def _owing(session: Session, snapshot: Snapshot) -> Wait:
         waits_for=f"{session.owed} of its children: {', '.join(owed[:_NAMED])}{more}",
         mover="the deadline, if no child comes first" if wakes else "each child's end",
         by=isoformat(wakes) if wakes else "see `orchestra why` of each",
+    )
+
+
+def _resting(session: Session, snapshot: Snapshot, terms: Terms) -> Wait:
+    wakes = snapshot.wakes_ms
+    return Wait(
+        session=session.id,
+        subject=session.id,
+        waits_for="the deadline of its waiting policy: nothing else is outstanding"
+        if wakes
+        else "one more run for its final answer: nothing is outstanding",
+        mover="the deadline, or a prompt or message before it" if wakes else "the callback service",
+        by=isoformat(wakes) if wakes else f"{terms.sweep_s:g} s",
     )
 
 

@@ -39,23 +39,33 @@ if status ~= 'completed' then
   return { 'done', status, '1', '1', s.parent == '' and '1' or '0' }
 end
 
--- A waiting policy in which every quorum that was said anew begins to count now: what was delivered is not of it.
-local function from_here_on(text)
-  local policy, fresh = cjson.decode(text), false
+-- In a waiting policy every quorum that was said anew begins to count now: what was delivered is not of it.
+local function from_here_on(policy)
+  local fresh = false
   for _, rule in pairs(policy) do
     if rule.mode == 'quorum' and not rule.base then
       rule.base = {}
       fresh = true
     end
   end
-  if not fresh then return text end
+  if not fresh then return end
   local facts = redis.call('HGETALL', S)
   for i = 1, #facts, 2 do
     local group = string.match(facts[i], '^group:(.*):delivered$')
     local rule = group and rule_of(policy, group)
     if rule and rule.base then rule.base[group] = count(facts[i + 1]) end
   end
-  return cjson.encode(policy)
+end
+
+-- When the session is to be resumed although nothing is outstanding, in ms since the epoch, or nil: a rule that was
+-- said in this very run waits for its deadline then. Where something is outstanding, that alone decides.
+local function parked_until(rules, nothing_outstanding)
+  local due = nil
+  for _, rule in pairs(rules) do
+    if rule.parks and nothing_outstanding then due = math.min(due or rule.deadline_ms, rule.deadline_ms) end
+    if not nothing_outstanding then rule.parks = nil end
+  end
+  return due
 end
 
 -- Children of an earlier try that this one did not take up again are nobody's: dead, and stopped by the service.
@@ -90,7 +100,9 @@ local pending = count(s.launched) - count(s.delivered) - count(s.dead) - deliver
 local waits = redis.call('ZCARD', QUEUE) - lost_queued > 0
 -- A session that is to be ended is not over by an answer: it waits for the service to end it.
 local doomed = s.doomed ~= ''
-local over = pending <= 0 and not waits and count(s.questions) - #unasked <= 0 and not doomed
+local policy = ARGV[6] ~= '' and cjson.decode(ARGV[6]) or nil
+local parked = policy and parked_until(policy, pending <= 0 and not waits) or nil
+local over = pending <= 0 and not waits and count(s.questions) - #unasked <= 0 and not doomed and not parked
 if over and ARGV[7] == '' then return { 'envelope' } end
 if ARGV[10] ~= '' and redis.call('EXISTS', KEYS[20]) == 0 then return { 'whole' } end
 
@@ -145,7 +157,11 @@ if ARGV[10] ~= '' then
   redis.call('HSET', BODIES, 'whole', ARGV[10])
 end
 if ARGV[5] ~= '' then redis.call('HSET', BODIES, 'state', ARGV[5]) end
-if ARGV[6] ~= '' then redis.call('HSET', S, 'waiting', from_here_on(ARGV[6]), 'waiting_since', now) end
+if policy then
+  from_here_on(policy)
+  redis.call('HSET', S, 'waiting', cjson.encode(policy), 'waiting_since', now)
+end
+if parked then redis.call('ZADD', TIMERS, parked, 'flush|' .. s.id) end
 local state = over and 'finished' or 'idle'
 redis.call('HSET', S, 'state', state, 'run', '', 'updated_ms', now, 'ended_ms', over and now or 0)
 local result_owed = '0'

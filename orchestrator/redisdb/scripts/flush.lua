@@ -39,9 +39,9 @@ end
 local late, is_late, wake_at, kept = {}, {}, 0, {}
 for group, rule in pairs(policy) do
   local due = tonumber(rule.deadline_ms)
-  if due and missing(group) <= 0 then
-    kept[#kept + 1] = group
-  elseif due then
+  -- What ends the wait of a session that had nothing outstanding ends its deadline, too.
+  if due and (rule.parks or missing(group) <= 0) then kept[#kept + 1] = group end
+  if due and (rule.parks or missing(group) > 0) then
     if now >= due then
       late[#late + 1] = group
       is_late[group] = true
@@ -70,7 +70,10 @@ local function make_run(ids, cause)
     redis.call('HSET', KEYS[5], 'late', cjson.encode(late))
   end
   -- One that was kept is not there for what is launched next.
-  for _, group in ipairs(kept) do policy[group].deadline_ms = nil end
+  for _, group in ipairs(kept) do
+    policy[group].deadline_ms = nil
+    policy[group].parks = nil
+  end
   if fires or #kept > 0 then redis.call('HSET', KEYS[1], 'waiting', cjson.encode(policy)) end
 end
 local function sleep_until(due)
@@ -83,7 +86,7 @@ if redis.call('ZCARD', KEYS[3]) == 0 then
   -- Its last callback died by policy: nothing will come any more, so it runs once more for its final answer.
   -- Or a deadline is over, and nothing at all has come.
   local pending = count(s.launched) - count(s.delivered) - count(s.dead)
-  if #late > 0 or (s.state == 'idle' and pending <= 0 and count(s.questions) <= 0) then
+  if #late > 0 or (wake_at == 0 and s.state == 'idle' and pending <= 0 and count(s.questions) <= 0) then
     make_run({}, 'callbacks')
     return { 'run', ARGV[2], s.agent, 'callbacks', '0' }
   end

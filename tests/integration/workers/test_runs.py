@@ -103,7 +103,7 @@ def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
     (package / "agents.py").write_text("def solo(ctx):\n    fail()\n", encoding="utf-8")
     names: dict[str, Any] = {}
     for file in (library / "helper.py", package / "agents.py"):
-        exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), names)  # noqa: S102
+        exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), names)
     stage.agent("solo")(names["solo"])
     session = stage.submit("solo")
     stage.play(session)

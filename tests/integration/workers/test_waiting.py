@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from orchestrator.cli.reaper import make_reaper
 from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import InputError, UnknownSession
 from orchestrator.ids import callback_id
-from orchestrator.ledger import ItemState, SessionState
+from orchestrator.ledger import Dispatch, ItemState, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.router import build_router
 from workers.context import Context
@@ -70,6 +71,68 @@ def test_a_deadline_resumes_with_what_is_there_and_names_who_is_missing(
     assert len(named) == 20
     assert {callback_id(n) for n in named} <= {i.id for i in stage.ledger.items(root)}
     assert prompt.count("</agent-callback>") == len(callbacks and seen[-1][0])
+
+
+def test_a_deadline_without_children_resumes_once_it_is_over(stage: Stage) -> None:
+    """The session is idle until then, and its slot is free; nobody needs to have heard of its stop."""
+    resumed: list[tuple[str, int]] = []
+
+    @stage.agent("poller")
+    def poller(ctx: Context) -> str:
+        resumed.append((ctx.cause, len(ctx.callbacks)))
+        if len(resumed) < 3:
+            ctx.wait_for("any", deadline_s=0.3)
+        return str(len(resumed))
+
+    session = stage.submit("poller")
+    assert stage.play(session) == "idle"
+    assert stage.ledger.flush(session).outcome == "waits"
+    # Whoever looks at the timers brings it on: nothing else of the stack remembers it.
+    reaper = make_reaper(stage.redis, stage.settings)
+    for runs in (2, 3):
+        found = stage.ledger.session(session)
+        assert (found.state, found.busy) == (SessionState.IDLE, False)
+        began = stage.ledger.server_ms()
+        while not (run := stage.ledger.session(session).run):
+            reaper.run_once()
+        assert stage.ledger.server_ms() - began < 20_000
+        stage.execute(Dispatch(run=run, session=session, agent="poller", cause="callbacks"))
+        assert resumed == [("start", 0), ("callbacks", 0), ("callbacks", 0)][:runs]
+    assert stage.ledger.result(session) == (SessionState.FINISHED, "3")
+
+
+def test_what_comes_before_a_deadline_without_children_ends_the_wait(stage: Stage) -> None:
+    @stage.agent("poller")
+    def poller(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.wait_for("any", deadline_s=3600)
+        return ctx.prompt
+
+    session = stage.submit("poller", "first")
+    assert stage.play(session) == "idle"
+    stage.ledger.put(session, "second", item_id="itm_second", kind="prompt", priority="high")
+    assert stage.resume(session) == "finished"
+    assert stage.ledger.result(session)[1] == "second"
+
+
+def test_a_deadline_holds_nothing_up_once_the_children_are_done(stage: Stage) -> None:
+    """It was said while there were some; and `all` of no children is there at once."""
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("quick", "a")
+            ctx.wait_for("any", deadline_s=3600)
+        else:
+            ctx.wait_for("all", deadline_s=3600)
+        return ctx.cause
+
+    stage.agent("quick")(lambda _: "a")
+    root = stage.submit("lead")
+    assert stage.play(root) == "idle"
+    (child,) = stage.children(root)
+    stage.play(child.id)
+    assert stage.resume(root) == "finished"
 
 
 def test_a_quorum_of_a_group_resumes_when_it_is_there(stage: Stage, theatre: Theatre) -> None:
