@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import pickle
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,10 +29,13 @@ def echo(ctx):
 
 
 class Evil:
-    """Runs when it is unpickled."""
+    """Leaves a folder behind when it is unpickled."""
+
+    def __init__(self, sprung: Path) -> None:
+        self.sprung = sprung
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return print, ("unpickled: this must not be seen",)
+        return os.mkdir, (str(self.sprung),)
 
 
 def message(body: object = None, **changes: Any) -> dict[str, Any]:
@@ -52,7 +57,7 @@ def message(body: object = None, **changes: Any) -> dict[str, Any]:
     return {**made, **changes}
 
 
-def junk() -> Iterator[bytes]:
+def junk(sprung: Path) -> Iterator[bytes]:
     """Everything that is no message of a task of ours."""
     yield b""
     yield b"no json at all"
@@ -61,7 +66,7 @@ def junk() -> Iterator[bytes]:
     yield b"[" * 200_000
     yield b'{"a":' * 100_000
     yield b"x" * (24 * 1024 * 1024)
-    yield pickle.dumps(Evil())
+    yield pickle.dumps(Evil(sprung))
     for value in (None, 1, "text", [], [1, 2], {}, {"properties": None}, {"properties": {}}):
         yield json.dumps(value).encode()
     whole = message()
@@ -85,7 +90,7 @@ def junk() -> Iterator[bytes]:
     for body in (7, None, "text", [], [1], [[], []], [{}, [], []], [[], {"x": 1}, {}], [[], {}, 7]):
         yield json.dumps(message(body if body is not None else {})).encode()
     for kind in ("application/x-python-serialize", "application/x-yaml", "text/plain", "nonsense"):
-        evil = base64.b64encode(pickle.dumps(Evil())).decode()
+        evil = base64.b64encode(pickle.dumps(Evil(sprung))).decode()
         yield json.dumps(
             message(**{"body": evil, "content-type": kind, "content-encoding": "binary"})
         ).encode()
@@ -98,13 +103,14 @@ def test_junk_in_a_queue_ends_no_worker(terminal: Terminal) -> None:
     stack.wait_for("ready after")
     before = {pid for pid, line in terminal.processes().items() if "-m workers" in line}
     with terminal.client() as client, connect(client.settings.redis_url or "") as broker:
-        sent = list(junk())
+        sprung = terminal.folder / "sprung"
+        sent = list(junk(sprung))
         broker.lpush(QUEUE, *sent)
         assert client.submit("echo", "still there").result(timeout_s=60) == "still there"
         wait_until(lambda: not broker.llen(QUEUE), "the end of the junk")
         wait_until(lambda: not broker.hlen("unacked"), "the acknowledgement of the junk")
     assert {pid for pid, line in terminal.processes().items() if "-m workers" in line} == before
-    assert "unpickled" not in stack.output
+    assert not sprung.exists()
     assert "worker ended" not in stack.output
     assert "message-not-understood" in stack.output
     assert stack.interrupt() == 0
