@@ -171,7 +171,7 @@ class Launches(Books):
 
         ``group`` is the router's, ``keep_ms`` how long it is remembered which sessions a conversation began.
         """
-        names = [keys.dispatch(shard)]
+        names = [keys.dispatch(shard), keys.timers(shard)]
         args: list[Arg] = [self._now, group, self.limits.redispatch_ms, keep_ms]
         for one in starts:
             run = run_id(one.session, 1)
@@ -183,7 +183,7 @@ class Launches(Books):
                 one.stream,
                 keys.conversation(shard, one.conversation),
             )
-            args += (run, one.message, one.entry, one.mark_ms, one.recipient)
+            args += (run, one.message, one.entry, one.mark_ms, one.recipient, one.review_due_ms)
         return names, args
 
     @staticmethod

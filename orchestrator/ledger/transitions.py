@@ -60,6 +60,7 @@ class Start:
     stream: str  #: key of the stream that the message stands in
     entry: str
     mark_ms: int  #: how long its duplicate mark is kept
+    review_due_ms: int = 0  #: when it has to be done, if it is a review
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from orchestrator.ledger import Ledger, Start
-from orchestrator.redisdb.scripts import Arg, Batch
+from orchestrator.redisdb.scripts import Arg
 from orchestrator.router.letter import Letter, task_id_of
 from orchestrator.router.steps import DUPLICATE, Limits, Outcome, failed, task_taken, task_unknown
 from orchestrator.router.together import Together
@@ -22,13 +22,6 @@ class Starting(Together):
         self._ledger = ledger
         self._limits = limits
 
-    def add(self, batch: Batch, letters: Sequence[Letter]) -> list[tuple[int, Sequence[Letter]]]:
-        """See :class:`Together`; a review has a time by which it has to be done."""
-        for letter in letters:
-            for command in self._limits.review_timer(letter, task_id_of(letter.body)):
-                batch.command(*command)
-        return super().add(batch, letters)
-
     def call(self, shard: int, letters: Sequence[Letter]) -> tuple[Sequence[str], Sequence[Arg]]:
         """See :class:`Together`."""
         starts = [
@@ -40,6 +33,7 @@ class Starting(Together):
                 stream=stream_key(letter.entry.stream),
                 entry=letter.entry.id,
                 mark_ms=self._limits.mark_ms(letter),
+                review_due_ms=self._limits.review_due_ms(letter),
             )
             for letter in letters
         ]

@@ -113,14 +113,13 @@ class Limits:
     #: Milliseconds that a review may take.
     review_ms: int = 86_400_000
 
-    def review_timer(self, letter: Letter, session: str) -> list[tuple[str | int, ...]]:
-        """The command that sets the time by which a review has to be done; nothing for other letters."""
+    def review_due_ms(self, letter: Letter) -> int:
+        """When a review has to be done, in milliseconds since the epoch; 0 for other letters."""
         if letter.type != "review-request":
-            return []
+            return 0
         policy = letter.message.header.retry_policy
         limit_ms = self.review_ms if policy is None else policy.timeout_seconds * 1000
-        due_ms = int(letter.entry.id.partition("-")[0]) + limit_ms
-        return [("ZADD", keys.timers(letter.entry.stream.shard), "NX", due_ms, f"review|{session}")]
+        return int(letter.entry.id.partition("-")[0]) + round(limit_ms)
 
     def remember(self, letter: Letter) -> list[tuple[str | int, ...]]:
         """The command that keeps what is known of a letter's conversation for as long as the next one may take."""

@@ -3,9 +3,11 @@
 -- runs: it is owed an envelope and no callback.
 -- KEYS  1 session  2 bodies  3 tree  4 roots  5 runs  6 run  7 dispatch  8 seen mark  9 stream  10 conversation
 --       11 parent session, or the session itself  12 parent's items, or the session's
+--       13 timers
 -- ARGV  1 now or ''  2 session id  3 run id  4 group  5 entry id  6 mark's lifetime in ms  7 prompt
 --       8 parent id or ''  9 callback id  10 task id  11 first message of its chain  12 most messages or 0
---       13 lifetime of the conversation in ms  14 ms until the run is dispatched again  15… field, value, …
+--       13 lifetime of the conversation in ms  14 ms until the run is dispatched again
+--       15 when it has to be done if it is a review, in ms since the epoch, or 0  16… field, value, …
 -- Returns  {'started', run, agent, 'start'} | {'duplicate'} | {'task', session that has the task-id}
 --          | {'closed', state of the parent} | {'chain'} | {'limit'}; on the last four nothing was acknowledged
 -- Complexity: O(1).
@@ -34,7 +36,7 @@ local wrong = converse(KEYS[10], ARGV[11], tonumber(ARGV[12]), ARGV[13])
 if wrong ~= '' then return { wrong } end
 
 local facts = {}
-for i = 15, #ARGV do facts[#facts + 1] = ARGV[i] end
+for i = 16, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', p.root, 'parent', p.id, 'depth', count(p.depth) + 1,
   'state', 'pending', 'run', ARGV[3], 'runs', 1, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
   'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', unpack(facts))
@@ -54,6 +56,7 @@ redis.call('HSET', KEYS[6], 'id', ARGV[3], 'session', ARGV[2], 'number', 1, 'cau
   'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
 redis.call('RPUSH', KEYS[5], ARGV[3])
 redis.call('ZADD', KEYS[7], now + tonumber(ARGV[14]), ARGV[3])
+if tonumber(ARGV[15]) > 0 then redis.call('ZADD', KEYS[13], ARGV[15], 'review|' .. ARGV[2]) end
 redis.call('SET', KEYS[8], ARGV[5], 'PX', ARGV[6])
 redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
 return { 'started', ARGV[3], s.agent, 'start' }

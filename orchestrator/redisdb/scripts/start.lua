@@ -1,10 +1,11 @@
 -- start: the router takes launches that the ledger knows: each is marked seen, its session's first run queued, it is
 -- noted in its conversation and acknowledged. One whose books are damaged fails alone.
 -- The mark holds the entry id, so that the same entry, delivered again, is not its own duplicate.
--- KEYS  1 dispatch
+-- KEYS  1 dispatch  2 timers
 --       for each launch  1 session  2 runs  3 run  4 seen mark  5 stream  6 conversation
 -- ARGV  1 now or ''  2 group  3 ms until a run is dispatched again  4 lifetime of a conversation in ms
 --       for each launch  1 run id  2 message id  3 entry id  4 mark's lifetime in ms  5 recipient
+--       6 when it has to be done if it is a review, in ms since the epoch, or 0
 -- Returns  for each launch  {'started', run, agent, cause} | {'already', run or ''} | {'duplicate'} | {'unknown'}
 --          | {'over', state} | {'task'}: the session was launched by another message | {'error', what is wrong}; on
 --          the last two and 'unknown' nothing was acknowledged
@@ -22,6 +23,7 @@ end
 local function start(k, a)
   local session, runs, run, seen, stream, conversation = unpack(KEYS, k + 1, k + 6)
   local id, message, entry, mark_ms, recipient = unpack(ARGV, a + 1, a + 5)
+  local review_due = tonumber(ARGV[a + 6])
   local s = fields(session, 'id', 'agent', 'state', 'run', 'runs', 'message')
   local wrong = s.id == '' and 'unknown' or s.message ~= message and 'task' or nil
   if wrong or not redis.call('SET', seen, entry, 'NX', 'PX', mark_ms) then
@@ -49,14 +51,15 @@ local function start(k, a)
     redis.call('RPUSH', runs, id)
     redis.call('HSET', session, 'run', id, 'runs', 1, 'updated_ms', now)
     redis.call('ZADD', KEYS[1], due, id)
+    if review_due > 0 then redis.call('ZADD', KEYS[2], review_due, 'review|' .. s.id) end
   end
   add(entries, stream, entry)
   return answer
 end
 
 local answers = {}
-for n = 1, (#KEYS - 1) / 6 do
-  local fine, answer = pcall(start, 1 + (n - 1) * 6, 4 + (n - 1) * 5)
+for n = 1, (#KEYS - 2) / 6 do
+  local fine, answer = pcall(start, 2 + (n - 1) * 6, 4 + (n - 1) * 6)
   if not fine then
     -- Without the place in the script that some servers put before it.
     local what = type(answer) == 'table' and answer.err or tostring(answer)

@@ -112,6 +112,7 @@ class ForeignLaunches:
                 keys.conversation(shard, letter.conversation),
                 keys.session(above),
                 keys.items(above),
+                keys.timers(shard),
             ],
             args=[
                 "",
@@ -128,19 +129,17 @@ class ForeignLaunches:
                 self._limits.conversation_messages,
                 self._limits.max_age_ms,
                 self._ledger.limits.redispatch_ms,
+                self._limits.review_due_ms(letter),
                 *[part for pair in facts.items() for part in pair],
             ],
             read=read,
-            before=[
-                *self._conversations.note(
-                    shard=shard,
-                    conversation=letter.conversation,
-                    message_id=letter.id,
-                    session=session,
-                    agent=letter.recipient,
-                ),
-                *self._limits.review_timer(letter, session),
-            ],
+            before=self._conversations.note(
+                shard=shard,
+                conversation=letter.conversation,
+                message_id=letter.id,
+                session=session,
+                agent=letter.recipient,
+            ),
         )
 
 

@@ -38,7 +38,7 @@ from orchestrator.envelope.sealing import Sealer
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.ids import asker_of, child_session_id, new_claim_id, new_message_id, reply_id
-from orchestrator.ledger import Claimed, ItemState, Launch, Session, SessionState
+from orchestrator.ledger import Claimed, ItemState, Launch, Outcome, Session, SessionState
 from orchestrator.letters import Thread
 from orchestrator.reaper import Reaper
 from orchestrator.redisdb import keys
@@ -534,3 +534,64 @@ def test_what_a_program_launches_for_its_task_is_in_the_audit_trail_under_an_id_
     stack.redis.delete(keys.session(grandchild.id))
     assert not doctor.examine(watch_leases=False).holds
     store.close()
+
+
+@pytest.mark.parametrize("ends", ["finished", "stopped"])
+def test_a_review_that_is_over_has_no_time_limit_any_more(stack: Stack, ends: str) -> None:
+    """Neither its end leaves one behind, nor does a copy of the request bring it back; a user may go on with it."""
+    review = Review(task_id="R-1", title="Look", description="look at it")
+    data = stack.envelope(ReviewRequest(review=review), sender="partner", recipient="code-reviewer")
+    stack.publish(data, "review-request", "high")
+    stack.router().run_once()
+    ledger, (session,) = stack.parts.ledger, roots(stack)
+    assert stack.redis.zscore("ao:{00}:timers", f"review|{session.id}") is not None
+    held = ledger.claim(session.run, new_claim_id(), session_id=session.id, worker="w")
+    assert held is not None
+    if ends == "finished":
+        letter = stack.parts.letters.completion(
+            sender="code-reviewer",
+            recipient="partner",
+            task_id=session.id,
+            result="fine",
+            thread=Thread.of(session),
+        )
+        ledger.commit(held.claim, Outcome(status="completed", text="fine"), make_envelope=lambda: letter)
+    else:
+        ledger.stop(session.id, "enough", force=True)
+    stack.publish(data, "review-request", "high")
+    stack.publish(data.replace(b"look at it", b"look at  it"), "review-request", "high")
+    stack.router("two").run_once()
+    assert ledger.session(session.id).state == ends
+    assert stack.redis.zscore("ao:{00}:timers", f"review|{session.id}") is None
+
+
+def test_a_review_of_our_own_has_its_time_limit_until_it_is_over(stack: Stack) -> None:
+    """As one that a program asks for."""
+    ledger, root = stack.parts.ledger, stack.submit()
+    stack.router().run_once()
+    lead = ledger.claim(ledger.session(root).run, new_claim_id(), session_id=root, worker="w")
+    assert lead is not None
+    child = child_session_id(root, "review")
+    letter = stack.parts.letters.review_request(
+        sender="lead",
+        recipient="code-reviewer",
+        task_id=child,
+        reviewed=root,
+        title="Look",
+        description="at it",
+        thread=Thread.of(lead.session),
+    )
+    launch = Launch(
+        effect="review",
+        child_id=child,
+        agent="code-reviewer",
+        description="at it",
+        envelope=letter,
+        correlation=lead.session.correlation,
+        chain=lead.session.chain,
+    )
+    ledger.delegate(lead.claim, launch)
+    stack.router("two").run_once()
+    assert stack.redis.zscore("ao:{00}:timers", f"review|{child}") is not None
+    ledger.stop(child, "enough", force=True)
+    assert stack.redis.zscore("ao:{00}:timers", f"review|{child}") is None

@@ -120,6 +120,8 @@ end
 local function session_stop(s)
   local now = fields(S, 'state', 'waiting')
   local parent = s.parent
+  -- A review that is over was done in time, whatever a user makes of its session later.
+  if now.state ~= 'idle' then redis.call('ZREM', TIMERS, 'review|' .. s.id) end
   if now.state == 'idle' then
     -- Its parent has no part in this, and it itself has none while nothing is queued and no deadline is to be kept.
     parent = ''
