@@ -122,7 +122,7 @@ class Effects:
             child_id=child,
             agent=agent,
             description=description,
-            envelope=write(child),
+            envelope=self.write(lambda: write(child)),
             correlation=self.thread.correlation,
             chain=self.thread.chain,
             title=title,
@@ -246,13 +246,15 @@ class Effects:
             ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
         """
         effect = self.key("status", progress, activity)
-        letter = self.letters.status(
-            sender=self.held.session.agent,
-            recipient=self.delegator,
-            task_id=self.held.session.id,
-            progress=progress,
-            activity=activity,
-            thread=self.thread,
+        letter = self.write(
+            lambda: self.letters.status(
+                sender=self.held.session.agent,
+                recipient=self.delegator,
+                task_id=self.held.session.id,
+                progress=progress,
+                activity=activity,
+                thread=self.thread,
+            )
         )
         self.attempt(
             "status",
@@ -293,6 +295,14 @@ class Effects:
         done = self.patiently(what, call)
         reach("worker.effect")
         return done
+
+    def write(self, letter: Callable[[], Outgoing]) -> Outgoing:
+        """Write an envelope: who signs it asks Redis for names and keys, and makes a large text known there.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+        """
+        return self.patiently("envelope", letter)
 
     def patiently(self, what: str, call: Callable[[], T]) -> T:
         """Read from the ledger as an effect does: while the run may go on, and outlasting an outage.

@@ -84,7 +84,9 @@ class Launches:
         """
         effects, session = self._effects, self._effects.held.session
         lead = self._table.tech_lead
-        up = lead if lead != session.agent and self._exists(lead) else self._table.operator
+        up = self._table.operator
+        if lead != session.agent and effects.patiently("tech-lead", lambda: self._exists(lead)):
+            up = lead
 
         def write(child: str) -> Outgoing:
             return effects.letters.escalation(

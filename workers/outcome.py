@@ -13,7 +13,17 @@ from orchestrator.errors import RunFailed
 
 #: What came of a run, for the log.
 Verdict = Literal[
-    "refused", "not-served", "lost", "outage", "retry", "idle", "finished", "failed", "stopped", "deleted"
+    "refused",
+    "damaged",
+    "not-served",
+    "lost",
+    "outage",
+    "retry",
+    "idle",
+    "finished",
+    "failed",
+    "stopped",
+    "deleted",
 ]
 #: Characters of an error that Celery's events carry.
 SHOWN_CHARS: Final = 2000

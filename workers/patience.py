@@ -26,10 +26,10 @@ _log = get_logger()
 
 
 def persist(call: Callable[[], T], *, what: str, patience_s: float = PATIENCE_S) -> T:
-    """What ``call`` returns, tried again for as long as Redis is away.
+    """What ``call`` returns, tried again for as long as Redis is away or takes no writes.
 
     Raises:
-        ServerUnavailable: Redis stayed away for ``patience_s`` seconds, or refused the call.
+        ServerUnavailable: Redis stayed away for ``patience_s`` seconds, or refused this very call.
     """
     deadline = time.monotonic() + patience_s
     delay_s = _FIRST_DELAY_S
@@ -42,3 +42,8 @@ def persist(call: Callable[[], T], *, what: str, patience_s: float = PATIENCE_S)
             _log.warning("redis-away", during=what, error=str(error), retry_in_s=round(delay_s, 2))
             time.sleep(delay_s)
             delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+
+
+def was_refused(error: ServerUnavailable) -> bool:
+    """Whether Redis refused that very call: to make it again at once would end in the same way."""
+    return isinstance(error.__cause__, redis.RedisError) and not is_outage(error.__cause__)

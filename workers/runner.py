@@ -15,7 +15,7 @@ from orchestrator.agents import AgentDefinition
 from orchestrator.crashpoints import reach
 from orchestrator.dispatch.settling import settle_root
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
-from orchestrator.errors import ClaimLost, InputError, SessionStopped
+from orchestrator.errors import ClaimLost, InputError, ServerUnavailable, SessionStopped
 from orchestrator.event_log import EventLog
 from orchestrator.ledger import BY_FORCE, Claimed, Committed, Following, Outcome, Outgoing, RetryLater
 from orchestrator.letters import Thread
@@ -29,7 +29,7 @@ from workers.heartbeat import Heartbeat, Standing
 from workers.launches import Launches
 from workers.lending import Queued, serves
 from workers.outcome import RunEnd, Verdict
-from workers.patience import persist
+from workers.patience import persist, was_refused
 from workers.runtime import Runtime
 from workers.speech import Speech
 from workers.turns import Turns
@@ -51,8 +51,8 @@ def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker:
 def execute_runs(runtime: Runtime, next_ticket: Callable[[], Ticket | None], *, worker: str) -> list[RunEnd]:
     """Execute one run after the other; each but the first is claimed together with the commit before it.
 
-    Nothing is done when another worker has a run or it is over. A run whose worker cannot reach the ledger
-    any more is left as it is: its lease runs out, and it is tried again.
+    Nothing is done when another worker has a run or it is over, nor for one whose books are damaged. A run whose
+    worker cannot reach the ledger any more is left as it is: its lease runs out, and it is tried again.
 
     Raises:
         ServerUnavailable: the ledger is out of reach, and the present run was not begun.
@@ -66,7 +66,15 @@ def execute_runs(runtime: Runtime, next_ticket: Callable[[], Ticket | None], *, 
             log.warning("agent-not-served", served=sorted(runtime.catalogue))
             ends.append(RunEnd(run=ticket.run, verdict="not-served"))
             continue
-        held = turns.claim(ticket)
+        try:
+            held = turns.claim(ticket)
+        except ServerUnavailable as error:
+            if not was_refused(error):
+                raise
+            # It is about this run, and the others have no part in it. The sweep sends it again, later and later.
+            log.warning("run-not-claimed", error=str(error))
+            ends.append(RunEnd(run=ticket.run, verdict="damaged"))
+            continue
         if held is None:
             log.info("run-refused")
             ends.append(RunEnd(run=ticket.run, verdict="refused"))

@@ -63,13 +63,15 @@ class Speech:
         effect = effects.key("ask", message, kind, given=key)
         question = question_id(session.id, f"{effects.held.claim.run}:{effect}")
         asked = effects.delegator
-        letter = effects.letters.query(
-            sender=session.agent,
-            recipient=asked,
-            question=message,
-            context=_context(kind, values),
-            thread=effects.thread,
-            priority=urgency,
+        letter = effects.write(
+            lambda: effects.letters.query(
+                sender=session.agent,
+                recipient=asked,
+                question=message,
+                context=_context(kind, values),
+                thread=effects.thread,
+                priority=urgency,
+            )
         )
         extra = {"agent": session.agent, "title": session.title, "message": letter.message_id}
         if values is not None:
@@ -146,12 +148,14 @@ class Speech:
         check_text("text", text)
         if not text.strip():
             raise InputError(f"the reply to {question.id} is empty")
-        letter = effects.letters.reply(
-            sender=session.agent,
-            recipient=question.agent,
-            question=str(question.extra["message"]),
-            answer=text,
-            thread=effects.thread,
+        letter = effects.write(
+            lambda: effects.letters.reply(
+                sender=session.agent,
+                recipient=question.agent,
+                question=str(question.extra["message"]),
+                answer=text,
+                thread=effects.thread,
+            )
         )
         extra = {
             "agent": session.agent,
@@ -193,8 +197,10 @@ class Speech:
         effects, session = self._effects, self._effects.held.session
         effect = effects.key("message", to.id, text, priority, given=key)
         said = item_id(to.id, f"{effects.held.claim.run}:{effect}")
-        letter = effects.letters.message(
-            sender=session.agent, recipient=to.agent, text=text, thread=effects.thread
+        letter = effects.write(
+            lambda: effects.letters.message(
+                sender=session.agent, recipient=to.agent, text=text, thread=effects.thread
+            )
         )
         extra = {"agent": session.agent, "title": session.title, "message": letter.message_id}
         return effects.attempt(

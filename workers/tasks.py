@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import redis
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 
@@ -15,6 +16,7 @@ from orchestrator.log import get_logger
 from orchestrator.submission import Submission
 from workers.bundle import Bundle, Ticket
 from workers.outcome import celery_outcome
+from workers.patience import persist, was_refused
 from workers.runner import execute_runs
 from workers.runtime import RuntimeOfProcess
 
@@ -84,7 +86,7 @@ def _execute(runtime: RuntimeOfProcess, task: Task, cause: str, tickets: Sequenc
             ends = execute_runs(process, bundle.next, worker=_worker(task))
         except ServerUnavailable as error:
             _log.error("run-not-begun", run=tickets[0].run, runs=len(tickets), error=str(error))
-            # The whole message comes again; what of it was done is refused then.
+            # The whole message comes again; what of it was done is refused then. Each time the server is waited for.
             raise Reject(str(error), requeue=True) from error
     return celery_outcome(ends, redelivered=bool((task.request.delivery_info or {}).get("redelivered")))
 
@@ -92,7 +94,8 @@ def _execute(runtime: RuntimeOfProcess, task: Task, cause: str, tickets: Sequenc
 def _refuse(runtime: RuntimeOfProcess, task: Task, error: OrchestraError) -> None:
     """Tell whoever waits for this very task why nothing comes of it."""
     _log.warning("submission-refused", task=task.request.id, error=str(error))
-    runtime.get().results.store_result(str(task.request.id), error)
+    results = runtime.get().results
+    persist(lambda: results.store_result(str(task.request.id), error), what="refuse")
 
 
 def _submit(runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: object, title: object) -> None:
@@ -101,12 +104,30 @@ def _submit(runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: obj
     try:
         if not isinstance(agent, str) or not isinstance(prompt, str | None) or not isinstance(title, str):
             raise InputError(f"{START_TASK} takes agent and prompt as text")
-        process = runtime.get()
-        Submission(process.parts).submit(agent, prompt or "", key=task_id, title=title, task=task_id)
+        submission, words = Submission(runtime.get().parts), prompt or ""
+        persist(lambda: _write_root(submission, agent, words, title=title, task_id=task_id), what="submit")
     except ServerUnavailable as error:
-        raise Reject(str(error), requeue=True) from error
+        if not was_refused(error):
+            # Nobody but the broker has it. It was waited for long enough to give the message back at once.
+            raise Reject(str(error), requeue=True) from error
+        _refuse(runtime, task, error)
     except OrchestraError as error:
         _refuse(runtime, task, error)
+
+
+def _write_root(submission: Submission, agent: str, prompt: str, *, title: str, task_id: str) -> None:
+    """Submit once; what the server said against it is raised as it was, and may be an outage.
+
+    Raises:
+        redis.RedisError: the server was away or refused it.
+        OrchestraError: the submission is not acceptable.
+    """
+    try:
+        submission.submit(agent, prompt, key=task_id, title=title, task=task_id)
+    except OrchestraError as error:
+        if isinstance(error.__cause__, redis.RedisError):
+            raise error.__cause__ from None
+        raise
 
 
 def _worker(task: Task) -> Any:

@@ -66,13 +66,15 @@ class Unsealer:
         effects, session = self._effects, self._effects.held.session
         message = str(item.extra.get("message", ""))
         _log.warning("item-not-opened", session=session.id, item=item.id, message=message, reason=reason)
-        letter = effects.letters.error(
-            sender=session.agent,
-            recipient=item.agent,
-            message=f"{item.kind} {message} from {item.agent} to {session.agent} was not accepted: {reason}",
-            thread=effects.thread,
-            error_type="validation-error",
-            severity="warning",
+        letter = effects.write(
+            lambda: effects.letters.error(
+                sender=session.agent,
+                recipient=item.agent,
+                message=f"{item.kind} {message} from {item.agent} to {session.agent} was not accepted: {reason}",
+                thread=effects.thread,
+                error_type="validation-error",
+                severity="warning",
+            )
         )
         effects.attempt(
             "refuse",

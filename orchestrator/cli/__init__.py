@@ -128,10 +128,10 @@ def advice_on_redis(error: BaseException) -> str | None:
         return None
     from orchestrator.redisdb.client import advice_on_refusal, is_outage
 
-    if is_outage(error):
-        return f"Redis did not answer: {one_line(error)}; is it running?"
     refusal = advice_on_refusal(error)
-    return None if refusal is None else f"Redis {refusal}"
+    if refusal is not None:
+        return f"Redis {refusal}"
+    return f"Redis did not answer: {one_line(error)}; is it running?" if is_outage(error) else None
 
 
 @click.group("orchestra", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

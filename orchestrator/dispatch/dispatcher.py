@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import redis
 from celery import Celery
 from kombu.exceptions import KombuError
 
@@ -30,9 +31,9 @@ AWAY_S: Final = 1.0
 SHOWN_CHARS: Final = 1000
 #: Messages that runs for one queue are spread over before they are bundled, so that every slot gets some.
 SPREAD: Final = 2
-#: What publishing ends in when the broker is away. The last comes of kombu itself: it mends a connection that broke
-#: while a queue was declared, and goes on with a channel of the old one.
-_OUTAGES: Final = (KombuError, OSError, AttributeError)
+#: What publishing ends in when the broker is away, or a Redis that takes no writes. The last comes of kombu itself: it
+#: mends a connection that broke while a queue was declared, and goes on with a channel of the old one.
+_OUTAGES: Final = (KombuError, OSError, redis.RedisError, AttributeError)
 
 
 def run_task_id(run: str) -> str:

@@ -158,10 +158,11 @@ class Runs(Launches):
         batch.script("commit", *commit)
         batch.script("claim", *self._claim_call(following))
         committed, claimed = batch.execute()
-        for answer in (claimed, committed):
-            if isinstance(answer, Exception):
-                raise answer
-        following.asked, following.held = True, self._held(following, claimed)
+        if isinstance(committed, Exception):
+            raise committed
+        # A claim that was refused by an error says nothing of the commit; whoever wants the run asks again.
+        if not isinstance(claimed, Exception):
+            following.asked, following.held = True, self._held(following, claimed)
         return committed
 
     def _replicate(self, what: str, run_id: str) -> None:

@@ -22,6 +22,14 @@ _RETIRED_AT_ONCE = 50_000
 class Sweeping(Endings):
     """Reads and transitions of the reconciliation sweep. Every one is idempotent and safe in several processes."""
 
+    def begin_sweep(self, shard: int) -> None:
+        """Note that a sweep begins. Where that cannot be written nobody can renew a lease either.
+
+        Raises:
+            redis.RedisError: the server is away, or takes no writes.
+        """
+        self.redis.set(keys.sweep(shard), self.server_ms())
+
     def leases(self, shard: int) -> list[Lease]:
         """Every run that is held, with its renewal counter as it stands; none that cannot be read."""
         ids = [decode.text(i) for i in self.redis.zrange(keys.running(shard), 0, -1)]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TypeVar
 
+import redis
+
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import reach
 from orchestrator.delivery import Delivery
@@ -72,6 +74,7 @@ class Reaper:
         self._trim = trim
         self._shards = range(shards)
         self._clock = clock or SystemClock()
+        self._lease_s = lease_s
         self._watch = LeaseWatch(self._clock, lease_s=lease_s)
         self._interval_s = interval_s
         self._broker_away = False
@@ -85,8 +88,19 @@ class Reaper:
             stop.wait(self._interval_s)
 
     def run_once(self) -> Swept:
-        """One sweep over every shard."""
+        """One sweep over every shard.
+
+        Raises:
+            redis.RedisError: Redis is away or takes no writes. What was seen of leases until then counts no more: nobody
+                could renew one.
+        """
         swept = Swept()
+        try:
+            for shard in self._shards:
+                self._ledger.begin_sweep(shard)
+        except redis.RedisError:
+            self._watch = LeaseWatch(self._clock, lease_s=self._lease_s)
+            raise
         self._broker_away = False
         swept.released = _each(self._watch.dead(self.leases()), self._release)
         for shard in self._shards:

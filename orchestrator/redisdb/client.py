@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 import time
+from typing import Final
 
 import redis
 from redis.backoff import ExponentialBackoff
@@ -127,29 +128,72 @@ def explain(error: Exception, url: str) -> OrchestraError:
 
 
 def advice_on_refusal(error: BaseException) -> str | None:
-    """Why a server that answers takes no writes, and what to do; None for any other error."""
+    """Why a server that answers carries nothing out for now, and what to do; None for any other error."""
+    code = _refusal(error)
+    if code is None:
+        return None
     text = " ".join(str(error).split()).rstrip(".")
-    if isinstance(error, redis.exceptions.ReadOnlyError):
-        return f"is a replica and takes no writes ({text}); name its primary"
-    if isinstance(error, redis.exceptions.OutOfMemoryError):
-        return f"has no memory left ({text}); raise its maxmemory, or make room"
-    if isinstance(error, redis.ResponseError) and text.startswith("MISCONF"):
-        return f"cannot write to its disk ({text}); make room there, and see its log"
-    if isinstance(error, redis.ResponseError) and text.startswith("NOREPLICAS"):
-        return f"is followed by too few replicas to take writes ({text}); start them"
-    return None
+    return _UNWILLING[code][1].format(text)
+
+
+#: What a server says that takes no commands, or no writes, for as long as it is in some state, whatever they hold: the
+#: code of the error; the class that redis-py makes of it, if it has one, whose text is without the code; the advice.
+_UNWILLING: Final[dict[str, tuple[type[Exception] | None, str]]] = {
+    "READONLY": (
+        redis.exceptions.ReadOnlyError,
+        "is a replica and takes no writes ({}); name its primary",
+    ),
+    "OOM": (
+        redis.exceptions.OutOfMemoryError,
+        "has no memory left ({}); raise its maxmemory, or make room",
+    ),
+    "MISCONF": (None, "cannot write to its disk ({}); make room there, and see its log"),
+    "NOREPLICAS": (None, "is followed by too few replicas to take writes ({}); start them"),
+    "LOADING": (redis.exceptions.BusyLoadingError, "is loading its data ({}); wait until it has"),
+    "MASTERDOWN": (
+        redis.exceptions.MasterDownError,
+        "is a replica that has lost its primary ({}); start that, or name another server",
+    ),
+    "CLUSTERDOWN": (redis.exceptions.ClusterDownError, "is of a cluster that is down ({}); fix the cluster"),
+    "TRYAGAIN": (redis.exceptions.TryAgainError, "is moving keys to another server ({}); wait until it has"),
+    "UNBLOCKED": (None, "became a replica while it was waited for ({}); name its primary"),
+    "BUSY": (None, "is busy with a script ({}); wait, or end the script by SCRIPT KILL"),
+}
+_CODES: Final = "|".join(_UNWILLING)
+#: Where the code stands: first; behind what redis-py says of a pipeline; behind what Redis 6 says of a script.
+_CODE: Final = re.compile(
+    rf"(?:(?:ERR )?Error running script .*?: -|Command # \d+ .* of pipeline caused error: )?({_CODES}) ",
+    re.DOTALL,
+)
+
+
+def _refusal(error: BaseException) -> str | None:
+    """The code of an error that any other command, or write, would have met at that moment, too."""
+    for code, (kind, _) in _UNWILLING.items():
+        if kind is not None and isinstance(error, kind):
+            return code
+    if not isinstance(error, redis.ResponseError):
+        return None
+    found = _CODE.match(str(error))
+    return found[1] if found else None
 
 
 def refuses_everything(error: BaseException) -> bool:
     """Whether the server would have refused any other write at that moment too, whatever was in it."""
-    return isinstance(error, redis.exceptions.NoPermissionError) or advice_on_refusal(error) is not None
+    return isinstance(error, redis.exceptions.NoPermissionError) or _refusal(error) is not None
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether waiting may help: the server is away, restarting or loading, and nothing was refused."""
+    """Whether waiting may help: the server is away, or in a state in which it carries nothing out for anybody.
+
+    That it is a replica, full, without a disk, or loading ends by itself or by its operator's hand, and nothing that was
+    sent is to blame.
+    """
     if isinstance(error, redis.AuthenticationError):
         return False
-    return isinstance(error, (redis.ConnectionError, redis.TimeoutError, ServerUnavailable))
+    if isinstance(error, (redis.ConnectionError, redis.TimeoutError, ServerUnavailable)):
+        return True
+    return _refusal(error) is not None
 
 
 def is_wrong_type(error: BaseException) -> bool:

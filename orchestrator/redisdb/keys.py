@@ -176,6 +176,12 @@ def timers(shard: int) -> str:
     return f"{shard_tag(shard)}:timers"
 
 
+@_key("ao:{S}:sweep", type="string", owner="ledger", lifetime="permanent")
+def sweep(shard: int) -> str:
+    """When the last reconciliation sweep began, in milliseconds by the server's clock."""
+    return f"{shard_tag(shard)}:sweep"
+
+
 @_key("ao:{S}:results", type="zset", owner="ledger", lifetime="permanent; one member for each owed result")
 def results(shard: int) -> str:
     """Root sessions whose Celery result is owed, scored by since when."""

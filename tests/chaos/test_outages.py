@@ -17,6 +17,7 @@ from orchestrator.dispatch import START_TASK, build_celery
 from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.ledger import RunState
 from tests.door import door_to
+from tests.refusing import REFUSALS, Refusing
 
 from .stack import Stack, children_of, wait_until
 
@@ -90,6 +91,51 @@ def test_a_server_that_was_frozen_costs_nobody_a_lease(make_stack: MakeStack) ->
     stack.assert_settled()
     runs = [run for s in stack.ledger.tree(session.id) for run in stack.ledger.runs(s.id)]
     assert [run.lost for run in runs if run.state == RunState.COMPLETED] == [0] * len(runs)
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_a_server_that_takes_no_writes_for_a_while_costs_nobody_a_lease(
+    make_stack: MakeStack, code: str
+) -> None:
+    """It answers, and refuses everybody: a replica, one without memory, one that cannot write its snapshot."""
+    stack = make_stack()
+    stack.env["CHAOS_LEAF_S"] = "0.5"
+    stack.start_all()
+    stack.wait_ready()
+    refusal = Refusing(stack.server, code)
+    with stack.client() as client:
+        session = client.submit("branch", "2,2")
+        wait_until(lambda: leaves_at_work(stack), "a leaf at work", explain=stack.logs)
+        refusal.begin()
+        time.sleep(2 * stack.settings.lease_s)  # for this long it refuses
+        refusal.end()
+        assert stack.answer(session) == "4"
+    for process in stack.running:
+        assert process.alive, f"{process.name}: {process.log.read_text(errors='replace')[-3000:]}"
+    stack.assert_settled()
+    runs = [run for s in stack.ledger.tree(session.id) for run in stack.ledger.runs(s.id)]
+    completed = [run for run in runs if run.state == RunState.COMPLETED]
+    assert [(run.lost, run.attempt) for run in completed] == [(0, 1)] * len(runs)
+
+
+def test_a_plain_submission_outlasts_a_ledger_that_takes_no_writes(
+    make_stack: MakeStack, start_valkey: Callable[..., ValkeyProcess]
+) -> None:
+    """Only the broker has it until then. It is not given back again and again meanwhile, and not refused."""
+    stack = make_stack(broker_url=start_valkey(durable=False).url)
+    stack.start_all()
+    worker = stack.running[0]
+    stack.wait_ready()
+    refusal = Refusing(stack.server, "READONLY")
+    refusal.begin()
+    app = build_celery(stack.settings)
+    task = app.send_task(START_TASK, kwargs={"agent": "leaf", "prompt": "7"}, queue="chaos")
+    wait_until(lambda: worker.log.read_text().count("redis-away") > 3, "some tries", explain=stack.logs)
+    refusal.end()
+    assert task.get(timeout=120) == "7"
+    assert "run-not-begun" not in worker.log.read_text()
+    app.close()
+    stack.assert_settled()
 
 
 def test_a_broker_that_lost_its_memory_loses_no_run(make_stack: MakeStack) -> None:

@@ -17,8 +17,16 @@ from kombu import Connection
 
 from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable, UnsupportedServer
-from orchestrator.redisdb.client import MAX_BLOCK_MS, check_server, connect, explain, is_outage
+from orchestrator.redisdb.client import (
+    MAX_BLOCK_MS,
+    advice_on_refusal,
+    check_server,
+    connect,
+    explain,
+    is_outage,
+)
 from orchestrator.urls import kombu_url
+from tests.refusing import REFUSALS, Refusing
 
 
 def test_the_database_number_is_honoured(redis_server: ValkeyProcess, redis: redis.Redis) -> None:
@@ -205,3 +213,70 @@ def test_a_certificate_file_that_is_not_there_is_an_error_of_the_set_up(tls_url:
     url, certificate = tls_url
     with pytest.raises(OrchestraError, match=r"certificate|No such file"):
         connect(f"{url}?ssl_ca_certs={certificate}.missing")
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_a_server_that_takes_no_writes_is_an_outage_however_it_says_so(
+    start_valkey: Callable[..., ValkeyProcess], code: str
+) -> None:
+    """To a command, in a script, in a pipeline, and to whoever was waiting for something in that moment."""
+    server = start_valkey(durable=False)
+    client, refusal = connect(server.url), Refusing(server, code)
+    heard: list[BaseException] = []
+
+    def wait_for_news() -> None:
+        try:
+            client.xreadgroup("g", "c", {"news": ">"}, block=10_000)
+        except redis.RedisError as error:
+            heard.append(error)
+
+    client.xgroup_create("news", "g", mkstream=True)
+    waiter = threading.Thread(target=wait_for_news)
+    waiter.start()
+    deadline = time.monotonic() + 30
+    while not client.info("clients")["blocked_clients"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    refusal.begin()
+    ways = (
+        lambda: client.set("a", "b"),
+        lambda: client.eval("return redis.call('SET', KEYS[1], 'b')", 1, "a"),
+        lambda: client.pipeline(transaction=False).get("a").set("a", "b").execute(),
+    )
+    for way in ways:
+        with pytest.raises(redis.RedisError) as caught:
+            way()
+        assert is_outage(caught.value), caught.value
+        assert advice_on_refusal(caught.value)
+    refusal.end()
+    client.xadd("news", {"f": "v"})
+    waiter.join()
+    assert all(is_outage(error) for error in heard), heard
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "outage"),
+    [
+        (redis.exceptions.ClusterDownError("The cluster is down"), True),
+        (redis.exceptions.TryAgainError("Multiple keys request during rehashing of slot"), True),
+        (redis.exceptions.MasterDownError("Link with MASTER is down"), True),
+        (redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"), True),
+        (redis.ResponseError("NOREPLICAS Not enough good replicas to write."), True),
+        (redis.ResponseError("BUSY Redis is busy running a script."), True),
+        (redis.ResponseError("UNBLOCKED force unblock from blocking operation"), True),
+        (
+            redis.ResponseError(
+                "Error running script (call to f_1): @user_script:3: @user_script: 3: -MISCONF Errors writing"
+            ),
+            True,
+        ),
+        (redis.ResponseError("BUSYGROUP Consumer Group name already exists"), False),
+        (redis.ResponseError("BUSYKEY Target key name already exists."), False),
+        (redis.ResponseError("WRONGTYPE Operation against a key: BUSY MISCONF OOM "), False),
+        (redis.AuthenticationError("WRONGPASS"), False),
+        (redis.exceptions.NoPermissionError("no"), False),
+    ],
+)
+def test_what_ends_by_itself_is_told_from_what_was_refused(error: Exception, outage: bool) -> None:
+    assert is_outage(error) is outage

@@ -676,3 +676,60 @@ def test_children_of_one_millisecond_are_listed_in_the_order_of_their_launches(
     ledger.set_time(1_799_999_999_000)  # a clock that is set back changes nothing about it
     children.append(play.delegate(parent, "late"))
     assert [session.id for session in ledger.tree(root)] == [root, *children]
+
+
+@pytest.mark.parametrize("damaged", ["items", "bodies", "running", "dispatch", "record", "policy", "carried"])
+def test_a_claim_of_what_is_damaged_changes_nothing(
+    play: Play, ledger: Ledger, redis: redis_py.Redis, damaged: str
+) -> None:
+    """The run stays queued, and is claimed once the damage is mended."""
+    play.run(play.submit("of another tree"))
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    play.finish(child)
+    dispatch = ledger.flush(root).dispatch
+    assert dispatch is not None
+    places = {
+        "items": (keys.items(root), None),
+        "bodies": (keys.bodies(root), None),
+        "running": (keys.running(0), None),
+        "dispatch": (keys.dispatch(0), None),
+        "record": (keys.items(root), callback_id(child)),
+        "policy": (keys.session(root), "waiting"),
+        "carried": (keys.run(dispatch.run), "items"),
+    }
+    key, field = places[damaged]
+    whole = redis.dump(key)
+    if field is None:
+        redis.set(key, "of another type")
+    else:
+        redis.hset(key, field, '{"state": "cla')
+    untouched = [keys.run(dispatch.run), keys.session(root)]
+    before = [redis.dump(key) for key in untouched]
+    with pytest.raises(redis_py.ResponseError):
+        ledger.claim(dispatch.run, "one", session_id=root, worker="w1")
+    assert [redis.dump(key) for key in untouched] == before
+    redis.restore(key, 0, whole, replace=True)
+    held = ledger.claim(dispatch.run, "two", session_id=root, worker="w1")
+    assert held is not None
+    assert [item.child for item in held.items] == [child]
+    assert (held.run.attempt, held.run.worker, held.session.state) == (1, "w1", SessionState.RUNNING)
+    assert ledger.run(dispatch.run) == held.run
+    assert ledger.session(root) == held.session
+
+
+def test_a_run_that_is_not_its_sessions_present_one_cannot_be_claimed(play: Play, ledger: Ledger) -> None:
+    """Its tree has expired and is about to be removed; the message of a run that nobody began comes in that moment."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a", callback=False)
+    dispatch = play.start(child)
+    assert dispatch is not None
+    play.commit(parent.claim)
+    assert ledger.retire(ledger.tree(root))
+    assert ledger.run(dispatch.run).state == RunState.QUEUED
+    assert ledger.claim(dispatch.run, "one", session_id=child, worker="w1") is None
+    assert ledger.session(child).state == SessionState.DELETED
+    assert ledger.leases(0) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import redis as redis_py
@@ -10,10 +11,13 @@ import redis as redis_py
 from orchestrator.callbacks import CallbackService
 from orchestrator.clock import ManualClock
 from orchestrator.delivery import Delivery
+from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.ids import callback_id, new_claim_id
 from orchestrator.ledger import Dispatch, ItemState, Ledger, SessionState
 from orchestrator.reaper import Reaper
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import connect, is_outage
+from tests.refusing import REFUSALS, Refusing
 
 from .conftest import Play
 
@@ -373,3 +377,32 @@ def test_deleting_a_root_leaves_tombstones_and_nothing_else(stack: Stack, play: 
     }
     assert not list(stack.redis.scan_iter("*:run:*"))
     assert all(i.reason for s in (root, running) for i in ledger.items(s))
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_a_server_that_takes_no_writes_for_a_while_costs_nobody_a_lease(
+    start_valkey: Callable[..., ValkeyProcess], code: str
+) -> None:
+    """Nobody could renew meanwhile; a sweep that had nothing to write would have taken that for death."""
+    server = start_valkey(durable=False)
+    client = connect(server.url)
+    refusal, play = Refusing(server, code), Play(Ledger(client))
+    stack = Stack(client, play)
+    play.run(play.submit())
+
+    def sweep(times: int) -> int:
+        released = 0
+        for _ in range(times):
+            stack.clock.advance(5)
+            released += stack.reaper.run_once().released
+        return released
+
+    assert sweep(2) == 0
+    refusal.begin()
+    with pytest.raises(redis_py.ResponseError) as caught:
+        sweep(1)
+    assert is_outage(caught.value)
+    refusal.end()
+    assert sweep(3) == 0
+    assert sweep(1) == 1
+    client.close()

@@ -10,7 +10,7 @@ import redis as redis_py
 
 from orchestrator.errors import LimitExceeded
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import SessionState
+from orchestrator.ledger import RunState, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.settings import load_settings
 from tests.integration.workers.conftest import Stage
@@ -148,3 +148,15 @@ def test_a_lost_commit_does_not_cost_the_next_run_its_claim(stage: Stage) -> Non
     stage.agent("helper")(lambda ctx: "done")
     tickets = _ready(stage, "robbed", "helper")
     assert _execute(stage, tickets) == ["lost", "finished"]
+
+
+def test_one_whose_books_are_damaged_keeps_none_of_the_others(stage: Stage) -> None:
+    """It is not given back to be refused again at once: the sweep sends it, later and later."""
+    stage.agent("solo")(lambda ctx: ctx.prompt)
+    tickets = _ready(stage, "solo", "solo", "solo")
+    spoilt = tickets[1]
+    stage.redis.delete(keys.bodies(spoilt.session))
+    stage.redis.set(keys.bodies(spoilt.session), "no hash")
+    assert _execute(stage, tickets) == ["finished", "damaged", "finished"]
+    assert stage.ledger.run(spoilt.run).state == RunState.QUEUED
+    assert stage.redis.zscore(keys.dispatch(0), spoilt.run) is not None
