@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.audit.build import build_writer
 from orchestrator.audit.reader import AuditReader, Coverage, Node, trees
 from orchestrator.audit.records import MessageRecord
 from orchestrator.audit.store import AuditStore, Break
@@ -15,5 +16,6 @@ __all__ = [
     "Coverage",
     "MessageRecord",
     "Node",
+    "build_writer",
     "trees",
 ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.audit.records import MessageRecord
 from orchestrator.audit.store import AuditStore
+from orchestrator.audit.text import condition
 from orchestrator.ids import is_session_id
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.registry import SYSTEM_AGENTS
@@ -115,7 +116,8 @@ class AuditReader:
         limit: int = 100,
     ) -> list[MessageRecord]:
         """The latest messages that meet every condition given, newest first."""
-        conditions: list[tuple[str, str | int | bytes]] = []
+        conditions: list[str] = []
+        values: list[str | int | bytes] = []
         for column, value in (
             ("type", message_type),
             ("sender", sender),
@@ -123,17 +125,21 @@ class AuditReader:
             ("task_id", task_id),
         ):
             if value is not None:
-                conditions.append((f"m.{column} = ?", value))
+                conditions.append(f"m.{column} = ?")
+                values.append(value)
         if since_ms is not None:
-            conditions.append(("m.published_ms >= ?", since_ms))
+            conditions.append("m.published_ms >= ?")
+            values.append(since_ms)
         if until_ms is not None:
-            conditions.append(("m.published_ms < ?", until_ms))
-        if text is not None:
-            conditions.append(("instr(m.xml, ?) > 0", text.encode()))
-        where = " AND ".join(condition for condition, _ in conditions) or "1"
+            conditions.append("m.published_ms < ?")
+            values.append(until_ms)
+        if text is not None:  # the costly one comes last
+            said, wanted = condition(text)
+            conditions.append(said)
+            values += wanted
+        where = " AND ".join(conditions) or "1"
         if dead:
             where += " AND dead <> ''"
-        values = [value for _, value in conditions]
         return list(self._store.messages(where=where, values=values, order="m.seq DESC", limit=limit))
 
     def launches(self, correlation_id: str) -> Launches:
@@ -177,32 +183,32 @@ def trees(records: Sequence[MessageRecord]) -> list[Node]:
     nodes: dict[str, Node] = {}
     order: list[Node] = []
     for record in records:
-        if record.message_id and record.message_id in nodes:
+        known = nodes.get(record.message_id) if record.message_id else None
+        if known is not None and known.record.sha256 == record.sha256:
             # A further attempt stands where the first one was made, and says how it went.
-            known = nodes[record.message_id]
             attempt = max(known.record.attempt, record.attempt)
             known.record = replace(known.record, attempt=attempt, dead=record.dead or known.record.dead)
             continue
         node = Node(record)
         order.append(node)
-        if record.message_id:
-            nodes[record.message_id] = node
+        if record.message_id:  # whoever uses the id of another's message takes nothing from it
+            nodes.setdefault(record.message_id, node)
     roots: list[Node] = []
-    above: dict[str, Node] = {}
+    above: dict[int, Node] = {}  # by identity: two messages may have one id
     for node in order:
         parent = nodes.get(node.record.parent_id) if node.record.parent_id else None
         if parent is None or _leads_to(parent, node, above):
             roots.append(node)
         else:
             parent.replies.append(node)
-            above[node.record.message_id] = parent
+            above[id(node)] = parent
     return roots
 
 
-def _leads_to(start: Node, wanted: Node, above: dict[str, Node]) -> bool:
+def _leads_to(start: Node, wanted: Node, above: dict[int, Node]) -> bool:
     current: Node | None = start
     while current is not None:
         if current is wanted:
             return True
-        current = above.get(current.record.message_id)
+        current = above.get(id(current))
     return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.audit.store import AuditStore
+from orchestrator.policy.routing import LAUNCHES
 
 
 def report(store: AuditStore, *, since_ms: int = 0, until_ms: int = 1 << 62) -> dict[str, Any]:
@@ -32,11 +33,11 @@ def report(store: AuditStore, *, since_ms: int = 0, until_ms: int = 1 << 62) -> 
     durations = sorted(
         row[0]
         for row in store.query(
-            "SELECT min(done.published_ms) - min(given.published_ms) FROM messages given JOIN messages done "
+            "SELECT min(done.published_ms) - min(given.published_ms) FROM messages given JOIN messages done "  # noqa: S608
             "ON done.task_id = given.task_id AND done.type = 'task-completion' "
-            "WHERE given.type = 'task-delegation' AND given.task_id <> '' "
+            f"WHERE given.type IN ({', '.join('?' * len(LAUNCHES))}) AND given.task_id <> '' "
             "AND given.published_ms >= ? AND given.published_ms < ? GROUP BY given.task_id",
-            span,
+            [*sorted(LAUNCHES), *span],
         )
     )
     return {

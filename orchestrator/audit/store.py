@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.audit.records import DeadRecord, MessageRecord
+from orchestrator.audit.text import says
 from orchestrator.errors import AuditError
 
 #: The version of the schema, as `PRAGMA user_version` has it.
@@ -99,6 +100,7 @@ class AuditStore:
             db.execute("PRAGMA synchronous = FULL")
             self._make_schema(db)
         db.row_factory = sqlite3.Row
+        db.create_function("says", 2, says, deterministic=True)
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version != VERSION:
             db.close()

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import redis
 
+from orchestrator.audit.facts import FactsReader
 from orchestrator.audit.records import DeadRecord, read_entry
 from orchestrator.audit.store import AuditStore
 from orchestrator.clock import Clock, SystemClock
@@ -46,6 +47,7 @@ class AuditWriter:
         sources: Sequence[StreamId],
         clock: Clock | None = None,
         reclaim_idle_ms: int = RECLAIM_IDLE_MS,
+        facts: FactsReader | None = None,
     ) -> None:
         self._redis = client
         self._store = store
@@ -55,6 +57,7 @@ class AuditWriter:
         self._shards = sorted({stream.shard for stream in sources})
         self._clock = clock or SystemClock()
         self._reclaim_idle_ms = reclaim_idle_ms
+        self._facts = facts or FactsReader()
         self._held: list[Entry] = []
         self._next_reclaim = 0.0
         self._next_dead = 0.0
@@ -102,7 +105,9 @@ class AuditWriter:
             return 0
         reach("audit.read")
         received_ms = self._clock.now_ms()
-        written = self._store.add([read_entry(entry, received_ms=received_ms) for entry in self._held])
+        written = self._store.add(
+            [read_entry(entry, received_ms=received_ms, reader=self._facts) for entry in self._held]
+        )
         reach("audit.written")
         entries, self._held = self._held, []
         self._streams.acknowledge(AUDIT_GROUP, entries)

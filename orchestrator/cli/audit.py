@@ -31,17 +31,11 @@ def writer(settings: Settings) -> None:
     from orchestrator.service import serve
 
     def make(client: redis.Redis, settings: Settings) -> AuditWriter:
-        from orchestrator.audit import AuditStore, AuditWriter
-        from orchestrator.streams import all_streams, consumer_name
+        from orchestrator.audit import build_writer
+        from orchestrator.bootstrap import assemble
+        from orchestrator.streams import consumer_name
 
-        return AuditWriter(
-            client,
-            AuditStore(settings.audit_file),
-            consumer=consumer_name("audit"),
-            sources=all_streams(settings.shards),
-            # A commit on a slow disk takes longer than anything a worker does between two signs of life.
-            reclaim_idle_ms=round(settings.lease_s * 4000),
-        )
+        return build_writer(assemble(client, settings), consumer=consumer_name("audit"))
 
     serve("audit", make, settings, background=True)
 
@@ -99,7 +93,7 @@ def search(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Find messages, newest first; TEXT is looked for in their XML."""
+    """Find messages, newest first; TEXT is looked for in what they say, not in their markup."""
     records = _reader(settings).search(
         text=text,
         message_type=message_type,

@@ -60,6 +60,18 @@ _write_signature: Final = part_writer(Signature, "signature")
 _write_body: Final = {model: fields_writer(model) for model in BODIES.values()}
 
 
+def read_header(root: etree._Element, octets: bytes) -> Header | None:
+    """The header of an envelope whose root the schema has accepted, without its body; None if a rule refuses it.
+
+    ``octets`` are as for :func:`read_message`, which reads it in the same way.
+    """
+    reading = Reading(encoded=False)
+    header: Header = canonical.read_header(octets) or _read_header(root[0], reading)
+    if not reading.findings:
+        rules.check_header(header, root[0], reading)
+    return None if reading.findings else header
+
+
 def read_message(root: etree._Element, reading: Reading, octets: bytes = b"") -> AgentMessage:
     """The envelope whose root the schema has accepted; it may be used only if the reading found nothing.
 

@@ -1,0 +1,51 @@
+"""An audit writer from the settings and the parts of a stack."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import redis
+
+from orchestrator.audit.facts import FactsReader
+from orchestrator.audit.store import AuditStore
+from orchestrator.audit.writer import AuditWriter
+from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.sealing import Opener
+from orchestrator.keyring.ring import Keyring
+from orchestrator.settings import Settings
+from orchestrator.streams import all_streams
+
+
+class Parts(Protocol):
+    """What an audit writer needs of a stack."""
+
+    @property
+    def redis(self) -> redis.Redis: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def keyring(self) -> Keyring: ...
+    @property
+    def opener(self) -> Opener: ...
+
+
+def build_writer(parts: Parts, *, consumer: str) -> AuditWriter:
+    """A writer to the audit database of the settings.
+
+    Raises:
+        AuditError: the database cannot be opened or made.
+    """
+    settings = parts.settings
+    return AuditWriter(
+        parts.redis,
+        AuditStore(settings.audit_file),
+        consumer=consumer,
+        sources=all_streams(settings.shards),
+        # A commit on a slow disk takes longer than anything a worker does between two signs of life.
+        reclaim_idle_ms=round(settings.lease_s * 4000),
+        facts=FactsReader(
+            limits=Limits(size=settings.max_message_bytes),
+            opener=parts.opener,
+            keys=parts.keyring if settings.signatures_required else None,
+        ),
+    )

@@ -1,0 +1,132 @@
+"""The facts of an entry that the audit trail is searched by, from the envelope as the router reads it.
+
+They come from the tree that the schema has accepted, by way of the same reader as the router's: no spelling that the
+router acts upon loses a fact here. Of an envelope that is not valid nothing is known but its bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lxml import etree
+
+from orchestrator.envelope.codec import decode
+from orchestrator.envelope.document import read_header
+from orchestrator.envelope.model import (
+    AgentMessage,
+    Escalation,
+    Header,
+    ReviewRequest,
+    StatusUpdate,
+    TaskCompletion,
+    TaskDelegation,
+)
+from orchestrator.envelope.model_values import NAMESPACE, collapse
+from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, parse
+from orchestrator.envelope.report import schema_findings
+from orchestrator.envelope.sealing import Opener
+from orchestrator.envelope.signature import KeyLookup, verify
+from orchestrator.errors import DecryptionError, InvalidEnvelope, KeyringError, PayloadError, SignatureError
+
+_NS: Final = f"{{{NAMESPACE}}}"
+_TASK_ID: Final = f"{_NS}task-id"
+#: The elements of a body in which a task-id may stand, beside the body itself.
+_AROUND: Final = frozenset({f"{_NS}task", f"{_NS}review", f"{_NS}escalation"})
+_APART: Final = frozenset({f"{_NS}compressed-payload", f"{_NS}claim-check"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What an envelope says of itself; empty where it is not valid. Ids are in lower case."""
+
+    message_id: str = ""
+    sender: str = ""
+    recipient: str = ""
+    correlation_id: str = ""
+    parent_id: str = ""
+    task_id: str = ""
+    sent: str = ""
+
+
+NOTHING: Final = Facts()
+
+
+class FactsReader:
+    """Reads the facts of envelopes. Safe to share between threads.
+
+    Args:
+        limits: of what is read; a larger envelope is kept unread, as the router refuses it.
+        opener: fetches and decompresses bodies that travel apart; None: their task-ids stay unknown.
+        keys: whose signatures count: only what is signed is opened, as a small envelope may hold a large body.
+            None: everything is.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        opener: Opener | None = None,
+        keys: KeyLookup | None = None,
+    ) -> None:
+        self._limits = limits
+        self._opener = opener
+        self._keys = keys
+
+    def read(self, octets: bytes) -> Facts:
+        """The facts of an envelope. Raises nothing because of what the octets are."""
+        if not octets:
+            return NOTHING
+        try:
+            root, text = parse(octets, self._limits)
+        except Refused:
+            return NOTHING
+        if schema_findings(root, text, self._limits, detailed=False):
+            return NOTHING
+        header = read_header(root, text)
+        if header is None:
+            return NOTHING
+        return _facts(header, self._task_id(root, octets))
+
+    def _task_id(self, root: etree._Element, octets: bytes) -> str:
+        body = root[1]
+        first = body[0]
+        if first.tag in _APART:
+            return self._task_id_apart(root, octets)
+        text = (first if first.tag in _AROUND else body).findtext(_TASK_ID)
+        return collapse(text) if text else ""
+
+    def _task_id_apart(self, root: etree._Element, octets: bytes) -> str:
+        """The task-id in a body that is compressed or stored; empty if it cannot be opened, or is encrypted."""
+        if self._opener is None:
+            return ""
+        try:
+            if self._keys is not None:
+                verify(root, self._keys)
+            return task_id_of(self._opener.fetch(decode(octets, limits=self._limits)))
+        except (SignatureError, KeyringError, InvalidEnvelope, PayloadError, DecryptionError):
+            return ""
+
+
+def _facts(header: Header, task_id: str) -> Facts:
+    message_id = header.message_id.lower()
+    chain = header.conversation_chain
+    return Facts(
+        message_id=message_id,
+        sender=header.sender.agent_name,
+        recipient=header.recipient.agent_name,
+        correlation_id=header.correlation_id.lower() if header.correlation_id else message_id,
+        parent_id=chain[0].lower() if chain else "",
+        task_id=task_id,
+        sent=str(header.timestamp),
+    )
+
+
+def task_id_of(message: AgentMessage) -> str:
+    """The task-id in the body of a message; empty where its type has none, or it cannot be read."""
+    match message.body:
+        case TaskDelegation(task=about) | ReviewRequest(review=about) | Escalation(escalation=about):
+            return about.task_id
+        case StatusUpdate(task_id=task_id) | TaskCompletion(task_id=task_id):
+            return task_id
+    return ""
