@@ -36,6 +36,8 @@ class AsyncSessionHandle:
 
     id: str
     _client: AsyncClient
+    #: False: the key was used before, and this is the session that it made.
+    new: bool = True
 
     async def result(self, timeout_s: float | None = None) -> str:
         """As :meth:`Client.result`."""
@@ -84,7 +86,7 @@ class AsyncClient:
     ) -> AsyncSessionHandle:
         """As :meth:`Client.submit`."""
         handle = await asyncio.to_thread(self.client.submit, agent, prompt, key=key, title=title)
-        return AsyncSessionHandle(handle.id, self)
+        return AsyncSessionHandle(handle.id, self, new=handle.new)
 
     async def result(self, session: str, *, timeout_s: float | None = None) -> str:
         """As :meth:`Client.result`."""

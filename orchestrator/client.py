@@ -43,6 +43,8 @@ class SessionHandle:
 
     id: str
     _client: Client
+    #: False: the key was used before, and this is the session that it made.
+    new: bool = True
 
     def result(self, timeout_s: float | None = None) -> str:
         """As :meth:`Client.result`."""
@@ -111,11 +113,12 @@ class Client:
 
         Raises:
             EmptyPrompt: there is nothing to do.
+            KeyInUse: the key was used before, for another agent or prompt.
             UnknownAgent: no worker serves such an agent.
             ServerUnavailable: Redis does not answer.
         """
         submitted = Submission(self._parts).submit(agent, prompt, key=key, title=title)
-        return SessionHandle(submitted.session, self)
+        return SessionHandle(submitted.session, self, new=submitted.created)
 
     def result(self, session: str, *, timeout_s: float | None = None) -> str:
         """The final answer of a session; waits for it.

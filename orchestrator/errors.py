@@ -9,6 +9,7 @@
     ├── InputError                what a caller handed in
     │   ├── UnknownAgent
     │   ├── UnknownSession
+    │   ├── KeyInUse
     │   └── EmptyPrompt
     ├── Refused                   a rule of the system said no; nothing was changed
     │   ├── LimitExceeded
@@ -108,6 +109,15 @@ class UnknownSession(InputError):
     """No session of that id."""
 
     template = "no session {0!r} is in this ledger; `orchestra sessions` lists what is there"
+
+
+class KeyInUse(InputError):
+    """An idempotency key that stands for other work. Raised with (key, session id, its agent, what differs)."""
+
+    template = (
+        "key {0!r} is that of session {1} of agent {2!r}, which was submitted with another {3}; choose another key, "
+        "or submit what that session was submitted with"
+    )
 
 
 class EmptyPrompt(InputError):

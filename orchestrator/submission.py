@@ -8,7 +8,7 @@ import redis
 
 from orchestrator.bootstrap import Parts
 from orchestrator.crashpoints import reach
-from orchestrator.errors import EmptyPrompt, InputError, UnknownAgent
+from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id, shard_of
 from orchestrator.ledger import Submitted
 from orchestrator.letters import Thread, summary
@@ -37,6 +37,7 @@ class Submission:
 
         Raises:
             EmptyPrompt: there is nothing to do.
+            KeyInUse: the key was used before, for another agent or prompt.
             UnknownAgent: no worker serves such an agent.
             StreamFull: the routers are too far behind for new work.
             ServerUnavailable: Redis does not answer.
@@ -73,6 +74,10 @@ class Submission:
                 task=task,
             )
             reach("submit.written")
+            if submitted.agent != agent:
+                raise KeyInUse(key, session, submitted.agent, "agent")
+            if submitted.other_prompt:
+                raise KeyInUse(key, session, submitted.agent, "prompt")
             return submitted
         except redis.RedisError as error:
             raise explain(error, parts.settings.redis_url or "the ledger") from error

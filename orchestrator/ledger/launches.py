@@ -79,6 +79,7 @@ class Launches(Books):
             created=created,
             state=SessionState(reply[1].decode()),
             agent=agent if created else decode.text(reply[2]),
+            other_prompt=not created and reply[3] == b"0",
         )
 
     def delegate(self, claim: Claim, launch: Launch) -> Delegated:

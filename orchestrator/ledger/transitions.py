@@ -111,6 +111,7 @@ class Submitted:
     created: bool
     state: SessionState
     agent: str  #: of the session that is there
+    other_prompt: bool = False  #: whether the session that is there was given another prompt
 
 
 @dataclass(frozen=True, kw_only=True)

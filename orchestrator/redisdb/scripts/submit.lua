@@ -1,11 +1,14 @@
 -- submit: make a root session and publish its task-delegation. Idempotent by session id.
 -- KEYS  1 session  2 bodies  3 tree  4 roots  5 totals  6 stream
 -- ARGV  1 now or ''  2 session id  3 prompt  4 envelope  5… field, value, … of the session
--- Returns  {'created' | 'exists', state, agent}
+-- Returns  {'created', state, ''} or {'exists', state, agent, '1': with this prompt, '0': with another, '': it is gone}
 -- include: base
 local now = clock(ARGV[1])
 local state = redis.call('HMGET', KEYS[1], 'state', 'agent')
-if state[1] then return { 'exists', state[1], state[2] } end
+if state[1] then
+  local prompt = redis.call('HGET', KEYS[2], 'prompt')
+  return { 'exists', state[1], state[2], prompt and (prompt == ARGV[3] and '1' or '0') or '' }
+end
 local entry = publish(KEYS[6], KEYS[5], ARGV[4])
 local facts = {}
 for i = 5, #ARGV do facts[#facts + 1] = ARGV[i] end
