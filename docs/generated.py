@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import click
 
@@ -43,3 +44,70 @@ def _help(command: click.Command, path: str, level: int) -> Iterator[str]:
             child = command.get_command(context, name)
             if child is not None:
                 yield from _help(child, f"{path} {name}", min(level + 1, 4))
+
+
+def json_documents() -> str:
+    """Which command prints which JSON document, and the fields of each."""
+    from orchestrator.cli.documents import DOCUMENTS, Document
+
+    rows = ["| command | prints |", "| --- | --- |"]
+    for command, models in DOCUMENTS.items():
+        rows.append(f"| `{command}` | {', or with `--wait` '.join(map(_link, models))} |")
+    models: dict[str, type[Document]] = {}
+    for printed in DOCUMENTS.values():
+        for model in printed:
+            _collect(model, models)
+    return "\n".join([*rows, "", *(_fields(model) for model in models.values())])
+
+
+def _link(model: type[Any]) -> str:
+    return f"[{model.__name__}](#{model.__name__.lower()})"
+
+
+def _collect(model: type[Any], found: dict[str, type[Any]]) -> None:
+    if model.__name__ in found:
+        return
+    found[model.__name__] = model
+    for field in model.model_fields.values():
+        for inner in _models_in(field.annotation):
+            _collect(inner, found)
+
+
+def _models_in(annotation: Any) -> Iterator[type[Any]]:
+    if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
+
+
+def _fields(model: type[Any]) -> str:
+    rows = [
+        f"## {model.__name__}",
+        "",
+        str(model.__doc__),
+        "",
+        "| field | type | meaning |",
+        "| --- | --- | --- |",
+    ]
+    rows += [
+        f"| `{name}` | {_type(f.annotation)} | {f.description} |" for name, f in model.model_fields.items()
+    ]
+    return "\n".join([*rows, ""])
+
+
+def _type(annotation: Any) -> str:
+    simple = {str: "text", int: "integer", float: "number", bool: "boolean", type(None): "null", Any: "any"}
+    if annotation in simple:
+        return simple[annotation]
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in inner)
+    if origin is tuple:
+        return f"list of {_type(inner[0])}"
+    if origin is dict:
+        return f"object of {_type(inner[1])}"
+    if origin is Annotated:
+        return _type(inner[0])
+    if inner:
+        return " or ".join(map(_type, inner))
+    return _link(annotation)

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 @click.pass_context
 def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None:
     """List the registered agents."""
+    from orchestrator.cli.documents import Agents
+
     if context.invoked_subcommand is not None:
         return
     found = _registry(settings).all()
     if as_json:
-        print_json([record.model_dump() for record in found])
+        print_json(Agents.of({"agents": found}))
         return
     for record in found:
         tier = f" {record.tier}" if record.tier else ""
@@ -65,6 +67,7 @@ def register(
     It stays registered until it is withdrawn. Its public key is made known with `orchestra keys`.
     """
     from orchestrator.agents import check_name
+    from orchestrator.cli.documents import AgentDocument
     from orchestrator.errors import InputError
     from orchestrator.registry import SYSTEM_AGENTS, AgentRecord
 
@@ -87,7 +90,7 @@ def register(
     )
     registry.announce([record])
     if as_json:
-        print_json(record.model_dump())
+        print_json(AgentDocument.of(record))
     else:
         say(f"{name} is registered as a {role} outside of the stack")
 
@@ -98,12 +101,14 @@ def register(
 @stack_options
 def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
     """Forget NAME; a worker that still serves it registers it again."""
+    from orchestrator.cli.documents import Withdrawn
+
     if not _registry(settings).withdraw(name):
         raise click.ClickException(
             f"no agent {name!r} is registered; `orchestra agents` lists those that are"
         )
     if as_json:
-        print_json({"name": name, "registered": False})
+        print_json(Withdrawn(agent=name, registered=False))
     else:
         say(f"{name} is not registered any more")
 

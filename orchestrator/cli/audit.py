@@ -47,6 +47,8 @@ def writer(settings: Settings) -> None:
 @stack_options
 def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> None:
     """Show a message, or a conversation or a session's part of it as a tree."""
+    from orchestrator.cli.documents import WholeMessages
+
     reader = _reader(settings)
     records = reader.find(identifier)
     if not records:
@@ -59,7 +61,7 @@ def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> No
         write_raw(records[0].xml, newline=False)
         return
     if as_json:
-        print_json([as_dict(record, with_xml=True) for record in records])
+        print_json(WholeMessages.of({"messages": records}))
     elif len({record.message_id for record in records}) == 1:
         for record in records:
             _print_message(record)
@@ -94,6 +96,8 @@ def search(
     as_json: bool,
 ) -> None:
     """Find messages, newest first; TEXT is looked for in what they say, not in their markup."""
+    from orchestrator.cli.documents import Messages
+
     records = _reader(settings).search(
         text=text,
         message_type=message_type,
@@ -106,7 +110,7 @@ def search(
         limit=limit,
     )
     if as_json:
-        print_json([as_dict(record) for record in records])
+        print_json(Messages.of({"messages": records}))
         return
     for record in records:
         say(f"{record.published}  {describe(record)}  {record.message_id or record.entry_id}")
@@ -128,9 +132,8 @@ def replay(*, settings: Settings, message_id: str, sign_unverified: bool, as_jso
 
     The original is verified first, and refused if its sender is not known to have said it.
     """
-    from dataclasses import asdict
-
     from orchestrator.bootstrap import assemble
+    from orchestrator.cli.documents import ReplayedDocument
     from orchestrator.redisdb.client import connect
     from orchestrator.router.replay import Replays
     from orchestrator.stack import resolve, resolve_redis_url
@@ -145,7 +148,7 @@ def replay(*, settings: Settings, message_id: str, sign_unverified: bool, as_jso
     replays = Replays(assemble(client, settings))
     replayed = replays.again(records[0].xml, sign_unverified=sign_unverified)
     if as_json:
-        print_json(asdict(replayed))
+        print_json(ReplayedDocument.made(replayed.how, replayed.id))
     else:
         say(f"{message_id} replayed as a new {replayed.how}: {replayed.id}")
 
@@ -158,6 +161,7 @@ def replay(*, settings: Settings, message_id: str, sign_unverified: bool, as_jso
 def report(*, settings: Settings, since: str | None, until: str | None, as_json: bool) -> None:
     """Say in numbers who said how much of what, what died and why, and how long tasks took."""
     from orchestrator.audit.statistics import report as make_report
+    from orchestrator.cli.documents import AuditReport
 
     until_ms = parse_time(until)
     facts = make_report(
@@ -166,7 +170,7 @@ def report(*, settings: Settings, since: str | None, until: str | None, as_json:
         until_ms=1 << 62 if until_ms is None else until_ms,
     )
     if as_json:
-        print_json(facts)
+        print_json(AuditReport.of(facts))
         return
     for name, value in facts.items():
         if isinstance(value, dict):
@@ -195,6 +199,7 @@ def _readable(name: str, value: int) -> str:
 def verify(*, settings: Settings, as_json: bool) -> None:
     """Check the hash chain, and that everything that was published is there. Exit code 1: it is not."""
     from orchestrator.audit import AuditReader
+    from orchestrator.cli.documents import AuditState
 
     store = _store(settings)
     head, coverage, unreached = _online(settings, store, AuditReader(store))
@@ -203,14 +208,16 @@ def verify(*, settings: Settings, as_json: bool) -> None:
     broken = bool(breaks)
     if as_json:
         print_json(
-            {
-                "file": str(settings.audit_file),
-                "messages": store.total(),
-                "published": sum(row.published for row in coverage) if unreached is None else None,
-                "not_written_yet": waiting if unreached is None else None,
-                "breaks": [vars(item) for item in breaks],
-                "intact": not broken,
-            }
+            AuditState.of(
+                {
+                    "file": str(settings.audit_file),
+                    "intact": not broken,
+                    "messages": store.total(),
+                    "published": sum(row.published for row in coverage) if unreached is None else None,
+                    "not_written_yet": waiting if unreached is None else None,
+                    "breaks": breaks,
+                }
+            )
         )
     else:
         for item in breaks:
@@ -295,18 +302,11 @@ def nothing_about(identifier: str, settings: Settings) -> str:
     return f"nothing in {settings.audit_file} is about {identifier!r}; `orchestra audit search` lists what is there"
 
 
-def as_dict(record: MessageRecord, *, with_xml: bool = False) -> dict[str, Any]:
-    """A message for JSON."""
-    facts = dict(vars(record))
-    xml = facts.pop("xml")
-    if with_xml:
-        facts["xml"] = xml.decode("utf-8", "replace")
-    return facts | {"published": record.published}
-
-
 def _print_message(record: MessageRecord) -> None:
-    for name, value in as_dict(record).items():
-        if value not in ("", 0):
+    from orchestrator.cli.documents.messages import MessageDocument
+
+    for name, value in MessageDocument.of(record).model_dump().items():
+        if value not in ("", 0, None):
             say(f"{name:14} {value}")
     say()
     say(record.xml.decode("utf-8", "replace"), lines=True)

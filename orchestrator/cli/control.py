@@ -35,7 +35,8 @@ def resume(
     timeout: float | None,
     as_json: bool,
 ) -> None:
-    """Give SESSION a further PROMPT (- reads it from standard input). It runs once the session is not busy."""
+    """Give SESSION another PROMPT (- reads it from standard input). It runs once the session is not busy."""
+    from orchestrator.cli.documents import Resumed
     from orchestrator.client import Client
 
     check_timeout(timeout, wait=wait)
@@ -44,7 +45,7 @@ def resume(
         if wait:
             wait_and_print(client, session, timeout_s=timeout, as_json=as_json, item=item)
         elif as_json:
-            print_json({"session": session, "prompt": item})
+            print_json(Resumed(session=session, item=item))
         else:
             say(f"{session} will run with it")
 
@@ -101,6 +102,8 @@ def delete(settings: Settings, *, session: str, reason: str, wait: bool, as_json
 def _say(
     client: Client, session: str, verdict: StopVerdict, done: str, *, reason: str, wait: bool, as_json: bool
 ) -> None:
+    from orchestrator.cli.documents import Ended
+
     asked = verdict.outcome == "asked"
     if not as_json:
         say(f"{session} {_at_once(verdict, done)}")
@@ -108,8 +111,19 @@ def _say(
     how, in_words = _how_it_ended(client, known, run=verdict.detail, asked=reason) if known else (None, "")
     if as_json:
         known = known or client.session(session)
-        document = {"session": session, "outcome": verdict.outcome, "detail": verdict.detail}
-        print_json({**document, "state": known.state.value, "reason": known.reason, "agent_ended": how})
+        print_json(
+            Ended.of(
+                {
+                    "session": session,
+                    "outcome": verdict.outcome,
+                    "run": "" if verdict.outcome == "over" else verdict.detail,
+                    "below": verdict.below,
+                    "state": known.state.value,
+                    "reason": known.reason,
+                    "agent_ended": how,
+                }
+            )
+        )
     elif known is not None:
         say(f"{session} is {known.state.value}: {in_words}")
     elif asked and wait:

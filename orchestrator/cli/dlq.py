@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -33,10 +32,12 @@ def list_(
     *, settings: Settings, message_type: str | None, agent: str | None, since: str | None, as_json: bool
 ) -> None:
     """List dead letters, oldest first, each with its reason."""
+    from orchestrator.cli.documents import DeadLetters
+
     with _parts(settings) as parts:
         letters = _select(parts, message_type=message_type, agent=agent, since=since)
     if as_json:
-        print_json([as_dict(letter) for letter in letters])
+        print_json(DeadLetters.of({"dead_letters": letters}))
         return
     for letter in letters:
         say(_line(letter))
@@ -50,15 +51,15 @@ def list_(
 @stack_options
 def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
     """Show one dead letter with its original bytes."""
+    from orchestrator.cli.documents.messages import DeadLetterDocument, WholeDeadLetter
+
     with _parts(settings) as parts:
         letter = _get(parts, dead_id)
-    facts = as_dict(letter, with_data=True)
     if as_json:
-        print_json(facts)
+        print_json(WholeDeadLetter.of(letter))
         return
-    for name, value in facts.items():
-        if name not in ("envelope", "at_ms"):  # what follows below, and what `at` says for people
-            say(f"{name:14} {value}")
+    for name, value in DeadLetterDocument.of(letter).model_dump().items():
+        say(f"{name:14} {value}")
     say()
     say(letter.data.decode("utf-8", "replace"), lines=True)
 
@@ -90,13 +91,14 @@ def replay(
 
     The original is verified first. What does not verify is refused, and the exit code is 1.
     """
+    from orchestrator.cli.documents import ReplayedDocument, ReplayedLetters
     from orchestrator.errors import Refused, Unverified
     from orchestrator.router.replay import Replays
 
     if sign_unverified and (everything or len(dead_ids) != 1):
         raise click.UsageError("--sign-unverified takes exactly one id, after reading what it says")
 
-    done: list[dict[str, str | None]] = []
+    done: list[ReplayedDocument] = []
     refused = 0
     with _parts(settings) as parts:
         replays = Replays(parts)
@@ -106,24 +108,16 @@ def replay(
             except Refused as error:
                 refused += 1
                 rule = str(error.args[1]) if isinstance(error, Unverified) else "refused"
-                done.append(
-                    {
-                        "dead_letter": letter.id,
-                        "how": "refused",
-                        "id": None,
-                        "rule": rule,
-                        "reason": str(error),
-                    }
-                )
+                done.append(ReplayedDocument.refused(letter.id, rule=rule, reason=str(error)))
                 if not as_json:
                     say(str(error), err=True)
                 continue
             if replayed is not None:
-                done.append({"dead_letter": letter.id, **asdict(replayed)})
+                done.append(ReplayedDocument.made(replayed.how, replayed.id, dead_letter=letter.id))
                 if not as_json:
                     say(f"{letter.id} replayed as a new {replayed.how}: {replayed.id}")
     if as_json:
-        print_json(done)
+        print_json(ReplayedLetters(replayed=tuple(done)))
     elif refused:
         say(f"{len(done) - refused} replayed, {refused} refused", err=True)
     elif not done:
@@ -149,6 +143,7 @@ def drop(
     as_json: bool,
 ) -> None:
     """Remove dead letters for good; the audit trail keeps them and that they were dropped."""
+    from orchestrator.cli.documents import Dropped
     from orchestrator.router.replay import Replays
 
     dropped = []
@@ -160,7 +155,7 @@ def drop(
                 if not as_json:
                     say(f"{letter.id} dropped")
     if as_json:
-        print_json(dropped)
+        print_json(Dropped(dropped=tuple(dropped)))
     elif not dropped:
         say("no such dead letters; nothing was dropped", err=True)
 
@@ -216,19 +211,6 @@ def _get(parts: Parts, dead_id: str) -> DeadLetter:
     if letter is None:
         raise click.ClickException(f"no dead letter {dead_id!r}; `orchestra dlq list` shows what is there")
     return letter
-
-
-def as_dict(letter: DeadLetter, *, with_data: bool = False) -> dict[str, Any]:
-    """A dead letter for JSON."""
-    from orchestrator.clock import isoformat
-
-    facts = asdict(letter)
-    data = facts.pop("data")
-    facts["stream"] = str(letter.stream)
-    facts["at"] = isoformat(letter.at_ms)
-    if with_data:
-        facts["envelope"] = data.decode("utf-8", "replace")
-    return facts
 
 
 def _line(letter: DeadLetter) -> str:

@@ -50,6 +50,7 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
     """
     import redis
 
+    from orchestrator.cli.documents import DiagnosisDocument
     from orchestrator.errors import OrchestraError
 
     try:
@@ -61,7 +62,9 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
         ctx.exit(2)
     if as_json:
         print_json(
-            {"holds": diagnosis.holds, "promise": str(diagnosis.tally), **dataclasses.asdict(diagnosis)}
+            DiagnosisDocument.of(
+                {"holds": diagnosis.holds, "promise": str(diagnosis.tally), **vars(diagnosis)}
+            )
         )
     else:
         _print(diagnosis)
@@ -116,16 +119,21 @@ def _print(diagnosis: Diagnosis) -> None:
 @click.pass_context
 def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) -> None:
     """Say what SESSION waits for, what will move it, and by when."""
+    from orchestrator.cli.documents import Why
+
     known, wait, breaks = _doctor(settings).why(session)
     if as_json:
         print_json(
-            {
-                "session": known.id,
-                "agent": known.agent,
-                "state": known.state,
-                "wait": dataclasses.asdict(wait) if wait else None,
-                "breaks": [dataclasses.asdict(b) for b in breaks],
-            }
+            Why.of(
+                {
+                    "session": known.id,
+                    "agent": known.agent,
+                    "state": known.state,
+                    "reason": known.reason,
+                    "wait": wait,
+                    "findings": breaks,
+                }
+            )
         )
     else:
         reason = f": {known.reason}" if known.reason else ""

@@ -239,32 +239,33 @@ def _passphrase(file: Path | None) -> bytes | None:
 
 
 def _show(store: KeyStore, records: Iterable[KeyRecord], *, as_json: bool) -> None:
-    from orchestrator.clock import isoformat
+    from orchestrator.cli.documents.stack import KeyDocument, Keys
 
     rows = [
-        {
-            "key_id": record.key_id,
-            "agent": record.agent,
-            "use": record.use,
-            "algorithm": record.algorithm,
-            "state": "revoked"
-            if record.revoked_ms is not None
-            else "current"
-            if record.current
-            else "rotated",
-            "private": store.has_private(record.key_id),
-            "created": isoformat(record.created_ms),
-            "retired": None if record.retired_ms is None else isoformat(record.retired_ms),
-            "revoked": None if record.revoked_ms is None else isoformat(record.revoked_ms),
-        }
+        KeyDocument.of(
+            {
+                "key_id": record.key_id,
+                "agent": record.agent,
+                "use": record.use,
+                "algorithm": record.algorithm,
+                "state": "revoked"
+                if record.revoked_ms is not None
+                else "current"
+                if record.current
+                else "rotated",
+                "private": store.has_private(record.key_id),
+                "created": record.created_ms,
+                "retired": record.retired_ms,
+                "revoked": record.revoked_ms,
+            }
+        )
         for record in records
     ]
     if as_json:
-        print_json(rows)
+        print_json(Keys(keys=tuple(rows)))
         return
     for row in rows:
-        private = "" if row["private"] else "  (public half only)"
+        private = "" if row.private else "  (public half only)"
         say(
-            f"{row['key_id']}  {row['use']:<7}  {row['algorithm']:<10}  {row['state']:<7}  {row['created']}  "
-            f"{row['agent']}{private}"
+            f"{row.key_id}  {row.use:<7}  {row.algorithm:<10}  {row.state:<7}  {row.created}  {row.agent}{private}"
         )

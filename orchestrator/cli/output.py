@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator.text import acts, visible
+
+if TYPE_CHECKING:
+    from orchestrator.cli.documents import Document
 
 
 def say(text: str = "", *, err: bool = False, lines: bool = False, mark: str = "", colour: str = "") -> None:
@@ -38,7 +41,7 @@ def write_raw(content: bytes | str, *, newline: bool = True) -> None:
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
     """A JSON document that is readable and safe on a terminal: what could act on one is escaped, and no value changes."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
     if text.isprintable():
         return text
     return "".join(_in_json(character) for character in text)
@@ -50,11 +53,11 @@ def _in_json(character: str) -> str:
     return json.dumps(character)[1:-1]
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document; text stays readable, values that JSON lacks become text."""
-    click.echo(json_text(value))
+def print_json(document: Document) -> None:
+    """Print one JSON document."""
+    click.echo(json_text(document.model_dump(mode="json")))
 
 
-def print_json_line(value: Any) -> None:
+def print_json_line(document: Document) -> None:
     """Print one JSON document on one line, for a command that prints many."""
-    click.echo(json_text(value, indent=None))
+    click.echo(json_text(document.model_dump(mode="json"), indent=None))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from orchestrator.clock import isoformat
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 
 _STYLES = {
@@ -184,15 +182,6 @@ def age(ms: int, *, now_ms: int | None = None) -> str:
         if seconds >= size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
-
-
-def session_json(session: Session) -> dict[str, Any]:
-    """A session as JSON values, with times that can be read."""
-    facts = asdict(session)
-    for name in ("created", "updated", "ended"):
-        ms = facts.pop(f"{name}_ms")
-        facts[name] = isoformat(ms) if ms else None
-    return {**facts, "state": session.state.value, "busy": session.busy, "pending": session.pending}
 
 
 def _short(text: str, length: int) -> str:

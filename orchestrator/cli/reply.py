@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 @stack_options
 def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> None:
     """Answer QUESTION (its id, as `orchestra why` and `orchestra logs` show it) with TEXT (- reads standard input)."""
+    from orchestrator.cli.documents import Replied
     from orchestrator.client import Client
 
     with Client(settings) as client:
         session = client.reply(question, text_of(text))
     if as_json:
-        print_json({"question": question, "session": session})
+        print_json(Replied(session=session, question=question))
     else:
         say(f"{session} will go on with it")

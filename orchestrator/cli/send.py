@@ -31,6 +31,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     Work is begun whoever sends it. What else is said counts if a foreign program says it (`orchestra agents register`).
     """
     from orchestrator.bootstrap import assemble
+    from orchestrator.cli.documents import Published
     from orchestrator.envelope import codec
     from orchestrator.envelope.parse import Limits
     from orchestrator.envelope.sealing import Recipient
@@ -70,19 +71,21 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     # Only what begins work waits for room; reports, questions and replies are taken at any time.
     limit = parts.pressure.admit(stream) if message.body.type in LAUNCHES else 0
     entry = RedisStreams(client).publish(stream, data, limit=limit)
-    facts = {"message_id": message.header.message_id, "stream": str(stream), "entry": entry}
+    note = None
     known = parts.agents.get(sender)
     if message.body.type not in LAUNCHES and known is not None and not known.foreign:
-        facts["note"] = (
+        note = (
             f"{sender!r} is no foreign program, so a {message.body.type} of its is written to the audit trail and "
             "changes nothing: what it says is in the ledger already, or is said with `orchestra reply` or `resume`"
         )
     if as_json:
-        print_json(facts)
+        print_json(
+            Published(message_id=message.header.message_id, stream=str(stream), entry=entry, note=note)
+        )
         return
-    say(f"published {facts['message_id']} in {stream} as {entry}")
-    if "note" in facts:
-        say(f"note: {facts['note']}", err=True)
+    say(f"published {message.header.message_id} in {stream} as {entry}")
+    if note is not None:
+        say(f"note: {note}", err=True)
 
 
 @click.command("conversation")
@@ -92,7 +95,8 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
 def conversation(*, settings: Settings, identifier: str, as_json: bool) -> None:
     """Show everything that was said in a conversation, as a tree."""
     from orchestrator.audit import AuditReader, AuditStore
-    from orchestrator.cli.audit import as_dict, nothing_about, print_conversation
+    from orchestrator.cli.audit import nothing_about, print_conversation
+    from orchestrator.cli.documents import Messages
 
     reader = AuditReader(AuditStore(settings.audit_file, read_only=True))
     found = reader.find(identifier)
@@ -100,6 +104,6 @@ def conversation(*, settings: Settings, identifier: str, as_json: bool) -> None:
         raise click.ClickException(nothing_about(identifier, settings))
     records = reader.conversation(found[0].correlation_id)
     if as_json:
-        print_json([as_dict(record) for record in records])
+        print_json(Messages.of({"messages": records}))
     else:
         print_conversation(records)

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 @stack_options
 def sessions(settings: Settings, *, limit: int, as_json: bool) -> None:
     """List the latest root sessions, newest first."""
-    from orchestrator.cli.render import age, agent_width, session_json, session_line
+    from orchestrator.cli.documents import Sessions
+    from orchestrator.cli.render import age, agent_width, session_line
     from orchestrator.client import Client
 
     with Client(settings) as client:
         found = client.sessions(limit=limit)
     if as_json:
-        print_json([session_json(session) for session in found])
+        print_json(Sessions.of({"sessions": found}))
         return
     width = agent_width(found)
     for session in found:
@@ -41,13 +42,14 @@ def sessions(settings: Settings, *, limit: int, as_json: bool) -> None:
 @stack_options
 def tree(settings: Settings, *, session: str, as_json: bool) -> None:
     """Show SESSION and everything below it."""
-    from orchestrator.cli.render import Promise, session_json, tree_lines
+    from orchestrator.cli.documents import Sessions
+    from orchestrator.cli.render import Promise, tree_lines
     from orchestrator.client import Client
 
     with Client(settings) as client:
         found = client.tree(session)
     if as_json:
-        print_json([session_json(member) for member in found])
+        print_json(Sessions.of({"sessions": found}))
         return
     for line in tree_lines(found):
         say(str(line))
@@ -60,14 +62,13 @@ def tree(settings: Settings, *, session: str, as_json: bool) -> None:
 @stack_options
 def logs(settings: Settings, *, session: str, as_json: bool) -> None:
     """Show what happened in SESSION, in order: its runs, what they carried, and what it launched and heard."""
-    from dataclasses import asdict
-
+    from orchestrator.cli.documents import Events
     from orchestrator.client import Client
 
     with Client(settings) as client:
         events = client.history(session)
     if as_json:
-        print_json([asdict(event) for event in events])
+        print_json(Events.of({"session": session, "events": events}))
         return
     for event in events:
         say(f"{event.at}  {event.what:<9}  {event.text}")

@@ -12,6 +12,7 @@ from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
 
 if TYPE_CHECKING:
+    from orchestrator.cli.documents.messages import Verified
     from orchestrator.envelope.signature import KeyLookup
     from orchestrator.settings import Settings
 
@@ -54,45 +55,48 @@ def verify(files: tuple[Any, ...], *, as_json: bool, settings: Settings) -> None
     Keys come from the Redis of the stack that runs, else from the data folder. Exit code 0: all are good; 1: one
     is not.
     """
+    from orchestrator.cli.documents import VerifiedDocuments
+
     keys = _keyring(settings)
     size = settings.max_message_bytes
     rows = [_verdict(str(file.name), file.read(), keys, size) for file in files]
     if as_json:
-        print_json(rows)
+        print_json(VerifiedDocuments(documents=tuple(rows)))
     else:
         for row in rows:
-            say(f"{row['file']}: {_sentence(row)}")
-    if not all(row["valid"] for row in rows):
+            say(f"{row.file}: {_sentence(row)}")
+    if not all(row.valid for row in rows):
         sys.exit(1)
 
 
-def _verdict(name: str, octets: bytes, keys: KeyLookup, size: int) -> dict[str, Any]:
-    from orchestrator.clock import isoformat
+def _verdict(name: str, octets: bytes, keys: KeyLookup, size: int) -> Verified:
+    from orchestrator.cli.documents.messages import Verified
     from orchestrator.envelope import signature
     from orchestrator.envelope.parse import Limits, Refused, parse
     from orchestrator.errors import SignatureError
 
-    row: dict[str, Any] = {"file": name, "valid": False}
     try:
         good = signature.verify(parse(octets, Limits(size=size)).root, keys, octets=octets)
     except Refused as refused:
-        return {**row, "rule": refused.finding.rule, "message": refused.finding.message}
+        return Verified(file=name, valid=False, rule=refused.finding.rule, message=refused.finding.message)
     except SignatureError as error:
-        return {**row, "rule": error.args[0], "message": str(error)}
-    return {
-        **row,
-        "valid": True,
-        "signer": good.signer,
-        "key_id": good.key_id,
-        "algorithm": good.algorithm,
-        "signed": isoformat(good.signed_ms),
-    }
+        return Verified(file=name, valid=False, rule=error.args[0], message=str(error))
+    return Verified.of(
+        {
+            "file": name,
+            "valid": True,
+            "signer": good.signer,
+            "key_id": good.key_id,
+            "algorithm": good.algorithm,
+            "signed": good.signed_ms,
+        }
+    )
 
 
-def _sentence(row: dict[str, Any]) -> str:
-    if not row["valid"]:
-        return f"{row['rule']}: {row['message']}"
-    return f"signed by {row['signer']} at {row['signed']} with {row['algorithm']} key {row['key_id']}"
+def _sentence(row: Verified) -> str:
+    if not row.valid:
+        return f"{row.rule}: {row.message}"
+    return f"signed by {row.signer} at {row.signed} with {row.algorithm} key {row.key_id}"
 
 
 def _keyring(settings: Settings) -> Any:

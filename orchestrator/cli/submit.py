@@ -44,15 +44,19 @@ def submit(
 
     With --wait: print the final answer and exit with 0, or print the failure and exit with 1.
     """
+    from orchestrator.cli.documents import Submitted
     from orchestrator.client import Client
 
     check_timeout(timeout, wait=wait)
     with Client(settings) as client:
-        session = client.submit(agent, text_of(prompt), key=key, title=title).id
+        submitted = client.submit(agent, text_of(prompt), key=key, title=title)
+        session = submitted.id
+        if key is not None and not submitted.new:
+            say(f"key {key!r} was used before, by the same submit: this is its session", err=True)
         if wait:
             wait_and_print(client, session, timeout_s=timeout, as_json=as_json)
         elif as_json:
-            print_json({"session": session})
+            print_json(Submitted(session=session, agent=agent, new=submitted.new))
         else:
             say(session)
 
@@ -65,6 +69,7 @@ def submit(
 @stack_options
 def result(settings: Settings, *, session: str, wait: bool, timeout: float | None, as_json: bool) -> None:
     """Print the final answer of SESSION; exit with 1 if it failed or has none yet."""
+    from orchestrator.cli.documents import Answer
     from orchestrator.client import Client
     from orchestrator.waiting import is_over
 
@@ -74,7 +79,7 @@ def result(settings: Settings, *, session: str, wait: bool, timeout: float | Non
         if wait or is_over(about):
             wait_and_print(client, session, timeout_s=timeout, as_json=as_json)
         elif as_json:
-            print_json({"session": session, "status": about.state.value})
+            print_json(Answer(session=session, state=about.state))
             sys.exit(1)
         else:
             raise click.ClickException(f"session {session} is {about.state}; wait for its answer with --wait")
@@ -90,29 +95,33 @@ def wait_and_print(
     client: Client, session: str, *, timeout_s: float | None, as_json: bool, item: str = ""
 ) -> None:
     """Print the final answer of a session, or its failure and exit with 1."""
+    from orchestrator.cli.documents import Answer
+
     try:
         client.wait(session, timeout_s=timeout_s, item=item)
         answer = client.answer(session)
     except SessionFailed as error:
         fail(client, session, str(error.args[1]), error, as_json=as_json)
     except TimeoutError as error:
-        status = client.session(session).state.value
+        state = client.session(session).state.value
         if as_json:
-            print_json({"session": session, "status": status, "error": str(error)})
+            print_json(Answer(session=session, state=state, error=str(error)))
             sys.exit(1)
         raise click.ClickException(f"{error}; it goes on: orchestra result {session} --wait") from error
     except KeyboardInterrupt:
         say(f"not waiting any more; it goes on: orchestra result {session} --wait", err=True)
         sys.exit(130)
     if as_json:
-        print_json({"session": session, "status": "finished", "result": answer})
+        print_json(Answer(session=session, state="finished", result=answer))
     else:
         write_raw(answer)
 
 
 def fail(client: Client, session: str, reason: str, error: SessionFailed, *, as_json: bool) -> NoReturn:
     """Say why a session has no answer, and exit with 1."""
+    from orchestrator.cli.documents import Answer
+
     if as_json:
-        print_json({"session": session, "status": client.session(session).state.value, "error": reason})
+        print_json(Answer(session=session, state=client.session(session).state, error=reason))
         sys.exit(1)
     raise click.ClickException(str(error)) from error

@@ -15,8 +15,10 @@ import click
 
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
+    from orchestrator.cli.documents.messages import Validated
     from orchestrator.envelope.findings import Finding
     from orchestrator.envelope.parse import Limits
     from orchestrator.envelope.validate import Report
@@ -42,15 +44,16 @@ def build(connect: Connect | None = None) -> click.Command:
     def run(
         files: tuple[str, ...], *, as_json: bool, live: LiveCheck | None = None, size: int | None = None
     ) -> None:
+        from orchestrator.cli.documents import ValidatedDocuments
         from orchestrator.envelope.parse import DEFAULT_LIMITS
 
         limits = DEFAULT_LIMITS if size is None else replace(DEFAULT_LIMITS, size=size)
         rows = [_judge(name, octets, live, limits) for name, octets in _documents(files, limits.size)]
         if as_json:
-            print_json(rows)
+            print_json(ValidatedDocuments(documents=tuple(rows)))
         else:
             _print(rows)
-        sys.exit(0 if all(row["valid"] for row in rows) else 1)
+        sys.exit(0 if all(row.valid for row in rows) else 1)
 
     if connect is None:
         return click.Command("validate", callback=run, params=_params(run), help=_HELP)
@@ -107,7 +110,8 @@ def _below(folder: str) -> list[str]:
     )
 
 
-def _judge(name: str, octets: bytes | Finding, live: LiveCheck | None, limits: Limits) -> dict[str, Any]:
+def _judge(name: str, octets: bytes | Finding, live: LiveCheck | None, limits: Limits) -> Validated:
+    from orchestrator.cli.documents.messages import Validated
     from orchestrator.envelope.validate import check
 
     if not isinstance(octets, bytes):
@@ -118,22 +122,22 @@ def _judge(name: str, octets: bytes | Finding, live: LiveCheck | None, limits: L
         if live is not None and report.valid:
             findings += live(octets, report)
     valid = all(finding.severity != "error" for finding in findings)
-    return {"file": name, "valid": valid, "errors": [finding.as_dict() for finding in findings]}
+    return Validated.of({"file": name, "valid": valid, "findings": findings})
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
+def _print(rows: list[Validated]) -> None:
     for row in rows:
-        if not row["errors"]:
-            say(f"{row['file']}: valid")
-        for finding in row["errors"]:
-            place = row["file"] if finding["line"] is None else f"{row['file']}:{finding['line']}"
-            say(f"{place}: {finding['severity']}: {finding['message']} [{finding['rule']}]")
-            if finding["path"]:
-                value = "" if finding["value"] is None else f" = {finding['value']!r}"
-                say(f"    at {finding['path']}{value}")
+        if not row.findings:
+            say(f"{row.file}: valid")
+        for finding in row.findings:
+            place = row.file if finding.line is None else f"{row.file}:{finding.line}"
+            say(f"{place}: {finding.severity}: {finding.message} [{finding.rule}]")
+            if finding.path:
+                value = "" if finding.value is None else f" = {finding.value!r}"
+                say(f"    at {finding.path}{value}")
     if len(rows) > 1:
-        counts = Counter(row["valid"] for row in rows)
-        say(f"{len(rows)} documents: {counts[True]} valid, {counts[False]} not", err=True)
+        counts = Counter(row.valid for row in rows)
+        say(f"{counted(len(rows), 'document')}: {counts[True]} valid, {counts[False]} not", err=True)
 
 
 @contextmanager

@@ -106,8 +106,8 @@ class _JsonLines:
         self._shown: dict[str, Session] = {}
 
     def show(self, sessions: list[Session]) -> None:
-        from orchestrator.cli.render import session_json
+        from orchestrator.cli.documents import Sessions
 
         changed = [session for session in sessions if self._shown.get(session.id) != session]
         self._shown.update((session.id, session) for session in changed)
-        print_json_line({"sessions": [session_json(s) for s in changed]})
+        print_json_line(Sessions.of({"sessions": changed}))

@@ -59,7 +59,7 @@ def test_a_conversation_that_runs_away_is_stopped_and_its_root_told(terminal: Te
     assert answer.startswith("stopped by router: conversation ")
     assert "has had 40 messages" in answer
     wait_until(lambda: json.loads(terminal.run("orchestra doctor --json").stdout)["holds"], "quiet")
-    dead = json.loads(terminal.run("orchestra dlq list --json").stdout)
+    dead = json.loads(terminal.run("orchestra dlq list --json").stdout)["dead_letters"]
     assert {letter["rule"] for letter in dead} == {"conversation-limit"}
     assert {letter["type"] for letter in dead} == {"message"}
     shown = terminal.run(f"orchestra tree {session}").stdout

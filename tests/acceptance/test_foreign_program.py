@@ -73,6 +73,6 @@ def test_a_program_in_any_language_takes_full_part(terminal: Terminal, root: Pat
         assert client.result(session) == "42, says the outside"
         child = next(s for s in client.tree(session) if s.agent == "partner")
         assert (child.state, child.progress) == (SessionState.FINISHED, 50)
-    assert json.loads(terminal.run("orchestra dlq list --json").stdout) == []
+    assert json.loads(terminal.run("orchestra dlq list --json").stdout) == {"dead_letters": []}
     shown = terminal.run(f"orchestra audit show {session}")
     assert "task-completion partner → asker" in shown.stdout

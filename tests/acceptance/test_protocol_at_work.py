@@ -131,7 +131,7 @@ def test_where_signatures_are_optional_an_unsigned_message_is_taken_and_the_doct
         lambda: "[duplicate]" in stack.run("orchestra validate --online unsigned.xml").stdout,
         "the router to take the message",
     )
-    assert json.loads(stack.run("orchestra dlq list --json").stdout) == []
+    assert json.loads(stack.run("orchestra dlq list --json").stdout) == {"dead_letters": []}
     done = stack.run("orchestra doctor --json")
     findings = json.loads(done.stdout)["findings"]
     assert done.returncode == 0
@@ -165,7 +165,7 @@ def test_a_second_host_serves_agents_with_keys_that_it_imported(stack: Terminal)
     wait_until(lambda: "far" in stack.run("orchestra agents").stdout, "the second host's agent")
     done = stack.run("orchestra submit far look --wait")
     assert (done.returncode, done.stdout) == (0, "seen from afar\n")
-    kept = json.loads(stack.run("orchestra keys list --json", **second).stdout)
+    kept = json.loads(stack.run("orchestra keys list --json", **second).stdout)["keys"]
     assert [row["agent"] for row in kept if row["private"]] == ["far"]
     refused = stack.run("celery -A workers worker", **second, ORCHESTRA_AGENTS="mine.py")
     assert refused.returncode != 0

@@ -98,7 +98,7 @@ def test_every_step_of_the_quickstart_works_as_printed(terminal: Terminal, root:
     wait_until(flower_shows_it, "the session in Flower")
 
     listed = terminal.run("orchestra sessions --json")
-    assert handle.id in [session["id"] for session in json.loads(listed.stdout)]
+    assert handle.id in [session["session"] for session in json.loads(listed.stdout)["sessions"]]
     for command in ("watch", "tree"):
         done = terminal.run(f"orchestra {command} {handle.id}")
         assert "60 launched = 60 delivered + 0 pending + 0 dead" in done.stdout, done.stderr

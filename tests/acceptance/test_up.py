@@ -128,7 +128,7 @@ def test_a_stack_starts_is_joined_and_stops_without_a_trace(place: Place) -> Non
     assert "reviewer" in output
     sessions = place.orchestra("sessions", "--json")
     assert sessions.returncode == 0, sessions.stderr
-    assert json.loads(sessions.stdout) == [] or json.loads(sessions.stdout)
+    assert json.loads(sessions.stdout) == {"sessions": []}
 
     (announced,) = (place.data / "up").glob("*.json")
     url = json.loads(announced.read_text())["redis_url"]

@@ -16,6 +16,7 @@ from orchestrator.envelope.model import AgentMessage, Header, Message, Party
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id
 from orchestrator.keyring import algorithms
+from tests.documents import hold_to_models
 
 Orchestra = Callable[..., Result]
 
@@ -26,7 +27,9 @@ def orchestra(tmp_path: Path) -> Orchestra:
 
     def run(*arguments: str, host: str = "first", input: bytes | None = None) -> Result:
         command = [*arguments, "--data", str(tmp_path / host)]
-        return CliRunner().invoke(main, command, input=input, catch_exceptions=False)
+        done = CliRunner().invoke(main, command, input=input, catch_exceptions=False)
+        hold_to_models(command, done.stdout)
+        return done
 
     return run
 
@@ -52,7 +55,7 @@ def message(tmp_path: Path) -> Path:
 
 def rows(result: Result) -> list[dict[str, str]]:
     assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return json.loads(result.stdout)["keys"]
 
 
 def test_generate_makes_one_key_for_each_agent_and_no_second_one(orchestra: Orchestra) -> None:
@@ -93,7 +96,7 @@ def test_a_message_is_signed_and_verified_without_a_server(
 ) -> None:
     signed = tmp_path / "signed.xml"
     assert orchestra("sign", str(message), "--out", str(signed)).exit_code == 0
-    (row,) = rows(orchestra("verify", str(signed), "--json"))
+    (row,) = json.loads(orchestra("verify", str(signed), "--json").stdout)["documents"]
     assert (row["valid"], row["signer"], row["algorithm"]) == (True, "lead", "Ed25519")
     through_pipes = orchestra("sign", "-", input=message.read_bytes()).stdout_bytes
     assert orchestra("verify", "-", input=through_pipes).exit_code == 0
@@ -108,7 +111,7 @@ def test_verify_says_what_is_wrong_and_exits_with_1(
     broken.write_bytes(b"<agent-message")
     result = orchestra("verify", *map(str, (signed, message, changed, broken)), "--json")
     assert result.exit_code == 1
-    verdicts = json.loads(result.stdout)
+    verdicts = json.loads(result.stdout)["documents"]
     assert [row["valid"] for row in verdicts] == [True, False, False, False]
     assert [row["rule"] for row in verdicts[1:]] == ["signature-missing", "signature-invalid", "malformed"]
     text = orchestra("verify", str(changed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from orchestrator import cli
 from orchestrator.cli import COMMANDS, main
+from orchestrator.cli.documents import DOCUMENTS, Dropped
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json
 from orchestrator.errors import OrchestraError, UnknownSession
@@ -162,11 +163,25 @@ def test_json_is_one_readable_document(run: Callable[..., Result]) -> None:
     @json_option
     def probe(as_json: bool) -> None:
         assert as_json
-        print_json({"text": "ä", "path": types})
+        print_json(Dropped(dropped=("ä", "b")))
 
     output = run(probe, "--json").stdout
     assert "ä" in output
     assert output.startswith("{")
+
+
+def test_every_command_that_prints_json_has_its_documents_in_the_table() -> None:
+    def printing(command: click.Command, path: str) -> Iterator[str]:
+        if any(parameter.name == "as_json" for parameter in command.params):
+            yield path
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                below = command.get_command(context, name)
+                assert below is not None
+                yield from printing(below, f"{path} {name}".strip())
+
+    assert sorted(printing(main, "")) == sorted(DOCUMENTS)
 
 
 def test_the_help_lists_what_there_is_and_only_that(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.render import Promise, age, bar, progress, session_json, session_line, tree_lines
+from orchestrator.cli.documents.sessions import SessionDocument
+from orchestrator.cli.render import Promise, age, bar, progress, session_line, tree_lines
 from orchestrator.ledger import SessionState
 from orchestrator.ledger.decode import session as decode
 
@@ -115,9 +116,9 @@ def test_ages_come_in_the_unit_that_fits(ago_s: int, text: str) -> None:
 
 
 def test_json_has_times_that_can_be_read() -> None:
-    facts = session_json(make("r", created_ms=1000, launched=2))
+    facts = SessionDocument.of(make("r", created_ms=1000, launched=2)).model_dump()
     assert (facts["created"], facts["ended"], facts["pending"]) == ("1970-01-01T00:00:01.000Z", None, 2)
-    assert facts["state"] == SessionState.RUNNING.value
+    assert (facts["session"], facts["state"], facts["progress"]) == ("r", SessionState.RUNNING.value, None)
 
 
 def test_a_held_task_says_by_title_what_it_waits_for() -> None:

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from orchestrator.audit import AuditReader, AuditStore, AuditWriter, trees
 from orchestrator.cli import main
-from orchestrator.clock import isoformat
 from orchestrator.errors import AuditError
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb import keys
 from orchestrator.streams import Portion, RedisStreams, StreamId, all_streams
+from tests.documents import hold_to_models
 
 MESSAGES = StreamId(0, "message", "normal")
 DELEGATIONS = StreamId(0, "task-delegation", "high")
@@ -213,7 +213,8 @@ def test_a_conversation_is_shown_as_a_tree(
         "  └ message reviewer",
     ]
     part = CliRunner().invoke(main, ["audit", "show", session, "--json", *options])
-    assert [record["sender"] for record in json.loads(part.output)] == ["lead", "reviewer"]
+    hold_to_models(["audit", "show", "--json"], part.output)
+    assert [record["sender"] for record in json.loads(part.output)["messages"]] == ["lead", "reviewer"]
     for words in (["audit", "show"], ["conversation"], ["audit", "replay"]):
         unknown = CliRunner().invoke(main, [*words, "ses_nobody_knows", *options])
         assert unknown.exit_code == 1
@@ -252,7 +253,8 @@ def test_messages_are_found_by_what_is_known_of_them(
     def senders(*arguments: str) -> list[str]:
         options = ["--json", "--data", str(tmp_path), "--redis-url", redis_url]
         result = CliRunner().invoke(main, ["audit", "search", *arguments, *options])
-        return [record["sender"] for record in json.loads(result.output)]
+        hold_to_models(["audit", "search", *options], result.output)
+        return [record["sender"] for record in json.loads(result.output)["messages"]]
 
     assert senders("needle") == ["agent-2", "agent-1", "agent-0"]
     assert senders("needle 1", "--since", "1h") == ["agent-1"]
@@ -305,7 +307,9 @@ def test_a_report_counts_what_was_said(
     streams.publish(StreamId(0, "task-completion", "high"), done)
     writer().run_once()
     options = ["--json", "--data", str(tmp_path), "--redis-url", redis_url]
-    facts = json.loads(CliRunner().invoke(main, ["audit", "report", *options]).output)
+    said = CliRunner().invoke(main, ["audit", "report", *options]).output
+    hold_to_models(["audit", "report", *options], said)
+    facts = json.loads(said)
     assert (facts["messages"], facts["by_type"]["message"], facts["dead_letters"]) == (5, 3, {"expired": 1})
     assert (facts["by_sender"]["agent-0"], facts["tasks_completed"]) == (2, 1)
     assert facts["task_p50_ms"] >= 0
@@ -313,5 +317,5 @@ def test_a_report_counts_what_was_said(
     assert json.loads(nothing.output)["messages"] == 0
     said = CliRunner().invoke(main, ["audit", "report", *options[1:]]).output
     assert "by type:\n         3  message\n" in said
-    assert f"first: {isoformat(facts['first_ms'])}\n" in said
+    assert f"first: {facts['first']}\n" in said
     assert f"task p50: {facts['task_p50_ms']} ms\n" in said

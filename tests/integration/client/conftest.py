@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from orchestrator.cli import main
 from orchestrator.client import Client
+from tests.documents import hold_to_models
 from tests.integration.workers.conftest import Stage, stage
 
 __all__ = ["stage"]
@@ -29,6 +30,8 @@ def orchestra(stage: Stage) -> Orchestra:
 
     def run(*arguments: str, text: str | bytes | None = None) -> Result:
         place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
-        return CliRunner().invoke(main, [arguments[0], *place, *arguments[1:]], input=text)
+        done = CliRunner().invoke(main, [arguments[0], *place, *arguments[1:]], input=text)
+        hold_to_models(arguments, done.stdout)
+        return done
 
     return run

@@ -25,8 +25,27 @@ def test_submit_prints_the_session(stage: Stage, orchestra: Orchestra) -> None:
     done = orchestra("submit", "solo", "hello")
     assert done.exit_code == 0
     assert re.fullmatch(r"ses_[0-9a-f]{26}\n", done.stdout)
-    as_json = json.loads(orchestra("submit", "solo", "hello", "--key", "k", "--json").stdout)
-    assert as_json == json.loads(orchestra("submit", "solo", "hello", "--key", "k", "--json").stdout)
+
+
+def test_the_same_key_is_the_same_session_and_says_so(stage: Stage, orchestra: Orchestra) -> None:
+    """With another prompt or agent it is refused: nobody is to take another session's answer for that of their own."""
+    stage.agent("solo")(echo)
+    stage.agent("other")(echo)
+    first = orchestra("submit", "solo", "hello", "--key", "k", "--json")
+    session = json.loads(first.stdout)["session"]
+    assert (json.loads(first.stdout)["new"], first.stderr) == (True, "")
+    again = orchestra("submit", "solo", "hello", "--key", "k")
+    assert (again.exit_code, again.stdout) == (0, f"{session}\n")
+    assert again.stderr == "key 'k' was used before, by the same submit: this is its session\n"
+    assert json.loads(orchestra("submit", "solo", "hello", "--key", "k", "--json").stdout)["new"] is False
+    for arguments, other in ((("solo", "good bye"), "prompt"), (("other", "hello"), "agent")):
+        refused = orchestra("submit", *arguments, "--key", "k")
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        words = f"key 'k' is that of session {session} of agent 'solo', which was submitted with another {other}; choose"
+        assert words in one_line(refused.stderr)
+    stage.play(session)
+    assert orchestra("submit", "solo", "hello", "--key", "k", "--wait").stdout == "hello\n"
+    assert [s.id for s in stage.ledger.roots(0, limit=10)] == [session]
 
 
 def test_submit_reads_the_prompt_from_standard_input(
@@ -67,7 +86,12 @@ def test_submit_waits_for_the_final_answer(stage: Stage, client: Client, orchest
     worker.join()
     assert (done.exit_code, done.stdout) == (0, "hello\n")
     done = orchestra("result", expected, "--json")
-    assert json.loads(done.stdout) == {"session": expected, "status": "finished", "result": "hello"}
+    assert json.loads(done.stdout) == {
+        "session": expected,
+        "state": "finished",
+        "result": "hello",
+        "error": None,
+    }
 
 
 def test_a_failure_is_one_line_and_exit_code_1(stage: Stage, orchestra: Orchestra) -> None:
@@ -82,7 +106,7 @@ def test_a_failure_is_one_line_and_exit_code_1(stage: Stage, orchestra: Orchestr
     assert f"session {session} failed: ValueError: no luck" in " ".join(done.stderr.split())
     as_json = orchestra("result", session, "--json")
     assert as_json.exit_code == 1
-    assert json.loads(as_json.stdout)["status"] == "failed"
+    assert json.loads(as_json.stdout)["state"] == "failed"
 
 
 def test_a_result_that_is_not_there_yet(stage: Stage, orchestra: Orchestra) -> None:
@@ -93,13 +117,15 @@ def test_a_result_that_is_not_there_yet(stage: Stage, orchestra: Orchestra) -> N
     assert one_line(done.stderr) == f"Error: session {session} is pending; wait for its answer with --wait\n"
     assert json.loads(orchestra("result", session, "--json").stdout) == {
         "session": session,
-        "status": "pending",
+        "state": "pending",
+        "result": None,
+        "error": None,
     }
     late = orchestra("result", session, "--wait", "--timeout", "0.1")
     assert late.exit_code == 1
     assert f"it goes on: orchestra result {session} --wait" in one_line(late.stderr)
     late = orchestra("result", session, "--wait", "--timeout", "0.1", "--json")
-    assert json.loads(late.stdout)["status"] == "pending"
+    assert json.loads(late.stdout)["state"] == "pending"
 
 
 def test_bad_input_is_one_line(stage: Stage, orchestra: Orchestra) -> None:
@@ -129,7 +155,7 @@ def test_sessions_tree_and_logs(stage: Stage, orchestra: Orchestra) -> None:
     listed = orchestra("sessions").stdout
     assert root in listed
     assert "A title" in listed
-    assert [s["id"] for s in json.loads(orchestra("sessions", "--json").stdout)] == [root]
+    assert [s["session"] for s in json.loads(orchestra("sessions", "--json").stdout)["sessions"]] == [root]
     tree = orchestra("tree", root).stdout.splitlines()
     assert tree[0].startswith(f"{root}  lead       idle")
     assert "0/2 children over" in tree[0]
@@ -137,12 +163,12 @@ def test_sessions_tree_and_logs(stage: Stage, orchestra: Orchestra) -> None:
     assert tree[1].startswith(f"├─ {first}  solo       pending")
     assert tree[2].startswith(f"└─ {second}  solo       pending")
     assert tree[3] == "2 launched = 0 delivered + 2 pending + 0 dead"
-    members = json.loads(orchestra("tree", root, "--json").stdout)
+    members = json.loads(orchestra("tree", root, "--json").stdout)["sessions"]
     assert [member["parent"] for member in members] == ["", root, root]
     logs = orchestra("logs", root).stdout
     assert re.search(r"launched .* lead: A title, as a root", logs)
     assert re.search(rf"delegated .* solo: a, as {first}", logs)
-    assert json.loads(orchestra("logs", root, "--json").stdout)[0]["what"] == "launched"
+    assert json.loads(orchestra("logs", root, "--json").stdout)["events"][0]["what"] == "launched"
 
 
 def test_watch_prints_changes_and_the_promise(stage: Stage, orchestra: Orchestra) -> None:
@@ -313,7 +339,8 @@ def test_stop_without_waiting_says_that_it_asked(stage: Stage, orchestra: Orches
     assert said == {
         "session": session,
         "outcome": "asked",
-        "detail": dispatch.run,
+        "run": dispatch.run,
+        "below": 0,
         "state": "running",
         "reason": "",
         "agent_ended": None,

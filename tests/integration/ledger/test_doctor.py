@@ -22,6 +22,7 @@ from orchestrator.letters import Thread
 from orchestrator.redisdb import keys
 from orchestrator.settings import load_settings
 from orchestrator.streams import all_streams
+from tests.documents import hold_to_models
 
 from .conftest import Play
 
@@ -195,6 +196,7 @@ def test_the_command_exits_with_the_verdict(ward: Ward, redis_url: str) -> None:
     options = ["--redis-url", redis_url, "--data", str(ward.parts.settings.data)]
     well = CliRunner().invoke(main, ["doctor", "--quick", "--json", *options])
     assert well.exit_code == 0, well.output
+    hold_to_models(["doctor", "--json"], well.stdout)
     assert json.loads(well.stdout)["promise"] == "5 launched = 1 delivered + 3 pending + 1 dead"
     ward.redis.zrem(keys.queue(ward.root), callback_id(ward.children["queued"]))
     ill = CliRunner().invoke(main, ["doctor", "--quick", *options])

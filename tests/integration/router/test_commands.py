@@ -29,6 +29,7 @@ from orchestrator.redisdb import keys
 from orchestrator.registry import AgentRecord
 from orchestrator.streams import StreamId, all_streams
 from orchestrator.streams.pressure import Backpressure
+from tests.documents import hold_to_models
 from tests.integration.router.conftest import Stack
 
 LATER = AgentRecord(name="later", role="specialist")
@@ -38,7 +39,9 @@ STREAM = StreamId(0, "task-delegation", "high")
 def run(stack: Stack, *arguments: str, stdin: bytes | None = None) -> Result:
     """One command on the stack."""
     options = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
-    return CliRunner().invoke(main, [*arguments, *options], input=stdin)
+    done = CliRunner().invoke(main, [*arguments, *options], input=stdin)
+    hold_to_models(arguments, done.stdout)
+    return done
 
 
 def kill(stack: Stack, **options: object) -> str:
@@ -55,14 +58,16 @@ def kill(stack: Stack, **options: object) -> str:
 def test_dead_letters_are_listed_and_shown(stack: Stack) -> None:
     """With reason, rule, attempts and the original bytes; narrowed by type, agent and time."""
     message_id = kill(stack)
-    (listed,) = json.loads(run(stack, "dlq", "list", "--json").output)
+    (listed,) = json.loads(run(stack, "dlq", "list", "--json").output)["dead_letters"]
     assert (listed["message_id"], listed["rule"], listed["attempts"]) == (message_id, "recipient-unknown", 2)
     assert "lead → later" in run(stack, "dlq", "list", "--type", "message", "--agent", "later").output
-    assert json.loads(run(stack, "dlq", "list", "--type", "query", "--json").output) == []
-    assert json.loads(run(stack, "dlq", "list", "--since", "2100-01-01T00:00:00Z", "--json").output) == []
-    shown = json.loads(run(stack, "dlq", "show", listed["id"], "--json").output)
+    assert json.loads(run(stack, "dlq", "list", "--type", "query", "--json").output) == {"dead_letters": []}
+    assert json.loads(run(stack, "dlq", "list", "--since", "2100-01-01T00:00:00Z", "--json").output) == {
+        "dead_letters": []
+    }
+    shown = json.loads(run(stack, "dlq", "show", listed["dead_letter"], "--json").output)
     assert message_id in shown["envelope"]
-    said = run(stack, "dlq", "show", listed["id"]).output
+    said = run(stack, "dlq", "show", listed["dead_letter"]).output
     assert f"at             {shown['at']}\n" in said
     assert "at_ms" not in said
     assert run(stack, "dlq", "show", "00-1-1").exit_code == 1
@@ -72,15 +77,15 @@ def test_a_replay_is_a_new_message_that_names_the_old_one(stack: Stack) -> None:
     """After the fix it goes through, once."""
     old = kill(stack)
     stack.parts.agents.announce([LATER])
-    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)
+    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)["replayed"]
     assert replayed["how"] == "message"
     stack.router("two").run_once()
     assert (stack.dead(), stack.pending()) == ([], 0)
     message = check(stack.published("message")[-1]).message
     assert message is not None
-    assert (message.header.message_id, message.header.conversation_chain) == (replayed["id"], (old,))
+    assert (message.header.message_id, message.header.conversation_chain) == (replayed["message_id"], (old,))
     assert message.header.correlation_id == old
-    assert json.loads(run(stack, "dlq", "replay", "--all", "--json").output) == []
+    assert json.loads(run(stack, "dlq", "replay", "--all", "--json").output) == {"replayed": []}
 
 
 def test_what_cannot_be_read_is_not_replayed(stack: Stack) -> None:
@@ -103,9 +108,9 @@ def test_a_failed_task_is_replayed_as_a_session_of_its_own(stack: Stack) -> None
         pass
     assert stack.parts.ledger.session(session).state == SessionState.FAILED
     stack.parts.agents.announce([LATER])
-    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)
+    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)["replayed"]
     stack.router("two").run_once()
-    again = stack.parts.ledger.session(replayed["id"])
+    again = stack.parts.ledger.session(replayed["session"])
     assert (replayed["how"], again.busy, again.agent) == ("task", True, "later")
 
 
@@ -114,7 +119,7 @@ def test_dropping_is_kept_in_the_audit_trail(stack: Stack) -> None:
     kill(stack)
     dead_id = stack.dead()[0].id
     assert run(stack, "dlq", "drop").exit_code == 2
-    assert json.loads(run(stack, "dlq", "drop", dead_id, "--json").output) == [dead_id]
+    assert json.loads(run(stack, "dlq", "drop", dead_id, "--json").output) == {"dropped": [dead_id]}
     assert run(stack, "dlq", "drop", "--all").output == "no such dead letters; nothing was dropped\n"
     assert stack.dead() == []
     note = check(stack.published("message")[-1]).message
@@ -163,14 +168,14 @@ def test_what_is_not_valid_is_not_sent(stack: Stack, tmp_path: Path) -> None:
 def test_programs_outside_of_the_stack_are_registered_until_withdrawn(stack: Stack) -> None:
     """They may not take the name of an agent that the stack runs."""
     assert run(stack, "agents", "register", "outsider", "--role", "coordinator").exit_code == 0
-    listed = {a["name"]: a["executor"] for a in json.loads(run(stack, "agents", "--json").output)}
+    listed = {a["agent"]: a["executor"] for a in json.loads(run(stack, "agents", "--json").output)["agents"]}
     assert (listed["outsider"], listed["lead"]) == ("foreign", "python")
     assert stack.redis.ttl("ao:agent:outsider") == -1
     assert run(stack, "agents", "register", "lead").exit_code == 1
     assert run(stack, "agents", "register", "operator").exit_code == 1
     assert json.loads(run(stack, "agents", "register", "outsider", "--json").output)["executor"] == "foreign"
     withdrawn = json.loads(run(stack, "agents", "withdraw", "outsider", "--json").output)
-    assert withdrawn == {"name": "outsider", "registered": False}
+    assert withdrawn == {"agent": "outsider", "registered": False}
     again = run(stack, "agents", "withdraw", "outsider")
     assert (again.exit_code, "`orchestra agents` lists" in again.output) == (1, True)
     assert "outsider" not in run(stack, "agents").output
@@ -240,27 +245,27 @@ def test_what_was_said_can_be_said_again(stack: Stack) -> None:
     said = json.loads(run(stack, "audit", "replay", message_id, "--json").output)
     message = check(stack.published("message")[-1]).message
     assert message is not None
-    assert (said["how"], said["id"]) == ("message", message.header.message_id)
+    assert (said["how"], said["message_id"]) == ("message", message.header.message_id)
     assert message.header.conversation_chain == (message_id,)
     launch = stack.parts.ledger.session(session).message
     begun = json.loads(run(stack, "audit", "replay", launch, "--json").output)
     assert begun["how"] == "task"
     stack.router("two").run_once()
-    assert (stack.parts.ledger.session(begun["id"]).busy, stack.dead()) == (True, [])
+    assert (stack.parts.ledger.session(begun["session"]).busy, stack.dead()) == (True, [])
     assert run(stack, "audit", "replay", new_message_id()).exit_code == 1
 
 
 def test_a_replay_can_die_and_be_replayed_again(stack: Stack) -> None:
     """Each is a new message at the head of the chain; the last goes through, once."""
     ids = [kill(stack)]
-    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)
-    ids.insert(0, replayed["id"])
+    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)["replayed"]
+    ids.insert(0, replayed["message_id"])
     router = stack.router("two", jitter=lambda: 0.0)
     while not router.run_once().dead:
         pass
     stack.parts.agents.announce([LATER])
-    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)
-    ids.insert(0, replayed["id"])
+    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)["replayed"]
+    ids.insert(0, replayed["message_id"])
     stack.router("three").run_once()
     assert (stack.dead(), stack.pending()) == ([], 0)
     message = check(stack.published("message")[-1]).message
@@ -286,7 +291,9 @@ def test_some_dead_letters_are_replayed_and_the_others_stay(stack: Stack) -> Non
         assert "'mesage' is no message type; choose from task-delegation" in misspelt.stderr
     none = run(stack, "dlq", "replay", "--all", "--type", "message", "--agent", "nobody")
     assert (none.stdout, none.stderr) == ("", "no such dead letters; nothing was replayed\n")
-    assert [r["dead_letter"] for r in json.loads(run(stack, "dlq", "replay", two, "--json").output)] == [two]
+    assert [
+        r["dead_letter"] for r in json.loads(run(stack, "dlq", "replay", two, "--json").output)["replayed"]
+    ] == [two]
     assert [letter.id for letter in stack.dead()] == [one, three]
     assert "dropped" in run(stack, "dlq", "drop", "--all", "--type", "query").output
     assert [letter.id for letter in stack.dead()] == [one]
@@ -299,7 +306,7 @@ def test_however_many_dead_letters_there_are_all_are_seen(stack: Stack) -> None:
         facts = {"stream": "00/message/normal", "rule": "malformed", "reason": f"number {number}"}
         pipeline.xadd(keys.dead(0), facts, id=f"{1_700_000_000_000 + number * 1000}-0")
     pipeline.execute()
-    listed = json.loads(run(stack, "dlq", "list", "--json").output)
+    listed = json.loads(run(stack, "dlq", "list", "--json").output)["dead_letters"]
     assert [letter["reason"] for letter in listed] == [f"number {n}" for n in range(2500)]
     recent = run(stack, "dlq", "list", "--since", listed[-2]["at"]).output
     assert [line.rpartition(": ")[2] for line in recent.splitlines()] == ["number 2498", "number 2499"]
@@ -361,4 +368,6 @@ def test_what_an_agent_of_the_stack_says_by_hand_is_said_to_change_nothing(
     sent = run(stack, "send", str(file))
     note = f"note: '{sender}' is no foreign program, so a message of its is written to the audit trail"
     assert (sent.exit_code, note in sent.output) == (0, sender != "partner")
-    assert ("note" in json.loads(run(stack, "send", str(file), "--json").output)) == (sender != "partner")
+    assert (json.loads(run(stack, "send", str(file), "--json").output)["note"] is None) == (
+        sender == "partner"
+    )

@@ -226,8 +226,8 @@ def test_what_the_router_refuses_is_foretold_with_rule_place_and_advice(stack: S
     before = snapshot(stack)
     result = validate(stack, data)
     assert snapshot(stack) == before
-    (row,) = json.loads(result.stdout)
-    errors = {error["rule"]: error for error in row["errors"] if error["severity"] == "error"}
+    (row,) = json.loads(result.stdout)["documents"]
+    errors = {error["rule"]: error for error in row["findings"] if error["severity"] == "error"}
     assert (result.exit_code, row["valid"]) == (1, False)
     assert rule in errors
     assert {"line", "path", "value", "message"} <= errors[rule].keys()
@@ -259,7 +259,7 @@ def test_a_message_that_would_be_accepted_is_valid(stack: Stack) -> None:
     for data in (ours, theirs, stack.envelope(UPDATE)):
         before = snapshot(stack)
         result = validate(stack, data)
-        assert (result.exit_code, json.loads(result.stdout)[0]["errors"]) == (0, [])
+        assert (result.exit_code, json.loads(result.stdout)["documents"][0]["findings"]) == (0, [])
         assert snapshot(stack) == before
     stack.publish(theirs, "task-delegation", "high")
     assert stack.router().run_once().done == 2
@@ -272,8 +272,8 @@ def test_a_redelivery_is_a_duplicate_and_no_second_task(stack: Stack) -> None:
         stack.publish(data, "task-delegation", "high")
     handled = stack.router().run_once()
     assert (handled.done, handled.duplicates, stack.dead()) == (1, 1, [])
-    (row,) = json.loads(validate(stack, data).stdout)
-    assert [error["rule"] for error in row["errors"]] == ["duplicate"]
+    (row,) = json.loads(validate(stack, data).stdout)["documents"]
+    assert [error["rule"] for error in row["findings"]] == ["duplicate"]
 
 
 def test_warnings_and_infos_do_not_refuse(stack: Stack) -> None:
@@ -281,9 +281,9 @@ def test_warnings_and_infos_do_not_refuse(stack: Stack) -> None:
     often = RetryPolicy(max_attempts=20, backoff_strategy="exponential", timeout_seconds=60)
     data = stack.envelope(UPDATE, retry=often)
     result = validate(stack, data)
-    (row,) = json.loads(result.stdout)
+    (row,) = json.loads(result.stdout)["documents"]
     assert (result.exit_code, row["valid"]) == (0, True)
-    assert {error["severity"] for error in row["errors"]} == {"warning"}
+    assert {error["severity"] for error in row["findings"]} == {"warning"}
     stack.publish(data, "status-update")
     assert stack.router().run_once().done == 1
 
@@ -296,9 +296,11 @@ def test_where_signatures_are_optional_an_unsigned_message_is_valid(stack: Stack
     place = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
     command = ["validate", "--online", "--json", "-", *place]
     result = CliRunner().invoke(main, command, input=unsigned, env=options)
-    (row,) = json.loads(result.stdout)
+    (row,) = json.loads(result.stdout)["documents"]
     assert (result.exit_code, row["valid"]) == (0, True)
-    assert [(error["rule"], error["severity"]) for error in row["errors"]] == [("signature-missing", "info")]
+    assert [(error["rule"], error["severity"]) for error in row["findings"]] == [
+        ("signature-missing", "info")
+    ]
     stack.publish(unsigned, "status-update")
     assert lax.router().run_once().done == 1
     changed = CASES["changed"][1](stack)

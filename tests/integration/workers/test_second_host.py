@@ -39,7 +39,7 @@ class Hosts:
 
     def keys(self, stage: Stage) -> set[str]:
         """The agents whose private keys are there."""
-        rows = json.loads(self.orchestra(stage, "keys", "list", "--json").stdout)
+        rows = json.loads(self.orchestra(stage, "keys", "list", "--json").stdout)["keys"]
         return {row["agent"] for row in rows if row["private"]}
 
     def route(self, stage: Stage) -> list[Dispatch]:

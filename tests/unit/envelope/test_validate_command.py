@@ -17,6 +17,7 @@ from orchestrator.cli import main
 from orchestrator.cli.validate import LiveCheck, build, validate
 from orchestrator.envelope.findings import Finding
 from orchestrator.settings import Settings
+from tests.documents import hold_to_models
 
 GOOD = schemas.read("templates/query.xml")
 BAD = schemas.read("examples/invalid/message-id-is-nil.xml")
@@ -35,7 +36,8 @@ def folder(tmp_path: Path) -> Path:
 
 def _json(*arguments: str, given: bytes | None = None) -> tuple[int, list[dict[str, Any]]]:
     result = CliRunner().invoke(validate, ["--json", *arguments], input=given)
-    return result.exit_code, json.loads(result.stdout)
+    hold_to_models(["validate", "--json"], result.stdout)
+    return result.exit_code, json.loads(result.stdout)["documents"]
 
 
 def test_a_valid_file_exits_with_0(folder: Path) -> None:
@@ -53,7 +55,7 @@ def test_a_folder_is_walked_and_one_error_exits_with_1(folder: Path) -> None:
         (f"{folder}/below/bad.XML", False),
         (f"{folder}/good.xml", True),
     ]
-    assert rows[0]["errors"] == [
+    assert rows[0]["findings"] == [
         {
             "rule": "uuid-v4",
             "severity": "error",
@@ -77,7 +79,7 @@ def test_text_output_names_place_rule_and_value(folder: Path) -> None:
 def test_standard_input_is_named_by_a_dash() -> None:
     """So that it can stand in a pipe."""
     code, rows = _json("-", given=GOOD)
-    assert (code, rows) == (0, [{"file": "-", "valid": True, "errors": []}])
+    assert (code, rows) == (0, [{"file": "-", "valid": True, "findings": []}])
     assert _json("-", given=b"")[0] == 1
 
 
@@ -86,7 +88,7 @@ def test_warnings_do_not_change_the_exit_code() -> None:
     code, rows = _json("-", given=WARNED)
     assert code == 0
     assert rows[0]["valid"] is True
-    assert [error["severity"] for error in rows[0]["errors"]] == ["warning"]
+    assert [error["severity"] for error in rows[0]["findings"]] == ["warning"]
 
 
 def test_what_cannot_be_read_is_an_error_of_that_file(
@@ -96,7 +98,7 @@ def test_what_cannot_be_read_is_an_error_of_that_file(
     empty = tmp_path_factory.mktemp("empty")
     code, rows = _json(str(folder / "missing.xml"), str(empty), str(folder / "good.xml"))
     assert code == 1
-    assert [[error["rule"] for error in row["errors"]] for row in rows] == [
+    assert [[error["rule"] for error in row["findings"]] for row in rows] == [
         ["unreadable"],
         ["unreadable"],
         [],
@@ -147,5 +149,5 @@ def test_the_live_rules_are_asked_about_valid_envelopes_alone(folder: Path) -> N
     online = CliRunner().invoke(command, ["--json", "--online", str(folder)])
     assert online.exit_code == 1
     assert asked == [GOOD, GOOD]
-    rules = [[error["rule"] for error in row["errors"]] for row in json.loads(online.stdout)]
+    rules = [[error["rule"] for error in row["findings"]] for row in json.loads(online.stdout)["documents"]]
     assert rules == [["duplicate"], ["uuid-v4"], ["duplicate"]]

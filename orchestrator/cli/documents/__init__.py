@@ -1,0 +1,98 @@
+"""What the commands print with ``--json``: one model for each document, and one table of who prints which.
+
+A document is an object; a list stands under the name of what it lists. The same thing has the same name everywhere:
+``session``, ``run``, ``agent``, ``message_id``, ``state``. Text that there is not is empty; a time, a number or a
+choice that there is not is null.
+"""
+
+from orchestrator.cli.documents.base import Document
+from orchestrator.cli.documents.messages import (
+    AuditReport,
+    AuditState,
+    DeadLetters,
+    Dropped,
+    Messages,
+    Published,
+    ReplayedDocument,
+    ReplayedLetters,
+    ValidatedDocuments,
+    VerifiedDocuments,
+    WholeDeadLetter,
+    WholeMessages,
+)
+from orchestrator.cli.documents.sessions import Answer, Ended, Events, Replied, Resumed, Sessions, Submitted
+from orchestrator.cli.documents.stack import (
+    AgentDocument,
+    Agents,
+    DiagnosisDocument,
+    Keys,
+    Why,
+    Withdrawn,
+)
+
+#: Command → what it prints; where there are two, the second is what it prints with ``--wait``.
+DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
+    "submit": (Submitted, Answer),
+    "result": (Answer,),
+    "watch": (Sessions,),
+    "sessions": (Sessions,),
+    "tree": (Sessions,),
+    "logs": (Events,),
+    "resume": (Resumed, Answer),
+    "reply": (Replied,),
+    "stop": (Ended,),
+    "delete": (Ended,),
+    "why": (Why,),
+    "doctor": (DiagnosisDocument,),
+    "agents": (Agents,),
+    "agents register": (AgentDocument,),
+    "agents withdraw": (Withdrawn,),
+    "dlq list": (DeadLetters,),
+    "dlq show": (WholeDeadLetter,),
+    "dlq replay": (ReplayedLetters,),
+    "dlq drop": (Dropped,),
+    "audit show": (WholeMessages,),
+    "audit search": (Messages,),
+    "audit replay": (ReplayedDocument,),
+    "audit report": (AuditReport,),
+    "audit verify": (AuditState,),
+    "send": (Published,),
+    "conversation": (Messages,),
+    "validate": (ValidatedDocuments,),
+    "verify": (VerifiedDocuments,),
+    "keys generate": (Keys,),
+    "keys list": (Keys,),
+    "keys import": (Keys,),
+    "keys rotate": (Keys,),
+    "keys revoke": (Keys,),
+}
+
+__all__ = [
+    "DOCUMENTS",
+    "AgentDocument",
+    "Agents",
+    "Answer",
+    "AuditReport",
+    "AuditState",
+    "DeadLetters",
+    "DiagnosisDocument",
+    "Document",
+    "Dropped",
+    "Ended",
+    "Events",
+    "Keys",
+    "Messages",
+    "Published",
+    "ReplayedDocument",
+    "ReplayedLetters",
+    "Replied",
+    "Resumed",
+    "Sessions",
+    "Submitted",
+    "ValidatedDocuments",
+    "VerifiedDocuments",
+    "WholeDeadLetter",
+    "WholeMessages",
+    "Why",
+    "Withdrawn",
+]

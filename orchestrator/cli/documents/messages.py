@@ -1,0 +1,237 @@
+"""The documents about messages: published, dead, replayed, judged; and about the audit trail."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from orchestrator.cli.documents.base import Document, Finding, Time
+
+
+class Published(Document):
+    """A message that was published."""
+
+    message_id: str = Field(description="Its id.")
+    stream: str = Field(description="Its stream: `shard/type/priority`.")
+    entry: str = Field(description="The id of its entry in the stream.")
+    note: str | None = Field(default=None, description="What the sender should know of it; null: nothing.")
+
+
+class MessageDocument(Document):
+    """A published message as the audit trail keeps it; what could not be read of it is empty."""
+
+    message_id: str = Field(description="Its id.")
+    type: str = Field(description="Its type.")
+    priority: str = Field(description="The priority of its stream.")
+    sender: str = Field(description="The agent that sent it.")
+    recipient: str = Field(description="The agent that it is for.")
+    correlation_id: str = Field(description="Its conversation.")
+    parent_message_id: str = Field(
+        validation_alias="parent_id", description="The message that it follows upon; else empty."
+    )
+    task_id: str = Field(description="The task or session that it is about; else empty.")
+    sent: str = Field(description="When its sender says it was made.")
+    published: Time = Field(description="When it entered its stream.")
+    received: Time = Field(validation_alias="received_ms", description="When the audit trail took it.")
+    attempt: int = Field(description="Which attempt to deliver it this is, from 1.")
+    stream: str = Field(description="Its stream: `shard/type/priority`.")
+    entry: str = Field(validation_alias="entry_id", description="The id of its entry in the stream.")
+    dead: str = Field(description="Why it is a dead letter, `rule: reason`; empty: it is none.")
+    seq: int = Field(description="Its number in the audit trail.")
+    sha256: str = Field(description="The SHA-256 of its bytes.")
+    chain: str = Field(description="The hash that chains it to the one before.")
+
+
+class WholeMessage(MessageDocument):
+    """A published message with its bytes."""
+
+    envelope: str = Field(
+        validation_alias="xml", description="Its bytes as text; what is not UTF-8 is replaced."
+    )
+
+    @field_validator("envelope", mode="before")
+    @classmethod
+    def _as_text(cls, value: bytes | str) -> str:
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+class Messages(Document):
+    """Messages of the audit trail: of `search` newest first, of `conversation` as they were published."""
+
+    messages: tuple[MessageDocument, ...] = Field(description="The messages.")
+
+
+class WholeMessages(Document):
+    """Messages of the audit trail with their bytes."""
+
+    messages: tuple[WholeMessage, ...] = Field(description="The messages, each with `envelope`.")
+
+
+class DeadLetterDocument(Document):
+    """A message that is not tried again; what could not be read of its header is empty."""
+
+    dead_letter: str = Field(validation_alias="id", description="The id by which the `dlq` commands know it.")
+    rule: str = Field(description="The rule that it broke.")
+    reason: str = Field(description="Why it was given up.")
+    attempts: int = Field(description="How often it was tried.")
+    at: Time = Field(validation_alias="at_ms", description="When it was given up.")
+    stream: str = Field(description="Its stream: `shard/type/priority`.")
+    entry: str = Field(description="The id of its entry in the stream.")
+    message_id: str = Field(description="Its id.")
+    type: str = Field(description="Its type.")
+    sender: str = Field(description="The agent that sent it.")
+    recipient: str = Field(description="The agent that it is for.")
+    correlation_id: str = Field(validation_alias="conversation", description="Its conversation.")
+
+    @field_validator("stream", mode="before")
+    @classmethod
+    def _spelt(cls, value: object) -> str:
+        return str(value)
+
+
+class WholeDeadLetter(DeadLetterDocument):
+    """A dead letter with its bytes."""
+
+    envelope: str = Field(
+        validation_alias="data", description="Its bytes as text; what is not UTF-8 is replaced."
+    )
+
+    @field_validator("envelope", mode="before")
+    @classmethod
+    def _as_text(cls, value: bytes | str) -> str:
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+class DeadLetters(Document):
+    """Dead letters, oldest first."""
+
+    dead_letters: tuple[DeadLetterDocument, ...] = Field(description="The dead letters.")
+
+
+class ReplayedDocument(Document):
+    """A message that was sent once more."""
+
+    dead_letter: str = Field(default="", description="The dead letter it was; empty: it was none.")
+    how: Literal["message", "task", "copy", "refused"] = Field(
+        description="`message`: a new message of its sender; `task`: a new root session; `copy`: the same bytes; "
+        "`refused`: nothing was sent."
+    )
+    message_id: str = Field(default="", description="The new message; else empty.")
+    session: str = Field(default="", description="The new root session; else empty.")
+    entry: str = Field(default="", description="The new entry of the same bytes; else empty.")
+    rule: str = Field(default="", description="The rule for which it was refused; else empty.")
+    reason: str = Field(default="", description="Why it was refused, in words; else empty.")
+
+    @classmethod
+    def made(cls, how: str, new_id: str, *, dead_letter: str = "") -> ReplayedDocument:
+        """The document about a replay that made a message, a session or an entry of that id."""
+        field = {"message": "message_id", "task": "session", "copy": "entry"}[how]
+        return cls.model_validate({"dead_letter": dead_letter, "how": how, field: new_id})
+
+    @classmethod
+    def refused(cls, dead_letter: str, *, rule: str, reason: str) -> ReplayedDocument:
+        """The document about a replay that was refused."""
+        return cls(dead_letter=dead_letter, how="refused", rule=rule, reason=reason)
+
+
+class ReplayedLetters(Document):
+    """Dead letters that were replayed."""
+
+    replayed: tuple[ReplayedDocument, ...] = Field(description="What was made of each.")
+
+
+class Dropped(Document):
+    """Dead letters that were dropped."""
+
+    dropped: tuple[str, ...] = Field(description="Their ids.")
+
+
+class Judged(Finding):
+    """Something that validation found in a document."""
+
+    line: int | None = Field(description="The line; null: unknown.")
+    path: str | None = Field(description="The XPath of the element; null: the document as a whole.")
+    value: str | None = Field(description="The value that is wrong, cut where it is long; null: none.")
+
+
+class Validated(Document):
+    """What the rules say about one document."""
+
+    file: str = Field(description="The file as it was named; `-`: standard input.")
+    valid: bool = Field(description="Whether no finding is an error.")
+    findings: tuple[Judged, ...] = Field(description="What was found, warnings and infos included.")
+
+
+class ValidatedDocuments(Document):
+    """What the rules say about documents."""
+
+    documents: tuple[Validated, ...] = Field(
+        description="The documents in the order in which they were named."
+    )
+
+
+class Verified(Document):
+    """What the signature of one document says."""
+
+    file: str = Field(description="The file as it was named; `-`: standard input.")
+    valid: bool = Field(description="Whether the signature is good.")
+    rule: str | None = Field(default=None, description="The rule that it breaks; null: it is good.")
+    message: str | None = Field(default=None, description="What is wrong with it; null: it is good.")
+    signer: str | None = Field(default=None, description="The agent that signed; null: it is not good.")
+    key_id: str | None = Field(default=None, description="The key that signed.")
+    algorithm: str | None = Field(default=None, description="The algorithm of the signature.")
+    signed: Time = Field(default=None, description="When it was signed.")
+
+
+class VerifiedDocuments(Document):
+    """What the signatures of documents say."""
+
+    documents: tuple[Verified, ...] = Field(
+        description="The documents in the order in which they were named."
+    )
+
+
+class AuditBreak(Document):
+    """A place where the audit trail is not what was written."""
+
+    table: str = Field(description="The table.")
+    seq: int = Field(description="The row.")
+    what: str = Field(description="What is wrong there.")
+
+
+class AuditState(Document):
+    """Whether the audit trail is whole."""
+
+    file: str = Field(description="The audit database.")
+    intact: bool = Field(description="Whether the trail is what was written.")
+    messages: int = Field(description="Entries that it holds.")
+    published: int | None = Field(description="Entries that were published; null: Redis was not asked.")
+    not_written_yet: int | None = Field(
+        description="Published entries that it lacks; null: Redis was not asked."
+    )
+    breaks: tuple[AuditBreak, ...] = Field(description="Where it is not what was written.")
+
+
+class AuditReport(Document):
+    """Message counts, dead letters and task times of a time."""
+
+    entries: int = Field(description="Published entries, retries included.")
+    messages: int = Field(description="Messages.")
+    conversations: int = Field(description="Conversations.")
+    first: Time = Field(
+        validation_alias="first_ms", description="When the first was published; null: there is none."
+    )
+    last: Time = Field(
+        validation_alias="last_ms", description="When the last was published; null: there is none."
+    )
+    bytes: int = Field(description="Bytes of all entries.")
+    by_type: dict[str, int] = Field(description="Messages by type.")
+    by_sender: dict[str, int] = Field(description="Messages by sender.")
+    by_recipient: dict[str, int] = Field(description="Messages by recipient.")
+    dead_letters: dict[str, int] = Field(description="Dead letters by rule.")
+    tasks_completed: int = Field(description="Tasks that were given and completed.")
+    task_p50_ms: int | None = Field(
+        description="Milliseconds from launch to completion of half of them; null: there is none."
+    )
+    task_p95_ms: int | None = Field(description="The same of 95 in 100.")

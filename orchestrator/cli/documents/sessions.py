@@ -1,0 +1,146 @@
+"""The documents about sessions: what was submitted, how it stands, what became of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from orchestrator.cli.documents.base import Document, Time
+
+
+class Submitted(Document):
+    """A session that was submitted."""
+
+    session: str = Field(description="Its id.")
+    agent: str = Field(description="The agent that has it.")
+    new: bool = Field(description="False: the key was used before, and this is the session that it made.")
+
+
+class Answer(Document):
+    """How a session stands for whoever waits for its answer."""
+
+    session: str = Field(description="Its id.")
+    state: str = Field(
+        description="Where it stands: `pending`, `running`, `idle`, `finished`, `failed`, `stopped` or `deleted`; `damaged`: its record cannot be read."
+    )
+    result: str | None = Field(default=None, description="Its final answer; null: it has none.")
+    error: str | None = Field(
+        default=None, description="Why there is no answer, or none yet; null: nothing is wrong."
+    )
+
+
+class Resumed(Document):
+    """A prompt that was given to a session."""
+
+    session: str = Field(description="The session.")
+    item: str = Field(description="The id of the prompt in its queue.")
+
+
+class Replied(Document):
+    """A question that was answered."""
+
+    session: str = Field(description="The session that asked.")
+    question: str = Field(description="The question.")
+
+
+class Ended(Document):
+    """What became of a session that was to be stopped or deleted."""
+
+    session: str = Field(description="The session.")
+    outcome: str = Field(
+        description="`ended`: at once; `asked`: its running agent was asked to stop; `over`: it had ended before."
+    )
+    run: str = Field(
+        description="The run that was asked to stop, or that was queued and never starts; else empty."
+    )
+    below: int = Field(description="Sessions below one that had finished before, which are told to stop.")
+    state: str = Field(description="Where the session stands now.")
+    reason: str = Field(description="Why it failed, was stopped or deleted; else empty.")
+    agent_ended: Literal["by itself", "by force", "lost", "done"] | None = Field(
+        description="How an agent ended that was asked to stop: as it was asked to, killed, with its worker, or it was "
+        "done before; null: not known, or not waited for."
+    )
+
+
+class SessionDocument(Document):
+    """A session."""
+
+    session: str = Field(validation_alias="id", description="Its id.")
+    agent: str = Field(description="The agent that has it.")
+    state: str = Field(
+        description="Where it stands: `pending`, `running`, `idle`, `finished`, `failed`, `stopped` or `deleted`; `damaged`: its record cannot be read."
+    )
+    title: str = Field(description="What people call it.")
+    parent: str = Field(description="The session that launched it; empty: it is a root.")
+    root: str = Field(description="The root of its tree.")
+    depth: int = Field(description="Its generation; a root has 0.")
+    run: str = Field(description="Its run that is queued or running; else empty.")
+    busy: bool = Field(description="Whether it has a run that is queued or running.")
+    runs: int = Field(description="Runs so far.")
+    launched: int = Field(description="Delegations for which it is owed a callback.")
+    delivered: int = Field(description="Callbacks that were delivered to it.")
+    pending: int = Field(description="Callbacks that are neither delivered nor dead.")
+    dead: int = Field(description="Callbacks that will not be delivered, each with a reason.")
+    owed: int = Field(description="Children that are not finished and owe it a callback.")
+    children: int = Field(description="All its delegations, also those that owe it nothing.")
+    progress: int | None = Field(description="Per cent done, as its agent says; null: it does not say.")
+    activity: str = Field(description="What it does now, as its agent says; else empty.")
+    reason: str = Field(description="Why it failed, was stopped or deleted; else empty.")
+    priority: str = Field(description="The priority of its task.")
+    created: Time = Field(validation_alias="created_ms", description="When it was launched.")
+    updated: Time = Field(validation_alias="updated_ms", description="When it last changed.")
+    ended: Time = Field(validation_alias="ended_ms", description="When it ended; null: it has not.")
+    correlation_id: str = Field(validation_alias="correlation", description="Its conversation.")
+    message_id: str = Field(validation_alias="message", description="The message that launched it.")
+    chain: tuple[str, ...] = Field(
+        description="Message-ids from its launch back to the root's, nearest first."
+    )
+    callback: bool = Field(description="Whether its parent is owed a callback.")
+    task_id: str = Field(
+        validation_alias="task", description="The Celery task whose result a root owes; else empty."
+    )
+    delegator: str = Field(description="The agent or program that gave it its task; empty: a user did.")
+    waiting: dict[str, Any] = Field(
+        description='Its waiting policies by group of delegations; `""` is the default group.'
+    )
+    questions: tuple[str, ...] = Field(description="Ids of its questions that have no reply yet.")
+    close_policy: str = Field(
+        description="What becomes of its children when it ends: `stop`, `abandon`, `heir:SESSION`."
+    )
+    parked: str = Field(description="Why its start waits, in words; else empty.")
+    entry: str = Field(
+        description="Where its launch stands in the streams, `type:priority:entry`; else empty."
+    )
+    sealed: bool = Field(description="Whether its prompt is encrypted for its agent.")
+    damage: tuple[str, ...] = Field(description="What cannot be read of its record in the ledger.")
+
+    @field_validator("progress", mode="before")
+    @classmethod
+    def _known(cls, value: int | None) -> int | None:
+        return None if value is None or value < 0 else value
+
+
+class Sessions(Document):
+    """Sessions: of `tree` and `watch`, each after its parent."""
+
+    sessions: tuple[SessionDocument, ...] = Field(description="The sessions.")
+
+
+class EventDocument(Document):
+    """Something that happened in a session."""
+
+    at: str = Field(description="When, ISO 8601, UTC.")
+    what: str = Field(
+        description="`launched`, `run`, `run ended`, `delegated`, `callback`, `prompt`, `ended`, …."
+    )
+    text: str = Field(description="What happened, in words.")
+    run: str = Field(description="The run concerned; else empty.")
+    about: str = Field(description="The other session concerned; else empty.")
+
+
+class Events(Document):
+    """What happened in a session."""
+
+    session: str = Field(description="The session.")
+    events: tuple[EventDocument, ...] = Field(description="What happened, oldest first.")

@@ -1,0 +1,118 @@
+"""The documents about a stack: its agents, its keys, its health."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from orchestrator.cli.documents.base import Document, Finding, Time
+
+
+class AgentDocument(Document):
+    """A registered agent."""
+
+    agent: str = Field(validation_alias="name", description="Its name.")
+    role: str = Field(description="`coordinator`, `specialist` or `orchestrator`.")
+    tier: str | None = Field(description="`opus`, `sonnet` or `haiku`; null: none.")
+    executor: str = Field(description="What runs it; `foreign`: a program from outside.")
+    queue: str = Field(description="The Celery queue of its runs.")
+    attempts: int = Field(description="How often a run may fail before its session fails.")
+    time_limit_s: float | None = Field(
+        description="Seconds that one run may take; null: as the settings say."
+    )
+    escalates_to: str = Field(description="Who its errors and escalations go to; empty: its parent.")
+    may_send_to: tuple[str, ...] | None = Field(
+        description="Only to these it may send; null: as the rules say."
+    )
+    accepts_from: tuple[str, ...] | None = Field(
+        description="Only from these it accepts; null: as the rules say."
+    )
+    description: str = Field(description="What it is for.")
+
+
+class Agents(Document):
+    """The registered agents."""
+
+    agents: tuple[AgentDocument, ...] = Field(description="The agents by name.")
+
+
+class Withdrawn(Document):
+    """An agent that is not registered any more."""
+
+    agent: str = Field(description="Its name.")
+    registered: bool = Field(description="False.")
+
+
+class KeyDocument(Document):
+    """A key of an agent."""
+
+    key_id: str = Field(description="Its id.")
+    agent: str = Field(description="Whose key it is.")
+    use: str = Field(description="What it is for: `sign` or `encrypt`.")
+    algorithm: str = Field(description="Its algorithm.")
+    state: str = Field(description="`current`, `rotated` or `revoked`.")
+    private: bool = Field(description="Whether the private half is in this data folder.")
+    created: Time = Field(validation_alias="created_ms", description="When it was made.")
+    retired: Time = Field(
+        validation_alias="retired_ms", description="When it was rotated out; null: it was not."
+    )
+    revoked: Time = Field(validation_alias="revoked_ms", description="When it was revoked; null: it was not.")
+
+
+class Keys(Document):
+    """Keys of agents."""
+
+    keys: tuple[KeyDocument, ...] = Field(
+        description="The keys: of `list` all, else those that were changed."
+    )
+
+
+class DoctorFinding(Finding):
+    """Something that the doctor found."""
+
+    session: str = Field(description="The session concerned; empty: the stack as a whole.")
+    subject: str = Field(description="The callback, run or service concerned; else empty.")
+
+
+class WaitDocument(Document):
+    """What one pending thing waits for."""
+
+    session: str = Field(description="The session concerned.")
+    subject: str = Field(description="The callback or other item that is pending, or the session itself.")
+    waits_for: str = Field(description="What it waits for, in words.")
+    mover: str = Field(description="What will move it: a worker, a timer, an entry, a policy, a person.")
+    by: str = Field(description="By when, in words; empty: only an agent's own work decides.")
+
+
+class TallyDocument(Document):
+    """The promise in numbers: launched = delivered + pending + dead."""
+
+    sessions: int = Field(description="Sessions.")
+    launched: int = Field(description="Delegations for which a callback is owed.")
+    delivered: int = Field(description="Callbacks that were delivered.")
+    pending: int = Field(description="Callbacks that are neither delivered nor dead.")
+    dead: int = Field(description="Callbacks that will not be delivered, each with a reason.")
+
+
+class DiagnosisDocument(Document):
+    """What the doctor found."""
+
+    holds: bool = Field(description="Whether the promise holds.")
+    promise: str = Field(description="The promise in numbers, as one line.")
+    tally: TallyDocument = Field(description="The promise in numbers.")
+    trees: int = Field(description="Trees that are kept.")
+    audited: bool = Field(description="Whether launches were compared with the audit trail.")
+    findings: tuple[DoctorFinding, ...] = Field(
+        description="What breaks the promise, is stuck or deserves a look."
+    )
+    waits: tuple[WaitDocument, ...] = Field(description="What is pending, and what will move it.")
+
+
+class Why(Document):
+    """What a session waits for."""
+
+    session: str = Field(description="The session.")
+    agent: str = Field(description="The agent that has it.")
+    state: str = Field(description="Where it stands.")
+    reason: str = Field(description="Why it failed, was stopped or deleted; else empty.")
+    wait: WaitDocument | None = Field(description="What it waits for; null: nothing.")
+    findings: tuple[DoctorFinding, ...] = Field(description="What breaks the promise in it.")
