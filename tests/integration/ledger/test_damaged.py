@@ -111,8 +111,8 @@ def test_what_is_damaged_has_its_line_and_stops_nothing_else(two: Two, damage: s
     well = two.orchestra("why", two.well)
     assert well.exit_code == 0, well.output
 
-    found = json.loads(two.orchestra("sessions", "--json").stdout)
-    assert {one["id"] for one in found} == {two.ill, two.well}
+    found = json.loads(two.orchestra("sessions", "--json").stdout)["sessions"]
+    assert {one["session"] for one in found} == {two.ill, two.well}
     assert two.orchestra("sessions").exit_code == 0
     assert two.orchestra("tree", two.well).exit_code == 0
 

@@ -118,10 +118,10 @@ def test_what_verifies_is_replayed_and_what_does_not_stays(stack: Stack) -> None
     route(stack)
     stack.parts.agents.announce([LATER])
     result = run(stack, "dlq", "replay", "--all", "--json")
-    done = {row["dead_letter"]: row for row in json.loads(result.stdout)}
+    done = {row["dead_letter"]: row for row in json.loads(result.stdout)["replayed"]}
     assert (result.exit_code, sorted(row["how"] for row in done.values())) == (1, ["message", "refused"])
     (left,) = stack.dead()
-    assert (done[left.id]["rule"], done[left.id]["id"]) == ("signature-missing", None)
+    assert (done[left.id]["rule"], done[left.id]["message_id"]) == ("signature-missing", "")
     route(stack, "after")
     assert [letter.id for letter in stack.dead()] == [left.id]
 
@@ -139,7 +139,7 @@ def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(stack: Stack) ->
     begun = run(stack, "dlq", "replay", "--sign-unverified", task.id, "--json")
     assert (said.exit_code, begun.exit_code, stack.dead()) == (0, 0, [])
     (session,) = sessions(stack)
-    assert json.loads(begun.stdout)[0]["id"] == session
+    assert json.loads(begun.stdout)["replayed"][0]["session"] == session
     renewed = next(
         m for m in map(decode, stack.published("message")) if m.body.content == "please" and m.signature
     )  # type: ignore[union-attr]
@@ -167,7 +167,7 @@ def test_what_the_trail_holds_is_verified_before_it_is_said_again(stack: Stack) 
     assert sessions(stack) == []
     signed = run(stack, "audit", "replay", "--sign-unverified", message_id, "--json")
     assert json.loads(signed.stdout)["how"] == "task"
-    assert sessions(stack) == [json.loads(signed.stdout)["id"]]
+    assert sessions(stack) == [json.loads(signed.stdout)["session"]]
     notes = [m.body.content for m in map(decode, stack.published("message"))]  # type: ignore[union-attr]
     assert any(message_id in note and "not verified" in note for note in notes)
 
