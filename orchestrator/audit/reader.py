@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from orchestrator.audit.proof import Proof
 from orchestrator.audit.records import MessageRecord
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.text import condition
@@ -33,6 +35,14 @@ class Launches:
     children: Mapping[str, set[str]]
     #: The message-ids of all launches, also those of external programs, which have task-ids of their own.
     messages: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent:
+    """A session that may have launched others, as the ledger has it."""
+
+    agent: str
+    children: AbstractSet[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,21 +152,34 @@ class AuditReader:
             where += " AND dead <> ''"
         return list(self._store.messages(where=where, values=values, order="m.seq DESC", limit=limit))
 
-    def launches(self, correlation_id: str) -> Launches:
+    def launches(self, correlation_id: str, *, parents: Mapping[str, Parent], proof: Proof) -> Launches:
         """The launches of one conversation, which is that of a whole tree: evidence for the doctor.
 
-        An escalation to the operator begins no session, as no worker serves one.
+        ``parents`` are the sessions of the tree by the message-id that launched each. A launch that the ledger does not
+        know is an accusation, and anybody can append an envelope: it counts if the parent's agent has signed it, and
+        no router refused it. An escalation to the operator begins no session, as no worker serves one.
         """
         types, system = sorted(LAUNCHES), sorted(SYSTEM_AGENTS)
+        which = f"m.type IN ({', '.join('?' * len(types))}) AND m.recipient NOT IN ({', '.join('?' * len(system))})"
+        values = [correlation_id.lower(), *types, *system]
         rows = self._store.query(
-            "SELECT DISTINCT parent_id, task_id, message_id FROM messages WHERE correlation_id = ? "  # noqa: S608
-            f"AND type IN ({', '.join('?' * len(types))}) AND recipient NOT IN ({', '.join('?' * len(system))})",
-            [correlation_id.lower(), *types, *system],
+            "SELECT DISTINCT parent_id, task_id, message_id FROM messages m "  # noqa: S608
+            f"WHERE m.correlation_id = ? AND {which}",
+            values,
         )
         children: dict[str, set[str]] = {}
-        for parent, child, _ in rows:
-            if parent and is_session_id(child):
-                children.setdefault(parent, set()).add(child)
+        for parent_id, child, _ in rows:
+            if not parent_id or not is_session_id(child):
+                continue
+            parent = parents.get(parent_id)
+            if parent is not None and child not in parent.children:
+                claims = self._store.messages(
+                    where=f"m.correlation_id = ? AND {which} AND m.parent_id = ? AND m.task_id = ? AND m.sender = ?",
+                    values=[*values, parent_id, child, parent.agent],
+                )
+                if not any(not c.dead and not proof.fault(c.xml, c.published_ms) for c in claims):
+                    continue
+            children.setdefault(parent_id, set()).add(child)
         return Launches(children=children, messages=frozenset(row[2] for row in rows))
 
     def coverage(self, streams: RedisStreams, sources: Sequence[StreamId]) -> list[Coverage]:

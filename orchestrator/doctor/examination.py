@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.audit.reader import AuditReader, Launches
+from orchestrator.audit.proof import proof_of
+from orchestrator.audit.reader import AuditReader, Launches, Parent
 from orchestrator.bootstrap import Parts
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.doctor import promise, vitals, waits
@@ -43,6 +44,7 @@ class Doctor:
         self._clock = clock or SystemClock()
         self._sleep = sleep
         settings = parts.settings
+        self._proof = proof_of(parts.keyring, settings)
         self._shards = range(settings.shards)
         self._terms = waits.Terms(
             lease_s=settings.lease_s,
@@ -187,14 +189,19 @@ class Doctor:
         """Who launched whom, by the audit trail and by the sessions of the tree themselves."""
         children: dict[str, set[str]] = defaultdict(set)
         correlation = ""
-        for member in self._ledger.tree(root):
+        members = self._ledger.tree(root)
+        for member in members:
             if member.id == root:
                 correlation = member.correlation
             if member.parent:
                 children[member.parent].add(member.id)
         if self._audit is None or not correlation:
             return None, children
-        return self._audit.launches(correlation), children
+        parents = {
+            member.message.lower(): Parent(agent=member.agent, children=children.get(member.id, set()))
+            for member in members
+        }
+        return self._audit.launches(correlation, parents=parents, proof=self._proof), children
 
     def _confirmed(
         self, snapshot: Snapshot, launches: Launches | None, children: dict[str, set[str]]

@@ -12,9 +12,11 @@ import redis as redis_py
 from click.testing import CliRunner
 
 from orchestrator.audit import AuditReader, AuditStore, AuditWriter, trees
+from orchestrator.audit.proof import Proof
 from orchestrator.cli import main
 from orchestrator.errors import AuditError
 from orchestrator.ids import new_message_id
+from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from orchestrator.streams import Portion, RedisStreams, StreamId, all_streams
 from tests.documents import hold_to_models
@@ -225,7 +227,7 @@ def test_a_conversation_is_shown_as_a_tree(
 
 
 def test_launches_are_read_from_the_envelopes(
-    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path, tmp_path: Path
 ) -> None:
     """What a session launched is known without the ledger; a copy of a launch is no second one."""
     parent, launch = "ses_00" + "b" * 24, new_message_id()
@@ -236,7 +238,8 @@ def test_launches_are_read_from_the_envelopes(
     streams.publish(DELEGATIONS, xml(parent=launch, task=children[0]))
     writer().run_once()
     reader = AuditReader(AuditStore(file, read_only=True))
-    launches = reader.launches(CONVERSATION)
+    proof = Proof(keys=KeyStore(tmp_path / "keys"))
+    launches = reader.launches(CONVERSATION, parents={}, proof=proof)
     assert launches.children == {launch: set(children)}
     assert launch in launches.messages
 

@@ -153,3 +153,25 @@ def test_a_search_looks_in_the_text_and_not_in_its_markup(stack: Stack) -> None:
     assert len(found(stack, "caf\u00e9")) == 1
     assert found(stack, "agent-name") == []
     assert found(stack, "&amp;") == []
+
+
+# --- evidence -------------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_does_not_believe_a_forged_launch(stack: Stack) -> None:
+    """Unsigned, or signed by somebody else than the parent's agent: it is no launch of the parent's."""
+    session = stack.submit()
+    stack.router().run_once()
+    launch = stack.parts.ledger.session(session).message
+    chain = (launch,)
+    correlation = stack.parts.ledger.session(session).correlation
+    forged = TaskDelegation(task=Task(task_id=root_session_id("forged"), title="t", description="d"))
+    options = {"recipient": "reviewer", "chain": chain, "correlation": correlation}
+    stack.publish(unsigned(stack, forged, **options), "task-delegation", "high")
+    forged = TaskDelegation(task=Task(task_id=root_session_id("other"), title="t", description="d"))
+    stack.publish(stack.envelope(forged, sender="partner", **options), "task-delegation", "high")  # type: ignore[arg-type]
+    stack.router("two").run_once()
+    write(stack)
+    assert len(found(stack, "--type", "task-delegation")) == 3
+    said = json.loads(run(stack, "doctor", "--quick", "--json").stdout)
+    assert [f["rule"] for f in said["findings"] if f["severity"] == "break"] == []

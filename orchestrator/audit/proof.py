@@ -1,0 +1,79 @@
+"""Whether the sender of a message in the trail has said it, by the keys as they were when it was published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, parse
+from orchestrator.envelope.signature import verify
+from orchestrator.errors import SignatureError
+from orchestrator.keyring.ring import Keyring
+from orchestrator.keyring.trusted import TrustedKey
+from orchestrator.settings import Settings
+
+
+class Keys(Protocol):
+    """Where public keys come from."""
+
+    def lookup(self, key_id: str) -> TrustedKey | None:
+        """The trusted signing key of that id, or None. May raise SignatureError for one not to be trusted."""
+        ...
+
+
+@dataclass(frozen=True)
+class KeysAt:
+    """The keys as they were at a moment, in ms since the epoch: a later revocation undoes nothing that was accepted."""
+
+    keys: Keys
+    at_ms: int
+
+    def lookup(self, key_id: str) -> TrustedKey | None:
+        """As :meth:`Keys.lookup`."""
+        key = self.keys.lookup(key_id)
+        if key is None or key.revoked_ms is None or key.revoked_ms <= self.at_ms:
+            return key
+        return TrustedKey(replace(key.record, revoked_ms=None), key.public)
+
+
+@dataclass(frozen=True)
+class EitherKeys:
+    """Keys of one place, and of another where the first does not know them: Redis may have lost its memory."""
+
+    first: Keys
+    second: Keys
+
+    def lookup(self, key_id: str) -> TrustedKey | None:
+        """As :meth:`Keys.lookup`."""
+        return self.first.lookup(key_id) or self.second.lookup(key_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """Checks messages of the trail again. Safe to share between threads."""
+
+    keys: Keys
+    #: Whether a message without a signature counts for nothing.
+    signatures_required: bool = True
+    limits: Limits = DEFAULT_LIMITS
+
+    def fault(self, xml: bytes, published_ms: int) -> str:
+        """The rule that the message breaks: of signatures, or of its form; empty: its sender has said it."""
+        try:
+            root, _ = parse(xml, self.limits)
+            verify(root, KeysAt(self.keys, published_ms))
+        except Refused as refused:
+            return refused.finding.rule
+        except SignatureError as error:
+            rule = str(error.args[0])
+            return "" if rule == "signature-missing" and not self.signatures_required else rule
+        return ""
+
+
+def proof_of(keyring: Keyring, settings: Settings, *, online: bool = True) -> Proof:
+    """The proof by the keys of a stack; without ``online``, by those of its data folder alone."""
+    return Proof(
+        keys=EitherKeys(keyring, keyring.store) if online else keyring.store,
+        signatures_required=settings.signatures_required,
+        limits=Limits(size=settings.max_message_bytes),
+    )
