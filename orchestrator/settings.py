@@ -61,6 +61,7 @@ def is_agents_file(name: str) -> bool:
 RedisUrl = Annotated[str, AfterValidator(check_redis_url)]
 BrokerUrl = Annotated[str, AfterValidator(check_broker_url)]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+Folders = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_split_agents)]
 AgentSources = Annotated[tuple[str, ...], BeforeValidator(_split_agents)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
@@ -93,8 +94,12 @@ class Settings(BaseModel):
     agents: AgentSources = Field(
         (),
         description="Modules or files (`.py`, `.toml`) that define agents, separated by commas or the "
-        "system's path separator. A module is looked up among what is installed, then in the working directory. "
-        "The bundled agents are always there.",
+        "system's path separator. A module is looked up among what is installed, then in the working directory.",
+    )
+    review_roots: Folders = Field(
+        (),
+        description="Folders below which the bundled agents `lead` and `reviewer` may read Python sources, for whoever "
+        "gives them a task; unset: they are not there.",
     )
 
     # How much runs at once
@@ -271,7 +276,7 @@ class Settings(BaseModel):
             if value is None:
                 continue
             if isinstance(value, tuple):
-                value = json.dumps(value)
+                value = json.dumps([str(part) for part in value])
             env[ENV_PREFIX + name.upper()] = str(value)
         return env
 
@@ -311,6 +316,9 @@ def read_config_file() -> dict[str, Any]:
     for name in ("data", "audit_path"):
         if isinstance(table.get(name), str):
             table[name] = str(folder / Path(table[name]).expanduser())
+    roots = _split_agents(table.get("review_roots"))
+    if isinstance(roots, list):
+        table["review_roots"] = [str(folder / Path(str(root)).expanduser()) for root in roots]
     agents = _split_agents(table.get("agents"))
     if isinstance(agents, list):
         table["agents"] = [str(folder / a) if isinstance(a, str) and is_agents_file(a) else a for a in agents]

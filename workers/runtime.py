@@ -52,9 +52,9 @@ class RuntimeOfProcess:
         return self._settings
 
     def load_catalogue(self) -> Mapping[str, AgentDefinition]:
-        """The agents that this worker serves: the user's, and the bundled ones whose names are free.
+        """The agents that this worker serves: the user's, and, if they may review anything, the bundled ones.
 
-        The bundled ones are left to other hosts where their keys are not at hand.
+        Of the bundled ones those whose names are free. They are left to other hosts where their keys are not at hand.
 
         Raises:
             AgentsFileError: the user's agents cannot be loaded.
@@ -72,7 +72,7 @@ class RuntimeOfProcess:
                     f"`orchestra keys generate {names}` and `orchestra keys export {names}`; here, "
                     "`orchestra keys import`"
                 )
-            bundled = load_agents([BUNDLED])
+            bundled = load_agents([BUNDLED] if self._settings.review_roots else [])
             if not all(keys.can_sign(name) for name in bundled):
                 bundled = {}
             self._catalogue = {**bundled, **mine}

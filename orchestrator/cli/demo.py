@@ -90,9 +90,9 @@ def demo(path: Path | None, data: Path | None, concurrency: int | None) -> None:
     what its reviewers found. Everything is gone when it ends.
     """
     with _Interruption() as interruption, _data_folder(data) as folder:
-        settings = _settings(folder, concurrency)
+        targets = _targets(path)
         try:
-            _run(settings, _targets(path), interruption)
+            _run(_settings(folder, concurrency, targets), targets, interruption)
         except _Interrupted:
             say("interrupted; everything is stopped", err=True)
             sys.exit(130)
@@ -148,7 +148,7 @@ def _conclude(tree: list[Session], sizes: list[int], *, took_s: float, total_s: 
     say(f"{children} modules reviewed in {took_s:.1f} s{rate}; {total_s:.1f} s with start and stop")
     say(
         "\nWhat to try next:\n"
-        "  a stack that stays:   orchestra up\n"
+        f'  a stack that stays:   orchestra up --review "{path}"\n'
         f'  in another terminal:  orchestra submit lead "{path}" --wait\n'
         "  what became of it:    orchestra sessions; orchestra tree SESSION\n"
         "  agents of your own:   README.md",
@@ -169,12 +169,13 @@ def _names(targets: list[Path]) -> str:
     return ", ".join(target.name or str(target) for target in targets)
 
 
-def _settings(folder: Path, concurrency: int | None) -> Settings:
+def _settings(folder: Path, concurrency: int | None, targets: list[Path]) -> Settings:
     from orchestrator.settings import load_settings
 
     settings = load_settings(data=folder, concurrency=concurrency, **_SETTINGS)
     # Whatever stack the environment names, the demo has one of its own.
-    return settings.model_copy(update={"redis_url": None, "broker_url": None, "agents": (), "shards": 1})
+    own = {"redis_url": None, "broker_url": None, "agents": (), "shards": 1, "review_roots": tuple(targets)}
+    return settings.model_copy(update=own)
 
 
 def _wait_ready(stack: LocalStack, interruption: _Interruption) -> None:

@@ -20,6 +20,13 @@ from orchestrator.cli.output import say
     help="Module or file (.py, .toml) that defines agents; may be given several times.",
 )
 @click.option(
+    "--review",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(exists=True, path_type=Path),
+    help="Serve the bundled agents `lead` and `reviewer` for the Python sources below; may be given several times.",
+)
+@click.option(
     "--redis-url",
     metavar="URL",
     help="Redis 6.2 or newer, or Valkey. Default: ORCHESTRA_REDIS_URL, else an embedded Valkey in the data folder.",
@@ -35,7 +42,13 @@ from orchestrator.cli.output import say
 )
 @click.option("--verbose", "-v", is_flag=True, help="Show the processes' logs here, too.")
 def up(
-    agents: tuple[str, ...], redis_url: str | None, data: Path | None, concurrency: int | None, verbose: bool
+    *,
+    agents: tuple[str, ...],
+    review: tuple[Path, ...],
+    redis_url: str | None,
+    data: Path | None,
+    concurrency: int | None,
+    verbose: bool,
 ) -> None:
     """Run the whole stack in this terminal: server, services and a worker. Ctrl-C stops it.
 
@@ -47,7 +60,11 @@ def up(
     from orchestrator.urls import redact_url
 
     settings = load_settings(
-        agents=list(agents) or None, redis_url=redis_url, data=data, concurrency=concurrency
+        agents=list(agents) or None,
+        review_roots=list(review) or None,
+        redis_url=redis_url,
+        data=data,
+        concurrency=concurrency,
     )
     began = time.monotonic()
     stack = LocalStack(settings, notify=lambda notice: say(f"  {describe(notice)}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import re
@@ -53,7 +54,8 @@ def tasks_in_flower(path: Path) -> list[dict[str, str]]:
         "draw=1&start=0&length=100&search%5Bvalue%5D=&order%5B0%5D%5Bcolumn%5D=0&order%5B0%5D%5Bdir%5D=asc"
     )
     try:
-        connection.request("GET", f"/tasks/datatable?{query}&columns%5B0%5D%5Bdata%5D=name")
+        login = {"Authorization": f"Basic {base64.b64encode(b'user:word').decode()}"}
+        connection.request("GET", f"/tasks/datatable?{query}&columns%5B0%5D%5Bdata%5D=name", headers=login)
         found: list[dict[str, str]] = json.loads(connection.getresponse().read())["data"]
     except OSError:
         return []
@@ -80,7 +82,7 @@ def test_every_step_of_the_quickstart_works_as_printed(terminal: Terminal, root:
 
     second = terminal.start(worker.text.strip())
     page = terminal.folder / "flower.sock"
-    terminal.start(flower.text.strip(), FLOWER_UNIX_SOCKET=str(page))
+    terminal.start(flower.text.strip(), FLOWER_UNIX_SOCKET=str(page), FLOWER_BASIC_AUTH="user:word")
     second.wait_for(" ready.")
     wait_until(page.exists, "Flower's socket")
 

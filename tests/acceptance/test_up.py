@@ -122,7 +122,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 @linux
 def test_a_stack_starts_is_joined_and_stops_without_a_trace(place: Place) -> None:
     """Ready within seconds; others find it by its folder; a second `up` makes it bigger and outlives the first."""
-    first = place.up()
+    first = place.up("--review", ".")
     output = read_until(first, "ready after")
     assert "lead" in output
     assert "reviewer" in output

@@ -10,6 +10,7 @@ from orchestrator import Callback, agent
 from workers.agents.package_review import find_modules, review_package
 from workers.agents.queue import BUNDLED_QUEUE
 from workers.agents.report import render_report
+from workers.agents.sources import source_trees
 from workers.context import Context
 
 #: Reviews that are kept for the report; of the rest, only the sums.
@@ -33,7 +34,8 @@ def lead(ctx: Context) -> str:
 
 def _begin(ctx: Context) -> str:
     """Hand out the reviews, then do the part that needs the whole package while they are made."""
-    paths = [Path(line.strip()).expanduser().absolute() for line in ctx.prompt.splitlines() if line.strip()]
+    trees = source_trees()
+    paths = [trees.admit(Path(line.strip()).absolute()) for line in ctx.prompt.splitlines() if line.strip()]
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise FileNotFoundError(
@@ -54,7 +56,9 @@ def _begin(ctx: Context) -> str:
         ctx.delegate("reviewer", str(path), title=f"Review {_shown(path, roots)}")
     # Its own part has no percentage: how many of its reviews are over says more.
     ctx.status(activity=f"reviewing the package while {len(files)} modules are reviewed")
-    review = review_package(files, name_of=lambda path: _dotted(path, roots), keep_going=ctx.check)
+    review = review_package(
+        files, read=trees.read, name_of=lambda path: _dotted(path, roots), keep_going=ctx.check
+    )
     ctx.state["package"] = review.to_json()
     ctx.wait_for("any", window_s=_FOLD_S)
     return render_report(ctx.state) if not files else f"waiting for {len(files)} reviews"

@@ -72,7 +72,7 @@ def review_module(path: str, source: str) -> ModuleReview:
     review = ModuleReview(path=path, lines=source.count("\n") + (not source.endswith("\n") and source != ""))
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None) or 1
         review.findings.append(Finding(kind="syntax", line=line, text=f"does not parse: {error.args[0]}"))
         return review

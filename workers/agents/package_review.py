@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import InputError
+
 #: Statements from which on two equal functions are worth a word.
 _DUPLICATE_FROM_STATEMENTS = 4
 _LISTED = 5
@@ -34,16 +36,17 @@ class PackageReview:
 
 
 def find_modules(paths: Iterable[Path]) -> list[Path]:
-    """Every Python file at or below ``paths``; hidden folders and caches are left out."""
+    """Every Python file at or below ``paths``; hidden folders, caches and links are left out."""
     found: set[Path] = set()
     for path in paths:
-        if path.is_file():
+        if path.suffix == ".py" and path.is_file():
             found.add(path)
             continue
         for candidate in path.rglob("*.py"):
             below = candidate.relative_to(path).parts
             if (
                 not any(part.startswith(".") or part == "__pycache__" for part in below)
+                and not candidate.is_symlink()
                 and candidate.is_file()
             ):
                 found.add(candidate)
@@ -51,12 +54,17 @@ def find_modules(paths: Iterable[Path]) -> list[Path]:
 
 
 def review_package(
-    files: Sequence[Path], *, name_of: Callable[[Path], str], keep_going: Callable[[], None]
+    files: Sequence[Path],
+    *,
+    read: Callable[[Path], str],
+    name_of: Callable[[Path], str],
+    keep_going: Callable[[], None],
 ) -> PackageReview:
     """Review ``files`` as one package.
 
     Args:
         files: the modules; those that cannot be read or parsed count, but say nothing.
+        read: the text of a module.
         name_of: the dotted name of a module.
         keep_going: called between two modules; it raises when the work is to be stopped.
     """
@@ -68,7 +76,7 @@ def review_package(
     for path in files:
         keep_going()
         name = name_of(path)
-        source, tree = _read(path)
+        source, tree = _parse(path, read)
         sizes[name] = source.count("\n")
         if tree is None:
             continue
@@ -142,14 +150,14 @@ def _top(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_LISTED])
 
 
-def _read(path: Path) -> tuple[str, ast.Module | None]:
+def _parse(path: Path, read: Callable[[Path], str]) -> tuple[str, ast.Module | None]:
     try:
-        source = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        source = read(path)
+    except (OSError, InputError):
         return "", None
     try:
         return source, ast.parse(source)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError):
         return source, None
 
 

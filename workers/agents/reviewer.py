@@ -8,6 +8,7 @@ from pathlib import Path
 from orchestrator import agent
 from workers.agents.module_review import review_module
 from workers.agents.queue import BUNDLED_QUEUE
+from workers.agents.sources import source_trees
 from workers.context import Context
 
 
@@ -15,5 +16,4 @@ from workers.context import Context
 def reviewer(ctx: Context) -> str:
     """Reviews the Python module whose path it is given: size, complexity, docstrings, unfinished work."""
     path = Path(ctx.prompt.strip())
-    source = path.read_text(encoding="utf-8", errors="replace")
-    return json.dumps(review_module(str(path), source).to_json())
+    return json.dumps(review_module(str(path), source_trees().read(path)).to_json())

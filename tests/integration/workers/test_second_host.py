@@ -118,7 +118,7 @@ def test_a_worker_serves_only_agents_whose_keys_are_at_hand(hosts: Hosts, tmp_pa
     mine.write_text("from orchestrator import agent\n\n\n@agent('far')\ndef far(ctx): ...\n")
 
     def catalogue(stage: Stage) -> set[str]:
-        settings = stage.settings.model_copy(update={"agents": (str(mine),)})
+        settings = stage.settings.model_copy(update={"agents": (str(mine),), "review_roots": (tmp_path,)})
         return set(RuntimeOfProcess(stage.app, settings).load_catalogue())
 
     assert catalogue(hosts.first) > {"far", "lead"}

@@ -158,7 +158,9 @@ def whole(package: Path) -> PackageReview:
         parts = path.relative_to(package.parent).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
-    return review_package(find_modules([package]), name_of=name_of, keep_going=lambda: None)
+    return review_package(
+        find_modules([package]), read=Path.read_text, name_of=name_of, keep_going=lambda: None
+    )
 
 
 def test_modules_are_found_below_folders_and_as_files(package: Path, tmp_path: Path) -> None:
@@ -180,7 +182,7 @@ def test_the_work_on_a_package_can_be_stopped(package: Path) -> None:
         raise KeyError("stop")
 
     with pytest.raises(KeyError):
-        review_package(find_modules([package]), name_of=str, keep_going=stop)
+        review_package(find_modules([package]), read=Path.read_text, name_of=str, keep_going=stop)
 
 
 @pytest.mark.parametrize(
