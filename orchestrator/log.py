@@ -26,7 +26,28 @@ _LOGGER = logging.getLogger("orchestra")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "fields", "data"}
 #: What the code that runs now works on; copied with the context to tasks of asyncio and to `asyncio.to_thread`.
 _context: ContextVar[Mapping[str, Any]] = ContextVar("log_context", default=MappingProxyType({}))
+#: Things that `Seldom` remembers at most.
+_REMEMBERED = 10_000
 _COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
+
+
+class Seldom:
+    """Tells which of many things to report again: each of them once in a while, however often it is met."""
+
+    def __init__(self, *, every_s: float = 60.0) -> None:
+        self._every_s = every_s
+        self._reported: dict[str, float] = {}
+
+    def due(self, thing: str) -> bool:
+        """Whether to report a thing now."""
+        now = time.monotonic()
+        last = self._reported.get(thing)
+        if last is not None and now - last < self._every_s:
+            return False
+        if len(self._reported) >= _REMEMBERED:
+            self._reported.clear()
+        self._reported[thing] = now
+        return True
 
 
 class Log:

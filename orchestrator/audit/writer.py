@@ -21,6 +21,13 @@ from orchestrator.crashpoints import reach
 from orchestrator.errors import AuditError
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.groups import (
+    GONE_MS,
+    TIDY_EVERY_S,
+    ensure_groups,
+    forget_consumers,
+    is_missing_group,
+)
 from orchestrator.streams import AUDIT_GROUP, GROUPS, Entry, Portion, RedisStreams, StreamId
 
 #: Entries that one read takes from one stream.
@@ -61,6 +68,7 @@ class AuditWriter:
         self._held: list[Entry] = []
         self._next_reclaim = 0.0
         self._next_dead = 0.0
+        self._next_tidy = time.monotonic() + TIDY_EVERY_S
         # Before anything is read: a stream is trimmed only below what this group has acknowledged.
         self._streams.ensure_groups(GROUPS, self._sources)
         self._ensure_dead_groups()
@@ -90,6 +98,9 @@ class AuditWriter:
         if now >= self._next_dead:
             written += self._write_dead()
             self._next_dead = now + _DEAD_EVERY_S
+        if now >= self._next_tidy:
+            self.tidy()
+            self._next_tidy = now + TIDY_EVERY_S
         everything = [Portion(self._sources, BATCH)]
         entries = self._streams.read(AUDIT_GROUP, self._consumer, everything, block_ms=block_ms)
         if linger is not None and 0 < len(entries) < BATCH:
@@ -119,6 +130,13 @@ class AuditWriter:
         seq, chain = self._store.head()
         self._redis.hset(keys.audit_heads(), self._store.id, f"{seq} {chain}")
 
+    def tidy(self, *, gone_ms: int = GONE_MS) -> int:
+        """Forget writers that were silent for so long and hold nothing; how many, counted for each stream."""
+        dead = forget_consumers(
+            self._redis, AUDIT_GROUP, [keys.dead(shard) for shard in self._shards], idle_ms=gone_ms
+        )
+        return dead + self._streams.forget(AUDIT_GROUP, self._sources, idle_ms=gone_ms)
+
     def _reclaim(self) -> int:
         written = 0
         while entries := self._streams.reclaim(
@@ -130,12 +148,7 @@ class AuditWriter:
     # --- dead letters ------------------------------------------------------------------------
 
     def _ensure_dead_groups(self) -> None:
-        for shard in self._shards:
-            try:
-                self._redis.xgroup_create(keys.dead(shard), AUDIT_GROUP, id="0", mkstream=True)
-            except redis.ResponseError as error:
-                if not str(error).startswith("BUSYGROUP"):
-                    raise
+        ensure_groups(self._redis, ((keys.dead(shard), AUDIT_GROUP) for shard in self._shards))
 
     def _write_dead(self) -> int:
         written = 0
@@ -147,7 +160,7 @@ class AuditWriter:
                 )
                 fresh: Any = self._redis.xreadgroup(AUDIT_GROUP, self._consumer, {key: ">"}, count=BATCH)
             except redis.ResponseError as error:
-                if not str(error).startswith("NOGROUP"):
+                if not is_missing_group(error):
                     raise
                 self._ensure_dead_groups()
                 continue

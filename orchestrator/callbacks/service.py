@@ -19,9 +19,10 @@ from orchestrator.errors import KeyringError
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import RunsSoFar
 from orchestrator.ledger.decode import mapping, text
-from orchestrator.log import get_logger
+from orchestrator.log import Seldom, get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage
+from orchestrator.redisdb.groups import GONE_MS, TIDY_EVERY_S, ensure_groups, forget_consumers
 
 GROUP = "callbacks"
 #: Events taken at once.
@@ -61,8 +62,11 @@ class CallbackService:
         self._take_over_ms = take_over_ms
         self._clock = clock or SystemClock()
         self._next_take_over = self._next_ring = self._due_at = 0.0
-        for stream in self._streams:
-            self._ensure_group(stream)
+        self._next_tidy = self._clock.monotonic() + TIDY_EVERY_S
+        self._seldom = Seldom()
+        #: The streams that can be read.
+        self._sound: list[str] = []
+        self._find_streams()
 
     def run(self, stop: threading.Event) -> None:
         """Handle events until told to stop."""
@@ -86,19 +90,57 @@ class CallbackService:
         They are acknowledged after ``linger``: nobody waits for that, and what they set off has the server first.
         """
         handled = self._take_over()
-        if handled:
-            block_ms = None
-        answer: Any = self._redis.xreadgroup(
-            GROUP, self._consumer, dict.fromkeys(self._streams, ">"), count=BATCH, block=block_ms
-        )
+        if self._clock.monotonic() >= self._next_tidy:
+            self.tidy()
+            self._next_tidy = self._clock.monotonic() + TIDY_EVERY_S
         done: list[tuple[str, list[bytes]]] = []
-        for stream, entries in _by_stream(answer):
+        for stream, entries in self._read(None if handled else block_ms):
             done.append((stream, self._handle(entries)))
             handled += len(entries)
         if done:
             linger()
             self._acknowledge(done)
         return handled
+
+    def tidy(self, *, gone_ms: int = GONE_MS) -> int:
+        """Forget copies that were silent for so long and hold nothing; how many, counted for each stream."""
+        return forget_consumers(self._redis, GROUP, self._streams, idle_ms=gone_ms)
+
+    def _read(self, block_ms: int | None) -> list[tuple[str, list[tuple[bytes, Mapping[bytes, bytes]]]]]:
+        """New events by stream. A group that is gone is made anew, and one damaged stream keeps nobody from the others."""
+        if not self._sound:
+            self._wait(block_ms)
+            self._find_streams()
+            return []
+        try:
+            answer: Any = self._redis.xreadgroup(
+                GROUP, self._consumer, dict.fromkeys(self._sound, ">"), count=BATCH, block=block_ms
+            )
+        except redis.ResponseError as error:
+            if is_outage(error):
+                raise
+            self._find_streams()
+            return []
+        return _by_stream(answer)
+
+    def _wait(self, block_ms: int | None) -> None:
+        """With no stream to wait for, wait nevertheless."""
+        threading.Event().wait((block_ms or 0) / 1000)
+
+    def _find_streams(self) -> None:
+        """Which streams can be read; their groups are made where they are missing, from the first event that is kept."""
+        self._sound = []
+        for stream in self._streams:
+            try:
+                ensure_groups(self._redis, [(stream, GROUP)])
+            except redis.ResponseError as error:
+                if is_outage(error):
+                    raise
+                # The sweep does what the events of this one would have set off.
+                if self._seldom.due(stream):
+                    _log.error("events-not-read", stream=stream, error=str(error))
+                continue
+            self._sound.append(stream)
 
     def _handle(self, entries: list[tuple[bytes, Mapping[bytes, bytes]]]) -> list[bytes]:
         """Do what events ask for; the ids of those that are done."""
@@ -146,7 +188,10 @@ class CallbackService:
             if ids:
                 pipe.xack(stream, GROUP, *ids)
                 pipe.xdel(stream, *ids)
-        pipe.execute()
+        for answer in pipe.execute(raise_on_error=False):
+            # Of a stream that was spoilt meanwhile nothing is left to acknowledge.
+            if isinstance(answer, Exception) and is_outage(answer):
+                raise answer
 
     def _stop(self, session: str, event: Mapping[str, str]) -> bool:
         """End a session as an event says. One that cannot be ended stays pending, and is tried again and again."""
@@ -154,7 +199,10 @@ class CallbackService:
         try:
             self._delivery.ledger.stop(session, event.get("reason", ""), state=state or "stopped")
         except (redis.ResponseError, KeyringError) as error:
-            _log.error("stop-failed", session=session, error=str(error))
+            if is_outage(error):
+                raise
+            if self._seldom.due(session):
+                _log.error("stop-failed", session=session, error=str(error))
             return False
         reach("callbacks.stopped")
         return True
@@ -163,27 +211,36 @@ class CallbackService:
         pipe = self._redis.pipeline(transaction=False)
         for session in stopped:
             pipe.hget(keys.session(session), "state")
-        for session, state in zip(stopped, pipe.execute() if stopped else [], strict=True):
-            if text(state) not in {"failed", "stopped", "deleted"}:
-                continue
+        states = pipe.execute(raise_on_error=False) if stopped else []
+        for session, state in zip(stopped, states, strict=True):
             try:
-                self._delivery.close(session)
+                if isinstance(state, Exception):
+                    raise state
+                if text(state) in {"failed", "stopped", "deleted"}:
+                    self._delivery.close(session)
             except Exception as error:
                 if is_outage(error):
                     raise
                 # Damaged books of one session must not end the service of all others; the sweep goes on trying.
-                _log.error("close-failed", session=session, error=repr(error))
+                if self._seldom.due(session):
+                    _log.error("close-failed", session=session, error=repr(error))
 
     def _ring(self) -> int:
         """Flush the sessions whose deadline or window is over; milliseconds until the next one is due."""
         ledger = self._delivery.ledger
         wait_ms = BLOCK_MS
         for shard in range(len(self._streams)):
-            for kind, session in ledger.due_timers(shard):
-                if kind == "flush":
-                    self._delivery.flush([session])
-                    ledger.drop_due_timer(shard, kind, session)
-            wait_ms = min(wait_ms, ledger.ms_to_next_timer(shard, "flush", at_most=BLOCK_MS))
+            try:
+                for kind, session in ledger.due_timers(shard):
+                    if kind == "flush":
+                        self._delivery.flush([session])
+                        ledger.drop_due_timer(shard, kind, session)
+                wait_ms = min(wait_ms, ledger.ms_to_next_timer(shard, "flush", at_most=BLOCK_MS))
+            except redis.ResponseError as error:
+                if is_outage(error):
+                    raise
+                if self._seldom.due(keys.timers(shard)):
+                    _log.error("timers-not-read", shard=shard, error=str(error))
         return max(1, wait_ms)
 
     def _take_over(self) -> int:
@@ -192,25 +249,24 @@ class CallbackService:
             return 0
         self._next_take_over = self._clock.monotonic() + self._take_over_ms / 1000
         handled = 0
-        for stream in self._streams:
+        self._find_streams()
+        for stream in self._sound:
             start: Any = "0-0"
             while start is not None:
-                answer: Any = self._redis.xautoclaim(
-                    stream, GROUP, self._consumer, self._take_over_ms, start_id=start, count=BATCH
-                )
+                try:
+                    answer: Any = self._redis.xautoclaim(
+                        stream, GROUP, self._consumer, self._take_over_ms, start_id=start, count=BATCH
+                    )
+                except redis.ResponseError as error:
+                    if is_outage(error):
+                        raise
+                    break  # gone or spoilt in this moment: the next round sees to that
                 start = answer[0] if answer[0] != b"0-0" else None
                 entries = [(i, fields) for i, fields in answer[1] if fields]
                 if entries:
                     self._acknowledge([(stream, self._handle(entries))])
                     handled += len(entries)
         return handled
-
-    def _ensure_group(self, stream: str) -> None:
-        try:
-            self._redis.xgroup_create(stream, GROUP, id="0", mkstream=True)
-        except redis.ResponseError as error:
-            if not str(error).startswith("BUSYGROUP"):
-                raise
 
 
 def _by_stream(answer: Any) -> list[tuple[str, list[tuple[bytes, Mapping[bytes, bytes]]]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from orchestrator.ledger import decode, layout
 from orchestrator.ledger.model import Item
 from orchestrator.ledger.runs import Runs
 from orchestrator.ledger.transitions import Claim, Dispatch, Flushed, Outgoing, RunsSoFar
-from orchestrator.log import get_logger
+from orchestrator.log import Seldom, get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage
 from orchestrator.redisdb.scripts import Arg
@@ -25,6 +26,11 @@ _NOTHING: Mapping[str, RunsSoFar] = MappingProxyType({})
 
 class Mailbox(Runs):
     """What puts things into a session's queue, and what takes them out."""
+
+    @cached_property
+    def _seldom(self) -> Seldom:
+        """Which damaged session to name in the log again."""
+        return Seldom()
 
     def put(
         self,
@@ -227,12 +233,16 @@ class Mailbox(Runs):
         unknown = [session_id for session_id in session_ids if session_id not in known]
         for session_id in unknown:
             facts.command("HMGET", keys.session(session_id), "runs", "root")
-        found = {
-            session_id: RunsSoFar(
+        found: dict[str, RunsSoFar] = {}
+        for session_id, answer in zip(unknown, facts.execute(), strict=True):
+            if isinstance(answer, Exception):
+                if is_outage(answer):
+                    raise answer
+                answer = (None, None)  # its flush meets the damage, too, and says so
+            runs, root = answer
+            found[session_id] = RunsSoFar(
                 runs=int(runs) if (runs or b"").isdigit() else 0, root=decode.text(root) or session_id
             )
-            for session_id, (runs, root) in zip(unknown, facts.execute(), strict=True)
-        }
         so_far = [known.get(session_id) or found[session_id] for session_id in session_ids]
         guesses = [one.runs + 1 for one in so_far]
         verdicts: dict[int, Flushed] = {}
@@ -247,7 +257,8 @@ class Mailbox(Runs):
                     if is_outage(reply):
                         raise reply
                     # Damaged books of one session must not keep the callbacks of all others from them.
-                    _log.error("flush-failed", session=session_ids[i], error=str(reply))
+                    if self._seldom.due(session_ids[i]):
+                        _log.error("flush-failed", session=session_ids[i], error=str(reply))
                     verdicts[i] = Flushed(outcome="damaged", detail=str(reply))
                 elif reply[0] == b"number":  # another run was made and has ended since
                     guesses[i] = int(reply[1]) + 1

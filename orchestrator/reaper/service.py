@@ -15,7 +15,7 @@ from orchestrator.crashpoints import reach
 from orchestrator.delivery import Delivery
 from orchestrator.errors import UnknownSession
 from orchestrator.ledger import CLOSED, Dispatch, Lease, Ledger, Session, SessionState
-from orchestrator.log import get_logger
+from orchestrator.log import Seldom, get_logger
 from orchestrator.reaper.leases import LeaseWatch
 from orchestrator.redisdb.client import is_outage
 
@@ -25,6 +25,7 @@ _LOOK_AGAIN_MS = 600_000
 _FLUSH_BATCH = 200
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _log = get_logger()
 
@@ -78,6 +79,7 @@ class Reaper:
         self._watch = LeaseWatch(self._clock, lease_s=lease_s)
         self._interval_s = interval_s
         self._broker_away = False
+        self._seldom = Seldom()
 
     def run(self, stop: threading.Event) -> None:
         """Sweep until told to stop."""
@@ -102,17 +104,43 @@ class Reaper:
             self._watch = LeaseWatch(self._clock, lease_s=self._lease_s)
             raise
         self._broker_away = False
-        swept.released = _each(self._watch.dead(self.leases()), self._release)
+        ledger = self._ledger
+        swept.released = self._each(lambda: self._watch.dead(self.leases()), self._release)
         for shard in self._shards:
-            swept.redispatched += _each(self._ledger.undispatched(shard), self._redispatch)
-            waiting = self._ledger.waiting(shard)
-            batches = [waiting[n : n + _FLUSH_BATCH] for n in range(0, len(waiting), _FLUSH_BATCH)]
-            swept.resumed += _each(batches, self._delivery.flush)
-            swept.closed += _each(self._ledger.closing(shard), self._close)
-            swept.settled += _each(self._ledger.owed_results(shard), self._settle_one)
-            swept.timers += _each(self._ledger.due_timers(shard), partial(self._ring, shard, swept))
-        swept.trimmed = self._trim()
+            swept.redispatched += self._each(partial(ledger.undispatched, shard), self._redispatch)
+            swept.resumed += self._each(partial(self._waiting, shard), self._delivery.flush)
+            swept.closed += self._each(partial(ledger.closing, shard), self._close)
+            swept.settled += self._each(partial(ledger.owed_results, shard), self._settle_one)
+            swept.timers += self._each(partial(ledger.due_timers, shard), partial(self._ring, shard, swept))
+        swept.trimmed = self._each(lambda: ["streams"], lambda _: self._trim())
         return swept
+
+    def _waiting(self, shard: int) -> list[list[str]]:
+        """Sessions with something in their queue, as many together as are flushed in one round trip."""
+        waiting = self._ledger.waiting(shard)
+        return [waiting[n : n + _FLUSH_BATCH] for n in range(0, len(waiting), _FLUSH_BATCH)]
+
+    def _each(self, find: Callable[[], Iterable[T]], act: Callable[[T], int]) -> int:
+        """Act on each that is found, and add up; one that goes wrong is reported and holds up none of the others.
+
+        Raises:
+            redis.RedisError, OSError: Redis is away, and nothing can be done for any of them.
+        """
+        total = 0
+        for thing in self._survive(find, getattr(getattr(find, "func", find), "__name__", find)) or ():
+            total += self._survive(partial(act, thing), thing) or 0
+        return total
+
+    def _survive(self, call: Callable[[], R], about: object) -> R | None:
+        """What a call returns; None where what it is about is damaged, which is said once in a while."""
+        try:
+            return call()
+        except Exception as error:
+            if is_outage(error):
+                raise
+            if self._seldom.due(f"{about}"):
+                _log.error("sweep-failed", of=str(about), exc_info=error)
+            return None
 
     def leases(self) -> list[Lease]:
         """Every run that is held, with its renewal counter as it stands."""
@@ -229,20 +257,3 @@ def _is_awaited(tree: Sequence[Session]) -> bool:
         if member.owed or (handed_on and member.state != SessionState.FINISHED):
             return True
     return False
-
-
-def _each(things: Iterable[T], act: Callable[[T], int]) -> int:
-    """Act on each, and add up; one that goes wrong is reported and holds up none of the others.
-
-    Raises:
-        redis.RedisError, OSError: Redis is away, and nothing can be done for any of them.
-    """
-    total = 0
-    for thing in things:
-        try:
-            total += act(thing)
-        except Exception as error:
-            if is_outage(error):
-                raise
-            _log.error("sweep-failed", of=str(thing), exc_info=error)
-    return total

@@ -21,6 +21,7 @@ from orchestrator.ledger import Dispatch, Ledger
 from orchestrator.log import get_logger
 from orchestrator.policy.retry import RetryEnd
 from orchestrator.redisdb.client import is_outage, refuses_everything
+from orchestrator.redisdb.groups import GONE_MS, TIDY_EVERY_S
 from orchestrator.registry import AgentRegistry
 from orchestrator.router.admission import Admission
 from orchestrator.router.aside import Aside
@@ -42,9 +43,6 @@ _RECLAIM_AT_ONCE = 64
 _FEW = 64
 _LINGER_S = 0.002
 _QUIET_S = 0.008
-#: Consumers that were silent for so long are taken off the books.
-_GONE_MS = 3_600_000
-_TIDY_EVERY_S = 600.0
 
 
 @dataclass
@@ -95,7 +93,7 @@ class Router:
         self._reader = PriorityReader(streams, group=ROUTER_GROUP, consumer=consumer, sources=self._sources)
         self._aside = aside
         self._next_reclaim = 0.0
-        self._next_tidy = time.monotonic() + _TIDY_EVERY_S
+        self._next_tidy = time.monotonic() + TIDY_EVERY_S
         # The audit's group too: what is published before its writer first runs must not be trimmed.
         self._streams.ensure_groups(GROUPS, self._sources)
 
@@ -122,8 +120,8 @@ class Router:
         if now >= self._redelivery.next_look or not block_ms:
             handled.released += self._redelivery.release()
         if now >= self._next_tidy:
-            self._streams.forget(ROUTER_GROUP, self._sources, idle_ms=_GONE_MS)
-            self._next_tidy = now + _TIDY_EVERY_S
+            self._streams.forget(ROUTER_GROUP, self._sources, idle_ms=GONE_MS)
+            self._next_tidy = now + TIDY_EVERY_S
         self._next_round(handled, block_ms=block_ms)
         return handled
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import redis
-from redis.exceptions import ResponseError
 
 from orchestrator.errors import StreamFull
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import MAX_BLOCK_MS
 from orchestrator.redisdb.exchange import exchange
+from orchestrator.redisdb.groups import ensure_groups, forget_consumers, is_missing_group
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.streams.port import ENVELOPE_FIELD, Backlog, Entry, Portion, StreamId
 
@@ -55,13 +55,7 @@ class RedisStreams:
 
     def ensure_groups(self, groups: Sequence[str], streams: Sequence[StreamId]) -> None:
         """See :class:`~orchestrator.streams.port.Streams`."""
-        pipeline = self._redis.pipeline(transaction=False)
-        for stream in streams:
-            for group in groups:
-                pipeline.xgroup_create(self._key(stream), group, id="0", mkstream=True)
-        for answer in pipeline.execute(raise_on_error=False):
-            if isinstance(answer, Exception) and not str(answer).startswith("BUSYGROUP"):
-                raise answer
+        ensure_groups(self._redis, ((self._key(stream), group) for stream in streams for group in groups))
 
     def read(
         self, group: str, consumer: str, portions: Sequence[Portion], *, block_ms: int = 0
@@ -111,14 +105,14 @@ class RedisStreams:
         )
 
     def _checked(self, group: str, portions: Sequence[Portion], answers: list[Any]) -> list[Any]:
-        for answer in answers:
-            if isinstance(answer, ResponseError) and str(answer).startswith("NOGROUP"):
-                # The server lost its memory under us: what is published from now on must be seen whole.
-                self.ensure_groups([group], [s for p in portions for s in p.streams])
-                return []
+        found = [answer for answer in answers if not is_missing_group(answer)]
+        if len(found) < len(answers):
+            # The server lost its memory under us: what is there, and what is published from now on, must be seen whole.
+            self.ensure_groups([group], [s for p in portions for s in p.streams])
+        for answer in found:
             if isinstance(answer, Exception):
                 raise answer
-        return answers
+        return found
 
     def _entries(self, answers: Iterable[Any]) -> list[Entry]:
         entries = []
@@ -142,7 +136,7 @@ class RedisStreams:
             again = []
             for (stream, _), answer in zip(asked, exchange(self._redis, commands), strict=True):
                 if isinstance(answer, Exception):
-                    if isinstance(answer, ResponseError) and "NOGROUP" in str(answer):
+                    if is_missing_group(answer):
                         continue
                     raise answer
                 entries = [e for row in answer[1] if (e := _entry(stream, row)) is not None]
@@ -189,19 +183,21 @@ class RedisStreams:
             batch.script(
                 "trim", [self._key(stream), keys.totals(stream.shard)], [len(groups), *groups, *also]
             )
-        dropped = 0
+        dropped, failed = 0, None
         for answer in batch.execute():
             if isinstance(answer, Exception):
-                raise answer
-            dropped += answer
+                failed = failed or answer
+            else:
+                dropped += answer
+        if failed is not None:
+            raise failed
         return dropped
 
     def forget(self, group: str, streams: Sequence[StreamId], *, idle_ms: int) -> int:
         """Take consumers off the books that hold nothing and were silent for so long; how many."""
-        batch = self._scripts.batch()
-        for stream in streams:
-            batch.script("forget_consumers", [self._key(stream)], [group, idle_ms])
-        return sum(answer for answer in batch.execute() if isinstance(answer, int))
+        return forget_consumers(
+            self._redis, group, [self._key(stream) for stream in streams], idle_ms=idle_ms
+        )
 
     def unread_since(self, group: str, streams: Sequence[StreamId]) -> dict[StreamId, int]:
         """When the oldest entry that nobody in the group has had was appended, in ms; streams without one are left out."""

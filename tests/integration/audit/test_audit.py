@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from orchestrator.errors import AuditError
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
-from orchestrator.streams import Portion, RedisStreams, StreamId, all_streams
+from orchestrator.streams import Portion, RedisStreams, StreamId, all_streams, stream_key
 from tests.documents import hold_to_models
 
 MESSAGES = StreamId(0, "message", "normal")
@@ -322,3 +323,48 @@ def test_a_report_counts_what_was_said(
     assert "by type:\n         3  message\n" in said
     assert f"first: {facts['first']}\n" in said
     assert f"task p50: {facts['task_p50_ms']} ms\n" in said
+
+
+def test_a_group_that_was_removed_is_made_again_and_no_entry_is_lost(
+    redis: redis_py.Redis, streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+) -> None:
+    """Of messages and of dead letters; what was written already is not written twice."""
+    one = writer()
+    streams.publish(MESSAGES, xml())
+    assert one.run_once() == 1
+    for key in (stream_key(MESSAGES), keys.dead(0)):
+        assert redis.xgroup_destroy(key, "audit")
+    streams.publish(MESSAGES, xml())
+    deadline = time.monotonic() + 60
+    while len(AuditReader(AuditStore(file)).search()) < 2 or b"audit" not in groups(redis, keys.dead(0)):
+        one.run_once()
+        assert time.monotonic() < deadline
+    assert len(AuditReader(AuditStore(file)).search()) == 2
+    assert b"audit" in groups(redis, stream_key(MESSAGES))
+
+
+def groups(redis: redis_py.Redis, key: str) -> list[bytes]:
+    return [row["name"] for row in redis.xinfo_groups(key)]
+
+
+def test_writers_that_are_gone_are_forgotten_once_they_hold_nothing(
+    redis: redis_py.Redis, streams: RedisStreams, writer: Callable[..., AuditWriter]
+) -> None:
+    streams.publish(MESSAGES, xml())
+    one = writer(reclaim_idle_ms=1)
+    holding = [Portion([MESSAGES], 10)]
+    assert streams.read("audit", "holding", holding)
+    redis.xgroup_createconsumer(keys.dead(0), "audit", "idle")
+
+    def names(key: str) -> set[bytes]:
+        return {row["name"] for row in redis.xinfo_consumers(key, "audit")}
+
+    deadline = time.monotonic() + 60
+    while b"idle" in names(keys.dead(0)):
+        one.tidy(gone_ms=1)
+        assert time.monotonic() < deadline
+    assert b"holding" in names(stream_key(MESSAGES))
+    while b"holding" in names(stream_key(MESSAGES)):
+        one.run_once()
+        one.tidy(gone_ms=1)
+        assert time.monotonic() < deadline

@@ -1,0 +1,127 @@
+"""A key that somebody overwrote with another type: named once in a while, and nobody else waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import redis as redis_py
+
+from orchestrator.ledger import Ledger
+from orchestrator.redisdb import keys
+
+from .conftest import Play
+from .test_services import Stack, stack
+
+__all__ = ["stack"]
+
+
+def spoil(redis: redis_py.Redis, key: str) -> None:
+    redis.delete(key)
+    redis.set(key, "of another type")
+
+
+def waiting_parent(play: Play, seed: str) -> str:
+    """A session that waits for its one child, which has just ended."""
+    root = play.submit(seed)
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    play.finish(child)
+    return root
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("key", [keys.session, keys.items, keys.queue, keys.runs])
+def test_one_spoilt_session_keeps_nobody_from_his_callbacks(
+    stack: Stack,
+    play: Play,
+    ledger: Ledger,
+    redis: redis_py.Redis,
+    caplog: pytest.LogCaptureFixture,
+    key: Callable[[str], str],
+) -> None:
+    """Neither in one round trip of the ledger, nor in the service, nor in the sweep."""
+    spoilt, fine = waiting_parent(play, "spoilt"), waiting_parent(play, "fine")
+    later = waiting_parent(play, "later")
+    spoil(redis, key(spoilt))
+    verdicts = ledger.flush_all([spoilt, fine])
+    assert [v.outcome for v in verdicts] == ["damaged", "run"]
+    with caplog.at_level(logging.ERROR):
+        stack.drain()
+        for _ in range(3):
+            stack.reaper.run_once()
+    assert [d.session for d in stack.sent] == [later]
+    assert redis.xlen(keys.stops(0)) == 0
+    named = [r for r in caplog.records if "flush-failed" in r.getMessage()]
+    assert len(named) <= 1
+
+
+def test_a_service_outlives_indexes_of_another_type(
+    stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis
+) -> None:
+    """What they would have named is seen to when they are what they were."""
+    root = play.submit()
+    stop = threading.Event()
+    service = threading.Thread(target=stack.service.run, args=(stop,))
+    service.start()
+    try:
+        for spoilt in (keys.timers(0), keys.waiting(0), keys.closing(0), keys.results(0), keys.stops(0)):
+            whole = redis.dump(spoilt)
+            spoil(redis, spoilt)
+            for _ in range(2):
+                stack.reaper.run_once()
+                stack.clock.advance(1)
+            redis.delete(spoilt)
+            if whole is not None:
+                redis.restore(spoilt, 0, whole)
+        parent = play.run(root)
+        child = play.delegate(parent, "a")
+        play.commit(parent.claim)
+        play.finish(child)
+        until(lambda: [d.session for d in stack.sent] == [root])
+        assert service.is_alive()
+    finally:
+        stop.set()
+        service.join(60)
+
+
+def test_a_group_that_was_removed_is_made_again_and_no_event_is_lost(
+    stack: Stack, play: Play, redis: redis_py.Redis
+) -> None:
+    """Those that it had not handled are handled then; the stream may be gone with it."""
+    root = waiting_parent(play, "one")
+    redis.xgroup_destroy(keys.stops(0), "callbacks")
+    until(lambda: stack.drain() or stack.sent)
+    assert [d.session for d in stack.sent] == [root]
+    redis.delete(keys.stops(0))
+    stack.drain()
+    another = waiting_parent(play, "two")
+    until(lambda: stack.drain() or len(stack.sent) == 2)
+    assert stack.sent[1].session == another
+
+
+def test_copies_of_the_service_that_are_gone_are_forgotten_once_they_hold_nothing(
+    stack: Stack, play: Play, redis: redis_py.Redis
+) -> None:
+    waiting_parent(play, "one")
+    assert redis.xreadgroup("callbacks", "holding", {keys.stops(0): ">"})
+    redis.xgroup_createconsumer(keys.stops(0), "callbacks", "idle")
+
+    def names() -> set[bytes]:
+        return {row["name"] for row in redis.xinfo_consumers(keys.stops(0), "callbacks")}
+
+    until(lambda: stack.service.tidy(gone_ms=1) or b"idle" not in names())
+    assert b"holding" in names()
+    stack.clock.advance(1)
+    until(lambda: stack.service.run_once() or stack.clock.advance(1))
+    until(lambda: stack.service.tidy(gone_ms=1) or b"holding" not in names())
