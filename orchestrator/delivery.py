@@ -195,28 +195,30 @@ class Delivery:
         """A question that is still open has waited long enough: its asker is told so, and nobody is bothered any more."""
         asker = asker_of(question)
         for session in self.ledger.find([asker] if asker else []):
-            item = self.ledger.item(session.parent, question) if session.parent else None
-            if item is not None and question in session.questions:
-                self._refuse_reply(item, agent=session.delegator, why=reason)
+            if question in session.questions:
+                self._refuse_reply(question, asker=session.id, agent=session.delegator, why=reason)
                 self.ledger.withdraw(
-                    question, asker=session.id, asked=session.parent, reason=f"no reply in time: {reason}"
+                    question,
+                    asker=session.id,
+                    asked=session.parent or session.id,
+                    reason=f"no reply in time: {reason}",
                 )
 
     def _close_question(self, session: Session, item: Item) -> None:
         """Whoever asked a closed session hears that no answer will come, instead of waiting for it for ever."""
         why = f"session {session.id} {session.state}: {session.reason}"
-        self._refuse_reply(item, agent=session.agent, why=why)
+        self._refuse_reply(item.id, asker=item.child, agent=session.agent, why=why)
 
-    def _refuse_reply(self, item: Item, *, agent: str, why: str) -> None:
+    def _refuse_reply(self, question: str, *, asker: str, agent: str, why: str) -> None:
         with contextlib.suppress(UnknownSession, WrongState):  # it is over, or has its reply
             self.ledger.put(
-                item.child,
+                asker,
                 f"no reply will come: {why}",
-                item_id=reply_id(item.id),
+                item_id=reply_id(question),
                 kind="reply",
                 priority="high",
-                answers=item.id,
-                extra={"agent": agent, "status": "failed", "answers": item.id},
+                answers=question,
+                extra={"agent": agent, "status": "failed", "answers": question},
             )
 
 

@@ -36,7 +36,11 @@ def _doctor(settings: Settings) -> Doctor:
 
 
 @click.command("doctor")
-@click.option("--fix", is_flag=True, help="Run the reconciliation sweep first, then examine.")
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="First put right what the ledger still knows, and run the reconciliation sweep.",
+)
 @click.option("--quick", is_flag=True, help="Do not watch leases, which takes a heartbeat.")
 @json_option
 @stack_options
@@ -44,7 +48,9 @@ def _doctor(settings: Settings) -> Doctor:
 def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as_json: bool) -> None:
     """Prove the promise over all live trees, or name what breaks it and what is stuck.
 
-    With --fix, a lease that stands still is watched for its whole time, and its run given to another worker.
+    With --fix, indexes, counters and texts that are wrong or gone are derived anew from the ledger's records, and
+    what cannot be is named. A lease that stands still is watched for its whole time, and its run given to another
+    worker.
 
     Exit code 0: the promise holds (warnings allowed); 1: it does not; 2: could not look.
     """
@@ -54,9 +60,14 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
     from orchestrator.errors import OrchestraError
 
     try:
-        if fix:
+        examiner = _doctor(settings)
+        before = examiner.examine(watch_leases=False) if fix else None
+        if before is not None:
+            examiner.repair(before)
             _sweep(settings)
-        diagnosis = _doctor(settings).examine(watch_leases=not quick)
+        diagnosis = examiner.examine(watch_leases=not quick)
+        if before is not None:
+            _say_what_was_fixed(before, diagnosis)
     except (OrchestraError, redis.RedisError, OSError) as error:
         say(f"Error: could not look: {error}", err=True)
         ctx.exit(2)
@@ -91,6 +102,14 @@ def _sweep(settings: Settings) -> None:
             swept += reaper.run_once()
     done = ", ".join(f"{v} {k}" for k, v in dataclasses.asdict(swept).items() if v)
     say(f"sweep: {done or 'nothing to do'}", err=True)
+
+
+def _say_what_was_fixed(before: Diagnosis, after: Diagnosis) -> None:
+    left = {finding.key for finding in after.findings}
+    for finding in (f for f in before.findings if f.severity == "break"):
+        mark, colour = ("not fixed: ", "red") if finding.key in left else ("fixed: ", "green")
+        about = "" if finding.session in finding.message else f"{finding.session}: "
+        say(f"{about}{finding.message}  [{finding.rule}]", mark=mark, colour=colour, err=True)
 
 
 def _print(diagnosis: Diagnosis) -> None:

@@ -23,7 +23,9 @@ def final_answer(ledger: Ledger, root: str) -> str | SessionFailed | None:
     state, text = ledger.result(root)
     if state in _FAILURES:
         return _FAILURES[state](root, text or "no reason was given")
-    return (text or "") if state is SessionState.FINISHED else None
+    if state is SessionState.FINISHED and text is None:
+        return SessionFailed(root, "it has finished, and its answer is gone from the ledger")
+    return text if state is SessionState.FINISHED else None
 
 
 def settle_root(ledger: Ledger, results: RootResults, root: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from orchestrator.clock import Clock, SystemClock
 from orchestrator.doctor import promise, vitals, waits
 from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wait
 from orchestrator.doctor.policies import is_ready
+from orchestrator.doctor.repair import repair
 from orchestrator.doctor.snapshot import Snapshot, take
 from orchestrator.ledger import CLOSED, Lease, RunState, Session, SessionState, decode
 from orchestrator.redisdb import keys
@@ -67,24 +68,22 @@ class Doctor:
         pending: list[Wait] = []
         totals: Counter[str] = Counter()
         waiting_for: Counter[str] = Counter()
-        trees = 0
-        for root in self._roots(findings):
-            trees += 1
-            with self._readable(f"the tree of {root}", root, findings):
-                findings += self._gone(root)
-            for snapshot in self._tree(root, findings):
-                session = snapshot.session
-                totals.update(
-                    sessions=1,
-                    launched=session.launched,
-                    delivered=session.delivered,
-                    dead=session.dead,
-                    pending=session.pending,
-                )
-                if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
-                    waiting_for[session.agent] += 1
-                pending += waits.of_pending(snapshot, self._terms)
-        findings += self._stack(waiting_for)
+        trees: set[str] = set()
+        for snapshot in self._sessions(findings):
+            session = snapshot.session
+            trees.add(session.root)
+            totals.update(
+                sessions=1,
+                launched=session.launched,
+                delivered=session.delivered,
+                dead=session.dead,
+                pending=session.pending,
+            )
+            if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
+                waiting_for[session.agent] += 1
+            pending += waits.of_pending(snapshot, self._terms)
+        with self._readable("the stack", "", findings):
+            findings += self._stack(waiting_for)
         if leases:
             rest = self._parts.settings.heartbeat_s * 1.5 - (self._clock.monotonic() - began)
             if rest > 0:
@@ -98,11 +97,15 @@ class Doctor:
                 pending=totals["pending"],
                 dead=totals["dead"],
             ),
-            trees=trees,
+            trees=len(trees),
             findings=tuple(findings),
             waits=tuple(pending),
             audited=self._audit is not None,
         )
+
+    def repair(self, diagnosis: Diagnosis) -> None:
+        """Put right what an examination found broken, as far as the ledger knows how; harmless to repeat."""
+        repair(self._parts, diagnosis.findings)
 
     def why(self, session_id: str) -> tuple[Session, Wait | None, list[Finding]]:
         """Why one session sleeps, and what breaks the promise in it.
@@ -124,24 +127,49 @@ class Doctor:
 
     # --- one tree ---------------------------------------------------------------------------
 
-    def _roots(self, findings: list[Finding]) -> list[str]:
-        """Every root that is kept, in no order."""
-        found: list[str] = []
+    def _sessions(self, findings: list[Finding]) -> Iterator[Snapshot]:
+        """Every session that is kept, what is wrong with it being among the findings.
+
+        First those that the indexes name, tree by tree; then those that no index names.
+        """
+        seen: set[str] = set()
+        for root in self._roots(findings):
+            with self._readable(f"the tree of {root}", root, findings):
+                findings += self._gone(root)
+            yield from self._tree(root, seen, findings)
+        left = {session: root for session, root in self._ledger.all_sessions() if session not in seen}
+        for root in dict.fromkeys(left.values()):
+            yield from self._tree(root, seen, findings)
+        for session, root in left.items():
+            if session not in seen:
+                yield from self._examined([session], root, findings)
+
+    def _roots(self, findings: list[Finding]) -> Iterator[str]:
+        """Every root that is indexed, in no order."""
         for shard in self._shards:
+            found: list[str] = []
             with self._readable(f"the roots of shard {shard}", "", findings):
                 found += self._ledger.all_roots(shard)
-        return found
+            yield from found
 
-    def _tree(self, root: str, findings: list[Finding]) -> Iterator[Snapshot]:
-        """Every session of a tree, what is wrong with it being among the findings."""
-        members: list[Session] = []
+    def _tree(self, root: str, seen: set[str], findings: list[Finding]) -> Iterator[Snapshot]:
+        """The sessions that the index of a tree names and that were not seen yet."""
+        members: list[str] = []
         with self._readable(f"the tree of {root}", root, findings):
-            members = self._ledger.tree(root)
+            members = [member.id for member in self._ledger.tree(root) if member.id not in seen]
+        seen.update(members)
+        yield from self._examined(members, root, findings)
+
+    def _examined(self, sessions: Sequence[str], root: str, findings: list[Finding]) -> Iterator[Snapshot]:
+        """Sessions of one tree."""
+        launches: Launches | None = None
+        children: dict[str, set[str]] = {}
+        with self._readable(f"the tree of {root}", root, findings):
             launches, children = self._evidence(root)
-        for member in members:
+        for session in sessions:
             snapshot = None
-            with self._readable(f"session {member.id}", member.id, findings):
-                snapshot = take(self._ledger, member.id)
+            with self._readable(f"session {session}", session, findings):
+                snapshot = take(self._ledger, session)
                 if snapshot is not None:
                     findings += self._confirmed(snapshot, launches, children)
                     findings += self._stuck(snapshot)
@@ -262,6 +290,7 @@ class Doctor:
         yield from vitals.services(client)
         yield from vitals.streams(client, len(self._shards))
         yield from vitals.strays(client, len(self._shards))
+        yield from vitals.results(self._ledger, self._shards)
         now = self._ledger.server_ms()
         yield from vitals.agents(self._parts.agents, waiting_for, vitals.announcements(client), now)
         yield from vitals.setup(client, self._parts.settings)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from orchestrator.audit.reader import Launches
+from orchestrator.doctor import indexes
 from orchestrator.doctor.findings import Finding, Severity
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ledger import CLOSED, Item, ItemState, RunState, SessionState
@@ -36,6 +37,7 @@ def breaks(
     owing = [i for i in snapshot.items if i.kind == "completion" and i.callback]
     if snapshot.session.state == SessionState.DELETED and "closing" not in snapshot.indexed:
         yield from _tombstone(snapshot, owing)
+        yield from indexes.of_tree(snapshot)
         return
     yield from _launched(snapshot, launches, tree_children, whole_trail=whole_trail)
     yield from _counters(snapshot, owing)
@@ -44,6 +46,7 @@ def breaks(
         yield from _item(snapshot, item)
     yield from _queue(snapshot)
     yield from _run(snapshot)
+    yield from indexes.breaks(snapshot)
 
 
 def _found(snapshot: Snapshot, rule: str, subject: str, message: str) -> Finding:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from orchestrator.errors import DamagedRecord
-from orchestrator.ids import shard_of
+from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import Item, Ledger, Run, Session, SessionState, decode
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
@@ -17,7 +18,7 @@ V = TypeVar("V")
 
 _BATCH = 500
 #: The shard's indexes that may know a session or its run.
-_INDEXES = ("dispatch", "running", "waiting", "closing", "results")
+_INDEXES = ("dispatch", "running", "waiting", "closing", "results", "tree", "roots", "expire")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,11 @@ class Snapshot:
     wakes_ms: int = 0  #: when a deadline or a window makes the service look at it; 0: never
     question_due_ms: dict[str, int] = field(default_factory=dict)  #: open question → when it is given up
     damage: tuple[str, ...] = ()  #: what cannot be read of its books, beside its own record
+    settled: bool = False  #: whether its last result was stored for its caller, if it is a root
+    questions: int = 0  #: how many are open, by its counter
+    groups: dict[tuple[str, str], int] = field(default_factory=dict)  #: (group, what) → its counter
+    unasked: frozenset[str] = frozenset()  #: open questions that nobody has in his books
+    unkept: bool = False  #: its answer is a large text that is not stored any more
 
     @property
     def run(self) -> Run | None:
@@ -58,7 +64,7 @@ class Snapshot:
 def take(ledger: Ledger, session_id: str) -> Snapshot | None:
     """A consistent picture of one session, or None when it is gone. What cannot be read of it is ``damage``."""
     shard = shard_of(session_id)
-    run_ids: list[str] = []
+    run_ids, root, run = list[str](), session_id, ""
     while True:
         pipe = ledger.redis.pipeline(transaction=True)
         pipe.lrange(keys.runs(session_id), 0, -1)
@@ -66,29 +72,33 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         pipe.hgetall(keys.items(session_id))
         pipe.zrange(keys.queue(session_id), 0, -1)
         pipe.hkeys(keys.bodies(session_id))
-        last = run_ids[-1] if run_ids else ""
-        pipe.zscore(keys.dispatch(shard), last)
-        pipe.zscore(keys.running(shard), last)
+        pipe.zscore(keys.dispatch(shard), run)
+        pipe.zscore(keys.running(shard), run)
         pipe.zscore(keys.waiting(shard), session_id)
         pipe.zscore(keys.closing(shard), session_id)
         pipe.zscore(keys.results(shard), session_id)
+        pipe.zscore(keys.tree(root), session_id)
+        pipe.zscore(keys.roots(shard), session_id)
+        pipe.zscore(keys.timers(shard), f"expire|{session_id}")
         pipe.zscore(keys.timers(shard), f"flush|{session_id}")
-        for run in run_ids:
-            pipe.hgetall(keys.run(run))
+        for one in run_ids:
+            pipe.hgetall(keys.run(one))
         replies, damage = pipe.execute(raise_on_error=False), list[str]()
         ids = [decode.text(r) for r in _readable(replies[0], "its list of runs", damage) or []]
-        if ids == run_ids:
+        about = replies[1] if isinstance(replies[1], dict) else {}
+        now = ids, decode.text(about.get(b"root")) or session_id, decode.text(about.get(b"run"))
+        if now == (run_ids, root, run) or not is_session_id(now[1]):
             break
-        run_ids = ids  # they were not asked for yet, or one was made meanwhile
+        run_ids, root, run = now  # they were not asked for yet, or have changed meanwhile
     facts = replies[1]
     items = _readable(replies[2], "what it is owed and was sent", damage) or {}
     queue = _readable(replies[3], "its queue", damage) or []
     bodies = _readable(replies[4], "its texts", damage) or []
     scores = [
         _readable(reply, f"the index {name!r}", damage)
-        for name, reply in zip(_INDEXES, replies[5:10], strict=True)
+        for name, reply in zip(_INDEXES, replies[5:13], strict=True)
     ]
-    wakes = _readable(replies[10], "the timers", damage)
+    wakes = _readable(replies[13], "the timers", damage)
     if isinstance(facts, Exception):
         if not is_wrong_type(facts):
             raise facts
@@ -100,7 +110,7 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         session = decode.session(h, session_id)
     found = list(_each(items.items(), lambda pair: decode.item(decode.text(pair[0]), pair[1]), damage))
     run_facts = [
-        _readable(reply, f"run {run}", damage) for run, reply in zip(run_ids, replies[11:], strict=True)
+        _readable(reply, f"run {run}", damage) for run, reply in zip(run_ids, replies[14:], strict=True)
     ]
     return Snapshot(
         session=session,
@@ -117,6 +127,11 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         window_until_ms=_number(h.get("window_until")),
         wakes_ms=int(wakes or 0),
         question_due_ms=_question_times(ledger, session),
+        settled="settled_ms" in h,
+        questions=_number(h.get("questions")),
+        groups=_groups(h),
+        unasked=_unasked(ledger, session_id, h),
+        unkept=_unkept(ledger, session_id, bodies),
         damage=tuple(damage),
     )
 
@@ -141,13 +156,42 @@ def _each(raw: Iterable[R], read: Callable[[R], V], damage: list[str]) -> Iterat
 
 
 def _number(value: str | None) -> int:
-    return int(value) if value and value.isdecimal() else 0
+    try:
+        return int(value or 0)
+    except ValueError:
+        return 0
 
 
 def _question_times(ledger: Ledger, session: Session) -> dict[str, int]:
     timers = keys.timers(shard_of(session.id))
     due = {question: ledger.redis.zscore(timers, f"question|{question}") for question in session.questions}
     return {question: int(at) for question, at in due.items() if at is not None}
+
+
+def _groups(facts: Mapping[str, str]) -> dict[tuple[str, str], int]:
+    parts = [(name.split(":"), value) for name, value in facts.items() if name.startswith("group:")]
+    return {(":".join(middle), what): _number(value) for (_, *middle, what), value in parts}
+
+
+def _unasked(ledger: Ledger, session_id: str, facts: Mapping[str, str]) -> frozenset[str]:
+    """The open questions of a session that whoever was asked does not have."""
+    asked = {
+        name.removeprefix("question:"): who for name, who in facts.items() if name.startswith("question:")
+    }
+    pipe = ledger.redis.pipeline(transaction=False)
+    for question, who in asked.items():
+        pipe.hexists(keys.items(who if is_session_id(who) else session_id), question)
+    # Books of another type are damage of whoever was asked.
+    return frozenset(
+        q for q, there in zip(asked, pipe.execute(raise_on_error=False), strict=True) if not there
+    )
+
+
+def _unkept(ledger: Ledger, session_id: str, bodies: Iterable[bytes]) -> bool:
+    if b"whole" not in bodies:
+        return False
+    reference = ledger.texts(session_id, ["whole"]).get("whole")
+    return reference is not None and not ledger.wholes.is_kept(json.loads(reference))
 
 
 def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:

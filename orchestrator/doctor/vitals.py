@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import redis
 
 from orchestrator.doctor.findings import Finding, Severity
-from orchestrator.ledger import Lease
+from orchestrator.ids import is_session_id
+from orchestrator.ledger import Lease, Ledger
 from orchestrator.redisdb import keys
 from orchestrator.registry import AgentRegistry
 from orchestrator.service import live_services
@@ -80,6 +81,24 @@ def strays(client: redis.Redis, shards: int) -> Iterator[Finding]:
             f"nobody reads {name}: its shard, type or priority does not exist; append what is in it (`redis-cli "
             f"XRANGE` shows it) to one like {stream_key(all_streams()[0])}, then delete it",
         )
+
+
+def results(ledger: Ledger, shards: Iterable[int]) -> Iterator[Finding]:
+    """Results that the index names and nobody is owed: the session is gone, or is the child of another one."""
+    for shard in shards:
+        owed = ledger.owed_results(shard)
+        roots = {
+            session.id
+            for session in ledger.find(list(filter(is_session_id, owed)))
+            if session.root == session.id
+        }
+        for stray in sorted(set(owed) - roots):
+            yield _finding(
+                Severity.STUCK,
+                "result-owed-to-nobody",
+                stray,
+                f"a result of {stray} is in the index of owed results, and it is no root: the sweep takes it off",
+            )
 
 
 def _service(group: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 
@@ -115,6 +116,13 @@ class Books:
         """The ids of every root of a shard."""
         for member, _ in self.redis.zscan_iter(keys.roots(shard), count=500):
             yield decode.text(member)
+
+    def all_sessions(self) -> Iterator[tuple[str, str]]:
+        """Every session and its root, whether an index names it or not. Looks through all keys of the server."""
+        names = (decode.text(key) for key in self.redis.scan_iter(match=keys.any_session(), count=10_000))
+        sessions = (name.rpartition(":")[2] for name in names)
+        while batch := list(itertools.islice(filter(is_session_id, sessions), 500)):
+            yield from ((session.id, session.root or session.id) for session in self.find(batch))
 
     def queue_length(self, session_id: str) -> int:
         """How many items wait for the session's next run."""

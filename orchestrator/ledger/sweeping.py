@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.ids import shard_of
+from orchestrator.ids import callback_id, shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.endings import Endings
 from orchestrator.ledger.model import CLOSED, Session, SessionState
@@ -135,6 +135,59 @@ class Sweeping(Endings):
     def postpone_timer(self, shard: int, kind: str, identifier: str, due_ms: int) -> None:
         """A timer is not to be acted upon before ``due_ms``."""
         self.redis.zadd(keys.timers(shard), {f"{kind}|{identifier}": due_ms}, xx=True)
+
+    def reindex(self, session_id: str, *, recount: bool) -> list[str]:
+        """Derive anew what indexes say of a session; with ``recount`` its counters and its queue, too.
+
+        What was put right, by the names of the indexes and of the session's fields.
+        """
+        shard, run = shard_of(session_id), ""
+        while True:
+            facts = self.redis.hmget(keys.session(session_id), "root")
+            root = decode.text(facts[0]) or session_id
+            reply = self.scripts.run(
+                "reindex",
+                [
+                    keys.session(session_id),
+                    keys.items(session_id),
+                    keys.queue(session_id),
+                    keys.run(run) if run else keys.session(session_id),
+                    keys.tree(root),
+                    keys.roots(shard),
+                    keys.running(shard),
+                    keys.dispatch(shard),
+                    keys.waiting(shard),
+                    keys.closing(shard),
+                    keys.timers(shard),
+                    keys.results(shard),
+                ],
+                [self._now, session_id, run, self.limits.tree_ttl_ms, "1" if recount else ""],
+            )
+            if reply[0] != b"run":
+                return [decode.text(what) for what in reply[1:]]
+            run = decode.text(reply[1])
+
+    def restore_text(self, child: str) -> bool:
+        """Copy what a child said at its end from its parent's books, or to them; False: nothing could be copied."""
+        about = self.find([child])
+        if not about or not about[0].parent:
+            return False
+        parent, digest = about[0].parent, ""
+        while True:
+            reply = self.scripts.run(
+                "restore_text",
+                [
+                    keys.session(child),
+                    keys.bodies(child),
+                    keys.items(parent),
+                    keys.bodies(parent),
+                    keys.whole(child, digest) if digest else keys.session(child),
+                ],
+                [callback_id(child), digest],
+            )
+            if reply[0] != b"whole":
+                return bool(reply[0] == b"restored")
+            digest = decode.text(reply[1])
 
     def retire(self, tree: Sequence[Session]) -> bool:
         """Close every session of an expired tree before it is removed; False if one was used since it was read.

@@ -79,6 +79,10 @@ class Wholes:
         )
         return self._store(str(ref["session"])).get(blob).decode(errors="surrogatepass")
 
+    def is_kept(self, ref: dict[str, Any]) -> bool:
+        """Whether the whole that a reference names is there."""
+        return bool(self._client.exists(keys.whole(str(ref["session"]), str(ref["sha256"]))))
+
     def digests(self, session: str) -> set[str]:
         """The digests of everything large that a session has said."""
         found: Any = self._client.smembers(keys.wholes(session))

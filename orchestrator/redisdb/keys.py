@@ -74,6 +74,11 @@ def session(session: str) -> str:
     return f"{_of(session)}:session:{session}"
 
 
+def any_session() -> str:
+    """A pattern that the keys of sessions match, and those of their books."""
+    return f"{PREFIX}:{{*}}:session:ses_*"
+
+
 @_key("ao:{S}:session:<session>:items", type="hash", owner="ledger", lifetime="as its session")
 def items(session: str) -> str:
     """Item id → JSON record of everything this session is owed or was sent: callbacks, questions, prompts."""

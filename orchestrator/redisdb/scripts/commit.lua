@@ -167,7 +167,7 @@ redis.call('HSET', S, 'state', state, 'run', '', 'updated_ms', now, 'ended_ms', 
 local result_owed = '0'
 if over then
   if s.parent == '' then
-    redis.call('ZADD', RESULTS, 'NX', now, s.id)
+    owe_result(s.id, now)
     result_owed = '1'
   end
   tell_parent(s, 'completed', text, now, whole)

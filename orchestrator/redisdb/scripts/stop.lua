@@ -19,7 +19,7 @@ if CLOSED[s.state] or (at_rest and not deleting) then
   -- a session that is over keeps what it told its parent; only its own books are closed
   redis.call('HSET', S, 'state', 'deleted', 'reason', ARGV[2], 'updated_ms', now)
   redis.call('ZADD', CLOSING, now, s.id)
-  if s.parent == '' then redis.call('ZADD', RESULTS, 'NX', now, s.id) end
+  if s.parent == '' then owe_result(s.id, now) end
   session_stop(s)
   return { 'ended', '' }
 end

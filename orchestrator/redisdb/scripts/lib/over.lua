@@ -100,6 +100,13 @@ local function bury(ids, reason)
   if dead > 0 then redis.call('HINCRBY', S, 'dead', dead) end
 end
 
+-- A root is over: its caller is owed its result until that is settled. Exactly one of the two always says so, the
+-- index or the field.
+local function owe_result(id, now)
+  redis.call('ZADD', RESULTS, 'NX', now, id)
+  redis.call('HDEL', S, 'settled_ms')
+end
+
 -- The session ends for good: `state` is failed, stopped or deleted.
 local function close_session(s, state, reason, now)
   redis.call('HSET', S, 'state', state, 'run', '', 'reason', reason, 'updated_ms', now, 'ended_ms', now)
@@ -110,7 +117,7 @@ local function close_session(s, state, reason, now)
   redis.call('DEL', QUEUE)
   redis.call('ZREM', WAITING, s.id)
   redis.call('ZADD', CLOSING, now, s.id)
-  if s.parent == '' then redis.call('ZADD', RESULTS, 'NX', now, s.id) end
+  if s.parent == '' then owe_result(s.id, now) end
   tell_parent(s, 'failed', reason, now)
 end
 

@@ -1,0 +1,142 @@
+"""What the shard's indexes, the counters and the texts have to say of a session, by its records. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from orchestrator.doctor.findings import Finding, Severity
+from orchestrator.doctor.snapshot import Snapshot
+from orchestrator.ledger import CLOSED, ItemState, RunState, SessionState
+
+
+def breaks(snapshot: Snapshot) -> Iterator[Finding]:
+    """Everything that is derived from the records of a session, or belongs to them, and is wrong or missing."""
+    yield from _run(snapshot)
+    yield from of_tree(snapshot)
+    yield from _groups(snapshot)
+    yield from _questions(snapshot)
+    yield from _texts(snapshot)
+
+
+def of_tree(snapshot: Snapshot) -> Iterator[Finding]:
+    """Of those what holds of a deleted session, too."""
+    yield from _session(snapshot)
+    yield from _root(snapshot)
+
+
+def _found(snapshot: Snapshot, rule: str, subject: str, message: str) -> Finding:
+    return Finding(
+        severity=Severity.BREAK, rule=rule, session=snapshot.session.id, subject=subject, message=message
+    )
+
+
+def _run(snapshot: Snapshot) -> Iterator[Finding]:
+    run = snapshot.run
+    if run is None:
+        return
+    if run.state is RunState.QUEUED and "dispatch" not in snapshot.indexed:
+        yield _found(
+            snapshot,
+            "run-unindexed",
+            run.id,
+            f"{run.id} is queued and not in the dispatch index: it is not sent to a worker again",
+        )
+    if run.state is RunState.RUNNING and not run.foreign and "running" not in snapshot.indexed:
+        yield _found(
+            snapshot,
+            "run-unindexed",
+            run.id,
+            f"{run.id} is running and not in the index of running runs: nobody notices if its worker is lost",
+        )
+
+
+def _session(snapshot: Snapshot) -> Iterator[Finding]:
+    s = snapshot.session
+    for wanted, name, consequence in (
+        (True, "tree", f"the index of the tree of {s.root}: whoever looks at the tree does not see it"),
+        (s.root == s.id, "roots", "the index of roots: whoever lists the sessions does not see its tree"),
+        (
+            bool(snapshot.queue) and s.state not in CLOSED,
+            "waiting",
+            "the index of waiting sessions: the sweep does not see what is queued for it",
+        ),
+    ):
+        if wanted and name not in snapshot.indexed:
+            yield _found(snapshot, "session-unindexed", name, f"is not in {consequence}")
+
+
+def _root(snapshot: Snapshot) -> Iterator[Finding]:
+    s = snapshot.session
+    over = s.state in CLOSED or (s.state is SessionState.FINISHED and not s.busy)
+    if s.root != s.id or not over or "results" in snapshot.indexed:
+        return
+    if not snapshot.settled:
+        yield _found(
+            snapshot,
+            "result-unindexed",
+            "",
+            f"is {s.state}, and its result is neither stored for its caller nor in the index of owed results",
+        )
+    elif "expire" not in snapshot.indexed:
+        yield _found(
+            snapshot, "expiry-lost", "", f"is {s.state}, and no timer removes its tree after its lifetime"
+        )
+
+
+def _groups(snapshot: Snapshot) -> Iterator[Finding]:
+    """The counters by which waiting policies are judged; a closed session is resumed by nothing."""
+    if snapshot.session.state in CLOSED:
+        return
+    booked = Counter[tuple[str, str]]()
+    for item in snapshot.items:
+        if item.kind == "completion" and item.callback:
+            group = str(item.extra.get("group") or "")
+            booked[group, "launched"] += 1
+            if item.state in {ItemState.OWED, ItemState.DELIVERED, ItemState.DEAD}:
+                booked[group, item.state.value] += 1
+    said = snapshot.groups
+    for group, what in sorted(booked.keys() | said.keys()):
+        if said.get((group, what), 0) != booked[group, what]:
+            of = f"of group {group!r}" if group else "without a group"
+            yield _found(
+                snapshot,
+                "counters",
+                f"{group}:{what}",
+                f"says {said.get((group, what), 0)} callbacks {of} are {what}; "
+                f"its books hold {booked[group, what]}",
+            )
+
+
+def _questions(snapshot: Snapshot) -> Iterator[Finding]:
+    s = snapshot.session
+    if snapshot.questions != len(s.questions):
+        yield _found(
+            snapshot,
+            "counters",
+            "questions",
+            f"says {snapshot.questions} questions are open; its record names {len(s.questions)}",
+        )
+    if s.state in CLOSED:
+        return
+    for question in sorted(snapshot.unasked):
+        yield _found(
+            snapshot,
+            "question-lost",
+            question,
+            f"waits for a reply to {question}, which is not in the books of whoever was asked",
+        )
+
+
+def _texts(snapshot: Snapshot) -> Iterator[Finding]:
+    s = snapshot.session
+    if s.state is SessionState.DELETED:
+        return
+    if s.state is SessionState.FINISHED and "result" not in snapshot.texts:
+        yield _found(snapshot, "result-gone", "", "has finished, and the text of its answer is gone")
+    elif snapshot.unkept:
+        yield _found(
+            snapshot, "result-gone", "", "has finished, and all but the beginning of its answer is gone"
+        )
+    if s.state not in CLOSED and "prompt" not in snapshot.texts:
+        yield _found(snapshot, "prompt-gone", "", "the text of its task is gone")

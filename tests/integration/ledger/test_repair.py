@@ -1,0 +1,246 @@
+"""Damage done behind the ledger's back, one key each: it is found, and put right where the ledger knows the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+from click.testing import CliRunner, Result
+
+from orchestrator.bootstrap import Parts, assemble
+from orchestrator.cli import main
+from orchestrator.doctor import examination
+from orchestrator.ids import callback_id, child_session_id, question_id, root_session_id
+from orchestrator.ledger import Claimed, Lease, SessionState
+from orchestrator.redisdb import keys
+from orchestrator.settings import load_settings
+
+from .conftest import Play
+
+
+class Family:
+    """A root that waits for all of its children: one is over and its callback queued, one is queued, one at work."""
+
+    def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
+        self.redis = redis
+        self.options = ["--redis-url", url, "--data", str(data)]
+        self.parts: Parts = assemble(redis, load_settings(redis_url=url, data=data))
+        self.ledger = self.parts.ledger
+        self.play = Play(self.ledger)
+        self.root = self.play.submit()
+        held = self.play.run(self.root)
+        self.done, self.queued, self.running = (
+            self.play.delegate(held, name, group="g") for name in ("done", "queued", "running")
+        )
+        self.play.commit(held.claim, "wait", waiting={"g": {"mode": "all"}})
+        self.play.finish(self.done, "the answer")
+        dispatch = self.play.start(self.queued)
+        assert dispatch is not None
+        self.queued_run = dispatch.run
+        self.at_work: Claimed = self.play.run(self.running)
+
+    def orchestra(self, *words: str) -> Result:
+        return CliRunner().invoke(main, [*words, *self.options])
+
+    def finish(self) -> None:
+        """Do what router, workers, reaper and callback service do, by what they find in the indexes only."""
+        ledger = self.ledger
+        for _ in range(20):
+            for lease in ledger.leases(0):
+                self._end(lease)
+            later = ledger.server_ms() + 3_600_000
+            ledger.set_time(later)
+            for run in ledger.undispatched(0):
+                dispatch = ledger.redispatch(run)
+                if dispatch is not None:
+                    self.play.commit(self.play.claim(dispatch).claim, "the answer")
+            for session in ledger.waiting(0):
+                ledger.flush(session)
+            for root in ledger.owed_results(0):
+                self.parts.settle(root)
+
+    def _end(self, lease: Lease) -> None:
+        if lease.run == self.at_work.run.id and lease.claim == self.at_work.claim.claim:
+            self.play.commit(self.at_work.claim, "the answer")
+
+
+@pytest.fixture
+def family(redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Family:
+    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
+    for name, value in {"LEASE_S": "0.1", "HEARTBEAT_S": "0.02"}.items():
+        monkeypatch.setenv(f"ORCHESTRA_{name}", value)
+    return Family(redis, redis_url, tmp_path / "data")
+
+
+def _off_by_one(field: str, by: int = 1) -> Callable[[Family], object]:
+    return lambda f: f.redis.hincrby(keys.session(f.root), field, by)
+
+
+def _ask_nobody(family: Family) -> None:
+    """A question that the books of whoever was asked do not have."""
+    question = question_id(family.queued, "q")
+    family.redis.hset(keys.session(family.queued), f"question:{question}", family.root)
+    family.redis.hincrby(keys.session(family.queued), "questions", 1)
+
+
+#: What is done → what the doctor says of it.
+DAMAGE: dict[str, tuple[Callable[[Family], object], str]] = {
+    "queued run in no index": (lambda f: f.redis.zrem(keys.dispatch(0), f.queued_run), "[run-unindexed]"),
+    "running run in no index": (
+        lambda f: f.redis.zrem(keys.running(0), f.at_work.run.id),
+        "[run-unindexed]",
+    ),
+    "group counter too high": (_off_by_one("group:g:owed"), "says 3 callbacks of group 'g' are owed"),
+    "group counter too low": (_off_by_one("group:g:owed", -1), "says 1 callbacks of group 'g' are owed"),
+    "group's launches": (_off_by_one("group:g:launched"), "says 4 callbacks of group 'g' are launched"),
+    "group's dead": (_off_by_one("group:g:dead"), "says 1 callbacks of group 'g' are dead"),
+    "counter of a group that is none": (_off_by_one("group::owed"), "says 1 callbacks without a group"),
+    "launched": (_off_by_one("launched"), "says 4 callbacks are launched; its books hold 3"),
+    "owed": (_off_by_one("owed", -1), "says 1 callbacks are owed; its books hold 2"),
+    "delivered": (_off_by_one("delivered"), "says 1 callbacks are delivered"),
+    "dead": (_off_by_one("dead"), "says 1 callbacks are dead"),
+    "child in no tree": (lambda f: f.redis.zrem(keys.tree(f.root), f.queued), "[session-unindexed]"),
+    "root in no tree": (lambda f: f.redis.zrem(keys.tree(f.root), f.root), "[session-unindexed]"),
+    "tree without its index": (lambda f: f.redis.delete(keys.tree(f.root)), "[session-unindexed]"),
+    "root in no index": (lambda f: f.redis.zrem(keys.roots(0), f.root), "[session-unindexed]"),
+    "no index of roots": (lambda f: f.redis.delete(keys.roots(0)), "[session-unindexed]"),
+    "session that waits in no index": (
+        lambda f: f.redis.zrem(keys.waiting(0), f.root),
+        "[session-unindexed]",
+    ),
+    "callback in no queue": (
+        lambda f: f.redis.zrem(keys.queue(f.root), callback_id(f.done)),
+        "[queue-lost]",
+    ),
+    "stray in the queue": (
+        lambda f: f.redis.zadd(keys.queue(f.root), {callback_id(f.queued): 1}),
+        "[queue-stray]",
+    ),
+    "question counted": (
+        lambda f: f.redis.hincrby(keys.session(f.queued), "questions", 1),
+        "says 1 questions are open; its record names 0",
+    ),
+    "question of nobody": (_ask_nobody, "[question-lost]"),
+    "result text, of which its parent has a copy": (
+        lambda f: f.redis.hdel(keys.bodies(f.done), "result"),
+        "[result-gone]",
+    ),
+    "callback text, of which its child has a copy": (
+        lambda f: f.redis.hdel(keys.bodies(f.root), callback_id(f.done)),
+        "[text-lost]",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_the_ledger_still_knows_is_put_right_and_the_tree_goes_on(family: Family, damage: str) -> None:
+    harm, said = DAMAGE[damage]
+    harm(family)
+    found = family.orchestra("doctor", "--quick")
+    assert found.exit_code == 1, found.output
+    assert said in found.stdout
+    fixed = family.orchestra("doctor", "--fix", "--quick")
+    assert fixed.exit_code == 0, fixed.output
+    (line, *_) = [line for line in fixed.stderr.splitlines() if said in line]
+    assert line.startswith("fixed: ")
+    assert "BREAK" not in fixed.stdout
+    family.finish()
+    assert {s.state for s in family.ledger.tree(family.root)} == {SessionState.FINISHED}
+    assert family.ledger.result(family.root) == (SessionState.FINISHED, "the answer")
+    assert family.play.balance(family.root) == (3, 3, 0, 0)
+    assert family.orchestra("doctor", "--quick").exit_code == 0
+
+
+def test_without_damage_nothing_is_changed(family: Family) -> None:
+    before = {key: family.redis.dump(key) for key in family.redis.scan_iter("ao:*")}
+    assert family.orchestra("doctor", "--quick").exit_code == 0
+    for session in (family.root, family.done, family.queued, family.running):
+        assert family.ledger.reindex(session, recount=True) == []
+    assert {key: family.redis.dump(key) for key in family.redis.scan_iter("ao:*")} == before
+    assert "fixed" not in family.orchestra("doctor", "--fix", "--quick").stderr
+
+
+OVER: dict[str, tuple[Callable[[Family], object], str]] = {
+    "expiry": (lambda f: f.redis.zrem(keys.timers(0), f"expire|{f.root}"), "[expiry-lost]"),
+    "root in no index": (lambda f: f.redis.zrem(keys.roots(0), f.root), "[session-unindexed]"),
+}
+
+
+@pytest.mark.parametrize("damage", OVER)
+def test_a_finished_tree_expires_all_the_same(family: Family, damage: str) -> None:
+    harm, said = OVER[damage]
+    family.finish()
+    harm(family)
+    found = family.orchestra("doctor", "--quick")
+    assert found.exit_code == 1, found.output
+    assert said in found.stdout
+    assert family.orchestra("doctor", "--fix", "--quick").exit_code == 0
+    due = family.redis.zscore(keys.timers(0), f"expire|{family.root}")
+    ended = family.ledger.session(family.root).ended_ms
+    assert due is not None
+    assert due >= ended + family.ledger.limits.tree_ttl_ms
+
+
+def test_a_result_that_left_the_index_is_stored_for_its_caller(family: Family) -> None:
+    family.finish()
+    family.redis.hdel(keys.session(family.root), "settled_ms")
+    assert "[result-unindexed]" in family.orchestra("doctor", "--quick").stdout
+    fixed = family.orchestra("doctor", "--fix", "--quick")
+    assert fixed.exit_code == 0, fixed.output
+    assert "1 settled" in fixed.stderr
+    assert family.redis.hget(keys.session(family.root), "settled_ms")
+
+
+@pytest.mark.parametrize("who", ["nobody", "child"])
+def test_a_result_that_is_owed_to_nobody_is_named_and_taken_off(family: Family, who: str) -> None:
+    """Nor does a child that stood there get a lifetime of its own, after which it would be removed alone."""
+    stray = family.done if who == "child" else root_session_id("nobody")
+    family.redis.zadd(keys.results(0), {stray: 1})
+    assert "[result-owed-to-nobody]" in family.orchestra("doctor", "--quick").stdout
+    fixed = family.orchestra("doctor", "--fix", "--quick")
+    assert fixed.exit_code == 0, fixed.output
+    assert "[result-owed-to-nobody]" not in fixed.stdout
+    assert family.ledger.owed_results(0) == []
+    assert family.redis.zscore(keys.timers(0), f"expire|{stray}") is None
+
+
+def test_an_answer_that_nobody_has_is_named_and_not_taken_for_an_empty_one(family: Family) -> None:
+    family.finish()
+    family.redis.hdel(keys.bodies(family.root), "result")
+    fixed = family.orchestra("doctor", "--fix", "--quick")
+    assert fixed.exit_code == 1
+    assert f"not fixed: {family.root}: has finished, and the text of its answer is gone" in fixed.stderr
+    assert "[result-gone]" in fixed.stdout
+    asked = family.orchestra("result", family.root)
+    assert asked.exit_code == 1, asked.output
+    assert "its answer is gone" in asked.stderr
+
+
+def test_a_task_whose_text_is_gone_is_named(family: Family) -> None:
+    family.redis.hdel(keys.bodies(family.queued), "prompt")
+    fixed = family.orchestra("doctor", "--fix", "--quick")
+    assert fixed.exit_code == 1
+    assert f"not fixed: {family.queued}: the text of its task is gone" in fixed.stderr
+
+
+def test_counters_are_not_taken_from_books_that_lack_a_launch(family: Family) -> None:
+    """The books would be made to agree with each other, and the loss would not show any more."""
+    family.redis.hdel(keys.items(family.root), callback_id(family.queued))
+    fixed = family.orchestra("doctor", "--fix", "--quick")
+    assert fixed.exit_code == 1
+    assert "[unbooked-child]" in fixed.stdout
+    assert family.ledger.session(family.root).launched == 3
+
+
+def test_what_is_repaired_twice_is_repaired_once(family: Family) -> None:
+    family.redis.zrem(keys.dispatch(0), family.queued_run)
+    family.redis.hincrby(keys.session(family.root), "group:g:owed", 1)
+    assert family.ledger.reindex(family.queued, recount=True) == ["dispatch"]
+    assert family.ledger.reindex(family.queued, recount=True) == []
+    assert family.ledger.reindex(family.root, recount=False) == []
+    assert family.ledger.reindex(family.root, recount=True) == ["group:g:owed"]
+    assert family.ledger.reindex(family.root, recount=True) == []
+    assert family.ledger.reindex(child_session_id(family.root, "nobody"), recount=True) == []
+    assert not family.ledger.restore_text(family.done)
