@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -25,7 +26,8 @@ def _in_thread(
 
     @wraps(method)
     async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.to_thread(method, self.client, *args, **kwargs)
+        client = await self._client()
+        return await asyncio.to_thread(method, client, *args, **kwargs)
 
     return call
 
@@ -49,7 +51,10 @@ class AsyncSessionHandle:
 
 
 class AsyncClient:
-    """`Client` for asyncio: the same methods, to be awaited. A cancelled wait ends within a quarter of a second."""
+    """`Client` for asyncio: the same methods, to be awaited. A cancelled wait ends within a quarter of a second.
+
+    It connects when it is entered or first used, and raises then what the constructor of `Client` raises.
+    """
 
     def __init__(
         self,
@@ -57,10 +62,24 @@ class AsyncClient:
         *,
         redis_url: str | None = None,
         data: Path | str | None = None,
+        on_outage: Callable[[str], None] | None = None,
     ) -> None:
-        self.client = Client(settings, redis_url=redis_url, data=data)
+        self._connect = partial(Client, settings, redis_url=redis_url, data=data, on_outage=on_outage)
+        self._lock = threading.Lock()
+        self._connected: Client | None = None
+
+    async def _client(self) -> Client:
+        return await asyncio.to_thread(self._connect_once) if self._connected is None else self._connected
+
+    def _connect_once(self) -> Client:
+        with self._lock:
+            found = self._connected
+            if found is None:
+                found = self._connected = self._connect()
+            return found
 
     async def __aenter__(self) -> Self:
+        await self._client()
         return self
 
     async def __aexit__(
@@ -68,7 +87,11 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    close = _in_thread(Client.close)
+    async def close(self) -> None:
+        """As :meth:`Client.close`."""
+        if self._connected is not None:
+            await asyncio.to_thread(self._connected.close)
+
     resume = _in_thread(Client.resume)
     reply = _in_thread(Client.reply)
     stop = _in_thread(Client.stop)
@@ -82,28 +105,36 @@ class AsyncClient:
     agents = _in_thread(Client.agents)
 
     async def submit(
-        self, agent: str, prompt: str, *, key: str | None = None, title: str = ""
+        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", patience_s: float = 0
     ) -> AsyncSessionHandle:
         """As :meth:`Client.submit`."""
-        handle = await asyncio.to_thread(self.client.submit, agent, prompt, key=key, title=title)
+        client = await self._client()
+        handle = await asyncio.to_thread(
+            client.submit, agent, prompt, key=key, title=title, patience_s=patience_s
+        )
         return AsyncSessionHandle(handle.id, self, new=handle.new)
 
     async def result(self, session: str, *, timeout_s: float | None = None) -> str:
         """As :meth:`Client.result`."""
-        await self.wait(session, timeout_s=timeout_s)
-        return await asyncio.to_thread(self.client.answer, session)
+        client = await self._client()
+        answering = client.answering(session, timeout_s=timeout_s)
+        while (answer := await asyncio.to_thread(client.step, answering)) is None:
+            pass
+        return answer
 
     async def wait(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Session:
         """As :meth:`Client.wait`."""
-        waiting = await asyncio.to_thread(self.client.waiting, session, timeout_s=timeout_s, item=item)
-        while (over := await asyncio.to_thread(self.client.step, waiting)) is None:
+        client = await self._client()
+        waiting = client.waiting(session, timeout_s=timeout_s, item=item)
+        while (over := await asyncio.to_thread(client.step, waiting)) is None:
             pass
         return over
 
     async def watch(self, session: str, *, timeout_s: float | None = None) -> AsyncIterator[list[Session]]:
         """As :meth:`Client.watch`."""
-        watching = await asyncio.to_thread(self.client.watching, session, timeout_s=timeout_s)
+        client = await self._client()
+        watching = client.watching(session, timeout_s=timeout_s)
         while not watching.over:
-            picture = await asyncio.to_thread(self.client.step, watching)
+            picture = await asyncio.to_thread(client.step, watching)
             if picture is not None:
                 yield picture

@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,20 +20,23 @@ import redis
 
 from orchestrator.bootstrap import assemble
 from orchestrator.dispatch.settling import final_answer
-from orchestrator.errors import EmptyPrompt, InputError, SessionFailed
+from orchestrator.errors import EmptyPrompt, InputError, ServerUnavailable, SessionFailed
 from orchestrator.genuine import checked_callbacks
 from orchestrator.history import Event, history
 from orchestrator.ids import asker_of, item_id
-from orchestrator.ledger import Run, Session, SessionState, StopVerdict
+from orchestrator.ledger import Ledger, Run, Session, SessionState, StopVerdict
 from orchestrator.letters import Thread
+from orchestrator.log import get_logger
 from orchestrator.policy.callback_text import Callback
 from orchestrator.redisdb.client import connect, explain
+from orchestrator.redisdb.patience import PATIENCE_S, Outage
 from orchestrator.registry import OPERATOR, AgentRecord
 from orchestrator.replies import answer_question
 from orchestrator.settings import Settings, load_settings
 from orchestrator.stack import resolve, resolve_redis_url
 from orchestrator.submission import Submission
-from orchestrator.waiting import Steps, Waiting, Watching, subtree
+from orchestrator.urls import redact_url
+from orchestrator.waiting import LOOK_AGAIN_S, Steps, Waiting, Watching, subtree
 
 T = TypeVar("T")
 
@@ -55,6 +59,43 @@ class SessionHandle:
         return self._client.session(self.id)
 
 
+class Answering:
+    """Waits for the answer of a session, in steps."""
+
+    def __init__(self, ledger: Ledger, waiting: Waiting, session: str) -> None:
+        self._ledger = ledger
+        self._waiting = waiting
+        self._session = session
+        self._over = False
+
+    def step(self) -> str | None:
+        """The answer once the session is over, else None after a quarter of a second at most.
+
+        Raises:
+            SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
+            TimeoutError, ServerUnavailable, UnknownSession: as :meth:`Waiting.step`.
+        """
+        self._over = self._over or self._waiting.step() is not None
+        return self._waiting.try_to(lambda: read_answer(self._ledger, self._session)) if self._over else None
+
+
+def read_answer(ledger: Ledger, session: str) -> str:
+    """The final answer of a session that is over; empty if it has none yet.
+
+    Raises:
+        SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
+        UnknownSession: there is no such session.
+    """
+    answer = final_answer(ledger, session)
+    if isinstance(answer, SessionFailed):
+        raise answer
+    return answer or ""
+
+
+def _log_outage(sentence: str) -> None:
+    get_logger().warning("redis-away", about=sentence)
+
+
 class Client:
     """A connection to one stack. Safe to share between threads.
 
@@ -62,6 +103,7 @@ class Client:
         settings: the settings of the stack; by default from the environment and `orchestra.toml`.
         redis_url: the ledger's Redis; by default the one that is set, else that of the stack on the data folder.
         data: the data folder, which holds the operator's key.
+        on_outage: called with a sentence when a call that waits begins to wait for Redis; by default it is logged.
 
     Raises:
         ConfigurationError: no stack can be found, or its Redis is not usable.
@@ -74,7 +116,9 @@ class Client:
         *,
         redis_url: str | None = None,
         data: Path | str | None = None,
+        on_outage: Callable[[str], None] | None = None,
     ) -> None:
+        self._on_outage = on_outage or _log_outage
         self.settings = resolve(settings or load_settings(redis_url=redis_url, data=data))
         self._url = resolve_redis_url(self.settings)
         self._redis = connect(self._url, name="orchestra-client")
@@ -99,10 +143,39 @@ class Client:
             yield
         except redis.RedisError as error:
             raise explain(error, self._url) from error
+        except ServerUnavailable as error:
+            cause = error.__cause__
+            if isinstance(cause, redis.RedisError):
+                raise explain(cause, self._url) from cause
+            raise
+
+    def _outage(self, patience_s: float = PATIENCE_S) -> Outage:
+        """What a call that waits does while Redis is away."""
+        server = f"Redis at {redact_url(self._url)}"
+
+        def notify(error: BaseException, first: bool, _pause_s: float) -> None:  # noqa: FBT001  (by position)
+            if first:
+                self._on_outage(f"waiting for {server}: {' '.join(str(error).split())}")
+
+        return Outage(notify, patience_s=patience_s, longest_pause_s=LOOK_AGAIN_S, server=server)
+
+    def _outlast(self, call: Callable[[], T], patience_s: float) -> T:
+        """What ``call`` returns, made again for as long as Redis is away; without patience, made once."""
+        outage = self._outage(patience_s)
+        with self._clear_errors():
+            while True:
+                try:
+                    return call()
+                except (redis.RedisError, OSError) as error:
+                    if patience_s <= 0:
+                        raise
+                    outage.bear(error)
 
     # --- work ----------------------------------------------------------------------------------
 
-    def submit(self, agent: str, prompt: str, *, key: str | None = None, title: str = "") -> SessionHandle:
+    def submit(
+        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", patience_s: float = 0
+    ) -> SessionHandle:
         """Give ``agent`` a prompt: a new root session, in the ledger when this returns.
 
         Args:
@@ -110,6 +183,7 @@ class Client:
             prompt: what it is to do.
             key: the same key is the same session, however often it is submitted.
             title: what people call it; by default the beginning of the prompt.
+            patience_s: seconds of an outage of Redis that this outlasts; the session is made once.
 
         Raises:
             EmptyPrompt: there is nothing to do.
@@ -117,8 +191,11 @@ class Client:
             UnknownAgent: no worker serves such an agent.
             ServerUnavailable: Redis does not answer.
         """
-        submitted = Submission(self._parts).submit(agent, prompt, key=key, title=title)
-        return SessionHandle(submitted.session, self, new=submitted.created)
+        # One key for all tries: of one that was lost nobody knows whether it arrived.
+        once = key or uuid.uuid4().hex
+        submission = Submission(self._parts)
+        submitted = self._outlast(lambda: submission.submit(agent, prompt, key=once, title=title), patience_s)
+        return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 
     def result(self, session: str, *, timeout_s: float | None = None) -> str:
         """The final answer of a session; waits for it.
@@ -128,8 +205,10 @@ class Client:
             TimeoutError: it is not over after ``timeout_s`` seconds.
             UnknownSession: there is no such session.
         """
-        self.wait(session, timeout_s=timeout_s)
-        return self.answer(session)
+        answering = self.answering(session, timeout_s=timeout_s)
+        while (answer := self.step(answering)) is None:
+            pass
+        return answer
 
     def answer(self, session: str) -> str:
         """The final answer of a session that is over; empty if it has none yet.
@@ -139,16 +218,16 @@ class Client:
             UnknownSession: there is no such session.
         """
         with self._clear_errors():
-            answer = final_answer(self._ledger, session)
-        if isinstance(answer, SessionFailed):
-            raise answer
-        return answer or ""
+            return read_answer(self._ledger, session)
 
     def wait(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Session:
         """Wait until a session is over; with ``item``, until what was put into its queue is dealt with, too.
 
+        An outage of Redis is outlasted for as long as a worker does, two minutes; so it is by all that waits.
+
         Raises:
             TimeoutError: it is not over after ``timeout_s`` seconds.
+            ServerUnavailable: Redis stayed away for longer.
             UnknownSession: there is no such session.
         """
         waiting = self.waiting(session, timeout_s=timeout_s, item=item)
@@ -158,13 +237,15 @@ class Client:
 
     def waiting(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Waiting:
         """As :meth:`wait`, in steps: call :meth:`step` with it until that returns the session."""
-        with self._clear_errors():
-            return Waiting(self._ledger, session, timeout_s=timeout_s, item=item)
+        return Waiting(self._ledger, session, outage=self._outage(), timeout_s=timeout_s, item=item)
+
+    def answering(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Answering:
+        """As :meth:`result`, in steps: call :meth:`step` with it until that returns the answer."""
+        return Answering(self._ledger, self.waiting(session, timeout_s=timeout_s, item=item), session)
 
     def watching(self, session: str, *, timeout_s: float | None = None) -> Watching:
         """As :meth:`watch`, in steps: call :meth:`step` with it until it is over."""
-        with self._clear_errors():
-            return Watching(self._ledger, session, timeout_s=timeout_s)
+        return Watching(self._ledger, session, outage=self._outage(), timeout_s=timeout_s)
 
     def step(self, steps: Steps[T]) -> T:
         """One step of waiting or watching, a quarter of a second at most.
@@ -175,8 +256,10 @@ class Client:
         with self._clear_errors():
             return steps.step()
 
-    def resume(self, session: str, prompt: str, *, key: str | None = None) -> str:
-        """Give a session a further prompt; it runs as soon as the session is not busy. The id of the prompt.
+    def resume(self, session: str, prompt: str, *, key: str | None = None, patience_s: float = 0) -> str:
+        """Give a session another prompt; it runs as soon as the session is not busy. The id of the prompt.
+
+        ``patience_s``: seconds of an outage of Redis that this outlasts; the prompt is given once.
 
         Raises:
             EmptyPrompt: there is nothing to say.
@@ -184,7 +267,7 @@ class Client:
             WrongState: the session has failed, or was stopped or deleted.
             LimitExceeded: its tree has had as many runs as it may.
         """
-        about = self.session(session)
+        about = self._outlast(lambda: self._ledger.session(session), patience_s)
         if not isinstance(prompt, str):
             raise InputError(
                 f"a prompt for session {session} is text, not {type(prompt).__name__}; give a str"
@@ -195,8 +278,9 @@ class Client:
             letter = self._parts.letters.message(
                 sender=OPERATOR, recipient=about.agent, text=prompt, thread=Thread.of(about)
             )
-            item = item_id(session, key or letter.message_id)
-            self._ledger.put(session, prompt, item_id=item, envelope=letter)
+        # One id for all tries: of one that was lost nobody knows whether it arrived.
+        item = item_id(session, key or letter.message_id)
+        self._outlast(lambda: self._ledger.put(session, prompt, item_id=item, envelope=letter), patience_s)
         return item
 
     def reply(self, question: str, text: str) -> str:

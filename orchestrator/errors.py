@@ -189,18 +189,22 @@ class SessionFailed(OrchestraError):
     """A session ended without an answer. Raised with (session id, reason)."""
 
     template = "session {0} failed: {1}"
+    #: The state in which the session ended.
+    state: ClassVar[str] = "failed"
 
 
 class SessionStopped(SessionFailed):
     """A session was stopped before it gave an answer."""
 
     template = "session {0} was stopped: {1}"
+    state = "stopped"
 
 
 class SessionDeleted(SessionFailed):
     """A session was deleted before it gave an answer."""
 
     template = "session {0} was deleted: {1}"
+    state = "deleted"
 
 
 class EnvelopeError(OrchestraError):

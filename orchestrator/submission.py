@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import uuid
 
-import redis
-
 from orchestrator.bootstrap import Parts
 from orchestrator.crashpoints import reach
 from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id, shard_of
 from orchestrator.ledger import Submitted
 from orchestrator.letters import Thread, summary
-from orchestrator.redisdb.client import explain
 from orchestrator.registry import OPERATOR
 from orchestrator.streams import StreamId
 
@@ -40,44 +37,41 @@ class Submission:
             KeyInUse: the key was used before, for another agent or prompt.
             UnknownAgent: no worker serves such an agent.
             StreamFull: the routers are too far behind for new work.
-            ServerUnavailable: Redis does not answer.
+            redis.RedisError: Redis does not answer, or refused it; with the same key it may be called again.
         """
         if not isinstance(prompt, str):
             raise InputError(f"a prompt for agent {agent!r} is text, not {type(prompt).__name__}; give a str")
         if not prompt.strip():
             raise EmptyPrompt(agent)
         parts = self._parts
-        try:
-            record = parts.agents.get(agent)
-            if record is None or record.system:
-                raise UnknownAgent(agent, parts.agents.names())
-            session = root_session_id(key or uuid.uuid4().hex, parts.settings.shards)
-            thread = Thread(correlation=derived_uuid("conversation", session))
-            heading = title or summary(prompt)
-            letter = parts.letters.delegation(
-                sender=OPERATOR,
-                recipient=agent,
-                task_id=session,
-                title=heading,
-                description=prompt,
-                thread=thread,
-            )
-            parts.pressure.admit(StreamId(shard_of(session), letter.type, letter.priority))
-            reach("submit.checked")
-            submitted = parts.ledger.submit(
-                session,
-                agent=agent,
-                prompt=prompt,
-                envelope=letter,
-                correlation=thread.correlation,
-                title=heading,
-                task=task,
-            )
-            reach("submit.written")
-            if submitted.agent != agent:
-                raise KeyInUse(key, session, submitted.agent, "agent")
-            if submitted.other_prompt:
-                raise KeyInUse(key, session, submitted.agent, "prompt")
-            return submitted
-        except redis.RedisError as error:
-            raise explain(error, parts.settings.redis_url or "the ledger") from error
+        record = parts.agents.get(agent)
+        if record is None or record.system:
+            raise UnknownAgent(agent, parts.agents.names())
+        session = root_session_id(key or uuid.uuid4().hex, parts.settings.shards)
+        thread = Thread(correlation=derived_uuid("conversation", session))
+        heading = title or summary(prompt)
+        letter = parts.letters.delegation(
+            sender=OPERATOR,
+            recipient=agent,
+            task_id=session,
+            title=heading,
+            description=prompt,
+            thread=thread,
+        )
+        parts.pressure.admit(StreamId(shard_of(session), letter.type, letter.priority))
+        reach("submit.checked")
+        submitted = parts.ledger.submit(
+            session,
+            agent=agent,
+            prompt=prompt,
+            envelope=letter,
+            correlation=thread.correlation,
+            title=heading,
+            task=task,
+        )
+        reach("submit.written")
+        if submitted.agent != agent:
+            raise KeyInUse(key, session, submitted.agent, "agent")
+        if submitted.other_prompt:
+            raise KeyInUse(key, session, submitted.agent, "prompt")
+        return submitted

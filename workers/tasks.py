@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import redis
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 
@@ -105,7 +104,9 @@ def _submit(runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: obj
         if not isinstance(agent, str) or not isinstance(prompt, str | None) or not isinstance(title, str):
             raise InputError(f"{START_TASK} takes agent and prompt as text")
         submission, words = Submission(runtime.get().parts), prompt or ""
-        persist(lambda: _write_root(submission, agent, words, title=title, task_id=task_id), what="submit")
+        persist(
+            lambda: submission.submit(agent, words, key=task_id, title=title, task=task_id), what="submit"
+        )
     except ServerUnavailable as error:
         if not was_refused(error):
             # Nobody but the broker has it. It was waited for long enough to give the message back at once.
@@ -113,21 +114,6 @@ def _submit(runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: obj
         _refuse(runtime, task, error)
     except OrchestraError as error:
         _refuse(runtime, task, error)
-
-
-def _write_root(submission: Submission, agent: str, prompt: str, *, title: str, task_id: str) -> None:
-    """Submit once; what the server said against it is raised as it was, and may be an outage.
-
-    Raises:
-        redis.RedisError: the server was away or refused it.
-        OrchestraError: the submission is not acceptable.
-    """
-    try:
-        submission.submit(agent, prompt, key=task_id, title=title, task=task_id)
-    except OrchestraError as error:
-        if isinstance(error.__cause__, redis.RedisError):
-            raise error.__cause__ from None
-        raise
 
 
 def _worker(task: Task) -> Any:

@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sessions": ("orchestrator.cli.sessions:sessions", "List the root sessions."),
     "tree": ("orchestrator.cli.sessions:tree", "Show a session and everything below it."),
     "logs": ("orchestrator.cli.sessions:logs", "Show what happened in a session, in order."),
-    "resume": ("orchestrator.cli.control:resume", "Give a session a further prompt."),
+    "resume": ("orchestrator.cli.control:resume", "Give a session another prompt."),
     "reply": ("orchestrator.cli.reply:reply", "Answer a question of an agent."),
     "stop": ("orchestrator.cli.control:stop", "Stop a session and, by its policy, its tree."),
     "delete": ("orchestrator.cli.control:delete", "Delete a session; a tombstone with its counts stays."),

@@ -9,7 +9,7 @@ import click
 
 from orchestrator.cli.options import json_option, stack_options, text_of
 from orchestrator.cli.output import print_json, say
-from orchestrator.cli.submit import check_timeout, timeout_option, wait_and_print
+from orchestrator.cli.submit import check_timeout, say_outage, timeout_option, wait_and_print
 
 if TYPE_CHECKING:
     from orchestrator.client import Client
@@ -38,10 +38,11 @@ def resume(
     """Give SESSION another PROMPT (- reads it from standard input). It runs once the session is not busy."""
     from orchestrator.cli.documents import Resumed
     from orchestrator.client import Client
+    from orchestrator.redisdb.patience import PATIENCE_S
 
     check_timeout(timeout, wait=wait)
-    with Client(settings) as client:
-        item = client.resume(session, text_of(prompt), key=key)
+    with Client(settings, on_outage=say_outage) as client:
+        item = client.resume(session, text_of(prompt), key=key, patience_s=PATIENCE_S if wait else 0)
         if wait:
             wait_and_print(client, session, timeout_s=timeout, as_json=as_json, item=item)
         elif as_json:
@@ -74,7 +75,7 @@ def stop(settings: Settings, *, session: str, reason: str, wait: bool, as_json: 
     """
     from orchestrator.client import Client
 
-    with Client(settings) as client:
+    with Client(settings, on_outage=say_outage) as client:
         verdict = client.stop(session, reason)
         _say(client, session, verdict, "stopped", reason=reason, wait=wait, as_json=as_json)
 
@@ -94,7 +95,7 @@ def delete(settings: Settings, *, session: str, reason: str, wait: bool, as_json
     """
     from orchestrator.client import Client
 
-    with Client(settings) as client:
+    with Client(settings, on_outage=say_outage) as client:
         verdict = client.delete(session, reason)
         _say(client, session, verdict, "deleted", reason=reason, wait=wait, as_json=as_json)
 
@@ -155,7 +156,7 @@ def _end_of(client: Client, session: str) -> Session | None:
     except TimeoutError:
         return None
     except KeyboardInterrupt:
-        say("not waiting any more; it was asked to stop, and will", err=True)
+        say("Stopped waiting; the session was asked to stop, and will", err=True)
         sys.exit(130)
 
 

@@ -46,10 +46,13 @@ def submit(
     """
     from orchestrator.cli.documents import Submitted
     from orchestrator.client import Client
+    from orchestrator.redisdb.patience import PATIENCE_S
 
     check_timeout(timeout, wait=wait)
-    with Client(settings) as client:
-        submitted = client.submit(agent, text_of(prompt), key=key, title=title)
+    with Client(settings, on_outage=say_outage) as client:
+        submitted = client.submit(
+            agent, text_of(prompt), key=key, title=title, patience_s=PATIENCE_S if wait else 0
+        )
         session = submitted.id
         if key is not None and not submitted.new:
             say(f"key {key!r} was used before, by the same submit: this is its session", err=True)
@@ -74,9 +77,9 @@ def result(settings: Settings, *, session: str, wait: bool, timeout: float | Non
     from orchestrator.waiting import is_over
 
     check_timeout(timeout, wait=wait)
-    with Client(settings) as client:
-        about = client.session(session)
-        if wait or is_over(about):
+    with Client(settings, on_outage=say_outage) as client:
+        about = None if wait else client.session(session)
+        if about is None or is_over(about):
             wait_and_print(client, session, timeout_s=timeout, as_json=as_json)
         elif as_json:
             print_json(Answer(session=session, state=about.state))
@@ -98,18 +101,21 @@ def wait_and_print(
     from orchestrator.cli.documents import Answer
 
     try:
-        client.wait(session, timeout_s=timeout_s, item=item)
-        answer = client.answer(session)
+        answering = client.answering(session, timeout_s=timeout_s, item=item)
+        while (answer := client.step(answering)) is None:
+            pass
     except SessionFailed as error:
-        fail(client, session, str(error.args[1]), error, as_json=as_json)
+        fail(session, error, as_json=as_json)
     except TimeoutError as error:
         state = client.session(session).state.value
         if as_json:
             print_json(Answer(session=session, state=state, error=str(error)))
             sys.exit(1)
-        raise click.ClickException(f"{error}; it goes on: orchestra result {session} --wait") from error
+        raise click.ClickException(
+            f"{error}; the session continues: orchestra result {session} --wait"
+        ) from error
     except KeyboardInterrupt:
-        say(f"not waiting any more; it goes on: orchestra result {session} --wait", err=True)
+        say(f"Stopped waiting; the session continues: orchestra result {session} --wait", err=True)
         sys.exit(130)
     if as_json:
         print_json(Answer(session=session, state="finished", result=answer))
@@ -117,11 +123,16 @@ def wait_and_print(
         write_raw(answer)
 
 
-def fail(client: Client, session: str, reason: str, error: SessionFailed, *, as_json: bool) -> NoReturn:
+def fail(session: str, error: SessionFailed, *, as_json: bool) -> NoReturn:
     """Say why a session has no answer, and exit with 1."""
     from orchestrator.cli.documents import Answer
 
     if as_json:
-        print_json(Answer(session=session, state=client.session(session).state, error=reason))
+        print_json(Answer(session=session, state=error.state, error=str(error.args[1])))
         sys.exit(1)
-    raise click.ClickException(str(error)) from error
+    raise error
+
+
+def say_outage(sentence: str) -> None:
+    """Tell whoever waits for an answer that it is Redis that is waited for."""
+    say(sentence, err=True)

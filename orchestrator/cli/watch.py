@@ -12,6 +12,7 @@ import click
 
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json_line, say
+from orchestrator.cli.submit import say_outage
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -36,7 +37,7 @@ def watch(settings: Settings, *, session: str, timeout: float | None, as_json: b
     from orchestrator.cli.render import Promise
     from orchestrator.client import Client
 
-    with Client(settings) as client:
+    with Client(settings, on_outage=say_outage) as client:
         picture: list[Session] = []
         try:
             with tree_display(as_json=as_json) as show:
@@ -45,7 +46,7 @@ def watch(settings: Settings, *, session: str, timeout: float | None, as_json: b
         except TimeoutError as error:
             raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:
-            say(f"not watching any more; it goes on: orchestra watch {session}", err=True)
+            say(f"Stopped watching; the session continues: orchestra watch {session}", err=True)
             sys.exit(130)
         if not as_json:
             say(str(Promise.of(picture)))

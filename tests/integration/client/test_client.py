@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -227,10 +230,55 @@ def test_asyncio_has_every_method_of_the_client(stage: Stage) -> None:
         return {name for name, value in vars(of).items() if callable(value) and not name.startswith("_")}
 
     # Steps of waiting are for those who cannot await.
-    assert public(AsyncClient) == public(Client) - {"answer", "step", "waiting", "watching"}
+    assert public(AsyncClient) == public(Client) - {"answer", "answering", "step", "waiting", "watching"}
     for name in public(AsyncClient):
         theirs, ours = getattr(Client, name), getattr(AsyncClient, name)
         assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
+
+
+def test_asyncio_connects_when_it_is_first_used_and_not_in_the_event_loop(
+    stage: Stage, start_valkey: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A server that hangs does not hold up the loop, and one that is away is said to be when something is asked of it."""
+    stage.agent("solo")(echo)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(tmp_path / "silent"))
+        silent.listen()
+
+        async def use() -> tuple[float, int, list[str]]:
+            began = time.monotonic()
+            hanging = AsyncClient(redis_url=f"unix://{tmp_path}/silent", data=tmp_path / "data")
+            missing = AsyncClient(redis_url=f"unix://{tmp_path}/missing", data=tmp_path / "data")
+            took = time.monotonic() - began
+            asking = asyncio.create_task(hanging.sessions())
+            ticks = 0
+            while ticks < 5:
+                await asyncio.sleep(0.01)
+                ticks += 1
+            assert not asking.done()
+            silent.close()
+            for connection in accepted:
+                connection.close()
+            asking.cancel()
+            with pytest.raises(ServerUnavailable):
+                await missing.sessions()
+            await missing.close()
+            plain = AsyncClient(stage.settings)
+            found = [record.name for record in await plain.agents()]
+            await plain.close()
+            return took, ticks, found
+
+        accepted: list[socket.socket] = []
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    accepted.append(silent.accept()[0])
+
+        threading.Thread(target=accept, daemon=True).start()
+        took, ticks, found = asyncio.run(use())
+    assert (ticks, found) == (5, ["solo"])
+    assert took < 0.5
 
 
 def test_asyncio_waits_without_blocking(stage: Stage) -> None:

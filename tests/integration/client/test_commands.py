@@ -123,7 +123,7 @@ def test_a_result_that_is_not_there_yet(stage: Stage, orchestra: Orchestra) -> N
     }
     late = orchestra("result", session, "--wait", "--timeout", "0.1")
     assert late.exit_code == 1
-    assert f"it goes on: orchestra result {session} --wait" in one_line(late.stderr)
+    assert f"the session continues: orchestra result {session} --wait" in one_line(late.stderr)
     late = orchestra("result", session, "--wait", "--timeout", "0.1", "--json")
     assert json.loads(late.stdout)["state"] == "pending"
 

@@ -1,0 +1,56 @@
+"""How long whoever can wait outlasts an outage of Redis, and when it tries again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from orchestrator.errors import ServerUnavailable
+from orchestrator.redisdb.client import is_outage
+
+#: Seconds that workers, and clients that wait, outlast; by then a lost lease has long given the run to another.
+PATIENCE_S: Final = 120.0
+_FIRST_DELAY_S: Final = 0.05
+
+
+class Outage:
+    """The outages that one caller bears, each for ``patience_s`` seconds; between two tries it pauses.
+
+    ``notify`` is called at each failed try with the error, whether it is the first, and the seconds until the next.
+    """
+
+    def __init__(
+        self,
+        notify: Callable[[BaseException, bool, float], None],
+        *,
+        patience_s: float = PATIENCE_S,
+        longest_pause_s: float = 2.0,
+        server: str = "the ledger's Redis",
+    ) -> None:
+        self._notify = notify
+        self._patience_s = patience_s
+        self._longest_pause_s = longest_pause_s
+        self._server = server
+        self._since: float | None = None
+        self._pause_s = _FIRST_DELAY_S
+
+    def bear(self, error: Exception) -> None:
+        """Pause after a call that failed; then it may be made again.
+
+        Raises:
+            ServerUnavailable: the server stayed away for too long, or refused this very call.
+        """
+        now = time.monotonic()
+        first = self._since is None
+        since = self._since = now if self._since is None else self._since
+        if not is_outage(error) or now + self._pause_s > since + self._patience_s:
+            raise ServerUnavailable(self._server, " ".join(str(error).split())) from error
+        self._notify(error, first, self._pause_s)
+        time.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, self._longest_pause_s)
+
+    def end(self) -> None:
+        """The server answered: the next outage is another one."""
+        self._since = None
+        self._pause_s = _FIRST_DELAY_S

@@ -1,0 +1,164 @@
+"""Whoever waits outlasts an outage of Redis, says that it does, and gets the answer; nothing is submitted twice."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from orchestrator import AsyncClient, Client
+from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.errors import ServerUnavailable
+from orchestrator.ledger import Ledger
+from orchestrator.redisdb.client import connect
+from orchestrator.settings import load_settings
+from tests.integration.client.test_client import echo
+from tests.integration.workers.conftest import Stage
+
+
+@pytest.fixture
+def server(start_valkey: Callable[..., ValkeyProcess]) -> ValkeyProcess:
+    """A server whose data outlives it."""
+    return start_valkey()
+
+
+@pytest.fixture
+def stage(server: ValkeyProcess, tmp_path: Path) -> Iterator[Stage]:
+    """A stage on it, with an agent that gives its prompt back."""
+    with connect(server.url) as client:
+        stage = Stage(
+            client, load_settings(redis_url=server.url, data=tmp_path / "data", lease_s=1, heartbeat_s=0.05)
+        )
+        stage.agent("solo")(echo)
+        yield stage
+
+
+class Commands:
+    """Commands as a user types them, each in a process of its own."""
+
+    def __init__(self, stage: Stage, folder: Path) -> None:
+        self._place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
+        self._folder = folder
+        self.started: list[tuple[subprocess.Popen[bytes], Path]] = []
+
+    def start(self, *arguments: str) -> None:
+        log = self._folder / f"stderr-{len(self.started)}"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "orchestrator", arguments[0], *self._place, *arguments[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        self.started.append((process, log))
+
+    def all_wait(self) -> bool:
+        return all("waiting for Redis at unix://" in log.read_text() for _, log in self.started)
+
+    def outputs(self) -> list[tuple[int, str]]:
+        found = [(process.communicate(timeout=60)[0].decode(), process) for process, _ in self.started]
+        return [(process.returncode, output) for output, process in found]
+
+
+@pytest.fixture
+def commands(stage: Stage, tmp_path: Path) -> Iterator[Commands]:
+    """Commands on the stage; what still runs is ended."""
+    commands = Commands(stage, tmp_path)
+    yield commands
+    for process, _ in commands.started:
+        process.kill()
+        process.communicate()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        time.sleep(0.02)
+
+
+def test_all_that_waits_gets_the_answer_after_an_outage(
+    server: ValkeyProcess, stage: Stage, commands: Commands
+) -> None:
+    """`submit --wait`, `result`, `watch`, `Client.result` and `AsyncClient.result`, with the server gone for a second."""
+    said: list[str] = []
+    answers: list[str] = []
+    client = Client(stage.settings, on_outage=said.append)
+    session = client.submit("solo", "hello", key="k").id
+
+    async def wait() -> str:
+        async with AsyncClient(stage.settings, on_outage=said.append) as own:
+            return await own.result(session, timeout_s=60)
+
+    waiting = [
+        threading.Thread(target=lambda: answers.append(client.result(session, timeout_s=60))),
+        threading.Thread(target=lambda: answers.append(asyncio.run(wait()))),
+    ]
+    for thread in waiting:
+        thread.start()
+    commands.start("submit", "solo", "hello", "--key", "k", "--wait")
+    commands.start("result", session, "--wait")
+    commands.start("watch", session)
+    # Each reads the events of the session, which shows that it waits.
+    until(lambda: len([c for c in stage.redis.client_list() if c["cmd"] == "xread"]) >= 5, "five that wait")
+    server.stop()
+    until(lambda: commands.all_wait() and len(said) == 2, "that they say what they wait for")
+    time.sleep(1)
+    server.start()
+    stage.play(session)
+    for thread in waiting:
+        thread.join(60)
+    assert answers == ["hello"] * 2
+    submitted, result, watched = commands.outputs()
+    assert submitted == result == (0, "hello\n")
+    assert watched[0] == 0
+    assert watched[1].endswith("0 launched = 0 delivered + 0 pending + 0 dead\n")
+    assert all(sentence.startswith("waiting for Redis at unix://") for sentence in said)
+    assert [found.id for found in client.sessions()] == [session]
+    client.close()
+
+
+def test_what_was_submitted_when_the_connection_broke_is_submitted_once(
+    server: ValkeyProcess, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request arrived and its answer did not: it is made again under the same key, also without one of the user's."""
+    real = Ledger.submit
+
+    def lose_the_answer(self: Ledger, *arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(Ledger, "submit", real)
+        real(self, *arguments, **options)
+        raise redis_py.ConnectionError("Connection closed by server.")
+
+    said: list[str] = []
+    with Client(stage.settings, on_outage=said.append) as client:
+        monkeypatch.setattr(Ledger, "submit", lose_the_answer)
+        handle = client.submit("solo", "once", patience_s=30)
+        assert handle.new
+        assert [found.id for found in client.sessions()] == [handle.id]
+        assert len(said) == 1
+        monkeypatch.setattr(Ledger, "submit", lose_the_answer)
+        with pytest.raises(ServerUnavailable):
+            client.submit("solo", "twice")
+
+
+def test_an_outage_without_an_end_is_an_error(
+    server: ValkeyProcess, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After as long as a worker waits; and a time limit of one's own ends the wait before."""
+    with Client(stage.settings, on_outage=lambda _: None) as client:
+        session = client.submit("solo", "never").id
+        server.stop()
+        with pytest.raises(TimeoutError):
+            client.result(session, timeout_s=0.3)
+        within = Client._outage
+        monkeypatch.setattr(Client, "_outage", lambda self: within(self, 0.3))
+        with pytest.raises(ServerUnavailable, match="cannot reach Redis at unix://"):
+            client.result(session)
