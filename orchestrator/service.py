@@ -92,7 +92,9 @@ def serve(
     url = resolve_redis_url(settings)
     settings = resolve(settings)
     supervised = READY_VARIABLE in os.environ
-    client = connect(url, name=f"orchestra-{name}", check=not supervised)
+    client = connect(
+        url, name=f"orchestra-{name}", check=not supervised, timeout_s=settings.command_timeout_s
+    )
     life = SignsOfLife(name, client, settings)
     failures = 0
     try:

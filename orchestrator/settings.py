@@ -39,6 +39,9 @@ CONFIG_TABLE = "orchestra"
 KIB = 1024
 MIB = 1024 * KIB
 DAY_S = 86_400
+#: Seconds that the ledger's Redis may take for one command: a loaded server needs so long at times, and none needs longer.
+_LEAST_TIMEOUT_S = 2.0
+_LONGEST_TIMEOUT_S = 30.0
 
 
 def _split_agents(value: object) -> object:
@@ -119,7 +122,9 @@ class Settings(BaseModel):
         15,
         description="Seconds without a renewal after which a run's holder counts as lost, "
         "on the observer's monotonic clock. Routers and audit writers take over what another one has held for "
-        "that long and four times that long, callback services after a third of it.",
+        "that long and four times that long, callback services after a third of it. Services and workers give up a "
+        "connection on which no answer came for a third of it, at least 2 s and at most 30 s: with leases under 6 s one "
+        "connection that has gone silent may cost a run its lease.",
     )
     heartbeat_s: Seconds = Field(
         3, description="Seconds between two renewals of a lease, and between two signs of life of a service."
@@ -249,6 +254,14 @@ class Settings(BaseModel):
         for name in ("redis_url", "broker_url"):
             url = getattr(self, name)
             yield name, url if url is None else redact_url(url)
+
+    @property
+    def command_timeout_s(self) -> float:
+        """Seconds after which a service or a worker gives up a connection to the ledger that does not answer.
+
+        Together with the longest time between two heartbeats, half of the lease, it leaves time to renew over another.
+        """
+        return min(_LONGEST_TIMEOUT_S, max(_LEAST_TIMEOUT_S, self.lease_s / 3))
 
     @property
     def audit_file(self) -> Path:

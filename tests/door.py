@@ -21,6 +21,8 @@ class Door:
 
     def __init__(self, path: str, behind: str) -> None:
         self._behind = behind
+        #: How many connections there were, and up to which of them nothing is carried any more.
+        self._guests = self._forgotten = 0
         self.open()
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(path)
@@ -35,6 +37,10 @@ class Door:
         """Let everything pass."""
         self.keep(lambda _number, _request: "pass")
 
+    def forget(self) -> None:
+        """Carry nothing any more over the connections that there are, and say nothing; others may come in."""
+        self._forgotten = self._guests
+
     def close(self) -> None:
         """Let nobody else in."""
         with suppress(OSError):
@@ -47,8 +53,17 @@ class Door:
                 guest, _ = self._socket.accept()
                 host = socket.socket(socket.AF_UNIX)
                 host.connect(self._behind)
-                for direction in ((guest, host, self._judge), (host, guest, lambda _answer: "pass")):
+                self._guests += 1
+                asked, answered = (
+                    self._of(self._guests, self._judge),
+                    self._of(self._guests, lambda _: "pass"),
+                )
+                for direction in ((guest, host, asked), (host, guest, answered)):
                     threading.Thread(target=_carry, args=direction, daemon=True).start()
+
+    def _of(self, guest: int, judge: Callable[[bytes], Verdict]) -> Callable[[bytes], Verdict]:
+        """What becomes of what is said over one connection."""
+        return lambda said: "swallow" if guest <= self._forgotten else judge(said)
 
     def _judge(self, request: bytes) -> Verdict:
         self._asked += 1

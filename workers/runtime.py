@@ -91,7 +91,12 @@ class RuntimeOfProcess:
         """The runtime of this process."""
         with self._lock:
             if self._runtime is None or self._runtime[0] != os.getpid():
-                client = connect(resolve_redis_url(self._settings), check=False, name="orchestra-worker")
+                client = connect(
+                    resolve_redis_url(self._settings),
+                    check=False,
+                    name="orchestra-worker",
+                    timeout_s=self._settings.command_timeout_s,
+                )
                 runtime = Runtime(
                     parts=assemble(client, self._settings),
                     results=RootResults(self._app, client),

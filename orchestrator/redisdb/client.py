@@ -20,18 +20,24 @@ MINIMUM_VERSION = (6, 2)
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 30.0
 #: Longest BLOCK in milliseconds that a blocking read may ask for and still be told from a dead server.
-MAX_BLOCK_MS = 10_000
+MAX_BLOCK_MS = 1_000
 
 _RETRIES = 3
 
 
 def connect(
-    url: str, *, check: bool = True, name: str | None = None, max_connections: int | None = None
+    url: str,
+    *,
+    check: bool = True,
+    name: str | None = None,
+    max_connections: int | None = None,
+    timeout_s: float = COMMAND_TIMEOUT_S,
 ) -> redis.Redis:
     """A client for the server at ``url``; answers are bytes, safe to share between threads and after a fork.
 
     Commands are sent again when a connection breaks under them, so whatever is sent must be harmless
-    twice. With ``check`` the server is asked for its version first; ``name`` shows in CLIENT LIST.
+    twice. With ``check`` the server is asked for its version first; ``name`` shows in CLIENT LIST. A connection on
+    which no answer came for ``timeout_s`` seconds is given up: whoever holds a lease needs far less than that lasts.
 
     Raises:
         ConfigurationError: the URL, the password, the certificate or the database number is wrong.
@@ -40,11 +46,16 @@ def connect(
     """
     if check:
         _probe(url)
-    return _client(url, _RETRIES, name=name, max_connections=max_connections)
+    return _client(url, _RETRIES, name=name, max_connections=max_connections, timeout_s=timeout_s)
 
 
 def _client(
-    url: str, retries: int, *, name: str | None = None, max_connections: int | None = None
+    url: str,
+    retries: int,
+    *,
+    name: str | None = None,
+    max_connections: int | None = None,
+    timeout_s: float = COMMAND_TIMEOUT_S,
 ) -> redis.Redis:
     try:
         return redis.Redis.from_url(
@@ -52,7 +63,7 @@ def _client(
             # RESP2 on every server and redis-py version: answers have one shape.
             protocol=2,
             decode_responses=False,
-            socket_timeout=COMMAND_TIMEOUT_S,
+            socket_timeout=timeout_s,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             health_check_interval=30,
             retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), retries),

@@ -1,0 +1,52 @@
+"""A connection over which nothing comes any more, and no error either: a firewall forgot it, a cable was pulled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.ledger import Ledger, RunState
+from orchestrator.redisdb.client import connect
+from orchestrator.settings import load_settings
+from tests.door import door_to
+from tests.integration.workers.conftest import Stage
+from workers.context import Context
+
+
+def test_a_lease_is_renewed_in_time_over_another_connection(
+    start_valkey: Callable[..., ValkeyProcess], tmp_path: Path
+) -> None:
+    """And the run is committed over another one, too; nobody takes it meanwhile."""
+    server = start_valkey(durable=False)
+    with door_to(server) as (door, url):
+        settings = load_settings(redis_url=url, data=tmp_path, heartbeat_s=0.5, lease_s=6)
+        client = connect(url, timeout_s=settings.command_timeout_s)
+        stage, observer = Stage(client, settings), Ledger(connect(server.url))
+        still_s: list[float] = []
+
+        @stage.agent("solo")
+        def solo(ctx: Context) -> str:
+            (before,) = observer.leases(0)
+            door.forget()
+            began = time.monotonic()
+            while observer.leases(0)[0].beat == before.beat:
+                assert time.monotonic() - began < settings.lease_s, "the lease ran out"
+                time.sleep(0.01)
+            still_s.append(time.monotonic() - began)
+            return "the answer"
+
+        session = stage.submit("solo")
+        assert stage.play(session) == "finished"
+        assert still_s[0] < settings.lease_s / 2 + settings.command_timeout_s
+        (run,) = stage.ledger.runs(session)
+        assert (run.state, run.lost) == (RunState.COMPLETED, 0)
+        client.close()
+
+
+@pytest.mark.parametrize(("lease_s", "timeout_s"), [(15, 5), (60, 20), (600, 30), (1, 2)])
+def test_a_command_is_waited_for_far_less_long_than_a_lease_lasts(lease_s: float, timeout_s: float) -> None:
+    assert load_settings(lease_s=lease_s, heartbeat_s=0.5).command_timeout_s == timeout_s
