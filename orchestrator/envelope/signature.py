@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol
 from xml.sax.saxutils import escape
 
@@ -64,6 +65,8 @@ ALGORITHMS: Final = frozenset({RSA_SHA256, ED25519})
 CLOCK_SKEW_MS: Final = 300_000
 
 _END: Final = b"</agent-message>"
+#: How the encoder, and whoever writes without white space and prefixes, begins the signature.
+_OPENING: Final = b"<signature><algorithm>"
 _TAIL: Final = b"</signature-value></signature></agent-message>"
 
 
@@ -120,6 +123,8 @@ class VerifiedSignature:
     algorithm: str
     #: When the signer says it signed, in milliseconds since the epoch.
     signed_ms: int
+    #: Of what was signed but the signature itself: the same for every copy, however it is spelt or signed anew.
+    digest: str
 
 
 def sign_message(message: AgentMessage, signer: Signer, *, now_ms: int) -> bytes:
@@ -248,13 +253,24 @@ def verify(
             "(`orchestra keys generate`), or this data folder trusts another operator",
         )
     _check_key(key, algorithm=algorithm, signer=signer, sender=sender, signed_ms=signed_ms)
-    if not (_holds_as_sent(key, signature, value, octets) or key.verifies(signature, _signed_octets(root))):
-        raise SignatureError(
-            "signature-invalid",
-            f"the signature by {signer!r} does not fit the message: it was changed after it was signed, "
-            f"or signed with another key than {key_id}",
-        )
-    return VerifiedSignature(signer=signer, key_id=key_id, algorithm=algorithm, signed_ms=signed_ms)
+    signed = _as_sent(value, octets)
+    if signed is None or not key.verifies(signature, signed):
+        signed = _signed_octets(root)
+        if not key.verifies(signature, signed):
+            raise SignatureError(
+                "signature-invalid",
+                f"the signature by {signer!r} does not fit the message: it was changed after it was signed, "
+                f"or signed with another key than {key_id}",
+            )
+    return VerifiedSignature(
+        signer=signer, key_id=key_id, algorithm=algorithm, signed_ms=signed_ms, digest=digest_of(signed)
+    )
+
+
+def digest_of(signed: bytes) -> str:
+    """A digest of a signed message in canonical form, without its signature element where it can be told."""
+    start = signed.rfind(_OPENING)
+    return sha256(signed if start < 0 else signed[:start]).hexdigest()[:32]
 
 
 def _parsed(xml: bytes, limits: Limits | None) -> etree._Element:
@@ -291,11 +307,10 @@ def _check_key(key: VerificationKey, *, algorithm: str, signer: str, sender: str
         refuse("key-retired", f"key {key.key_id} of {signer!r} was rotated out before the message was signed")
 
 
-def _holds_as_sent(key: VerificationKey, signature: bytes, value: str, octets: bytes | None) -> bool:
-    if octets is None:
-        return False
+def _as_sent(value: str, octets: bytes | None) -> bytes | None:
+    """What was signed if the octets are canonical, which they are if the signature holds."""
     end = value.encode() + _TAIL
-    return octets.endswith(end) and key.verifies(signature, octets[: -len(end)] + _TAIL)
+    return None if octets is None or not octets.endswith(end) else octets[: -len(end)] + _TAIL
 
 
 def _signed_octets(root: etree._Element) -> bytes:

@@ -29,36 +29,15 @@ class Endings(Mailbox):
             return ["" if self._report is None else "1"]
         return ["", *(one.data for one in reports)]
 
-    def refuse_args(
-        self,
-        *,
-        session_id: str,
-        parent: str,
-        reason: str,
-        message_id: str = "",
-        stream: str = "",
-        group: str = "",
-        entry: str = "",
-        mark_ms: int = 0,
-        envelope: Outgoing | None = None,
-    ) -> tuple[list[str], list[Arg]]:
-        """KEYS and ARGV of ``refuse``: a pending session fails; with an entry, it is acknowledged with it."""
-        own = keys.session(session_id)
-        return (
-            [
-                *layout.ending(session_id, parent=parent, run="", envelope=envelope),
-                keys.seen(shard_of(session_id), message_id) if message_id else own,
-                stream or own,
-            ],
-            [self._now, reason, entry, group, mark_ms, layout.payload(envelope)],
-        )
-
     def refuse(self, session_id: str, reason: str, *, envelope: Outgoing | None = None) -> bool:
         """Fail a session that never started; False when it did, or is over already."""
         parent = decode.text(self.redis.hget(keys.session(session_id), "parent"))
         while True:
-            call = self.refuse_args(session_id=session_id, parent=parent, reason=reason, envelope=envelope)
-            reply = self.scripts.run("refuse", *call)
+            reply = self.scripts.run(
+                "refuse",
+                layout.ending(session_id, parent=parent, run="", envelope=envelope),
+                [self._now, reason, layout.payload(envelope)],
+            )
             if reply[0] != b"parent":
                 return bool(reply[0] == b"refused")
             parent = decode.text(reply[1])

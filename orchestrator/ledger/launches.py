@@ -180,11 +180,11 @@ class Launches(Books):
                 keys.session(one.session),
                 keys.runs(one.session),
                 keys.run(run),
-                keys.seen(shard, one.message),
+                keys.seen(shard, one.sender, one.message),
                 one.stream,
                 keys.conversation(shard, one.conversation),
             )
-            args += (run, one.message, one.entry, one.mark_ms, one.recipient, one.review_due_ms)
+            args += (run, one.message, one.entry, one.mark_ms, one.recipient, one.digest, one.review_due_ms)
         return names, args
 
     @staticmethod

@@ -55,6 +55,8 @@ class Start:
 
     session: str
     message: str  #: id of the message that launched it
+    sender: str  #: who signed it
+    digest: str  #: of what was signed
     recipient: str  #: the agent
     conversation: str
     stream: str  #: key of the stream that the message stands in

@@ -7,8 +7,10 @@ one slot of a Redis Cluster: ``ao:{00}:…``. Keys without a shard (agents, publ
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ParamSpec
 
 from orchestrator.ids import shard_of
@@ -226,10 +228,21 @@ def any_messages() -> str:
     return f"{PREFIX}:{{*}}:msg:*"
 
 
-@_key("ao:{S}:seen:<message-id>", type="string", owner="router", lifetime="as long as the message may live")
-def seen(shard: int, message_id: str) -> str:
-    """The entry id under which a message was acted upon: the duplicate mark."""
-    return f"{shard_tag(shard)}:seen:{message_id}"
+@_key(
+    "ao:{S}:seen:<message-id>:<sender>",
+    type="string",
+    owner="router",
+    lifetime="as long as the message may live",
+)
+def seen(shard: int, sender: str, message_id: str) -> str:
+    """The duplicate mark of a message of this sender (a hash of its name): entry id, digest of what was signed."""
+    return f"{shard_tag(shard)}:seen:{message_id}:{_short(sender)}"
+
+
+@lru_cache(maxsize=1024)
+def _short(name: str) -> str:
+    # A hash, because a name may be of any length.
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 @_key("ao:{S}:dead", type="stream", owner="router", lifetime="permanent; entries leave by replay or drop")

@@ -9,7 +9,6 @@ from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import Ledger
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.registry import AgentRecord
-from orchestrator.router.conversations import Conversations
 from orchestrator.router.directory import Directory
 from orchestrator.router.foreign import ForeignLaunches, ForeignWords
 from orchestrator.router.letter import Letter, task_id_of
@@ -22,16 +21,14 @@ class Acts:
     def __init__(
         self,
         ledger: Ledger,
-        conversations: Conversations,
         *,
         find_agent: Callable[[str], AgentRecord | None],
         table: RoutingTable,
         limits: Limits,
     ) -> None:
         self._ledger = ledger
-        self._conversations = conversations
         self._directory = Directory(ledger)
-        self._launches = ForeignLaunches(ledger, self._directory, conversations, table=table, limits=limits)
+        self._launches = ForeignLaunches(ledger, self._directory, table=table, limits=limits)
         self._words = ForeignWords(ledger, self._directory, limits=limits)
         self._find_agent = find_agent
         self._limits = limits

@@ -78,8 +78,8 @@ class Admission:
         """A rejection if an old message only says that it waited; None: it is young, or the mark bears it out."""
         if not letter.entry.waited or not self._intake.too_old(letter.message):
             return None
-        mark: Any = self._ledger.redis.get(keys.seen(letter.entry.stream.shard, letter.id))
-        if mark is not None and mark.decode() == letter.entry.id:
+        mark: Any = self._ledger.redis.get(keys.seen(letter.entry.stream.shard, letter.sender, letter.id))
+        if mark is not None and mark.decode().partition(" ")[0] == letter.entry.id:
             return None
         reason = (
             f"the message is dated {letter.message.header.timestamp} and did not wait here; send a new one"

@@ -57,11 +57,10 @@ def build_intake(parts: Parts, clock: Clock) -> Intake:
     )
 
 
-def build_acts(parts: Parts, conversations: Conversations) -> Acts:
+def build_acts(parts: Parts) -> Acts:
     """What decides on the step for each message."""
     return Acts(
         parts.ledger,
-        conversations,
         find_agent=parts.agents.get,
         table=parts.routing,
         limits=limits_of(parts.settings, parts.routing),
@@ -115,7 +114,7 @@ def build_router(
         ),
         execution=Execution(
             parts.ledger,
-            acts=build_acts(parts, conversations),
+            acts=build_acts(parts),
             starting=Starting(parts.ledger, limits_of(settings, table)),
             marking=Marking(limits),
         ),

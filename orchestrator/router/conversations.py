@@ -19,16 +19,6 @@ class Conversations:
         self._shards = shards
         self.keep_ms = keep_ms
 
-    def note(
-        self, *, shard: int, conversation: str, message_id: str, session: str, agent: str
-    ) -> list[tuple[str | int, ...]]:
-        """The commands that write down which session of which agent a message launched."""
-        key = keys.conversation(shard, conversation)
-        return [
-            ("HSET", key, f"launch:{message_id}", session, f"agent:{agent}", session),
-            ("PEXPIRE", key, self.keep_ms),
-        ]
-
     def launched(self, conversation: str, message_id: str) -> str | None:
         """The session that a message launched, in whatever shard; or None."""
         pipeline = self._redis.pipeline(transaction=False)

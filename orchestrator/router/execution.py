@@ -47,8 +47,6 @@ class Execution:
         for letter in letters:
             match self._acts.act(letter):
                 case Act() as step:
-                    for command in step.before:
-                        batch.command(*command)
                     batch.script(step.script, step.keys, step.args)
                     acts.append((len(batch) - 1, letter, step))
                 case Begun():

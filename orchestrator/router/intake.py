@@ -91,11 +91,10 @@ class Intake:
                 message,
             )
         # Waiting for a further attempt or a dependency makes a message old without any fault of its own.
-        return (
-            self.signature_fault(message, report.tree, entry.data)
-            or next(self.faults(message, waited=entry.waited), None)
-            or self.unseal(entry, message)
-        )
+        digest = self.digest(message, report.tree, entry.data)
+        if isinstance(digest, Rejection):
+            return digest
+        return next(self.faults(message, waited=entry.waited), None) or self.unseal(entry, message, digest)
 
     def _finding(self, octets: bytes, report: Report) -> Finding:
         """Why layers 1 and 2 refuse a message: in detail if its signature holds, in short for a stranger."""
@@ -110,42 +109,49 @@ class Intake:
 
     def signature_fault(self, message: AgentMessage, root: etree._Element, octets: bytes) -> Rejection | None:
         """Why nobody vouches for the message, or None."""
+        digest = self.digest(message, root, octets)
+        return digest if isinstance(digest, Rejection) else None
+
+    def digest(self, message: AgentMessage, root: etree._Element, octets: bytes) -> str | Rejection:
+        """The digest of what the sender has signed, or why nobody vouches for the message."""
         if not self._signatures_required and message.signature is None:
-            return None
+            return signature.digest_of(octets)
         try:
-            signature.verify(root, self._keys, octets=octets, message=message)
+            return signature.verify(root, self._keys, octets=octets, message=message).digest
         except SignatureError as error:
             rule, reason = str(error.args[0]), brief(str(error))
             retryable = RULES.get(rule, (False, ""))[0]
             return Rejection(rule=rule, reason=reason, retryable=retryable, message=message)
-        return None
 
     def too_old(self, message: AgentMessage) -> bool:
         """Whether duplicates of the message could not be told any more."""
         return message.header.timestamp.instant_ms < self._clock.now_ms() - self._max_age_ms
 
-    def unseal(self, entry: Entry, message: AgentMessage) -> Letter | Rejection:
+    def unseal(self, entry: Entry, message: AgentMessage, digest: str) -> Letter | Rejection:
         """The letter with its body readable, if anything is to be done with it here.
 
+        ``digest`` is that of what its sender signed.
         What is encrypted and need not be read here is not read, whatever keys there are: it is for its recipient.
         """
         body = message.body
         if not isinstance(body, OpaqueBody):
-            return Letter(entry, message, body)
+            return Letter(entry, message, body, digest=digest)
         sender = self._find_agent(message.header.sender.agent_name)
         if entry.stream.type not in LAUNCHES and not (sender is not None and sender.foreign):
-            return Letter(entry, message, None)  # the ledger has it already, and it may be large
+            return Letter(
+                entry, message, None, digest=digest
+            )  # the ledger has it already, and it may be large
         try:
             fetched = self._opener.fetch(message)
             if isinstance(fetched.body, EncryptedBody) and entry.stream.type in HANDED_ON:
-                return Letter(entry, message, None, sealed=codec.encode(fetched).decode())
+                return Letter(entry, message, None, sealed=codec.encode(fetched).decode(), digest=digest)
             opened = self._opener.open(fetched).body
         except InvalidEnvelope as error:
             return reject("payload", f"what the body holds is no valid body: {error}", message)
         except (PayloadError, DecryptionError) as error:
             return reject("payload", str(error), message)
         assert not isinstance(opened, OpaqueBody)
-        return Letter(entry, message, opened)
+        return Letter(entry, message, opened, digest=digest)
 
     def faults(self, message: AgentMessage, *, waited: bool = False) -> Iterator[Rejection]:
         """What the rules about time, limits, sender and recipient have against the message, first things first.

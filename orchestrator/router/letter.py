@@ -35,6 +35,8 @@ class Letter:
     body: ClearBody | None
     #: The message as XML with its body encrypted, if it is handed on to its recipient unread; else empty.
     sealed: str = ""
+    #: Digest of what its sender signed: tells a copy of it from another message under the same id.
+    digest: str = ""
 
     @property
     def type(self) -> str:

@@ -25,7 +25,8 @@ RULES: Final[dict[str, tuple[bool, str]]] = {
         False,
         "A sealed body can be opened: its parts are there, whole, and for a key that is here.",
     ),
-    "duplicate": (False, "A message-id is acted upon once; a further copy is acknowledged without effect."),
+    "duplicate": (False, "A message is acted upon once; another copy of it is acknowledged without effect."),
+    "message-id": (False, "A sender gives each of its messages an id of its own."),
     "conversation-chain": (
         False,
         "A message with a chain names its conversation, and the chain ends at the first message of that.",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 from orchestrator.router.letter import Letter
-from orchestrator.router.steps import DONE, DUPLICATE, Limits, Outcome
+from orchestrator.router.steps import DONE, DUPLICATE, Limits, Outcome, message_id_taken
 from orchestrator.router.together import Together
 from orchestrator.streams import ROUTER_GROUP, stream_key
 
@@ -32,11 +32,11 @@ class Marking(Together):
         for letter in letters:
             names += (
                 stream_key(letter.entry.stream),
-                keys.seen(shard, letter.id),
+                keys.seen(shard, letter.sender, letter.id),
                 keys.conversation(shard, letter.conversation),
             )
             most = 0 if letter.type in NEVER_REFUSED else limits.conversation_messages
-            args += (letter.entry.id, limits.mark_ms(letter), letter.first, most)
+            args += (letter.entry.id, limits.mark_ms(letter), letter.first, most, letter.digest)
         return names, args
 
     def read(self, answer: Any, letters: Sequence[Letter]) -> list[Outcome]:
@@ -51,6 +51,8 @@ class Marking(Together):
                 return DONE
             case "x":
                 return DUPLICATE
+            case "o":
+                return message_id_taken(letter)
             case "c":
                 return self._limits.conversation_fault("chain", letter)
         return self._limits.conversation_fault("limit", letter)

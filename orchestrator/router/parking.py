@@ -23,6 +23,7 @@ AHEAD_MS: Final = CAP_MS + 60_000
 #: What is read of a message to see whether its wait is over.
 _FACTS: Final = (
     "message-id",
+    "sender",
     "conversation",
     "attempt",
     "parked",
@@ -44,6 +45,7 @@ class Parked:
     id: str
     stream: StreamId
     message_id: str
+    sender: str
     #: Which attempt comes next.
     attempt: int
     conversation: str
@@ -118,6 +120,7 @@ class Parking:
         facts: dict[str, str | bytes | int] = {
             "envelope": entry.data or b"",
             "message-id": message.header.message_id.lower(),
+            "sender": message.header.sender.agent_name,
             "conversation": message.conversation_id,
             "attempt": attempt,
             "since": "" if since_ms is None else since_ms,
@@ -215,7 +218,7 @@ class Parking:
                 keys.parked_message(shard, parked.id),
                 stream_key(parked.stream),
                 keys.totals(shard),
-                keys.seen(shard, parked.message_id),
+                keys.seen(shard, parked.sender, parked.message_id),
                 keys.session(parked.session) if parked.session else keys.parked_message(shard, parked.id),
                 keys.conversation(shard, parked.conversation),
             ],
@@ -230,6 +233,7 @@ def _parked(shard: int, name: str, due_ms: int, facts: dict[str, str]) -> Parked
         id=name,
         stream=StreamId(shard, message_type, priority),
         message_id=facts["message-id"],
+        sender=facts["sender"],
         attempt=int(facts["attempt"] or 1),
         conversation=facts["conversation"],
         session=facts["session"],

@@ -23,10 +23,9 @@ from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router.build import build_acts, build_intake, limits_of
-from orchestrator.router.conversations import Conversations
 from orchestrator.router.intake import reject
 from orchestrator.router.letter import Letter, Rejection, shard_of_message, task_id_of
-from orchestrator.router.steps import Outcome, Settled, task_taken, task_unknown
+from orchestrator.router.steps import Outcome, Settled, message_id_taken, task_taken, task_unknown
 from orchestrator.streams import Entry, StreamId
 
 #: Rule → the element that it is about; any other is about the whole message.
@@ -40,6 +39,7 @@ _PLACES: Final = {
     "unauthorised": "header/recipient/agent-name",
     "retry-limit": "header/retry-policy/max-attempts",
     "duplicate": "header/message-id",
+    "message-id": "header/message-id",
     "conversation-chain": "header/conversation-chain",
     "conversation-limit": "header/conversation-chain",
     "recipient-session": "header/conversation-chain",
@@ -65,10 +65,7 @@ class Preview:
         self._parts = parts
         self._limits = limits_of(parts.settings)
         self._intake = build_intake(parts, clock or ServerClock(parts.redis))
-        conversations = Conversations(
-            parts.redis, shards=parts.settings.shards, keep_ms=self._limits.max_age_ms
-        )
-        self._acts = build_acts(parts, conversations)
+        self._acts = build_acts(parts)
 
     def findings(self, octets: bytes, report: Report) -> list[Finding]:
         """Every live rule that a message breaks now, if layers 1 and 2 have passed it.
@@ -82,22 +79,28 @@ class Preview:
         return [_finding(rejection, root) for rejection in self._rejections(message, root, octets)]
 
     def _rejections(self, message: AgentMessage, root: etree._Element, octets: bytes) -> Iterator[Rejection]:
-        fault = self._intake.signature_fault(message, root, octets)
-        if fault is not None:
-            yield fault
+        digest = self._intake.digest(message, root, octets)
+        if isinstance(digest, Rejection):
+            yield digest
+            digest = ""
         faults = list(self._intake.faults(message))
         yield from faults
         priority = priority_of(message.body.type, message.header.priority, self._parts.routing)
         shard = shard_of_message(message, self._parts.settings.shards)
         letter = self._intake.unseal(
-            Entry(StreamId(shard, message.body.type, priority), "0-0", octets, {}), message
+            Entry(StreamId(shard, message.body.type, priority), "0-0", octets, {}), message, digest
         )
         if isinstance(letter, Rejection):
             yield letter
             return
-        if self._parts.redis.exists(keys.seen(shard, letter.id)):
-            reason = f"message-id {letter.id} was acted upon already; give a new message an id of its own"
-            yield reject("duplicate", reason, message)
+        mark: Any = self._parts.redis.get(keys.seen(shard, letter.sender, letter.id))
+        if mark is not None:
+            of = mark.decode().partition(" ")[2]
+            if of and letter.digest and of != letter.digest:
+                yield from _of(message_id_taken(letter))
+            else:
+                reason = f"message {letter.id} was acted upon already; give a new message an id of its own"
+                yield reject("duplicate", reason, message)
             return
         yield from self._rejections_of_conversation(letter)
         if not faults:

@@ -103,7 +103,7 @@ class Replays:
         if renewed is None:
             if fault:
                 raise _not_to_be_signed(message)
-            return self._copy(letter, message.header.message_id)
+            return self._copy(letter, message)
         data, message_id = renewed
         stream = self._stream_of(message, letter.stream.shard)
         published: list[Publication] = [(stream, [ENVELOPE_FIELD, data, REPLAYS_FIELD, letter.id])]
@@ -111,7 +111,8 @@ class Replays:
             text = f"{what} as message {message_id}{_by_operator(fault)}"
             notes, signed = self._noted(letter.id, text, shard=letter.stream.shard)
             published.append((notes, [ENVELOPE_FIELD, signed]))
-        left = self._leave(letter, published, message_id=message_id)
+        sender = OPERATOR if fault else message.header.sender.agent_name
+        left = self._leave(letter, published, marked=(sender, message_id))
         return Replayed(how="message", id=message_id) if left else None
 
     def again(self, octets: bytes, *, sign_unverified: bool = False) -> Replayed:
@@ -277,16 +278,21 @@ class Replays:
         note = self._parts.letters.message(sender=OPERATOR, recipient="router", text=text, thread=thread)
         return StreamId(shard, note.type, note.priority), note.data
 
-    def _copy(self, letter: DeadLetter, message_id: str) -> Replayed | None:
+    def _copy(self, letter: DeadLetter, message: AgentMessage) -> Replayed | None:
         """Publish the same bytes once more, as the same message."""
         fields: list[str | bytes] = [ENVELOPE_FIELD, letter.data, REPLAYS_FIELD, letter.id]
-        entry = self._leave(letter, [(letter.stream, fields)], message_id=message_id)
+        header = message.header
+        marked = (header.sender.agent_name, header.message_id)
+        entry = self._leave(letter, [(letter.stream, fields)], marked=marked)
         return Replayed(how="copy", id=entry) if entry else None
 
     def _leave(
-        self, letter: DeadLetter, published: Sequence[Publication], *, message_id: str | None = None
+        self, letter: DeadLetter, published: Sequence[Publication], *, marked: tuple[str, str] | None = None
     ) -> str | None:
-        """Take a dead letter out and publish entries in the same step; the first one's id, None: it is gone already."""
+        """Take a dead letter out and publish entries in the same step; the first one's id, None: it is gone already.
+
+        ``marked`` are sender and message-id of the first, by which a copy of it is a duplicate.
+        """
         shard = letter.stream.shard
         dead = keys.dead(shard)
         args: list[str | bytes | int] = []
@@ -297,7 +303,7 @@ class Replays:
             [
                 dead,
                 keys.totals(shard),
-                keys.seen(shard, message_id.lower()) if message_id else dead,
+                keys.seen(shard, marked[0], marked[1].lower()) if marked else dead,
                 *[stream_key(stream) for stream, _ in published],
             ],
             [letter.id.partition("-")[2], _MARK_MS, *args],

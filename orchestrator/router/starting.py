@@ -8,7 +8,15 @@ from typing import Any, ClassVar
 from orchestrator.ledger import Ledger, Start
 from orchestrator.redisdb.scripts import Arg
 from orchestrator.router.letter import Letter, task_id_of
-from orchestrator.router.steps import DUPLICATE, Limits, Outcome, failed, task_taken, task_unknown
+from orchestrator.router.steps import (
+    DUPLICATE,
+    Limits,
+    Outcome,
+    failed,
+    message_id_taken,
+    task_taken,
+    task_unknown,
+)
 from orchestrator.router.together import Together
 from orchestrator.streams import ROUTER_GROUP, stream_key
 
@@ -28,6 +36,8 @@ class Starting(Together):
             Start(
                 session=task_id_of(letter.body),
                 message=letter.id,
+                sender=letter.sender,
+                digest=letter.digest,
                 recipient=letter.recipient,
                 conversation=letter.conversation,
                 stream=stream_key(letter.entry.stream),
@@ -48,6 +58,8 @@ class Starting(Together):
         match answer[0]:
             case b"duplicate":
                 return DUPLICATE
+            case b"other":
+                return message_id_taken(letter)
             case b"unknown":
                 return task_unknown(session, letter)
             case b"task":

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from orchestrator.ledger import Dispatch
 from orchestrator.log import get_logger
-from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 from orchestrator.router.intake import reject
 from orchestrator.router.letter import Letter, Rejection
@@ -54,6 +53,15 @@ def task_unknown(session: str, letter: Letter) -> Outcome:
     return rejected("session-unknown", reason, letter)
 
 
+def message_id_taken(letter: Letter) -> Outcome:
+    """Its sender has used its message-id for something else."""
+    reason = (
+        f"{letter.sender!r} has sent another message with the message-id {letter.id}; "
+        "give each message an id of its own"
+    )
+    return rejected("message-id", reason, letter)
+
+
 def session_unknown(letter: Letter) -> Outcome:
     """The letter speaks of a session of its sender's that nobody has heard of."""
     reason = (
@@ -71,8 +79,6 @@ class Act:
     keys: Sequence[str]
     args: Sequence[Arg]
     read: Callable[[Any], Outcome] = field(repr=False)
-    #: Plain commands that go before it in the same round trip; harmless by themselves.
-    before: Sequence[tuple[str | int, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +126,6 @@ class Limits:
         policy = letter.message.header.retry_policy
         limit_ms = self.review_ms if policy is None else policy.timeout_seconds * 1000
         return int(letter.entry.id.partition("-")[0]) + round(limit_ms)
-
-    def remember(self, letter: Letter) -> list[tuple[str | int, ...]]:
-        """The command that keeps what is known of a letter's conversation for as long as the next one may take."""
-        return [
-            ("PEXPIRE", keys.conversation(letter.entry.stream.shard, letter.conversation), self.max_age_ms)
-        ]
 
     def mark_ms(self, letter: Letter) -> int:
         """Milliseconds that the letter's duplicate mark is kept: as long as a copy of it may be accepted."""

@@ -77,7 +77,9 @@ class Undelivered:
                 dead,
                 stream_key(StreamId(shard, "error", self._table["error"].priority)),
                 keys.totals(shard),
-                dead if message is None else keys.seen(shard, message.header.message_id.lower()),
+                dead
+                if message is None
+                else keys.seen(shard, message.header.sender.agent_name, message.header.message_id.lower()),
             ],
             [
                 ROUTER_GROUP,

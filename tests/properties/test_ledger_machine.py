@@ -119,6 +119,8 @@ class LedgerMachine(RuleBasedStateMachine):
         launch = Start(
             session=session,
             message="m",
+            sender="operator",
+            digest="d",
             recipient="a",
             conversation="c",
             stream="ao:{00}:s",

@@ -6,8 +6,9 @@
 -- Returns  id of the dead letter | false
 -- Complexity: O(1).
 -- include: base
+-- include: mark
 if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return false end
-if KEYS[5] ~= KEYS[2] and redis.call('GET', KEYS[5]) == ARGV[2] then redis.call('DEL', KEYS[5]) end
+if KEYS[5] ~= KEYS[2] and marked(KEYS[5], ARGV[2], '') == 'own' then redis.call('DEL', KEYS[5]) end
 local reports = tonumber(ARGV[3])
 local id = redis.call('XADD', KEYS[2], '*', unpack(ARGV, 4 + reports))
 for i = 4, 3 + reports do

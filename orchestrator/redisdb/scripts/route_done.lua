@@ -1,12 +1,12 @@
 -- route_done: messages whose effect the ledger has already: each is marked seen, counted and acknowledged.
--- The mark holds the entry id, so that the same entry, delivered again, is not its own duplicate.
 -- KEYS  for each message  1 stream  2 seen mark  3 conversation
 -- ARGV  1 group  2 lifetime of a conversation in ms
 --       for each message  1 entry id  2 mark's lifetime in ms  3 first message of its chain
---       4 most messages that its conversation may have, or 0: it neither counts nor is refused
--- Returns  one letter for each message: d done | x duplicate | c its chain is wrong | l its conversation is too
---          long; on the last two it was not acknowledged
+--       4 most messages that its conversation may have, or 0: it neither counts nor is refused  5 digest
+-- Returns  one letter for each message: d done | x duplicate | o its id is another message's | c its chain is wrong
+--          | l its conversation is too long; on the last three it was not acknowledged
 -- Complexity: O(messages).
+-- include: mark
 local group, ttl_ms = ARGV[1], ARGV[2]
 local verdicts = {}
 -- What is the same for several messages is asked and written once: conversations by key, entries by stream.
@@ -26,7 +26,8 @@ end
 
 for n = 1, #KEYS / 3 do
   local stream, seen, book = KEYS[n * 3 - 2], KEYS[n * 3 - 1], book_of(KEYS[n * 3])
-  local entry, mark_ms, first, limit = ARGV[n * 4 - 1], ARGV[n * 4], ARGV[n * 4 + 1], tonumber(ARGV[n * 4 + 2])
+  local a = 2 + (n - 1) * 5
+  local entry, mark_ms, first, limit, digest = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], tonumber(ARGV[a + 4]), ARGV[a + 5]
   local wrong = nil
   if book.root and book.root ~= first then
     wrong = 'c'
@@ -34,16 +35,20 @@ for n = 1, #KEYS / 3 do
     wrong = 'l'
   end
   local verdict = 'd'
-  if not wrong and redis.call('SET', seen, entry, 'NX', 'PX', mark_ms) then
+  if not wrong and redis.call('SET', seen, entry .. ' ' .. digest, 'NX', 'PX', mark_ms) then
     book.root = first
     book.used = true
     if limit > 0 then book.added = book.added + 1 end
   else
-    local mark = redis.call('GET', seen)
-    if not mark then
+    local standing = marked(seen, entry, digest)
+    if not standing then
       verdict = wrong
-    elseif mark ~= entry then
+    elseif standing == 'duplicate' then
       verdict = 'x'
+    elseif standing == 'other' then
+      verdict = 'o'
+    else
+      mark(seen, entry, digest, mark_ms)
     end
   end
   if verdict == 'd' or verdict == 'x' then

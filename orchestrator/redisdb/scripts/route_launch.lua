@@ -2,20 +2,22 @@
 -- with the mark and the acknowledgement. Its sender is no session of this ledger, or one that a foreign program
 -- runs: it is owed an envelope and no callback.
 -- KEYS  1 session  2 bodies  3 tree  4 roots  5 runs  6 run  7 dispatch  8 seen mark  9 stream  10 conversation
---       11 parent session, or the session itself  12 parent's items, or the session's
---       13 timers
+--       11 parent session, or the session itself  12 parent's items, or the session's  13 timers
 -- ARGV  1 now or ''  2 session id  3 run id  4 group  5 entry id  6 mark's lifetime in ms  7 prompt
 --       8 parent id or ''  9 callback id  10 task id  11 first message of its chain  12 most messages or 0
---       13 lifetime of the conversation in ms  14 ms until the run is dispatched again
---       15 when it has to be done if it is a review, in ms since the epoch, or 0  16… field, value, …
+--       13 lifetime of the conversation in ms  14 ms until the run is dispatched again  15 digest
+--       16 message id  17 recipient  18 when a review has to be done, in ms, or 0  19… field, value, …
 -- Returns  {'started', run, agent, 'start'} | {'duplicate'} | {'task', session that has the task-id}
---          | {'closed', state of the parent} | {'chain'} | {'limit'}; on the last four nothing was acknowledged
+--          | {'closed', state of the parent} | {'chain'} | {'limit'} | {'other'}: its id is another message's; on
+--          the last five nothing was acknowledged
 -- Complexity: O(1).
 -- include: base
 -- include: conversation
+-- include: mark
 local now = clock(ARGV[1])
-local mark = redis.call('GET', KEYS[8])
-if mark and mark ~= ARGV[5] then
+local standing = marked(KEYS[8], ARGV[5], ARGV[15])
+if standing == 'other' then return { 'other' } end
+if standing == 'duplicate' then
   redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
   return { 'duplicate' }
 end
@@ -36,7 +38,7 @@ local wrong = converse(KEYS[10], ARGV[11], tonumber(ARGV[12]), ARGV[13])
 if wrong ~= '' then return { wrong } end
 
 local facts = {}
-for i = 16, #ARGV do facts[#facts + 1] = ARGV[i] end
+for i = 19, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', p.root, 'parent', p.id, 'depth', count(p.depth) + 1,
   'state', 'pending', 'run', ARGV[3], 'runs', 1, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
   'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', unpack(facts))
@@ -50,13 +52,15 @@ if p.id ~= '' then
     on_failure = 'deliver', at_ms = now })
   redis.call('HINCRBY', KEYS[11], 'children', 1)
 end
-redis.call('HSET', KEYS[10], 'task:' .. ARGV[10], ARGV[2])
+redis.call('HSET', KEYS[10], 'task:' .. ARGV[10], ARGV[2], 'agent:' .. ARGV[17], ARGV[2])
+-- What a message of that id has launched stays so, whoever uses the id again.
+redis.call('HSETNX', KEYS[10], 'launch:' .. ARGV[16], ARGV[2])
+if ARGV[18] ~= '0' then redis.call('ZADD', KEYS[13], ARGV[18], 'review|' .. ARGV[2]) end
 redis.call('HSET', KEYS[6], 'id', ARGV[3], 'session', ARGV[2], 'number', 1, 'cause', 'start', 'state', 'queued',
   'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
   'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
 redis.call('RPUSH', KEYS[5], ARGV[3])
 redis.call('ZADD', KEYS[7], now + tonumber(ARGV[14]), ARGV[3])
-if tonumber(ARGV[15]) > 0 then redis.call('ZADD', KEYS[13], ARGV[15], 'review|' .. ARGV[2]) end
-redis.call('SET', KEYS[8], ARGV[5], 'PX', ARGV[6])
+mark(KEYS[8], ARGV[5], ARGV[15], ARGV[6])
 redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
 return { 'started', ARGV[3], s.agent, 'start' }

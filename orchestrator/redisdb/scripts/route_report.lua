@@ -1,14 +1,17 @@
 -- route_report: a program outside of the stack says how the session it runs ended: this is the commit of its run.
--- KEYS  as in lib/over.lua, then 19 seen mark  20 stream of the entry
--- ARGV  1 now or ''  2 status completed | failed  3 text  4 group  5 entry id  6 mark's lifetime in ms
--- Returns  {'done', state} | {'duplicate'} | {'over', state} | {'unknown'} | {'pending'}: its launch has not been
---          routed yet | {'foreign'}: a worker of ours runs it; on the last three nothing was acknowledged
+-- KEYS  as in lib/over.lua, then 19 seen mark  20 stream of the entry  21 conversation
+-- ARGV  1 now or ''  2 status completed | failed  3 text  4 group  5 entry id  6 mark's lifetime in ms  7 digest
+--       8 lifetime of a conversation in ms
+-- Returns  {'done', state} | {'duplicate'} | {'over', state} | {'other'}: its id is another message's | {'unknown'} | {'pending'}: its launch has not been
+--          routed yet | {'foreign'}: a worker of ours runs it; on the last four nothing was acknowledged
 -- Complexity: O(items in its queue).
 -- include: base
+-- include: mark
 -- include: over
 local now = clock(ARGV[1])
-local mark = redis.call('GET', KEYS[19])
-if mark and mark ~= ARGV[5] then
+local standing = marked(KEYS[19], ARGV[5], ARGV[7])
+if standing == 'other' then return { 'other' } end
+if standing == 'duplicate' then
   redis.call('XACK', KEYS[20], ARGV[4], ARGV[5])
   return { 'duplicate' }
 end
@@ -20,7 +23,8 @@ if s.run == '' and s.state == 'pending' then return { 'pending' } end
 -- Its program may be quicker than the router that began it, or than the sweep where that router died.
 local taken = r.claim == 'foreign' or (r.state == 'queued' and r.claim == '')
 if s.run ~= '' and not taken then return { 'foreign' } end
-redis.call('SET', KEYS[19], ARGV[5], 'PX', ARGV[6])
+redis.call('PEXPIRE', KEYS[21], ARGV[8])
+mark(KEYS[19], ARGV[5], ARGV[7], ARGV[6])
 redis.call('XACK', KEYS[20], ARGV[4], ARGV[5])
 if s.run == '' or CLOSED[s.state] then return { 'over', s.state } end
 if ARGV[2] == 'failed' then

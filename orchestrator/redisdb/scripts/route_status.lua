@@ -1,20 +1,25 @@
 -- route_status: a program outside of the stack says how far the session it runs is.
--- KEYS  1 session  2 seen mark  3 stream of the entry
--- ARGV  1 now or ''  2 group  3 entry id  4 mark's lifetime in ms  5… field, value, …
--- Returns  {'done'} | {'duplicate'} | {'unknown'}; on the last nothing was acknowledged
+-- KEYS  1 session  2 seen mark  3 stream of the entry  4 conversation
+-- ARGV  1 now or ''  2 group  3 entry id  4 mark's lifetime in ms  5 digest  6 lifetime of a conversation in ms
+--       7… field, value, …
+-- Returns  {'done'} | {'duplicate'} | {'other'}: its id is another message's | {'unknown'}; on the last two nothing
+--          was acknowledged
 -- Complexity: O(1).
 -- include: base
+-- include: mark
 local now = clock(ARGV[1])
-local mark = redis.call('GET', KEYS[2])
-if mark and mark ~= ARGV[3] then
+local standing = marked(KEYS[2], ARGV[3], ARGV[5])
+if standing == 'other' then return { 'other' } end
+if standing == 'duplicate' then
   redis.call('XACK', KEYS[3], ARGV[2], ARGV[3])
   return { 'duplicate' }
 end
 local s = fields(KEYS[1], 'id', 'state')
 if s.id == '' then return { 'unknown' } end
 if not CLOSED[s.state] then
-  redis.call('HSET', KEYS[1], 'updated_ms', now, unpack(ARGV, 5))
+  redis.call('HSET', KEYS[1], 'updated_ms', now, unpack(ARGV, 7))
 end
-redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
+redis.call('PEXPIRE', KEYS[4], ARGV[6])
+mark(KEYS[2], ARGV[3], ARGV[5], ARGV[4])
 redis.call('XACK', KEYS[3], ARGV[2], ARGV[3])
 return { 'done' }

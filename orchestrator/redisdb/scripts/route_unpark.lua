@@ -7,14 +7,15 @@
 --       4 entry id under which it came last
 -- Returns  new entry id | false: another router was first
 -- Complexity: O(log(parked)).
+-- include: mark
 if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return false end
 local facts = redis.call('HMGET', KEYS[2], 'envelope', 'attempt', 'since')
 redis.call('DEL', KEYS[2])
 if not facts[1] then return false end
 local id = redis.call('XADD', KEYS[3], '*', 'envelope', facts[1], 'attempt', facts[2], 'since', facts[3] or '')
 redis.call('HINCRBY', KEYS[4], 'published:' .. string.match(KEYS[3], ':msg:(.*)$'), 1)
-local mark = redis.call('GET', KEYS[5])
-if not mark or mark == ARGV[4] then redis.call('SET', KEYS[5], id, 'PX', ARGV[2]) end
+local standing = marked(KEYS[5], ARGV[4], '')
+if not standing or standing == 'own' then redis.call('SET', KEYS[5], id, 'PX', ARGV[2]) end
 if ARGV[3] ~= '' then redis.call('HDEL', KEYS[7], 'held:' .. ARGV[3]) end
 if KEYS[6] ~= KEYS[2] and redis.call('HGET', KEYS[6], 'entry') == ARGV[1] then
   redis.call('HDEL', KEYS[6], 'parked')

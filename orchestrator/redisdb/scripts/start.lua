@@ -1,16 +1,17 @@
 -- start: the router takes launches that the ledger knows: each is marked seen, its session's first run queued, it is
 -- noted in its conversation and acknowledged. One whose books are damaged fails alone.
--- The mark holds the entry id, so that the same entry, delivered again, is not its own duplicate.
 -- KEYS  1 dispatch  2 timers
 --       for each launch  1 session  2 runs  3 run  4 seen mark  5 stream  6 conversation
 -- ARGV  1 now or ''  2 group  3 ms until a run is dispatched again  4 lifetime of a conversation in ms
---       for each launch  1 run id  2 message id  3 entry id  4 mark's lifetime in ms  5 recipient
---       6 when it has to be done if it is a review, in ms since the epoch, or 0
+--       for each launch  1 run id  2 message id  3 entry id  4 mark's lifetime in ms  5 recipient  6 digest
+--       7 when a review has to be done, in ms, or 0
 -- Returns  for each launch  {'started', run, agent, cause} | {'already', run or ''} | {'duplicate'} | {'unknown'}
---          | {'over', state} | {'task'}: the session was launched by another message | {'error', what is wrong}; on
---          the last two and 'unknown' nothing was acknowledged
+--          | {'over', state} | {'task'}: the session was launched by another message | {'other'}: its sender
+--          has used its id for something else | {'error', what is wrong}; on the last three and 'unknown' nothing was
+--          acknowledged
 -- Complexity: O(launches).
 -- include: base
+-- include: mark
 local now = clock(ARGV[1])
 local group, due = ARGV[2], now + tonumber(ARGV[3])
 -- What is the same for several launches is written once: entries by stream, launches by conversation.
@@ -22,17 +23,18 @@ end
 
 local function start(k, a)
   local session, runs, run, seen, stream, conversation = unpack(KEYS, k + 1, k + 6)
-  local id, message, entry, mark_ms, recipient = unpack(ARGV, a + 1, a + 5)
-  local review_due = tonumber(ARGV[a + 6])
+  local id, message, entry, mark_ms, recipient, digest, review_due = unpack(ARGV, a + 1, a + 7)
   local s = fields(session, 'id', 'agent', 'state', 'run', 'runs', 'message')
   local wrong = s.id == '' and 'unknown' or s.message ~= message and 'task' or nil
-  if wrong or not redis.call('SET', seen, entry, 'NX', 'PX', mark_ms) then
-    local mark = redis.call('GET', seen)
-    if mark and mark ~= entry then
+  if wrong or not redis.call('SET', seen, entry .. ' ' .. digest, 'NX', 'PX', mark_ms) then
+    local standing = marked(seen, entry, digest)
+    if standing == 'other' then return { 'other' } end
+    if standing == 'duplicate' then
       add(entries, stream, entry)
       return { 'duplicate' }
     end
     if wrong then return { wrong } end
+    mark(seen, entry, digest, mark_ms)
   end
   -- Also of a session that is over, for whoever speaks of it or waits for it.
   add(notes, conversation, 'launch:' .. message, s.id, 'agent:' .. recipient, s.id)
@@ -51,7 +53,7 @@ local function start(k, a)
     redis.call('RPUSH', runs, id)
     redis.call('HSET', session, 'run', id, 'runs', 1, 'updated_ms', now)
     redis.call('ZADD', KEYS[1], due, id)
-    if review_due > 0 then redis.call('ZADD', KEYS[2], review_due, 'review|' .. s.id) end
+    if review_due ~= '0' then redis.call('ZADD', KEYS[2], review_due, 'review|' .. s.id) end
   end
   add(entries, stream, entry)
   return answer
@@ -59,7 +61,7 @@ end
 
 local answers = {}
 for n = 1, (#KEYS - 2) / 6 do
-  local fine, answer = pcall(start, 2 + (n - 1) * 6, 4 + (n - 1) * 6)
+  local fine, answer = pcall(start, 2 + (n - 1) * 6, 4 + (n - 1) * 7)
   if not fine then
     -- Without the place in the script that some servers put before it.
     local what = type(answer) == 'table' and answer.err or tostring(answer)

@@ -11,11 +11,20 @@ from orchestrator.ids import callback_id, child_session_id, foreign_session_id, 
 from orchestrator.ledger import CLOSED, Dispatch, Ledger
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
-from orchestrator.router.conversations import Conversations
 from orchestrator.router.directory import Directory
 from orchestrator.router.foreign.mailbox import Mailbox
 from orchestrator.router.letter import SEALED_TITLE, Letter, task_id_of
-from orchestrator.router.steps import DUPLICATE, NOTED, Act, Limits, Outcome, Step, rejected, task_taken
+from orchestrator.router.steps import (
+    DUPLICATE,
+    NOTED,
+    Act,
+    Limits,
+    Outcome,
+    Step,
+    message_id_taken,
+    rejected,
+    task_taken,
+)
 from orchestrator.streams import ROUTER_GROUP, stream_key
 
 Launch = TaskDelegation | ReviewRequest | Escalation
@@ -28,14 +37,12 @@ class ForeignLaunches:
         self,
         ledger: Ledger,
         directory: Directory,
-        conversations: Conversations,
         *,
         table: RoutingTable,
         limits: Limits,
     ) -> None:
         self._ledger = ledger
         self._directory = directory
-        self._conversations = conversations
         self._mailbox = Mailbox(limits)
         self._table = table
         self._limits = limits
@@ -60,7 +67,7 @@ class ForeignLaunches:
         if parent is not None:
             session = child_session_id(parent.id, f"message|{letter.id}")
         else:
-            session = foreign_session_id(shard, letter.id)
+            session = foreign_session_id(shard, letter.sender, letter.id)
         run = run_id(session, 1)
         above = parent.id if parent is not None else session
         root = parent.root if parent is not None else session
@@ -86,6 +93,8 @@ class ForeignLaunches:
                 case b"started":
                     dispatch = Dispatch(run=run, session=session, agent=letter.recipient, cause="start")
                     return Outcome(kind="done", dispatch=dispatch)
+                case b"other":
+                    return message_id_taken(letter)
                 case b"duplicate":
                     return DUPLICATE
                 case b"task":
@@ -107,7 +116,7 @@ class ForeignLaunches:
                 keys.runs(session),
                 keys.run(run),
                 keys.dispatch(shard),
-                keys.seen(shard, letter.id),
+                keys.seen(shard, letter.sender, letter.id),
                 stream_key(letter.entry.stream),
                 keys.conversation(shard, letter.conversation),
                 keys.session(above),
@@ -129,17 +138,13 @@ class ForeignLaunches:
                 self._limits.conversation_messages,
                 self._limits.max_age_ms,
                 self._ledger.limits.redispatch_ms,
+                letter.digest,
+                letter.id,
+                letter.recipient,
                 self._limits.review_due_ms(letter),
                 *[part for pair in facts.items() for part in pair],
             ],
             read=read,
-            before=self._conversations.note(
-                shard=shard,
-                conversation=letter.conversation,
-                message_id=letter.id,
-                session=session,
-                agent=letter.recipient,
-            ),
         )
 
 

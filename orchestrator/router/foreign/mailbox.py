@@ -10,7 +10,16 @@ from orchestrator.ids import item_id, question_id, reply_id
 from orchestrator.ledger import Session, layout
 from orchestrator.redisdb import keys
 from orchestrator.router.letter import Letter
-from orchestrator.router.steps import DONE, DUPLICATE, Act, Limits, Outcome, rejected, session_unknown
+from orchestrator.router.steps import (
+    DONE,
+    DUPLICATE,
+    Act,
+    Limits,
+    Outcome,
+    message_id_taken,
+    rejected,
+    session_unknown,
+)
 from orchestrator.streams import ROUTER_GROUP, stream_key
 
 
@@ -68,6 +77,8 @@ class Mailbox:
                     return DONE
                 case b"duplicate":
                     return DUPLICATE
+                case b"other":
+                    return message_id_taken(letter)
                 case b"closed":
                     reason = f"session {session.id} is {answer[1].decode()} and takes nothing more"
                     return rejected("session-over", reason, letter)
@@ -81,15 +92,16 @@ class Mailbox:
         if answers:
             item = reply_id(answers)
         elif opens:
-            item = question_id(speaking, f"message|{letter.id}")
+            item = question_id(speaking, f"message|{letter.sender}|{letter.id}")
         else:
-            item = item_id(session.id, f"message|{letter.id}")
+            item = item_id(session.id, f"message|{letter.sender}|{letter.id}")
         return Act(
             script="route_put",
             keys=[
                 *layout.mailbox(session.id, speaker=speaking, envelope=None),
-                keys.seen(letter.entry.stream.shard, letter.id),
+                keys.seen(letter.entry.stream.shard, letter.sender, letter.id),
                 stream_key(letter.entry.stream),
+                keys.conversation(letter.entry.stream.shard, letter.conversation),
             ],
             args=[
                 "",
@@ -101,8 +113,9 @@ class Mailbox:
                 ROUTER_GROUP,
                 letter.entry.id,
                 self._limits.mark_ms(letter),
+                letter.digest,
+                self._limits.max_age_ms,
                 *facts,
             ],
             read=read,
-            before=self._limits.remember(letter),
         )

@@ -22,6 +22,7 @@ from orchestrator.router.steps import (
     Outcome,
     Settled,
     Step,
+    message_id_taken,
     rejected,
     session_unknown,
 )
@@ -92,24 +93,28 @@ class ForeignWords:
                     return DONE
                 case b"duplicate":
                     return DUPLICATE
+                case b"other":
+                    return message_id_taken(letter)
             return session_unknown(letter)
 
         return Act(
             script="route_status",
             keys=[
                 keys.session(session.id),
-                keys.seen(letter.entry.stream.shard, letter.id),
+                keys.seen(letter.entry.stream.shard, letter.sender, letter.id),
                 stream_key(letter.entry.stream),
+                keys.conversation(letter.entry.stream.shard, letter.conversation),
             ],
             args=[
                 "",
                 ROUTER_GROUP,
                 letter.entry.id,
                 self._limits.mark_ms(letter),
+                letter.digest,
+                self._limits.max_age_ms,
                 *(facts or ["activity", session.activity]),
             ],
             read=read,
-            before=self._limits.remember(letter),
         )
 
     def _report(self, letter: Letter, session: Session | None, *, status: str, text: str) -> Step:
@@ -122,6 +127,8 @@ class ForeignWords:
                     return DONE
                 case b"duplicate":
                     return DUPLICATE
+                case b"other":
+                    return message_id_taken(letter)
                 case b"pending":
                     reason = (
                         f"session {session.id} has not begun: its task is not routed yet, or waits for others; "
@@ -137,12 +144,21 @@ class ForeignWords:
             script="route_report",
             keys=[
                 *layout.ending(session.id, parent=session.parent, run=session.run),
-                keys.seen(letter.entry.stream.shard, letter.id),
+                keys.seen(letter.entry.stream.shard, letter.sender, letter.id),
                 stream_key(letter.entry.stream),
+                keys.conversation(letter.entry.stream.shard, letter.conversation),
             ],
-            args=["", status, text, ROUTER_GROUP, letter.entry.id, self._limits.mark_ms(letter)],
+            args=[
+                "",
+                status,
+                text,
+                ROUTER_GROUP,
+                letter.entry.id,
+                self._limits.mark_ms(letter),
+                letter.digest,
+                self._limits.max_age_ms,
+            ],
             read=read,
-            before=self._limits.remember(letter),
         )
 
     def _to_parent(self, letter: Letter, session: Session | None, *, text: str, kind: str) -> Step:

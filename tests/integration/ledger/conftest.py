@@ -52,6 +52,8 @@ class Play:
         launch = Start(
             session=session,
             message=message,
+            sender="operator",
+            digest="d",
             recipient="lead",
             conversation="c",
             stream=keys.messages(0, "task-delegation", "high"),

@@ -107,6 +107,14 @@ def seen(stack: Stack) -> bytes:
     return data
 
 
+def id_used_before(stack: Stack) -> bytes:
+    header = check(seen(stack)).message
+    assert header is not None
+    return stack.envelope(
+        StatusUpdate(task_id="other", status="blocked"), message_id=header.header.message_id
+    )
+
+
 def taken_task(stack: Stack) -> bytes:
     first, conversation = new_message_id(), new_message_id()
     about: dict[str, Any] = {"sender": "partner", "recipient": "reviewer", "correlation": conversation}
@@ -173,6 +181,7 @@ CASES: dict[str, tuple[str, Callable[[Stack], bytes]]] = {
         lead(UPDATE, retry=RetryPolicy(max_attempts=101, backoff_strategy="linear", timeout_seconds=1)),
     ),
     "seen before": ("duplicate", seen),
+    "an id that its sender has used": ("message-id", id_used_before),
     "chain of another conversation": ("conversation-chain", another_chain),
     "chain without a conversation": ("conversation-chain", lead(HELLO, chain=(new_message_id(),))),
     "chain too long": (

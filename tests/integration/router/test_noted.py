@@ -118,7 +118,7 @@ def test_what_others_write_into_the_same_stream_is_not_put_aside(
         message_id = new_message_id()
         data = stack.envelope(done, message_id=message_id)
         stack.publish(data, "task-completion", "high")
-        until(lambda: bool(stack.redis.exists(keys.seen(0, message_id))))
+        until(lambda: bool(stack.redis.exists(keys.seen(0, "lead", message_id))))
         assert stack.pending() == 1
 
 

@@ -239,6 +239,6 @@ def test_low_messages_come_through_a_flood_of_all_others_in_the_rounds_they_are_
     for _ in range(3):
         flood()
         router.run_once()
-        taken.append(sum(stack.redis.exists(keys.seen(0, message_id)) for message_id in low))
+        taken.append(sum(stack.redis.exists(keys.seen(0, "lead", message_id)) for message_id in low))
     assert taken == [8, 16, 20]
     assert [rounds_until_taken(position, "low") for position in (8, 16, 20)] == [1, 2, 3]

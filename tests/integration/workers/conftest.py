@@ -62,6 +62,8 @@ class Stage:
         launch = Start(
             session=session,
             message=found.message,
+            sender="operator",
+            digest="d",
             recipient=found.agent,
             conversation=found.correlation,
             stream=keys.messages(0, "task-delegation", "high"),

@@ -21,6 +21,7 @@ from orchestrator.envelope.signature import (
     RULES,
     VerifiedSignature,
     canonical,
+    digest_of,
     sign,
     sign_encoded,
     sign_message,
@@ -65,7 +66,11 @@ def test_what_was_signed_verifies(keys, write: Write, algorithm: str, content: s
     octets = sign_message(write(content), signer, now_ms=NOW_MS)
     for sent in (True, False):
         assert read(octets, keys, sent=sent) == VerifiedSignature(
-            signer="lead", key_id=signer.key_id, algorithm=algorithm, signed_ms=NOW_MS
+            signer="lead",
+            key_id=signer.key_id,
+            algorithm=algorithm,
+            signed_ms=NOW_MS,
+            digest=digest_of(octets),
         )
 
 

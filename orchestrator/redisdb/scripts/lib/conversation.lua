@@ -5,15 +5,11 @@
 -- With `limit` 0 a message neither counts nor is refused.
 -- `first` is the last reference of its chain, or its own id when it has none.
 local function converse(key, first, limit, ttl_ms)
-  local root = redis.call('HGET', key, 'root')
-  if not root then
-    redis.call('HSET', key, 'root', first)
-  elseif root ~= first then
-    return 'chain'
-  end
+  local known = redis.call('HMGET', key, 'root', 'count')
+  if known[1] and known[1] ~= first then return 'chain' end
+  if limit > 0 and tonumber(known[2] or 0) >= limit then return 'limit' end
+  if not known[1] then redis.call('HSET', key, 'root', first) end
+  if limit > 0 then redis.call('HINCRBY', key, 'count', 1) end
   redis.call('PEXPIRE', key, ttl_ms)
-  if limit > 0 and redis.call('HINCRBY', key, 'count', 1) > limit then
-    return 'limit'
-  end
   return ''
 end

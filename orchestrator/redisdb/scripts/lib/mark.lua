@@ -1,0 +1,15 @@
+-- Shared by the router's scripts: the marks of messages that were acted upon. A mark's key names the message-id and
+-- its sender; it holds `<entry id> <digest of what the sender signed>`, or the entry id alone while the message waits.
+
+-- How a message stands to the mark at `key`: nil when there is none, 'own' when this very entry set it, 'duplicate'
+-- when a copy of it did, 'other' when its sender has used its message-id for something else.
+local function marked(key, entry, digest)
+  local mark = redis.call('GET', key)
+  if not mark then return nil end
+  local by, of = string.match(mark, '^(%S+) ?(%S*)$')
+  if by == entry then return 'own' end
+  if of == '' or of == digest then return 'duplicate' end
+  return 'other'
+end
+
+local function mark(key, entry, digest, ttl_ms) redis.call('SET', key, entry .. ' ' .. digest, 'PX', ttl_ms) end
