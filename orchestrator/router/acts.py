@@ -25,10 +25,11 @@ class Acts:
         find_agent: Callable[[str], AgentRecord | None],
         table: RoutingTable,
         limits: Limits,
+        shards: int,
     ) -> None:
         self._ledger = ledger
         self._directory = Directory(ledger)
-        self._launches = ForeignLaunches(ledger, self._directory, table=table, limits=limits)
+        self._launches = ForeignLaunches(ledger, self._directory, table=table, limits=limits, shards=shards)
         self._words = ForeignWords(ledger, self._directory, limits=limits)
         self._find_agent = find_agent
         self._limits = limits

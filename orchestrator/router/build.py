@@ -64,6 +64,7 @@ def build_acts(parts: Parts) -> Acts:
         find_agent=parts.agents.get,
         table=parts.routing,
         limits=limits_of(parts.settings, parts.routing),
+        shards=parts.settings.shards,
     )
 
 

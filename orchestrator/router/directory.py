@@ -71,6 +71,19 @@ class Directory:
                 return session
         return None
 
+    def launched_anywhere(self, letter: Letter, shards: int) -> str | None:
+        """The session that the nearest message of the letter's chain launched, in whatever shard."""
+        refs = [f"launch:{ref.lower()}" for ref in letter.message.header.conversation_chain]
+        if not refs:
+            return None
+        pipeline = self._ledger.redis.pipeline(transaction=False)
+        for shard in range(shards):
+            pipeline.hmget(keys.conversation(shard, letter.conversation), refs)
+        answers: list[list[bytes | None]] = pipeline.execute()
+        found = (session for of_ref in zip(*answers, strict=True) for session in of_ref if session)
+        session = next(found, None)
+        return session.decode() if session else None
+
     def latest(self, agent: str, letter: Letter) -> Session | None:
         """The session of the agent that the letter's conversation launched last."""
         return self.session(self._field(letter, f"agent:{agent}"), agent, letter)

@@ -11,6 +11,10 @@ from typing import Final
 RULES: Final[dict[str, tuple[bool, str]]] = {
     "no-envelope": (False, "An entry has the field `envelope` with the XML in it."),
     "stream-mismatch": (False, "A message stands in the stream of its own type and priority."),
+    "shard": (
+        False,
+        "A message that gives somebody work stands in a stream of the shard that it belongs to.",
+    ),
     "signature-missing": (False, "A message is signed, unless the settings make signatures optional."),
     "key-unknown": (True, "The signer's public key is registered."),
     "expired": (False, "A message is accepted before its expiration."),

@@ -62,6 +62,16 @@ def message_id_taken(letter: Letter) -> Outcome:
     return rejected("message-id", reason, letter)
 
 
+def wrong_shard(shard: int, letter: Letter) -> Outcome:
+    """It stands in the stream of a shard in which it may begin nothing."""
+    reason = (
+        f"the message belongs to shard {shard:02x} and stands in a stream of shard "
+        f"{letter.entry.stream.shard:02x}; append it there: by the session that its chain names, or else by the "
+        "CRC-32 of its correlation-id modulo the number of shards"
+    )
+    return rejected("shard", reason, letter)
+
+
 def session_unknown(letter: Letter) -> Outcome:
     """The letter speaks of a session of its sender's that nobody has heard of."""
     reason = (

@@ -7,23 +7,25 @@ from typing import Any
 
 from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
 from orchestrator.envelope.prompt_text import prompt_of, title_of
-from orchestrator.ids import callback_id, child_session_id, foreign_session_id, run_id
+from orchestrator.ids import callback_id, child_session_id, foreign_session_id, run_id, shard_of
 from orchestrator.ledger import CLOSED, Dispatch, Ledger
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.router.directory import Directory
 from orchestrator.router.foreign.mailbox import Mailbox
-from orchestrator.router.letter import SEALED_TITLE, Letter, task_id_of
+from orchestrator.router.letter import SEALED_TITLE, Letter, shard_of_message, task_id_of
 from orchestrator.router.steps import (
     DUPLICATE,
     NOTED,
     Act,
     Limits,
     Outcome,
+    Settled,
     Step,
     message_id_taken,
     rejected,
     task_taken,
+    wrong_shard,
 )
 from orchestrator.streams import ROUTER_GROUP, stream_key
 
@@ -40,12 +42,14 @@ class ForeignLaunches:
         *,
         table: RoutingTable,
         limits: Limits,
+        shards: int,
     ) -> None:
         self._ledger = ledger
         self._directory = directory
         self._mailbox = Mailbox(limits)
         self._table = table
         self._limits = limits
+        self._shards = shards
 
     def launch(self, letter: Letter, body: Launch | None) -> Step:
         """Begin a session for the recipient: a root, or a child of the session that the sender runs.
@@ -54,12 +58,25 @@ class ForeignLaunches:
         """
         if letter.recipient == self._table.operator:
             return NOTED  # for people to see: there is nobody to start
+        home = self._home(letter)
+        if home != letter.entry.stream.shard:
+            return Settled(wrong_shard(home, letter))
         if letter.type == "escalation":
             session = self._directory.latest(letter.recipient, letter)
             if session is not None and session.state not in CLOSED:
                 title, prompt = _title_and_prompt(letter, body)
                 return self._mailbox.put(letter, session, None, text=prompt, kind="escalation", title=title)
         return self._begin(letter, body)
+
+    def _home(self, letter: Letter) -> int:
+        """The one shard in which the letter may begin something: that of the tree it speaks of, else its conversation's.
+
+        In the streams of others it is a copy, and would begin as many sessions.
+        """
+        if self._shards == 1:
+            return 0
+        launched = self._directory.launched_anywhere(letter, self._shards)
+        return shard_of(launched) if launched else shard_of_message(letter.message, self._shards)
 
     def _begin(self, letter: Letter, body: Launch | None) -> Act:
         shard = letter.entry.stream.shard
