@@ -7,11 +7,14 @@ from typing import Protocol
 import redis
 
 from orchestrator.audit.facts import FactsReader
+from orchestrator.audit.heads import HeadSigner
+from orchestrator.audit.proof import EitherKeys
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
 from orchestrator.envelope.parse import Limits
 from orchestrator.envelope.sealing import Opener
 from orchestrator.keyring.ring import Keyring
+from orchestrator.registry import OPERATOR
 from orchestrator.settings import Settings
 from orchestrator.streams import all_streams
 
@@ -35,10 +38,11 @@ def build_writer(parts: Parts, *, consumer: str) -> AuditWriter:
     Raises:
         AuditError: the database cannot be opened or made.
     """
-    settings = parts.settings
+    settings, keyring = parts.settings, parts.keyring
+    heads = HeadSigner(lambda: keyring.signer(OPERATOR), EitherKeys(keyring, keyring.store))
     return AuditWriter(
         parts.redis,
-        AuditStore(settings.audit_file),
+        AuditStore(settings.audit_file, heads=heads),
         consumer=consumer,
         sources=all_streams(settings.shards),
         # A commit on a slow disk takes longer than anything a worker does between two signs of life.
@@ -46,6 +50,6 @@ def build_writer(parts: Parts, *, consumer: str) -> AuditWriter:
         facts=FactsReader(
             limits=Limits(size=settings.max_message_bytes),
             opener=parts.opener,
-            keys=parts.keyring if settings.signatures_required else None,
+            keys=keyring if settings.signatures_required else None,
         ),
     )

@@ -8,7 +8,6 @@ from typing import Protocol
 from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, parse
 from orchestrator.envelope.signature import verify
 from orchestrator.errors import SignatureError
-from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.trusted import TrustedKey
 from orchestrator.settings import Settings
 
@@ -70,10 +69,10 @@ class Proof:
         return ""
 
 
-def proof_of(keyring: Keyring, settings: Settings, *, online: bool = True) -> Proof:
-    """The proof by the keys of a stack; without ``online``, by those of its data folder alone."""
+def proof_of(keys: Keys, settings: Settings) -> Proof:
+    """The proof by these keys under the settings of a stack."""
     return Proof(
-        keys=EitherKeys(keyring, keyring.store) if online else keyring.store,
+        keys=keys,
         signatures_required=settings.signatures_required,
         limits=Limits(size=settings.max_message_bytes),
     )

@@ -52,13 +52,20 @@ class Coverage:
     stream: StreamId
     published: int
     audited: int
-    #: Handed to a writer and not written yet; what no writer has had is the rest.
+    #: Handed to a writer and not written yet.
     pending: int
+    #: What no writer has had.
+    unread: int
 
     @property
     def missing(self) -> int:
         """Entries that are not written."""
         return self.published - self.audited
+
+    @property
+    def lost(self) -> int:
+        """Entries that are not written, and that no writer will write."""
+        return max(0, self.missing - self.pending - self.unread)
 
 
 class AuditReader:
@@ -183,19 +190,27 @@ class AuditReader:
         return Launches(children=children, messages=frozenset(row[2] for row in rows))
 
     def coverage(self, streams: RedisStreams, sources: Sequence[StreamId]) -> list[Coverage]:
-        """How much of each stream that was ever published is written: the audit must miss nothing."""
-        backlog = streams.backlog(AUDIT_GROUP, sources)
+        """How much of each stream that was ever published is written: the audit must miss nothing.
+
+        What is written between two of the reads counts as missing: look again before you accuse anybody.
+        """
         audited = self._store.counts()
-        return [
-            Coverage(
-                stream=row.stream,
-                published=row.published,
-                audited=audited.get(str(row.stream), 0),
-                pending=row.pending,
-            )
-            for row in backlog
-            if row.published or audited.get(str(row.stream), 0)
-        ]
+        rows = []
+        for row in streams.backlog(AUDIT_GROUP, sources):
+            written = audited.get(str(row.stream), 0)
+            if row.published or written:
+                most = row.published - written - row.pending
+                unread = streams.unread(AUDIT_GROUP, row.stream, most=most) if most > 0 else 0
+                rows.append(
+                    Coverage(
+                        stream=row.stream,
+                        published=row.published,
+                        audited=written,
+                        pending=row.pending,
+                        unread=unread,
+                    )
+                )
+        return rows
 
 
 def trees(records: Sequence[MessageRecord]) -> list[Node]:

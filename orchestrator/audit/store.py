@@ -1,7 +1,8 @@
 """The audit database: SQLite in one file, added to by one writer at a time, read by anybody.
 
 Each row's ``chain`` is a hash over the row and the chain of the row before, so that changing, removing or
-inserting a row anywhere shows in every later one.
+inserting a row anywhere shows in every later one. The operator signs where both tables end, in the same
+transaction as their rows.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
+from orchestrator.audit.heads import End, Head, HeadChanged, HeadSigner
 from orchestrator.audit.records import DeadRecord, MessageRecord
 from orchestrator.audit.text import says
-from orchestrator.errors import AuditError
+from orchestrator.envelope.signature import Signer
+from orchestrator.errors import AuditError, KeyringError
 
 #: The version of the schema, as `PRAGMA user_version` has it.
-VERSION: Final = 1
+VERSION: Final = 2
+#: Those that are read as well; a writer makes one of this version of them.
+_OLDER: Final = (1,)
 #: Seconds to wait for another writer's commit.
 _BUSY_S: Final = 30.0
 
@@ -65,13 +70,16 @@ class Break:
 class AuditStore:
     """One audit database. Safe to share between threads."""
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        """Open the database; a writer makes it if it is not there.
+    def __init__(self, path: Path, *, read_only: bool = False, heads: HeadSigner | None = None) -> None:
+        """Open the database; a writer makes it if it is not there. ``heads`` signs what is written.
 
         Raises:
             AuditError: it cannot be opened or made, or is no audit database of this version.
         """
         self.path = path
+        #: Why heads are not signed any more, if somebody has changed the database; else empty.
+        self.changed = ""
+        self._heads = heads
         self._lock = threading.Lock()
         try:
             self._db = self._open(read_only=read_only)
@@ -81,6 +89,7 @@ class AuditStore:
             else:
                 hint = "check the file, its folder and the space on the disk"
             raise AuditError(path, str(error), hint) from error
+        self._id = str(self._db.execute("SELECT value FROM facts WHERE name = 'id'").fetchone()[0])
 
     def _open(self, *, read_only: bool) -> sqlite3.Connection:
         if read_only:
@@ -102,7 +111,7 @@ class AuditStore:
         db.row_factory = sqlite3.Row
         db.create_function("says", 2, says, deterministic=True)
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version != VERSION:
+        if version != VERSION and not (read_only and version in _OLDER):
             db.close()
             raise AuditError(
                 self.path,
@@ -115,12 +124,12 @@ class AuditStore:
     def _make_schema(db: sqlite3.Connection) -> None:
         db.execute("BEGIN IMMEDIATE")
         try:
-            if db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                for statement in (
-                    (resources.files(__package__) / "schema.sql").read_text(encoding="utf-8").split(";\n")
-                ):
-                    db.execute(statement)
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0:
+                _run(db, "schema.sql")
                 db.execute("INSERT INTO facts VALUES ('id', ?)", (uuid.uuid4().hex,))
+            if version in (0, *_OLDER):
+                _run(db, "heads.sql")
                 db.execute(f"PRAGMA user_version = {VERSION}")
             db.execute("COMMIT")
         except BaseException:
@@ -130,7 +139,25 @@ class AuditStore:
     @property
     def id(self) -> str:
         """The name of this database among all, for as long as the file lives."""
-        return str(self.query("SELECT value FROM facts WHERE name = 'id'")[0][0])
+        return self._id
+
+    @property
+    def signed_head(self) -> Head | None:
+        """The latest head that this writer has signed, or knows from elsewhere."""
+        return self._heads.known if self._heads is not None else None
+
+    def believe(self, head: Head | None) -> None:
+        """Take a head that was kept elsewhere for what this database had reached, if the operator stands for it."""
+        if self._heads is not None:
+            self._heads.believe(head, self.id)
+
+    def stored_head(self) -> Head | None:
+        """The signed head in the database, unchecked; None: it has none that can be read."""
+        try:
+            rows = self.query("SELECT document FROM heads")
+        except sqlite3.OperationalError:  # an older version
+            return None
+        return Head.from_json(rows[0][0]) if rows else None
 
     def close(self) -> None:
         """Close the database."""
@@ -140,17 +167,23 @@ class AuditStore:
     # --- writing -----------------------------------------------------------------------------
 
     def add(self, messages: Sequence[MessageRecord], dead: Sequence[DeadRecord] = ()) -> int:
-        """Write records that are not there yet, all in one transaction; how many were new.
+        """Write records that are not there yet and sign where they end, all in one transaction; how many were new.
 
         Raises:
-            AuditError: the disk is full or the file cannot be written; nothing of the batch was.
+            AuditError: the disk is full, the file cannot be written, or the operator's key is gone; nothing of the
+                batch was written.
         """
+        signer = self._signer()
         with self._lock:
+            signed = None
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 try:
+                    before = self._ends()
                     new = self._append("messages", _MESSAGE_COLUMNS, messages)
                     new += self._append("dead_letters", _DEAD_COLUMNS, dead)
+                    if new and signer is not None:
+                        signed = self._sign(before, signer)
                     self._db.execute("COMMIT")
                 except BaseException:
                     if self._db.in_transaction:
@@ -160,14 +193,51 @@ class AuditStore:
                 raise AuditError(
                     self.path, str(error), "make room on the disk; nothing is lost meanwhile"
                 ) from error
+            if signed is not None and self._heads is not None:
+                self._heads.known = signed
         return new
+
+    def _signer(self) -> Signer | None:
+        """The operator's signer; None where it does not sign: never in a database of which it has signed a part."""
+        if self._heads is None:
+            return None
+        try:
+            return self._heads.signer()
+        except KeyringError as error:
+            if self.stored_head() is None:
+                return None
+            hint = "bring the operator's key (`orchestra keys export operator`); nothing is lost meanwhile"
+            raise AuditError(self.path, f"its rows cannot be signed: {error}", hint) from error
+
+    def _sign(self, before: Head, signer: Signer) -> Head | None:
+        """Sign where the tables end now; None: they were changed, and nobody vouches for what follows."""
+        assert self._heads is not None
+        try:
+            row = self._db.execute("SELECT document FROM heads").fetchone()
+            stored = Head.from_json(row[0]) if row else None
+            if row and stored is None:
+                raise HeadChanged("the stored head cannot be read")
+            head = self._heads.next(stored, before, self._ends(), signer)
+        except HeadChanged as error:
+            self.changed = str(error)
+            return None
+        self._db.execute("INSERT OR REPLACE INTO heads VALUES (1, ?)", (head.to_json(),))
+        return head
+
+    def _ends(self) -> Head:
+        """Where the tables end, unsigned."""
+        return Head(database=self._id, messages=self._end("messages"), dead_letters=self._end("dead_letters"))
+
+    def _end(self, table: str) -> End:
+        row = self._db.execute(f"SELECT seq, chain FROM {table} ORDER BY seq DESC LIMIT 1").fetchone()  # noqa: S608
+        return End(seq=row[0], chain=row[1]) if row else End()
 
     def _append(
         self, table: str, columns: Sequence[str], records: Sequence[MessageRecord] | Sequence[DeadRecord]
     ) -> int:
         if not records:
             return 0
-        chain = self._head(table)
+        chain = self._end(table).chain
         places = ", ".join("?" * (len(columns) + 1))
         insert = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}, chain) VALUES ({places})"  # noqa: S608
         values_of, chained_of = attrgetter(*columns), attrgetter(*_CHAINED[table])
@@ -178,10 +248,6 @@ class AuditStore:
                 chain = link
                 new += 1
         return new
-
-    def _head(self, table: str) -> str:
-        row = self._db.execute(f"SELECT chain FROM {table} ORDER BY seq DESC LIMIT 1").fetchone()  # noqa: S608
-        return row[0] if row else ""
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -219,17 +285,29 @@ class AuditStore:
         with self._lock:
             return self._db.execute(sql, values).fetchall()
 
-    def head(self) -> tuple[int, str]:
-        """The number and the chain of the last message, which stand for everything before."""
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything that is read inside is of one moment, whatever is written meanwhile."""
         with self._lock:
-            row = self._db.execute("SELECT seq, chain FROM messages ORDER BY seq DESC LIMIT 1").fetchone()
-        return (row[0], row[1]) if row else (0, "")
+            self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._db.execute("ROLLBACK")
 
-    def verify(self, *, head: tuple[int, str] | None = None) -> Iterator[Break]:
-        """Walk over everything and name each place that was changed behind the writer's back.
+    def ends(self) -> Head:
+        """Where both tables end, unsigned."""
+        with self._lock:
+            return self._ends()
 
-        ``head`` is the number and chain of a message that is known to have been written.
-        """
+    def chain_at(self, table: str, seq: int) -> str | None:
+        """The chain of one row; None: there is no such row."""
+        rows = self.query(f"SELECT chain FROM {table} WHERE seq = ?", [seq])  # noqa: S608 - one of our own names
+        return rows[0][0] if rows else None
+
+    def broken_chain(self) -> Iterator[Break]:
+        """Walk over both tables and name each row that does not fit its chain."""
         for table, columns in _CHAINED.items():
             chain, expected = "", 1
             xml = ", xml" if table == "messages" else ""
@@ -249,12 +327,22 @@ class AuditStore:
                             table=table, seq=seq, what="its facts, or the row before it, were changed"
                         )
                     chain, expected = row["chain"], seq + 1
-        if head is not None:
-            row = self._db.execute("SELECT chain FROM messages WHERE seq = ?", (head[0],)).fetchone()
-            if row is None:
-                yield Break(table="messages", seq=head[0], what="the end was cut off: this row was written")
-            elif row[0] != head[1]:
-                yield Break(table="messages", seq=head[0], what="it is not the row that was written")
+
+    def unrefused(self) -> Iterator[sqlite3.Row]:
+        """Every message without a dead letter, for itself or for another attempt with the same octets."""
+        cursor = self._db.execute(
+            "SELECT seq, stream, entry_id, published_ms, sha256, xml FROM messages WHERE sha256 NOT IN ("
+            "SELECT m.sha256 FROM messages m JOIN dead_letters d ON d.stream = m.stream AND d.entry_id = m.entry_id) "
+            "ORDER BY seq"
+        )
+        while rows := cursor.fetchmany(1000):
+            yield from rows
+
+
+def _run(db: sqlite3.Connection, script: str) -> None:
+    """Run the statements of a file beside this one."""
+    for statement in (resources.files(__package__) / script).read_text(encoding="utf-8").split(";\n"):
+        db.execute(statement)
 
 
 def _link(chain: str, values: Sequence[Any]) -> str:

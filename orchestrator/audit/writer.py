@@ -14,6 +14,7 @@ from typing import Any, Final
 import redis
 
 from orchestrator.audit.facts import FactsReader
+from orchestrator.audit.heads import Head
 from orchestrator.audit.records import DeadRecord, read_entry
 from orchestrator.audit.store import AuditStore
 from orchestrator.clock import Clock, SystemClock
@@ -66,12 +67,15 @@ class AuditWriter:
         self._reclaim_idle_ms = reclaim_idle_ms
         self._facts = facts or FactsReader()
         self._held: list[Entry] = []
+        self._said_changed = False
         self._next_reclaim = 0.0
         self._next_dead = 0.0
         self._next_tidy = time.monotonic() + TIDY_EVERY_S
         # Before anything is read: a stream is trimmed only below what this group has acknowledged.
         self._streams.ensure_groups(GROUPS, self._sources)
         self._ensure_dead_groups()
+        noted: Any = client.hget(keys.audit_heads(), store.id)
+        store.believe(Head.from_json(noted) if noted is not None else None)
 
     def run(self, stop: threading.Event) -> None:
         """Write until told to stop; a database that cannot be written to is tried again and again."""
@@ -126,9 +130,17 @@ class AuditWriter:
         return written
 
     def _note_head(self) -> None:
-        """Tell Redis how far this database has come, so that a cut end shows."""
-        seq, chain = self._store.head()
-        self._redis.hset(keys.audit_heads(), self._store.id, f"{seq} {chain}")
+        """Tell Redis how far this database has come, so that an end that is cut off shows."""
+        if self._store.changed:
+            if not self._said_changed:
+                get_logger().error(
+                    "audit-changed", database=str(self._store.path), reason=self._store.changed
+                )
+                self._said_changed = True
+            return
+        # Where nobody signs, the ends are noted all the same: other databases of this stack count what is written here.
+        head = self._store.signed_head or self._store.ends()
+        self._redis.hset(keys.audit_heads(), self._store.id, head.to_json())
 
     def tidy(self, *, gone_ms: int = GONE_MS) -> int:
         """Forget writers that were silent for so long and hold nothing; how many, counted for each stream."""
@@ -169,6 +181,7 @@ class AuditWriter:
             if rows:
                 received_ms = self._clock.now_ms()
                 written += self._store.add([], [_dead(shard, row, received_ms) for row in rows])
+                self._note_head()
                 self._redis.xack(key, AUDIT_GROUP, *[row[0] for row in rows])
         return written
 

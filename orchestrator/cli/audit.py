@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.options import SubCommands, json_option, known_type, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     import redis
@@ -197,60 +198,43 @@ def _readable(name: str, value: int) -> str:
 @json_option
 @stack_options
 def verify(*, settings: Settings, as_json: bool) -> None:
-    """Check the hash chain, and that everything that was published is there. Exit code 1: it is not."""
-    from orchestrator.audit import AuditReader
-    from orchestrator.cli.documents import AuditState
+    """Check chain, signed heads and signatures, and that all that was published is there.
 
-    store = _store(settings)
-    head, coverage, unreached = _online(settings, store, AuditReader(store))
-    breaks = list(store.verify(head=head))
-    waiting = sum(max(0, row.missing) for row in coverage)
-    broken = bool(breaks)
+    Exit code 1: something was changed, or is missing for good.
+    """
+    from orchestrator.cli.documents import AuditState
+    from orchestrator.cli.inspection import inspect
+
+    found = inspect(settings)
     if as_json:
         print_json(
             AuditState.of(
                 {
                     "file": str(settings.audit_file),
-                    "intact": not broken,
-                    "messages": store.total(),
-                    "published": sum(row.published for row in coverage) if unreached is None else None,
-                    "not_written_yet": waiting if unreached is None else None,
-                    "breaks": breaks,
+                    "intact": found.intact,
+                    "messages": found.messages,
+                    "published": found.published,
+                    "not_written_yet": found.waiting,
+                    "missing": found.lost,
+                    "breaks": found.breaks,
                 }
             )
         )
     else:
-        for item in breaks:
+        for item in found.breaks:
             say(f"broken: {item.table} row {item.seq}: {item.what}")
-        state = "broken" if broken else "intact"
-        say(f"{settings.audit_file}: {store.total()} messages, the chain is {state}")
-        if unreached is not None:
-            say(f"not compared with what was published: {unreached}", err=True)
+        if found.lost:
+            say(
+                f"broken: {counted(found.lost, 'entry', 'entries')} published and never written: {found.where}"
+            )
+        state = "intact" if found.intact else "broken"
+        say(f"{settings.audit_file}: {counted(found.messages, 'message')}, the trail is {state}")
+        if found.unreached is not None:
+            say(f"not compared with what was published: {found.unreached}", err=True)
         else:
-            published = sum(row.published for row in coverage)
-            say(f"published {published}, written {published - waiting}, still to be written {waiting}")
-    if broken:
+            say(f"published {found.published}, written {found.written}, still to be written {found.waiting}")
+    if not found.intact:
         click.get_current_context().exit(1)
-
-
-def _online(settings: Settings, store: AuditStore, reader: AuditReader) -> tuple[Any, list[Any], str | None]:
-    """The head that Redis knows and the coverage of the streams, or why Redis was not asked."""
-    from orchestrator.errors import OrchestraError
-    from orchestrator.redisdb import keys
-    from orchestrator.redisdb.client import connect
-    from orchestrator.stack import resolve_redis_url
-    from orchestrator.streams import RedisStreams, all_streams
-
-    try:
-        client = connect(resolve_redis_url(settings), name="orchestra-audit-verify")
-    except OrchestraError as error:
-        return None, [], str(error)
-    noted: Any = client.hget(keys.audit_heads(), store.id)
-    head = None
-    if noted is not None:
-        seq, _, chain = noted.decode().partition(" ")
-        head = (int(seq), chain)
-    return head, reader.coverage(RedisStreams(client), all_streams(settings.shards)), None
 
 
 def _store(settings: Settings) -> AuditStore:

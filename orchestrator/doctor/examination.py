@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.audit.proof import proof_of
+from orchestrator.audit.proof import EitherKeys, proof_of
 from orchestrator.audit.reader import AuditReader, Launches, Parent
 from orchestrator.bootstrap import Parts
 from orchestrator.clock import Clock, SystemClock
@@ -45,7 +45,7 @@ class Doctor:
         self._clock = clock or SystemClock()
         self._sleep = sleep
         settings = parts.settings
-        self._proof = proof_of(parts.keyring, settings)
+        self._proof = proof_of(EitherKeys(parts.keyring, parts.keyring.store), settings)
         self._shards = range(settings.shards)
         self._terms = waits.Terms(
             lease_s=settings.lease_s,

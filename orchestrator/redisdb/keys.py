@@ -359,5 +359,5 @@ def waiters(session: str) -> str:
 
 @_key("ao:audit-heads", type="hash", owner="audit", lifetime="permanent; one field for each audit database")
 def audit_heads() -> str:
-    """Audit database → number and chain of the last message it has written."""
+    """Audit database → its signed head: number and chain of the last row of both its tables."""
     return f"{PREFIX}:audit-heads"

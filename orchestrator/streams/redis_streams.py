@@ -199,6 +199,32 @@ class RedisStreams:
             self._redis, group, [self._key(stream) for stream in streams], idle_ms=idle_ms
         )
 
+    def is_open(self, group: str, stream: StreamId, entry_id: str) -> bool:
+        """Whether the group has yet to deal with an entry: nobody has had it, or its holder has not acknowledged it."""
+        key = self._key(stream)
+        try:
+            groups = self._redis.execute_command("XINFO", "GROUPS", key)
+            if self._redis.xpending_range(key, group, entry_id, entry_id, 1):
+                return True
+        except redis.ResponseError:  # neither stream nor group: nobody has had anything
+            return True
+        return _order(entry_id) > _order(_last_delivered(groups, group))
+
+    def unread(self, group: str, stream: StreamId, *, most: int) -> int:
+        """How many entries of a stream nobody in the group has had, counted up to ``most``."""
+        key = self._key(stream)
+        try:
+            groups = self._redis.execute_command("XINFO", "GROUPS", key)
+        except redis.ResponseError:  # no stream of that name
+            groups = []
+        after, count = _last_delivered(groups, group), 0
+        while count < most:
+            rows: Any = self._redis.xrange(key, min=f"({after}", count=min(1000, most - count))
+            if not rows:
+                break
+            after, count = rows[-1][0].decode(), count + len(rows)
+        return count
+
     def unread_since(self, group: str, streams: Sequence[StreamId]) -> dict[StreamId, int]:
         """When the oldest entry that nobody in the group has had was appended, in ms; streams without one are left out."""
         pipeline = self._redis.pipeline(transaction=False)
@@ -217,24 +243,33 @@ class RedisStreams:
         for stream in streams:
             key = self._key(stream)
             pipeline.execute_command("XLEN", key)
+            kind = f"{stream.type}:{stream.priority}"
             pipeline.execute_command(
-                "HGET", keys.totals(stream.shard), f"trimmed:{stream.type}:{stream.priority}"
+                "HMGET", keys.totals(stream.shard), f"trimmed:{kind}", f"published:{kind}"
             )
             pipeline.xpending(key, group)
             pipeline.xpending_range(key, group, "-", "+", 1)
         answers = pipeline.execute(raise_on_error=False)
         rows = []
         for number, stream in enumerate(streams):
-            length, trimmed, summary, oldest = answers[number * 4 : number * 4 + 4]
-            for answer in (length, trimmed):
+            length, totals, summary, oldest = answers[number * 4 : number * 4 + 4]
+            for answer in (length, totals):
                 if isinstance(answer, Exception):
                     raise answer
             # A group or stream that is not there yet answers with an error, and holds nothing.
             pending = 0 if isinstance(summary, Exception) else int(summary["pending"])
             held = [] if isinstance(oldest, Exception) else oldest
             idle = int(held[0]["time_since_delivered"]) if held else 0
-            rows.append(Backlog(stream, length, length + int(trimmed or 0), pending, idle))
+            trimmed, counted = (int(total or 0) for total in totals)
+            # What somebody takes out by hand was published all the same, and the scripts have counted it.
+            rows.append(Backlog(stream, length, max(length + trimmed, counted), pending, idle))
         return rows
+
+
+def _order(entry_id: str) -> tuple[int, int]:
+    """What entry ids are compared by."""
+    ms, _, number = entry_id.partition("-")
+    return int(ms), int(number or 0)
 
 
 def _last_delivered(answer: Any, group: str) -> str:

@@ -208,8 +208,9 @@ class AuditState(Document):
     messages: int = Field(description="Entries that it holds.")
     published: int | None = Field(description="Entries that were published; null: Redis was not asked.")
     not_written_yet: int | None = Field(
-        description="Published entries that it lacks; null: Redis was not asked."
+        description="Published entries that a writer is still to write; null: Redis was not asked."
     )
+    missing: int = Field(description="Published entries that it lacks and that no writer will write.")
     breaks: tuple[AuditBreak, ...] = Field(description="Where it is not what was written.")
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Callable
 from random import Random
 
 import pytest
 from click.testing import CliRunner, Result
 
-from orchestrator.audit import AuditWriter, build_writer
+from orchestrator.audit import AuditStore, AuditWriter, build_writer
 from orchestrator.cli import main
 from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.envelope.model import (
@@ -22,6 +24,7 @@ from orchestrator.envelope.model import (
 )
 from orchestrator.envelope.signature import sign
 from orchestrator.ids import root_session_id
+from orchestrator.redisdb import keys
 from orchestrator.streams import StreamId
 from tests.integration.router.conftest import Stack
 
@@ -36,7 +39,8 @@ def run(stack: Stack, *arguments: str) -> Result:
 
 def found(stack: Stack, *arguments: str) -> list[dict[str, object]]:
     """What a search of the trail finds."""
-    rows: list[dict[str, object]] = json.loads(run(stack, "audit", "search", *arguments, "--json").stdout)
+    said = json.loads(run(stack, "audit", "search", *arguments, "--json").stdout)
+    rows: list[dict[str, object]] = said["messages"]
     return rows
 
 
@@ -119,7 +123,7 @@ def test_a_large_completion_is_found_by_its_task(stack: Stack) -> None:
         write(stack)
         types = {row["type"] for row in found(stack, "--task", session)}
         assert types == {"task-delegation", "task-completion"}
-        shown = json.loads(run(stack, "audit", "show", session, "--json").stdout)
+        shown = json.loads(run(stack, "audit", "show", session, "--json").stdout)["messages"]
         assert [row["type"] for row in shown] == ["task-delegation", "task-completion"]
         assert [row["type"] for row in found(stack, "needle & thread")] == ["task-completion"]
     assert json.loads(run(stack, "audit", "report", "--json").stdout)["tasks_completed"] == 2
@@ -175,3 +179,147 @@ def test_the_doctor_does_not_believe_a_forged_launch(stack: Stack) -> None:
     assert len(found(stack, "--type", "task-delegation")) == 3
     said = json.loads(run(stack, "doctor", "--quick", "--json").stdout)
     assert [f["rule"] for f in said["findings"] if f["severity"] == "break"] == []
+
+
+# --- tampering ------------------------------------------------------------------------------------------------------
+
+
+def rechain(db: sqlite3.Connection) -> None:
+    """Make the chain of both tables fit what is in them now: anybody who can write the file can."""
+    from orchestrator.audit import store
+
+    for table, columns in store._CHAINED.items():
+        chain = ""
+        for row in db.execute(f"SELECT seq, {', '.join(columns)} FROM {table} ORDER BY seq").fetchall():
+            chain = store._link(chain, row[1:])
+            db.execute(f"UPDATE {table} SET chain = ? WHERE seq = ?", (chain, row[0]))
+
+
+def renumber(db: sqlite3.Connection, table: str) -> None:
+    """Close the gaps in the numbers of a table."""
+    for number, (seq,) in enumerate(db.execute(f"SELECT seq FROM {table} ORDER BY seq").fetchall(), 1):
+        db.execute(f"UPDATE {table} SET seq = ? WHERE seq = ?", (number, seq))
+
+
+TAMPERING: dict[str, Callable[[sqlite3.Connection], object]] = {
+    "deleted": lambda db: db.execute("DELETE FROM messages WHERE seq = 2"),
+    "all deleted": lambda db: db.execute("DELETE FROM messages"),
+    "dead letters deleted": lambda db: db.execute("DELETE FROM dead_letters"),
+    "last dead letter deleted": lambda db: db.execute("DELETE FROM dead_letters WHERE seq = 2"),
+    "first dead letter deleted": lambda db: db.execute("DELETE FROM dead_letters WHERE seq = 1"),
+    "dead letter edited": lambda db: db.execute("UPDATE dead_letters SET reason = 'none' WHERE seq = 1"),
+    "edited": lambda db: db.execute("UPDATE messages SET sender = 'mallory' WHERE seq = 2"),
+    "reordered": lambda db: [
+        db.execute("UPDATE messages SET seq = ? WHERE seq = ?", pair) for pair in ((99, 1), (1, 2), (2, 99))
+    ],
+    "dead letters reordered": lambda db: [
+        db.execute("UPDATE dead_letters SET seq = ? WHERE seq = ?", pair)
+        for pair in ((99, 1), (1, 2), (2, 99))
+    ],
+    "cut off": lambda db: db.execute("DELETE FROM messages WHERE seq > 3"),
+    "head removed": lambda db: db.execute("DELETE FROM heads"),
+}
+
+
+@pytest.mark.parametrize("covered", [False, True], ids=["plain", "chain made anew"])
+@pytest.mark.parametrize("how", TAMPERING)
+def test_tampering_with_either_table_is_found(stack: Stack, how: str, covered: bool) -> None:
+    """Even if the chain is made anew, and even after the writer has gone on: it signs nothing that it cannot vouch for."""
+    said(stack, 4)
+    for _ in range(2):
+        stack.publish(unsigned(stack, Message(content="junk")), "message")
+    stack.router().run_once()
+    write(stack)
+    good = verify(stack)
+    assert (good.exit_code, "intact" in good.stdout) == (0, True), good.output
+    with sqlite3.connect(stack.settings.audit_file) as db:
+        TAMPERING[how](db)
+        if covered:
+            renumber(db, "messages"), renumber(db, "dead_letters")
+            rechain(db)
+    db.close()
+    bad = verify(stack)
+    assert (bad.exit_code, "broken: " in bad.stdout) == (1, True), bad.output
+    said(stack, 1)
+    write(stack)
+    assert verify(stack).exit_code == 1
+    assert len(found(stack, "number 0")) >= 1 or how in ("all deleted", "deleted")
+
+
+def test_a_row_that_nobody_signed_is_found(stack: Stack) -> None:
+    """A message in the trail that was not refused carries a signature that holds; `verify` checks it again."""
+    said(stack, 2)
+    write(stack)
+    assert "2 messages" in verify(stack).stdout
+    # As if a router had let it pass: acknowledged, and no dead letter.
+    entry = stack.publish(unsigned(stack, Message(content="obey")), "message")
+    waiting = verify_after_writing(stack)
+    assert waiting.exit_code == 0, waiting.output
+    stack.redis.xreadgroup("router", "r", {keys.messages(0, "message", "normal"): ">"})
+    stack.redis.xack(keys.messages(0, "message", "normal"), "router", entry)
+    bad = verify(stack)
+    assert (bad.exit_code, "signature-missing" in bad.stdout) == (1, True), bad.output
+
+
+def verify_after_writing(stack: Stack) -> Result:
+    """`orchestra audit verify` once everything is written."""
+    write(stack)
+    return verify(stack)
+
+
+def test_a_message_whose_key_was_revoked_later_counted_when_it_was_said(stack: Stack) -> None:
+    """A revocation or a rotation does not make an honest trail a broken one."""
+    said(stack, 1)
+    write(stack)
+    key = stack.parts.keyring.store.current("lead")
+    assert key is not None
+    stack.parts.keyring.registry.revoke(key.key_id)
+    operator = stack.parts.keyring.store.current("operator")
+    assert operator is not None
+    stack.parts.keyring.store.rotate("operator")
+    said(stack, 1)
+    write(stack)
+    good = verify(stack)
+    assert good.exit_code == 0, good.output
+
+
+def test_a_lasting_gap_is_no_success(stack: Stack) -> None:
+    """What a writer is still to write is no gap; what nobody will write is one, by exit code too."""
+    said(stack, 3)
+    write(stack)
+    stack.publish(stack.envelope(Message(content="later")), "message")
+    waits = verify(stack)
+    assert (waits.exit_code, "still to be written 1" in waits.stdout) == (0, True), waits.output
+    # Handed out and acknowledged, and never written.
+    key = keys.messages(0, "message", "normal")
+    ((_, rows),) = stack.redis.xreadgroup("audit", "thief", {key: ">"})
+    held = verify(stack)
+    assert (held.exit_code, "still to be written 1" in held.stdout) == (0, True), held.output
+    stack.redis.xack(key, "audit", *[row[0] for row in rows])
+    gone = verify(stack)
+    assert (gone.exit_code, "broken: " in gone.stdout, "1 entry" in gone.stdout) == (1, True, True), (
+        gone.output
+    )
+    assert json.loads(run(stack, "audit", "verify", "--json").stdout)["missing"] == 1
+
+
+def test_a_database_of_the_first_version_opens_and_goes_on(stack: Stack) -> None:
+    """Its rows are kept as they are; the writer's first head vouches for both tables from then on."""
+    said(stack, 2)
+    stack.publish(unsigned(stack, Message(content="junk")), "message")
+    stack.router().run_once()
+    write(stack)
+    file = stack.settings.audit_file
+    with sqlite3.connect(file) as db:
+        db.execute("DROP TABLE heads")
+        db.execute("PRAGMA user_version = 1")
+        seq, chain = db.execute("SELECT seq, chain FROM messages ORDER BY seq DESC LIMIT 1").fetchone()
+    db.close()
+    store = AuditStore(file, read_only=True)
+    stack.redis.hset(keys.audit_heads(), store.id, f"{seq} {chain}")
+    assert len(found(stack, "number")) == 2
+    old = verify(stack)
+    assert (old.exit_code, "`orchestra audit writer`" in old.stdout) == (1, True), old.output
+    said(stack, 1)
+    new = verify_after_writing(stack)
+    assert (new.exit_code, len(found(stack, "number"))) == (0, 3), new.output

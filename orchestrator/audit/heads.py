@@ -1,0 +1,140 @@
+"""Signed heads: how far both tables of an audit database have come, in the operator's words.
+
+The chain shows a change to whoever knows where it must end. A head says that, and nobody changes it without the key.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from orchestrator.audit.proof import Keys, KeysAt
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.envelope.signature import Signer
+from orchestrator.errors import SignatureError
+from orchestrator.registry import OPERATOR
+
+#: Stands before the head in what is signed. An envelope begins with ``<``: neither passes for the other.
+_DOMAIN: Final = b"agent-orchestra audit head 1\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The last row of a table, which stands for all before it; of an empty one, 0 and ''."""
+
+    seq: int = 0
+    chain: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The ends of both tables at a moment, in ms since the epoch."""
+
+    #: The name of the database among all.
+    database: str
+    messages: End
+    dead_letters: End
+    at_ms: int = 0
+    key_id: str = ""
+    #: Base64 of the signature over everything above.
+    signature: str = ""
+
+    def end(self, table: str) -> End:
+        """The end of one table."""
+        return self.messages if table == "messages" else self.dead_letters
+
+    def to_json(self) -> str:
+        """The head as it is stored."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Head | None:
+        """The inverse of :meth:`to_json`; None: it is no head."""
+        try:
+            facts = json.loads(text)
+            messages, dead = (End(**facts.pop(table)) for table in ("messages", "dead_letters"))
+            return cls(messages=messages, dead_letters=dead, **facts)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def signed_by(self, signer: Signer) -> Head:
+        """This head with a signature."""
+        head = replace(self, key_id=signer.key_id, signature="")
+        return replace(head, signature=b64encode(signer.sign(_DOMAIN + head.to_json().encode())).decode())
+
+    def fault(self, keys: Keys) -> str:
+        """Why the operator does not stand for this head; empty: it does."""
+        try:
+            key = KeysAt(keys, self.at_ms).lookup(self.key_id) if self.key_id else None
+        except SignatureError as error:
+            return str(error)
+        if key is None:
+            return f"its key {self.key_id!r} is not known" if self.key_id else "it is not signed"
+        if key.agent != OPERATOR or key.revoked_ms is not None:
+            return f"its key {self.key_id} is not a valid key of the operator"
+        try:
+            signature = b64decode(self.signature, validate=True)
+        except (Base64Error, ValueError):
+            return "its signature is not base64"
+        octets = _DOMAIN + replace(self, signature="").to_json().encode()
+        return "" if key.verifies(signature, octets) else "its signature does not hold"
+
+
+class HeadChanged(Exception):
+    """The database does not end where the last signed head says. Raised with one sentence."""
+
+
+class HeadSigner:
+    """Signs the next head of a database, if the present rows are those of the last one.
+
+    Args:
+        signer: gives the operator's signer.
+        keys: whose heads are believed.
+    """
+
+    def __init__(self, signer: Callable[[], Signer], keys: Keys, *, clock: Clock | None = None) -> None:
+        self._signer = signer
+        self._keys = keys
+        self._clock = clock or SystemClock()
+        #: The latest head that was signed here or believed.
+        self.known: Head | None = None
+
+    def signer(self) -> Signer:
+        """The operator's signer as it is now.
+
+        Raises:
+            KeyringError: the operator's key is not in this data folder.
+        """
+        return self._signer()
+
+    def believe(self, head: Head | None, database: str) -> None:
+        """Take a head that was kept elsewhere for what this database had reached, if the operator stands for it."""
+        if head is not None and head.database == database and not head.fault(self._keys):
+            self.known = head
+
+    def next(self, stored: Head | None, before: Head, after: Head, signer: Signer) -> Head:
+        """The signed head that follows upon ``stored``. ``before`` and ``after`` are the ends around a batch, unsigned.
+
+        Raises:
+            HeadChanged: ``before`` is not what was signed last.
+        """
+        if stored is None:
+            if self.known is not None:
+                raise HeadChanged("the signed head was removed from the database")
+        elif stored != self.known and (fault := stored.fault(self._keys)):
+            raise HeadChanged(f"the stored head does not count: {fault}")
+        last = stored or before
+        for table in ("messages", "dead_letters"):
+            if before.end(table) != last.end(table):
+                raise HeadChanged(
+                    f"{table} ends at row {before.end(table).seq}, and not with the row {last.end(table).seq} that was signed"
+                )
+            if self.known is not None and last.end(table).seq < self.known.end(table).seq:
+                raise HeadChanged(
+                    f"{table} ends at row {last.end(table).seq}, and row {self.known.end(table).seq} was written before"
+                )
+        return replace(after, at_ms=self._clock.now_ms()).signed_by(signer)

@@ -1,0 +1,102 @@
+"""Is the audit trail what was written: chain, signed heads, and the signatures of the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from orchestrator.audit.heads import Head
+from orchestrator.audit.proof import Proof
+from orchestrator.audit.store import AuditStore, Break
+
+_TABLES = ("messages", "dead_letters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """A message that was not refused although nobody is known to have said it."""
+
+    seq: int
+    #: Its stream and the id of its entry.
+    place: tuple[str, str]
+    sha256: str
+    rule: str
+
+
+def verify(
+    store: AuditStore,
+    proof: Proof,
+    *,
+    noted: Head | None,
+    signed_here: bool,
+    undecided: Callable[[Iterable[Suspect]], set[str]],
+) -> Iterator[Break]:
+    """Name each place where the trail is not what was written.
+
+    Args:
+        noted: the head that was kept elsewhere.
+        signed_here: whether the operator's key is in this data folder, so that an absent head is no accident.
+        undecided: which of the suspects' digests a router has yet to judge.
+    """
+    with store.snapshot():
+        yield from store.broken_chain()
+        yield from _heads(store, proof, noted=noted, signed_here=signed_here)
+        suspects = list(_suspects(store, proof))
+    if suspects:
+        waiting = undecided(suspects)
+        # What was refused in the meantime has its dead letter by now.
+        still = {suspect.seq for suspect in _suspects(store, proof)}
+        for suspect in suspects:
+            if suspect.sha256 not in waiting and suspect.seq in still:
+                what = f"nobody is known to have said it ({suspect.rule}), and no router refused it"
+                yield Break(table="messages", seq=suspect.seq, what=what)
+
+
+def _heads(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: bool) -> Iterator[Break]:
+    ends, stored = store.ends(), store.stored_head()
+    if noted is not None and noted.signature:
+        fault = noted.fault(proof.keys)
+        if fault or noted.database != store.id:
+            what = f"the head in Redis does not count: {fault or 'it is of another database'}"
+            yield Break(table="heads", seq=0, what=what)
+        else:
+            yield from _against(store, noted)
+    if stored is None:
+        if noted is not None and noted.signature:
+            yield Break(table="heads", seq=0, what="the signed head was removed from the database")
+        elif signed_here and (ends.messages.seq or ends.dead_letters.seq):
+            what = "the operator has not signed where it ends; `orchestra audit writer` does, after an upgrade too"
+            yield Break(table="heads", seq=0, what=what)
+        return
+    fault = stored.fault(proof.keys)
+    if fault or stored.database != store.id:
+        what = f"the signed head does not count: {fault or 'it is of another database'}"
+        yield Break(table="heads", seq=0, what=what)
+        return
+    yield from _against(store, stored)
+    for table in _TABLES:
+        if ends.end(table).seq > stored.end(table).seq:
+            first = stored.end(table).seq + 1
+            what = f"the rows from {first} to {ends.end(table).seq} are under no signed head"
+            yield Break(table=table, seq=first, what=what)
+
+
+def _against(store: AuditStore, head: Head) -> Iterator[Break]:
+    """Where the database lacks what a head says was written."""
+    for table in _TABLES:
+        end = head.end(table)
+        if not end.seq:
+            continue
+        chain = store.chain_at(table, end.seq)
+        if chain is None:
+            yield Break(table=table, seq=end.seq, what="the end was cut off: this row was written")
+        elif chain != end.chain:
+            yield Break(table=table, seq=end.seq, what="it is not the row that was written")
+
+
+def _suspects(store: AuditStore, proof: Proof) -> Iterator[Suspect]:
+    for row in store.unrefused():
+        rule = proof.fault(row["xml"], row["published_ms"])
+        if rule:
+            place = (row["stream"], row["entry_id"])
+            yield Suspect(seq=row["seq"], place=place, sha256=row["sha256"], rule=rule)

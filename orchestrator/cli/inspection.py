@@ -1,0 +1,148 @@
+"""The inspection behind `orchestra audit verify`: the database against itself, its signatures, and the server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis
+
+from orchestrator.audit import AuditReader, AuditStore, Break, Coverage
+from orchestrator.audit.heads import Head
+from orchestrator.audit.proof import EitherKeys, Proof, proof_of
+from orchestrator.audit.verification import Suspect, verify
+from orchestrator.bootstrap import Parts, assemble
+from orchestrator.errors import OrchestraError
+from orchestrator.keyring.store import KeyStore
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import connect
+from orchestrator.redisdb.scripts import Scripts
+from orchestrator.registry import OPERATOR
+from orchestrator.router.deadletters import DeadLetters
+from orchestrator.router.parking import Parking
+from orchestrator.settings import Settings
+from orchestrator.stack import resolve, resolve_redis_url
+from orchestrator.streams import ROUTER_GROUP, RedisStreams, StreamId, all_streams
+
+#: Looks at what seems to be lost, and the seconds between them: a writer may be at work between two reads.
+_LOOKS: Final = 8
+_BETWEEN_S: Final = 0.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspected:
+    """What came out."""
+
+    breaks: list[Break]
+    messages: int
+    #: Entries that were published, are written, and are still to be written; None: Redis was not asked.
+    published: int | None = None
+    written: int | None = None
+    waiting: int | None = None
+    #: Entries that nobody will write any more.
+    lost: int = 0
+    #: The streams that they were in.
+    where: str = ""
+    #: Why Redis was not asked.
+    unreached: str | None = None
+
+    @property
+    def intact(self) -> bool:
+        """Whether the trail is what was written, and lacks nothing for good."""
+        return not self.breaks and not self.lost
+
+
+def inspect(settings: Settings) -> Inspected:
+    """Inspect the audit trail of a stack.
+
+    Raises:
+        AuditError: there is none, or it cannot be read.
+    """
+    store = AuditStore(settings.audit_file, read_only=True)
+    folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
+    signed_here = folder.current(OPERATOR) is not None
+    try:
+        client = connect(resolve_redis_url(settings), name="orchestra-audit-verify")
+    except OrchestraError as error:
+        breaks = verify(
+            store,
+            proof_of(folder, settings),
+            noted=None,
+            signed_here=signed_here,
+            undecided=lambda suspects: {suspect.sha256 for suspect in suspects},
+        )
+        return Inspected(breaks=list(breaks), messages=store.total(), unreached=str(error))
+    parts = assemble(client, resolve(settings))
+    try:
+        return _online(store, parts, signed_here=signed_here)
+    finally:
+        client.close()
+
+
+def _online(store: AuditStore, parts: Parts, *, signed_here: bool) -> Inspected:
+    reader = AuditReader(store)
+    proof = proof_of(EitherKeys(parts.keyring, parts.keyring.store), parts.settings)
+    # The head first: what is written meanwhile is in the database and not in it.
+    noted: Any = parts.redis.hget(keys.audit_heads(), store.id)
+    breaks = verify(
+        store,
+        proof,
+        noted=Head.from_json(noted) if noted is not None else None,
+        signed_here=signed_here,
+        undecided=lambda suspects: _undecided(parts, suspects),
+    )
+    found = list(breaks)
+    elsewhere = _elsewhere(parts, store.id, proof)
+    coverage = _settled(reader, parts, elsewhere)
+    missing = sum(max(0, row.missing) for row in coverage)
+    lost = max(0, sum(row.lost for row in coverage) - elsewhere)
+    published = sum(row.published for row in coverage)
+    return Inspected(
+        breaks=found,
+        messages=store.total(),
+        published=published,
+        written=published - missing,
+        waiting=missing - sum(row.lost for row in coverage),
+        lost=lost,
+        where=", ".join(str(row.stream) for row in coverage if row.lost) if lost else "",
+    )
+
+
+def _settled(reader: AuditReader, parts: Parts, elsewhere: int) -> list[Coverage]:
+    """What is written of what was published, looked at until nothing seems lost, or a few times."""
+    streams, sources = RedisStreams(parts.redis), all_streams(parts.settings.shards)
+    coverage = reader.coverage(streams, sources)
+    for _ in range(_LOOKS - 1):
+        if sum(row.lost for row in coverage) <= elsewhere:
+            break
+        time.sleep(_BETWEEN_S)
+        again = reader.coverage(streams, sources)
+        if sum(row.lost for row in again) < sum(row.lost for row in coverage):
+            coverage = again
+    return coverage
+
+
+def _elsewhere(parts: Parts, database: str, proof: Proof) -> int:
+    """How many entries the other databases of this stack hold, as far as the operator stands for that."""
+    heads: Any = parts.redis.hgetall(keys.audit_heads())
+    others = [Head.from_json(text) for name, text in heads.items() if name.decode() != database]
+    return sum(head.messages.seq for head in others if head is not None and not head.fault(proof.keys))
+
+
+def _undecided(parts: Parts, suspects: Iterable[Suspect]) -> set[str]:
+    """Digests of those that a router has not judged for good: unread, pending, parked, or a dead letter not audited."""
+    client, shards = parts.redis, parts.settings.shards
+    parking = Parking(Scripts(client), shards=range(shards), mark_ms=0)
+    parked = {(str(p.stream), p.id.rpartition(":")[2]) for p in parking.all(limit=100_000)}
+    dead = {(str(letter.stream), letter.entry) for letter in DeadLetters(client, shards=shards).all()}
+    return {
+        suspect.sha256
+        for suspect in suspects
+        if suspect.place in parked or suspect.place in dead or _is_with_routers(client, *suspect.place)
+    }
+
+
+def _is_with_routers(client: redis.Redis, stream: str, entry: str) -> bool:
+    return RedisStreams(client).is_open(ROUTER_GROUP, StreamId.parse(stream), entry)
