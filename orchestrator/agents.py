@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from orchestrator.errors import ConfigurationError
+from orchestrator.policy.routing import Backoff
 from orchestrator.registry import SYSTEM_AGENTS, AgentRecord, Role, Tier
 
 F = TypeVar("F", bound=Callable[[Any], Any])
@@ -56,6 +57,9 @@ def agent(
     tier: Tier | None = None,
     queue: str | None = None,
     attempts: int = 1,
+    backoff: Backoff = "exponential",
+    backoff_s: float = 1,
+    backoff_max_s: float = 300,
     time_limit_s: float | None = None,
     escalation: str = "",
     may_send_to: Sequence[str] | None = None,
@@ -70,6 +74,10 @@ def agent(
         queue: the Celery queue of its runs; by default one of its own, so that workers with different
             agents can share a stack.
         attempts: how often a run may fail before its session fails.
+        backoff: how the waits before further attempts grow: `exponential` or `linear`. Each is shortened at random,
+            by up to a half.
+        backoff_s: seconds of the first of these waits.
+        backoff_max_s: seconds of the longest.
         time_limit_s: seconds that one run may take; by default the stack's own limit.
         escalation: the agent that its errors go to; by default its parent, then up the path.
         may_send_to: the agents it may send messages to, and no others; by default whomever the routing table allows.
@@ -98,6 +106,9 @@ def agent(
             tier=tier,
             queue=queue,
             attempts=attempts,
+            backoff=backoff,
+            backoff_s=backoff_s,
+            backoff_max_s=backoff_max_s,
             time_limit_s=time_limit_s,
             escalates_to=escalation,
             may_send_to=may_send_to,

@@ -20,6 +20,7 @@
     │   ├── WouldDeadlock
     │   └── WrongState
     ├── DamagedRecord             something in the ledger that cannot be read
+    ├── Retry                     an agent asks for another try of its run, later
     ├── RunFailed                 how a run ended, for Celery's events and Flower
     ├── SessionFailed             how a session ended, for whoever waits for its answer
     │   ├── SessionStopped
@@ -39,6 +40,9 @@ Each sentence names the thing, the cause and the next step.
 from __future__ import annotations
 
 from typing import ClassVar
+
+#: The longest wait that an agent may ask for, in seconds.
+MAX_RETRY_AFTER_S = 2_592_000
 
 
 class OrchestraError(Exception):
@@ -183,6 +187,24 @@ class RunFailed(OrchestraError):
     """A run ended without an answer. Raised with (run id, reason)."""
 
     template = "run {0} failed: {1}"
+
+
+class Retry(OrchestraError):
+    """The run asks to be tried again. Raised by an agent with (why), and in how many seconds.
+
+    It uses up one of the agent's attempts; without ``after_s`` the run waits as after any other failure.
+    """
+
+    retryable = True
+
+    def __init__(self, *args: object, after_s: float | None = None) -> None:
+        number = isinstance(after_s, int | float) and 0 <= after_s <= MAX_RETRY_AFTER_S
+        if after_s is not None and not number:
+            raise InputError(
+                f"Retry(after_s={after_s!r}): give a number of seconds from 0 to {MAX_RETRY_AFTER_S} (30 days)"
+            )
+        super().__init__(*args)
+        self.after_s = after_s
 
 
 class SessionFailed(OrchestraError):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.clock import isoformat
-from orchestrator.ledger import Item, ItemState, Ledger, Run, Session
+from orchestrator.ledger import Item, ItemState, Ledger, Run, Session, Try
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,7 @@ class Event:
     text: str
     run: str = ""
     about: str = ""  #: the other session, if there is one
+    detail: str = ""  #: more lines, such as the traceback of a failed try
 
 
 def history(ledger: Ledger, session: str) -> list[Event]:
@@ -47,10 +48,7 @@ def history(ledger: Ledger, session: str) -> list[Event]:
         _of_item(item) for item in items if item.seq or (item.callback and item.state is ItemState.DEAD)
     ]
     # Sorting is stable: what happened in one millisecond stays in the order in which it was collected.
-    return [
-        Event(at=isoformat(ms), what=event.what, text=event.text, run=event.run, about=event.about)
-        for ms, event in sorted(timed, key=lambda pair: pair[0])
-    ]
+    return [replace(event, at=isoformat(ms)) for ms, event in sorted(timed, key=lambda pair: pair[0])]
 
 
 def _launched(session: Session) -> tuple[int, Event]:
@@ -67,8 +65,12 @@ def _ended(session: Session) -> list[tuple[int, Event]]:
 
 
 def _of_run(run: Run) -> list[tuple[int, Event]]:
-    events = []
-    if run.started_ms:
+    """Its tries, and its end. Only the last tries of many are kept, and the present one is as the run says."""
+    events = [
+        event for number, tried in enumerate(run.tries) for event in _of_try(run, tried, first=number == 0)
+    ]
+    told = bool(run.tries) and run.tries[-1].attempt == run.attempt
+    if run.started_ms and not told:
         again = f", attempt {run.attempt}" if run.attempt > 1 else ""
         text = f"{_why(run)} on {run.worker}{again}"
         events.append((run.started_ms, Event(at="", what="run", text=text, run=run.id)))
@@ -77,6 +79,25 @@ def _of_run(run: Run) -> list[tuple[int, Event]]:
         text = f"{run.state}{took}{f': {run.reason}' if run.reason else ''}"
         events.append((run.ended_ms, Event(at="", what="run ended", text=text, run=run.id)))
     return events
+
+
+def _of_try(run: Run, tried: Try, *, first: bool) -> list[tuple[int, Event]]:
+    events = []
+    if first and tried.attempt > 1:
+        text = f"{tried.attempt - 1} earlier tries are not kept"
+        events.append((tried.started_ms, Event(at="", what="run", text=text, run=run.id)))
+    again = f", attempt {tried.attempt}" if tried.attempt > 1 else ""
+    text = f"{_why(run)} on {tried.worker}{again}"
+    events.append((tried.started_ms, Event(at="", what="run", text=text, run=run.id)))
+    how = {"failed": "failed", "died": "ended with its worker process", "lost": "was lost with its worker"}
+    took = (tried.ended_ms - tried.started_ms) / 1000
+    wait_s = (tried.again_ms - tried.ended_ms) / 1000
+    next_one = (
+        "" if not tried.again_ms else f"; tried again in {wait_s:.3g} s" if wait_s > 0 else "; tried again"
+    )
+    text = f"attempt {tried.attempt} {how[tried.how]} after {took:.3f} s: {tried.reason}{next_one}"
+    event = Event(at="", what="attempt", text=text, run=run.id, detail=tried.traceback)
+    return [*events, (tried.ended_ms, event)]
 
 
 def _why(run: Run) -> str:

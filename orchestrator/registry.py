@@ -6,6 +6,7 @@ Workers announce their agents again and again; an agent that nobody has announce
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterable
 from functools import cache
@@ -14,6 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.policy.retry import run_backoff_ms
+from orchestrator.policy.routing import Backoff
 from orchestrator.redisdb import keys
 
 Role = Literal["orchestrator", "coordinator", "specialist"]
@@ -25,6 +28,9 @@ LIFETIME_S = 86_400
 _FOR_EVER_MS = 1 << 52
 #: Seconds that a looked-up agent is taken from memory.
 CACHE_S = 1.0
+
+#: The longest wait of a run before it is tried again, in seconds: a day.
+MAX_BACKOFF_S = 86_400
 
 #: The agents of the system itself: they send, and no worker runs them.
 OPERATOR = "operator"
@@ -45,6 +51,10 @@ class AgentRecord(BaseModel):
     queue: str = "orchestra"
     #: How often a run may fail before its session fails.
     attempts: Annotated[int, Field(ge=1)] = 1
+    #: How the waits before the next attempts grow, from how many seconds, and up to how many.
+    backoff: Backoff = "exponential"
+    backoff_s: Annotated[float, Field(gt=0, le=MAX_BACKOFF_S)] = 1
+    backoff_max_s: Annotated[float, Field(gt=0, le=MAX_BACKOFF_S)] = 300
     #: Seconds that one run may take; None: the stack's own limit.
     time_limit_s: Annotated[float, Field(gt=0)] | None = None
     #: The agent that its errors and escalations go to; empty: its parent, then the tech-lead, then the operator.
@@ -59,6 +69,16 @@ class AgentRecord(BaseModel):
     def foreign(self) -> bool:
         """Whether a program outside the stack runs it, and reads its work from the streams."""
         return self.executor == "foreign"
+
+    def retry_ms(self, failures: int) -> int:
+        """Milliseconds that a run of this agent waits before it is tried again, having failed so often; by chance."""
+        return run_backoff_ms(
+            failures,
+            self.backoff,
+            base_ms=round(self.backoff_s * 1000),
+            cap_ms=round(self.backoff_max_s * 1000),
+            jitter=random.random(),  # noqa: S311  (nobody is kept out by it)
+        )
 
     @property
     def system(self) -> bool:

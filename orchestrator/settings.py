@@ -143,6 +143,11 @@ class Settings(BaseModel):
     max_lost_workers: Count = Field(
         20, description="Lost workers that one run survives; they do not use up the agent's attempts."
     )
+    max_process_deaths: Count = Field(
+        3,
+        description="Worker processes that may die while they execute one run (a crash, or no memory left); at that "
+        "many the run fails. A worker whose lease runs out counts for `max_lost_workers` instead.",
+    )
     redispatch_after_s: Seconds = Field(
         10, description="Seconds after which a run that was queued and never claimed is dispatched again."
     )

@@ -77,6 +77,8 @@ class Queued:
         run = self._ledger.run(run_id)
         if run is None or run.state is not RunState.QUEUED:
             return None
+        if run.claimable_ms and run.claimable_ms > self._ledger.server_ms():
+            return None
         if queued_before_ms is not None and run.created_ms > queued_before_ms:
             return None
         agent = text(self._ledger.redis.hget(keys.session(run.session), "agent"))

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import traceback
 from collections.abc import Callable
 
 from billiard.process import current_process
@@ -15,7 +16,7 @@ from orchestrator.agents import AgentDefinition
 from orchestrator.crashpoints import reach
 from orchestrator.dispatch.settling import settle_root
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
-from orchestrator.errors import ClaimLost, InputError, ServerUnavailable, SessionStopped
+from orchestrator.errors import ClaimLost, InputError, Retry, ServerUnavailable, SessionStopped
 from orchestrator.event_log import EventLog
 from orchestrator.ledger import BY_FORCE, Claimed, Committed, Following, Outcome, Outgoing, RetryLater
 from orchestrator.letters import Thread
@@ -89,6 +90,7 @@ def execute_runs(runtime: Runtime, next_ticket: Callable[[], Ticket | None], *, 
             attempt=held.run.attempt,
             items=len(held.items),
             verdict=end.verdict,
+            **({"retry_in_s": end.retry_in_s} if end.verdict == "retry" else {}),
         )
         ends.append(end)
     return ends
@@ -160,7 +162,17 @@ class _RunOfAgent:
 
     def _failed(self, error: BaseException) -> Outcome:
         self._error = error
-        return Outcome(status="failed", text=python.explain(error, self._definition))
+        return Outcome(
+            status="failed",
+            text=python.explain(error, self._definition),
+            traceback="".join(traceback.format_exception(error)),
+        )
+
+    def _retry_ms(self) -> int:
+        """How long the run waits before it is tried again, should it have failed and have attempts left."""
+        if isinstance(self._error, Retry) and self._error.after_s is not None:
+            return round(self._error.after_s * 1000)
+        return self._definition.record.retry_ms(self._held.run.failures + 1)
 
     def _make_context(self) -> Context:
         runtime = self._runtime
@@ -192,6 +204,7 @@ class _RunOfAgent:
     def _commit(self, outcome: Outcome, following: Following | None = None) -> RunEnd:
         session = self._held.session
         attempts = 1 if self._standing.timed_out else self._definition.record.attempts
+        retry_ms = self._retry_ms()
         if session.task and not session.parent and outcome.status == "completed":
             # Before the commit, while the claim is ours: afterwards the result may be final already.
             persist(lambda: self._runtime.results.store_waiting(session.task), what="store_waiting")
@@ -203,6 +216,7 @@ class _RunOfAgent:
                     make_envelope=self._report(outcome),
                     expect_over=session.pending <= len(self._held.items) and not self._effects.launched,
                     attempts=attempts,
+                    retry_ms=retry_ms,
                     following=following,
                 ),
                 what="commit",
@@ -216,6 +230,7 @@ class _RunOfAgent:
             verdict=self._follow_up(done),
             reason="" if outcome.status == "completed" else outcome.text,
             error=self._error,
+            retry_in_s=retry_ms / 1000,
         )
 
     def _follow_up(self, done: Committed | RetryLater) -> Verdict:

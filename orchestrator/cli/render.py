@@ -154,6 +154,7 @@ def session_line(session: Session, below: Sequence[Session] = (), *, width: int 
         (f"DAMAGED: {session.damage[0]}; see `orchestra doctor`" if session.damage else "")
         or session.reason
         or session.parked
+        or session.trouble
         or (session.activity if session.state is not SessionState.FINISHED else "")
     )
     parts.append(_short(f"{session.title}{f' - {about}' if about else ''}", 100))

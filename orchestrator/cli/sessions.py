@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 import click
@@ -72,3 +73,5 @@ def logs(settings: Settings, *, session: str, as_json: bool) -> None:
         return
     for event in events:
         say(f"{event.at}  {event.what:<9}  {event.text}")
+        if event.detail:
+            say(indent(event.detail.rstrip(), "    "), lines=True)

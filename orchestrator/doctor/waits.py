@@ -34,12 +34,7 @@ def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Wait | Non
 
     run = snapshot.run
     if run is not None and run.state == RunState.QUEUED:
-        again = f" (its last try: {run.reason})" if run.reason else ""
-        return wait(
-            f"{run.id} is queued for a worker that serves agent {session.agent!r}{again}",
-            "a free worker; the reaper sends it again while none takes it",
-            f"sent again every {terms.redispatch_s:g} s and more",
-        )
+        return _to_run(session, run, terms)
     if run is not None and run.state == RunState.RUNNING:
         return _at_work(session, run, terms)
     if session.damage or snapshot.damage:
@@ -84,6 +79,27 @@ def _closed(session: Session, terms: Terms) -> Wait | None:
         waits_for=f"{session.state}; {session.owed} children are still to be stopped or let go",
         mover="the callback service, and each child's own end",
         by=f"swept every {terms.sweep_s:g} s",
+    )
+
+
+def _to_run(session: Session, run: Run, terms: Terms) -> Wait:
+    again = f" (its last try: {run.reason})" if run.reason else ""
+    if run.claimable_ms:
+        # The tries that were lost with their worker do not count.
+        failed = f", {run.failures} of {run.allowed} allowed failures so far" if run.failures else ""
+        return Wait(
+            session=session.id,
+            subject=session.id,
+            waits_for=f"{run.id} waits for its attempt {run.attempt + 1}{failed}{again}",
+            mover="the reaper, which sends it to a worker then",
+            by=isoformat(run.claimable_ms),
+        )
+    return Wait(
+        session=session.id,
+        subject=session.id,
+        waits_for=f"{run.id} is queued for a worker that serves agent {session.agent!r}{again}",
+        mover="a free worker; the reaper sends it again while none takes it",
+        by=f"sent again every {terms.redispatch_s:g} s and more",
     )
 
 

@@ -12,6 +12,7 @@ from orchestrator.ledger.model import (
     RunState,
     Session,
     SessionState,
+    Try,
 )
 from orchestrator.ledger.transitions import (
     Claim,
@@ -64,4 +65,5 @@ __all__ = [
     "Start",
     "StopVerdict",
     "Submitted",
+    "Try",
 ]

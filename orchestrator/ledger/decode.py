@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, TypeVar, cast
 
 from orchestrator.errors import DamagedRecord
-from orchestrator.ledger.model import JSON, Item, ItemState, Run, RunState, Session, SessionState
+from orchestrator.ledger.model import JSON, Item, ItemState, Run, RunState, Session, SessionState, Try
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -31,7 +31,19 @@ _SESSION_NUMBERS = (
     "updated_ms",
     "ended_ms",
 )
-_RUN_NUMBERS = ("number", "beat", "attempt", "lost", "created_ms", "started_ms", "ended_ms")
+_RUN_NUMBERS = (
+    "number",
+    "beat",
+    "attempt",
+    "attempts",
+    "failures",
+    "lost",
+    "died",
+    "not_before",
+    "created_ms",
+    "started_ms",
+    "ended_ms",
+)
 
 _ITEM_FIELDS = {
     "kind",
@@ -160,6 +172,7 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
         parked=h.get("parked", ""),
         entry=h.get("entry", ""),
         delegator=h.get("delegator", ""),
+        trouble=h.get("trouble", ""),
         sealed=h.get("sealed") == "1",
         damage=tuple(facts.damage),
         **numbers,
@@ -204,8 +217,19 @@ def run(h: Mapping[str, str]) -> Run:
             )
         ),
         late=tuple(late),
+        claimable_ms=numbers.pop("not_before"),
+        allowed=numbers.pop("attempts"),
+        tries=tuple(_tries(h.get("tries", ""))),
         **numbers,
     )
+
+
+def _tries(value: str) -> list[Try]:
+    """What can be read of them: they are told to people, and nothing is decided by them."""
+    try:
+        return [Try(**entry) for entry in json.loads(value or "[]")]
+    except (ValueError, TypeError):
+        return []
 
 
 def item(item_id: str, record: str | bytes) -> Item:

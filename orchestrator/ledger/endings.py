@@ -80,10 +80,13 @@ class Endings(Mailbox):
                         detail=decode.text(reply[1]) if len(reply) > 1 else "",
                     )
 
-    def release(self, lease: Lease) -> Literal["queued", "ended", "moved"]:
-        """Take a run from a holder that was seen not to move: queued again, or ended.
+    def release(
+        self, lease: Lease, *, died: str = "", wait_ms: int = 0, by: str = ""
+    ) -> Literal["queued", "ended", "moved"]:
+        """Take a run from a holder that is gone: queued again, and not claimed for ``wait_ms``, or ended.
 
-        ``moved``: the holder lives after all.
+        ``moved``: the holder lives after all, or another one has the run. ``died`` says how the process of the holder
+        ended, where that was seen; without it the lease stood still. An end is reported in the name of ``by``.
 
         Raises:
             KeyringError: it would end, and the report of that cannot be signed; nothing was changed.
@@ -101,6 +104,10 @@ class Endings(Mailbox):
                     lease.claim,
                     lease.beat,
                     self.limits.max_lost_workers,
+                    self.limits.max_process_deaths,
+                    died,
+                    wait_ms,
+                    layout.end_of_try("died" if died else "lost", died or "lease lost"),
                     *self._reporting(reports),
                 ],
             )
@@ -108,7 +115,7 @@ class Endings(Mailbox):
                 case b"parent":
                     parent = decode.text(reply[1])
                 case b"report":
-                    reports = self._reports(lease.session, decode.text(reply[1]))
+                    reports = self._reports(lease.session, decode.text(reply[1]), by)
                 case outcome:
                     return cast('Literal["queued", "ended", "moved"]', decode.text(outcome))
 

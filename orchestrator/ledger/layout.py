@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Final
 
 from orchestrator.ids import shard_of
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.ledger.wholes import Shortened
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
+
+#: Characters that are kept of why a try of a run failed, and of its traceback.
+REASON_CHARS: Final = 500
+TRACEBACK_CHARS: Final = 4000
 
 
 def stream(session: str, envelope: Outgoing | None) -> str:
@@ -73,3 +79,22 @@ def mailbox(session: str, *, speaker: str, envelope: Outgoing | None) -> list[st
         stream(session, envelope),
         keys.session(speaker),
     ]
+
+
+def end_of_try(how: str, reason: str, traceback: str = "") -> str:
+    """How a try of a run ended, as the scripts take it; the last tries are kept, so their texts are bounded."""
+    parts = {
+        "reason": _middle_out(reason, REASON_CHARS),
+        "traceback": _middle_out(traceback, TRACEBACK_CHARS),
+    }
+    return json.dumps({"how": how, **parts})
+
+
+def _middle_out(text: str, chars: int) -> str:
+    """The beginning of a text and more of its end, in at most so many characters."""
+    # Halves of surrogate pairs have a form in JSON that scripts cannot read.
+    text = text.encode(errors="replace").decode()
+    if len(text) <= chars:
+        return text
+    head = chars // 4
+    return f"{text[:head]}\n…\n{text[-(chars - head - 3) :]}"

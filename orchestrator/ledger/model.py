@@ -87,6 +87,7 @@ class Session:
     entry: str = ""  #: where its launch stands, type:priority:entry; empty if it came from outside
     delegator: str = ""  #: the agent or foreign program that gave it its task; empty: a user did
     children: int = 0  #: delegations in all, also those for which nothing is owed
+    trouble: str = ""  #: how the last try of its present run ended, while that is to be tried again
     sealed: bool = False  #: whether its prompt is an envelope with a body encrypted for its agent
     damage: tuple[str, ...] = ()  #: what cannot be read of its record, a sentence each
 
@@ -99,6 +100,21 @@ class Session:
     def pending(self) -> int:
         """Callbacks neither delivered nor dead."""
         return self.launched - self.delivered - self.dead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Try:
+    """One try of a run that ended without an answer."""
+
+    #: failed: its agent raised; died: its worker process did; lost: its lease stood still.
+    how: Literal["failed", "died", "lost"]
+    reason: str  #: of bounded length
+    traceback: str  #: likewise; empty where there is none
+    attempt: int  #: how often the run had been claimed by then
+    worker: str
+    started_ms: int
+    ended_ms: int
+    again_ms: int  #: when the run could be tried again at the earliest; 0: it was the last try
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +139,11 @@ class Run:
     reason: str
     awaits: tuple[str, ...] = ()  #: items that it stands still for: the end of a child, or a reply
     late: tuple[str, ...] = ()  #: groups of delegations whose deadline made this run, with children missing
+    failures: int = 0  #: how often its agent raised
+    allowed: int = 0  #: how often it may; 0 while it has not
+    died: int = 0  #: how often its worker process died
+    claimable_ms: int = 0  #: when it may be tried again at the earliest; 0: at any time
+    tries: tuple[Try, ...] = ()  #: the last ones that ended without an answer
 
     @property
     def foreign(self) -> bool:

@@ -88,12 +88,14 @@ class Runs(Launches):
         make_envelope: Callable[[], Outgoing],
         expect_over: bool = False,
         attempts: int = 1,
+        retry_ms: int = 0,
         following: Following | None = None,
     ) -> Committed | RetryLater:
         """End a run with what its agent returned or how it failed.
 
         The envelope that reports the end of the session is made only when the session is over, or
-        at once when the caller expects that. ``attempts`` is how often the agent may fail in all.
+        at once when the caller expects that. ``attempts`` is how often the agent may fail in all, and ``retry_ms`` how
+        long the run waits then, in milliseconds, before it may be claimed again.
         ``following`` is a run to claim in the same round trip, whatever becomes of the commit.
 
         Raises:
@@ -125,8 +127,11 @@ class Runs(Launches):
                     waiting,
                     layout.payload(envelope),
                     attempts,
-                    self.limits.retry_ms,
+                    retry_ms,
                     short.json,
+                    layout.end_of_try("failed", outcome.text, outcome.traceback)
+                    if outcome.status == "failed"
+                    else "",
                 ],
             )
             if following is None or following.asked:

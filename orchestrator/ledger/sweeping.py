@@ -50,7 +50,7 @@ class Sweeping(Endings):
     def undispatched(self, shard: int, *, limit: int = 500) -> list[str]:
         """Queued runs that are due to be dispatched again, and those that a wrong clock would hold up."""
         limits = self.limits
-        furthest_ms = max(limits.redispatch_cap_ms, limits.redispatch_ms, limits.retry_ms)
+        furthest_ms = max(limits.redispatch_cap_ms, limits.redispatch_ms)
         due = self.scripts.run("due", [keys.dispatch(shard)], [self._now, limit, furthest_ms])
         return [decode.text(i) for i in due]
 

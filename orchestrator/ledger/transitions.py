@@ -23,9 +23,9 @@ class Limits:
     #: Texts of more bytes are stored once and referred to.
     inline_bytes: int = 1_048_576
     max_lost_workers: int = 20
+    max_process_deaths: int = 3
     redispatch_ms: int = 10_000
     redispatch_cap_ms: int = 600_000
-    retry_ms: int = 1_000
     #: How long a question may stay open; 0: as long as it takes.
     question_ms: int = 0
     tree_ttl_ms: int = 7 * 86_400_000
@@ -174,6 +174,7 @@ class Outcome:
 
     status: Literal["completed", "failed", "stopped"]
     text: str  #: the answer, or what went wrong
+    traceback: str = ""  #: of what the agent raised
     state: JSON = None  #: new saved state, or None to leave it as it is
     waiting: JSON = None  #: new waiting policy, or None to leave it as it is
 

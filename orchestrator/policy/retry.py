@@ -1,4 +1,4 @@
-"""What to do after an attempt to deliver a message failed: a pure decision, carried out by the router."""
+"""What to do after a failed attempt: to deliver a message, or to execute a run. Pure decisions."""
 
 from __future__ import annotations
 
@@ -39,11 +39,26 @@ def backoff_ms(attempt: int, strategy: Backoff, *, jitter: float) -> int:
     does not come back together. Linear: ``min(CAP, BASE × attempt)``, without jitter.
     ``jitter`` is a random number from 0 to 1.
     """
+    longest = _longest_ms(attempt, strategy, base_ms=BASE_MS, cap_ms=CAP_MS)
+    return longest if strategy == "linear" else round(jitter * longest)
+
+
+def run_backoff_ms(failures: int, strategy: Backoff, *, base_ms: int, cap_ms: int, jitter: float) -> int:
+    """Milliseconds from the end of a run's failed try until the next; ``failures`` counts that try.
+
+    Between a half of ``min(cap, base × 2^(failures-1))``, or of ``min(cap, base × failures)`` where the strategy is
+    linear, and the whole: what an agent calls gets a rest, and what failed together does not come back together.
+    ``jitter`` is a random number from 0 to 1.
+    """
+    longest = _longest_ms(failures, strategy, base_ms=base_ms, cap_ms=cap_ms)
+    return round(longest * (1 + jitter) / 2)
+
+
+def _longest_ms(attempt: int, strategy: Backoff, *, base_ms: int, cap_ms: int) -> int:
     if strategy == "linear":
-        return min(CAP_MS, BASE_MS * attempt)
+        return min(cap_ms, base_ms * attempt)
     # Beyond 2^20 the cap has long been reached; a huge exponent would only cost time.
-    longest = min(CAP_MS, BASE_MS * int(FACTOR ** min(attempt - 1, 20)))
-    return round(jitter * longest)
+    return min(cap_ms, base_ms * int(FACTOR ** min(attempt - 1, 20)))
 
 
 def decide(

@@ -57,7 +57,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.client.flushdb()
         self.ledger = Ledger(
             self.client,
-            limits=Limits(max_lost_workers=MAX_LOST, resume_max_items=LIMIT, retry_ms=0, redispatch_ms=0),
+            limits=Limits(max_lost_workers=MAX_LOST, resume_max_items=LIMIT, redispatch_ms=0),
         )
         self.model = Model(max_lost=MAX_LOST)
         self.numbers = itertools.count()

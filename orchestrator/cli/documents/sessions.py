@@ -112,6 +112,9 @@ class SessionDocument(Document):
     entry: str = Field(
         description="Where its launch stands in the streams, `type:priority:entry`; else empty."
     )
+    trouble: str = Field(
+        description="How the last try of its present run ended, while that is to be tried again; else empty."
+    )
     sealed: bool = Field(description="Whether its prompt is encrypted for its agent.")
     damage: tuple[str, ...] = Field(description="What cannot be read of its record in the ledger.")
 
@@ -132,11 +135,12 @@ class EventDocument(Document):
 
     at: str = Field(description="When, ISO 8601, UTC.")
     what: str = Field(
-        description="`launched`, `run`, `run ended`, `delegated`, `callback`, `prompt`, `ended`, …."
+        description="`launched`, `run`, `attempt` (one that gave no answer), `run ended`, `delegated`, `callback`, `prompt`, `ended`, …."
     )
     text: str = Field(description="What happened, in words.")
     run: str = Field(description="The run concerned; else empty.")
     about: str = Field(description="The other session concerned; else empty.")
+    detail: str = Field(description="More lines, such as the traceback of a failed attempt; else empty.")
 
 
 class Events(Document):

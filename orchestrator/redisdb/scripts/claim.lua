@@ -34,11 +34,13 @@ local function read(what, text)
   return {}
 end
 
-local r = fields(KEYS[2], 'state', 'claim')
+local r = fields(KEYS[2], 'state', 'claim', 'not_before')
 if r.state == '' then return { 'refused', 'unknown' } end
 local again = r.state == 'running' and r.claim == ARGV[3]
 if not again and r.state ~= 'queued' then return { 'refused', r.state } end
 if not again and redis.call('HGET', KEYS[1], 'run') ~= ARGV[2] then return { 'refused', 'superseded' } end
+-- It is to be tried again later, and an old message for it may come at any time.
+if not again and count(r.not_before) > now then return { 'refused', 'waiting' } end
 
 local session, run = object(KEYS[1]), object(KEYS[2])
 read('waiting policy', session.waiting)

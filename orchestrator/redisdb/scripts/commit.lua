@@ -2,13 +2,15 @@
 -- The envelope reports an end of the session; where the script needs one and got none it changes nothing and says so.
 -- KEYS  as in lib/over.lua, then 19 effects  20 whole text, or the session  21 wholes
 -- ARGV  1 now or ''  2 claim id  3 status completed | failed | stopped  4 text  5 saved state or ''
---       6 waiting policy or ''  7 envelope or ''  8 attempts the agent has  9 ms until a retry is dispatched
+--       6 waiting policy or ''  7 envelope or ''  8 attempts the agent has  9 ms until it may be tried again
 --       10 reference to the whole as JSON, where the text is its beginning, or ''
+--       11 how it failed, as JSON (see lib/tries.lua), or ''
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0'}
 --          | {'lost'} | {'envelope'} | {'retry', attempt} | {'whole'}: it is gone, store it again
 --          | {'parent', its id}: pass that parent's keys
 -- include: base
 -- include: over
+-- include: tries
 local now = clock(ARGV[1])
 local claim, status, text = ARGV[2], ARGV[3], ARGV[4]
 local r = fields(RUN, 'id', 'state', 'claim', 'items', 'attempt', 'failures', 'stop', 'stop_state')
@@ -25,15 +27,17 @@ if status == 'stopped' and r.stop_state ~= '' then status = r.stop_state end
 if status == 'failed' and r.stop_state == 'deleted' then status = 'deleted' end
 
 if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop == '' then
-  redis.call('HSET', RUN, 'state', 'queued', 'claim', '', 'reason', text)
-  redis.call('HINCRBY', RUN, 'failures', 1)
-  redis.call('ZREM', RUNNING, r.id)
-  redis.call('ZADD', DISPATCH, now + tonumber(ARGV[9]), r.id)
-  return { 'retry', count(r.failures) + 1 }
+  local failures, wait_ms = count(r.failures) + 1, tonumber(ARGV[9])
+  local reason = cjson.decode(ARGV[11]).reason
+  note_try(ARGV[11], now, now + wait_ms)
+  redis.call('HSET', RUN, 'failures', failures, 'attempts', ARGV[8])
+  queue_again(r.id, reason, 'attempt ' .. failures .. ' of ' .. ARGV[8] .. ' failed: ' .. reason, wait_ms, now)
+  return { 'retry', failures }
 end
 
 if status ~= 'completed' then
   if ARGV[7] == '' then return { 'envelope' } end
+  if ARGV[11] ~= '' then note_try(ARGV[11], now, 0) end
   fail_run(s, r, status, text, now)
   report(ARGV[7])
   return { 'done', status, '1', '1', s.parent == '' and '1' or '0' }
@@ -148,6 +152,7 @@ for _, id in ipairs(unasked) do
   end
 end
 end_run(r.id, 'completed', '', now)
+redis.call('HDEL', S, 'trouble')
 redis.call('HSET', BODIES, 'result', text)
 redis.call('HDEL', BODIES, 'whole')
 local whole = nil

@@ -5,12 +5,22 @@
 -- Returns  {'send', session, cause, number of this dispatch} | {'wait'} | {'gone', state}
 -- include: base
 local now = clock(ARGV[1])
-local r = fields(KEYS[1], 'state', 'session', 'cause', 'dispatches', 'waits')
+local r = fields(KEYS[1], 'state', 'session', 'cause', 'dispatches', 'waits', 'not_before', 'wait')
 if r.state ~= 'queued' then
   redis.call('ZREM', KEYS[2], ARGV[2])
   return { 'gone', r.state }
 end
 local base, cap = tonumber(ARGV[3]), tonumber(ARGV[4])
+-- One that is to be tried again later waits no longer than it was told to, also when the clock has gone back since.
+local left = count(r.not_before) - now
+if left > 0 then
+  if left > count(r.wait) then
+    left = count(r.wait)
+    redis.call('HSET', KEYS[1], 'not_before', now + left)
+  end
+  redis.call('ZADD', KEYS[2], now + math.min(left, cap), ARGV[2])
+  return { 'wait' }
+end
 -- One that was sent since it was last at work waits for its message, but not for ever: that one may be lost
 -- although the broker always has others.
 local sent = count(r.dispatches)
@@ -19,7 +29,7 @@ if ARGV[5] == '1' and sent > 0 and count(r.waits) < tonumber(ARGV[6]) * 2 ^ math
   redis.call('ZADD', KEYS[2], now + base, ARGV[2])
   return { 'wait' }
 end
-redis.call('HSET', KEYS[1], 'waits', 0)
+redis.call('HSET', KEYS[1], 'waits', 0, 'not_before', 0)
 local n = redis.call('HINCRBY', KEYS[1], 'dispatches', 1)
 redis.call('ZADD', KEYS[2], now + math.min(cap, base * 2 ^ math.min(n - 1, 20)), ARGV[2])
 return { 'send', r.session, r.cause, tostring(n) }

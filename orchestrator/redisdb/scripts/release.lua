@@ -1,16 +1,22 @@
--- release: a lease was lost: the run is queued again, or ends when it was asked to stop or was lost too often.
--- Nothing happens unless the run is still held exactly as it was when it was seen not to move.
+-- release: a holder is gone: the run is queued again, or ends when it was asked to stop or lost its holder too often.
+-- Nothing happens unless the run is still held exactly as it was when its holder was seen to be gone.
+-- A lease that stood still is counted apart from a process that was seen to die: that one the run itself may have ended.
 -- KEYS  as in lib/over.lua
--- ARGV  1 now or ''  2 claim id as seen  3 renewal counter as seen  4 limit of lost workers
---       5 '1': the envelopes that report an end are still to be made  6… those envelopes
+-- ARGV  1 now or ''  2 claim id as seen  3 renewal counter as seen  4 lost workers that it survives
+--       5 processes that may die of it  6 how its process died, or '': its lease stood still
+--       7 ms until it may be tried again  8 how the try ended, as JSON (see lib/tries.lua)
+--       9 '1': the envelopes that report an end are still to be made  10… those envelopes
 -- Returns  {'queued', times lost} | {'ended', session state} | {'moved'} | {'report', reason}: it would end, make the
 --          envelopes | {'parent', its id}: pass the keys of that parent
 -- include: base
 -- include: over
+-- include: tries
 local now = clock(ARGV[1])
-local r = fields(RUN, 'id', 'state', 'claim', 'beat', 'lost', 'stop', 'stop_state', 'items')
+local r = fields(RUN, 'id', 'state', 'claim', 'beat', 'lost', 'died', 'stop', 'stop_state', 'items', 'attempt')
 if r.state ~= 'running' or r.claim ~= ARGV[2] or r.beat ~= ARGV[3] then return { 'moved' } end
-local lost = count(r.lost) + 1
+local how = ARGV[6]
+local lost, died = count(r.lost), count(r.died)
+if how == '' then lost = lost + 1 else died = died + 1 end
 local s = session_facts()
 if new_parent(s) then return { 'parent', s.parent } end
 local state, why
@@ -18,14 +24,19 @@ if r.stop ~= '' then
   state, why = r.stop_state ~= '' and r.stop_state or 'stopped', r.stop .. ', and its worker was lost'
 elseif lost > tonumber(ARGV[4]) then
   state, why = 'failed', 'its worker was lost ' .. lost .. ' times'
+elseif died >= tonumber(ARGV[5]) then
+  state, why = 'failed', 'its worker process died ' .. died .. ' times, at last with ' .. how
 end
 if state then
-  if ARGV[5] == '1' then return { 'report', why } end
+  if ARGV[9] == '1' then return { 'report', why } end
+  note_try(ARGV[8], now, 0)
+  redis.call('HSET', RUN, 'lost', lost, 'died', died)
   fail_run(s, r, state, why, now)
-  report(unpack(ARGV, 6))
+  report(unpack(ARGV, 10))
   return { 'ended', state }
 end
-redis.call('HSET', RUN, 'state', 'queued', 'claim', '', 'lost', lost, 'reason', 'lease lost')
-redis.call('ZREM', RUNNING, r.id)
-redis.call('ZADD', DISPATCH, now, r.id)
+local wait_ms, reason = tonumber(ARGV[7]), how == '' and 'lease lost' or 'its worker process died: ' .. how
+note_try(ARGV[8], now, now + wait_ms)
+redis.call('HSET', RUN, 'lost', lost, 'died', died)
+queue_again(r.id, reason, 'attempt ' .. r.attempt .. ': ' .. reason, wait_ms, now)
 return { 'queued', lost }

@@ -556,7 +556,7 @@ def test_deleting_leaves_a_tombstone_with_the_counts(play: Play, ledger: Ledger)
 
 
 def test_a_second_try_keeps_the_children_that_stand_behind_a_refused_launch(redis, play: Play) -> None:
-    play.ledger = ledger = Ledger(redis, limits=Limits(max_children=3, retry_ms=0))
+    play.ledger = ledger = Ledger(redis, limits=Limits(max_children=3))
     held = play.run(play.submit())
     made = ledger.delegate_all(held.claim, [play.launch(held, name) for name in "abc"])
     assert [done.created for done in made] == [True, True, True]

@@ -50,7 +50,7 @@ def test_a_failed_run_is_tried_again_although_the_broker_is_busy_with_others(
     """Its message was used up by the try that failed: none of those that the broker holds is its own."""
     held = play.run(play.submit())
     assert isinstance(play.commit(held.claim, "oops", status="failed", attempts=2), RetryLater)
-    later(ledger, ledger.limits.retry_ms)
+    later(ledger, 1)
     assert reaper_of(stack, broker_holds=lambda _: True).run_once().redispatched == 1
     assert [d.run for d in stack.sent] == [held.run.id]
 

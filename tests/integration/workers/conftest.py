@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,7 @@ class Stage:
         """Define an agent and announce it."""
 
         def define(function: Callable[[Context], Any]) -> Callable[[Context], Any]:
+            options.setdefault("backoff_s", 0.001)
             definition = define_agent(name, function=function, source="here", **options)
             self.catalogue[name] = definition
             self.parts.agents.announce([definition.record])
@@ -94,7 +96,9 @@ class Stage:
         return self.execute(flushed.dispatch)
 
     def again(self, dispatch: Dispatch) -> str:
-        """Execute a run that was queued once more."""
+        """Execute a run that was queued once more, as soon as it may be tried again."""
+        while (run := self.ledger.run(dispatch.run)) and run.claimable_ms > self.ledger.server_ms():
+            time.sleep(0.001)
         return self.execute(dispatch, worker="w2")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.policy.retry import CAP_MS, RetryDecision, RetryEnd, backoff_ms, decide
+from orchestrator.policy.retry import CAP_MS, RetryDecision, RetryEnd, backoff_ms, decide, run_backoff_ms
 from orchestrator.policy.routing import Backoff
 
 
@@ -52,3 +52,16 @@ def test_the_decision_says_when_or_why_not(
         jitter=1.0,
     )
     assert decision == expected
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.5, 1.0])
+def test_a_run_waits_between_half_and_whole_of_what_grows(jitter: float) -> None:
+    """Never next to nothing, however the dice fall, and never more than the cap."""
+
+    def waits(strategy: Backoff) -> list[int]:
+        return [
+            run_backoff_ms(n, strategy, base_ms=1000, cap_ms=5000, jitter=jitter) for n in (1, 2, 3, 4, 10**6)
+        ]
+
+    assert waits("exponential") == [round(s * (1 + jitter) / 2) for s in (1000, 2000, 4000, 5000, 5000)]
+    assert waits("linear") == [round(s * (1 + jitter) / 2) for s in (1000, 2000, 3000, 4000, 5000)]

@@ -1,0 +1,209 @@
+"""A run that failed is tried again after a wait that the ledger keeps; how each try ended can be read afterwards."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from orchestrator import Retry
+from orchestrator.agents_file import load_agents
+from orchestrator.doctor import Doctor
+from orchestrator.errors import InputError
+from orchestrator.history import history
+from orchestrator.ids import new_claim_id
+from orchestrator.ledger import Dispatch, Run, RunState, SessionState
+from workers.context import Context
+
+from .conftest import Stage
+
+NOW = 1_800_000_000_000
+
+
+def failing(stage: Stage, **options: object) -> Dispatch:
+    """A started session whose agent always fails; the time of its ledger stands still."""
+    stage.ledger.set_time(NOW)
+
+    @stage.agent("flaky", **options)
+    def flaky(ctx: Context) -> None:
+        if ctx.prompt.startswith("after "):
+            raise Retry("busy", after_s=float(ctx.prompt.removeprefix("after ")))
+        raise ValueError(f"no luck {ctx.attempt}")
+
+    return stage.start(stage.submit("flaky", str(options.get("title", "go"))))
+
+
+def run_of(stage: Stage, dispatch: Dispatch) -> Run:
+    run = stage.ledger.run(dispatch.run)
+    assert run is not None
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({"attempts": 9, "backoff_s": 10, "backoff_max_s": 35}, [10, 20, 35, 35]),
+        ({"attempts": 9, "backoff_s": 10, "backoff": "linear"}, [10, 20, 30, 40]),
+        ({"attempts": 9}, [0.001, 0.002, 0.004]),
+    ],
+)
+def test_the_waits_grow_as_the_agents_definition_says(
+    stage: Stage, options: dict[str, object], seconds: list[float]
+) -> None:
+    dispatch = failing(stage, **options)
+    now = NOW
+    for wait_s in seconds:
+        assert stage.execute(dispatch) == "retry"
+        run = run_of(stage, dispatch)
+        assert wait_s * 500 - 1 <= run.claimable_ms - now <= wait_s * 1000 + 1
+        now = run.claimable_ms
+        stage.ledger.set_time(now)
+
+
+def test_a_run_that_waits_is_in_nobodys_hands_until_it_is_due(stage: Stage) -> None:
+    """No slot sleeps for it, no message that comes early begins it, and the sweep sends it when its time has come."""
+    dispatch = failing(stage, attempts=2, backoff_s=100)
+    assert stage.execute(dispatch) == "retry"
+    due = run_of(stage, dispatch).claimable_ms
+    stage.ledger.set_time(due - 1)
+    assert stage.execute(dispatch) == "refused"
+    assert stage.ledger.undispatched(0) == []
+    stage.ledger.set_time(due)
+    assert stage.ledger.undispatched(0) == [dispatch.run]
+    assert stage.ledger.redispatch(dispatch.run, broker_holds=True) is not None
+    assert stage.execute(dispatch) == "failed"
+
+
+def test_an_exception_may_ask_for_a_delay(stage: Stage) -> None:
+    """Longer than the sweep looks ahead, too; a clock that goes back does not make it longer."""
+    dispatch = failing(stage, attempts=3, title="after 7200")
+    assert stage.execute(dispatch) == "retry"
+    assert run_of(stage, dispatch).claimable_ms == NOW + 7_200_000
+    for minutes in (0, 5, 60, 119):
+        stage.ledger.set_time(NOW + minutes * 60_000)
+        for run in stage.ledger.undispatched(0):
+            assert stage.ledger.redispatch(run) is None
+    stage.ledger.set_time(NOW - 86_400_000)
+    for run in stage.ledger.undispatched(0):
+        assert stage.ledger.redispatch(run) is None
+    assert run_of(stage, dispatch).claimable_ms == NOW - 86_400_000 + 7_200_000
+    stage.ledger.set_time(NOW - 86_400_000 + 7_200_000)
+    assert stage.ledger.undispatched(0) == [dispatch.run]
+    assert stage.ledger.redispatch(dispatch.run) is not None
+    assert stage.execute(dispatch) == "retry"
+    assert run_of(stage, dispatch).failures == 2
+
+
+@pytest.mark.parametrize("after_s", [-1, float("nan"), float("inf"), "soon", 10**9])
+def test_a_delay_that_is_none_is_refused(after_s: object) -> None:
+    with pytest.raises(InputError, match="give a number of seconds"):
+        Retry("later", after_s=after_s)  # type: ignore[arg-type]
+
+
+def test_a_delay_survives_the_way_to_another_process() -> None:
+    back = pickle.loads(pickle.dumps(Retry("later", after_s=3)))
+    assert (back.args, back.after_s, str(back)) == (("later",), 3, "later")
+
+
+def test_a_stop_ends_a_run_that_waits(stage: Stage) -> None:
+    dispatch = failing(stage, attempts=3, backoff_s=1000)
+    stage.execute(dispatch)
+    assert stage.ledger.stop(dispatch.session, "enough").outcome == "ended"
+    assert run_of(stage, dispatch).state is RunState.STOPPED
+    assert stage.ledger.undispatched(0) == []
+
+
+def test_why_names_the_wait_and_the_attempt(stage: Stage) -> None:
+    dispatch = failing(stage, attempts=3, backoff_s=1000)
+    stage.execute(dispatch)
+    _, wait, _ = Doctor(stage.parts, audit=None).why(dispatch.session)
+    assert wait is not None
+    assert f"{dispatch.run} waits for its attempt 2, 1 of 3 allowed failures so far" in wait.waits_for
+    assert "ValueError: no luck 1" in wait.waits_for
+    assert wait.by.startswith("2027-01-15T08:")
+    assert stage.ledger.session(dispatch.session).trouble.startswith(
+        "attempt 1 of 3 failed: ValueError: no luck 1"
+    )
+
+
+def test_every_attempt_is_in_the_history_with_its_reason_and_wait(stage: Stage) -> None:
+    dispatch = failing(stage, attempts=3, backoff_s=0.001)
+    while run_of(stage, dispatch).state is RunState.QUEUED:
+        stage.ledger.set_time(max(stage.ledger.server_ms(), run_of(stage, dispatch).claimable_ms))
+        stage.execute(dispatch)
+    told = [event for event in history(stage.ledger, dispatch.session) if event.what == "attempt"]
+    assert [f"ValueError: no luck {n}" in event.text for n, event in enumerate(told, 1)] == [True] * 3
+    assert ["tried again" in event.text for event in told] == [True, True, False]
+    for event in told:
+        assert event.detail.startswith("Traceback (most recent call last):")
+        assert "in flaky" in event.detail
+
+
+def test_what_is_kept_of_attempts_is_bounded(stage: Stage) -> None:
+    @stage.agent("loud", attempts=40, backoff_max_s=0.001)
+    def loud(ctx: Context) -> None:
+        raise ValueError("x" * 100_000 + "\ud800")
+
+    dispatch = stage.start(stage.submit("loud"))
+    while run_of(stage, dispatch).state is RunState.QUEUED:
+        stage.again(dispatch)
+    run = run_of(stage, dispatch)
+    assert (len(run.tries), run.tries[-1].attempt) == (20, 40)
+    assert sum(len(tried.reason + tried.traceback) for tried in run.tries) < 100_000
+    first = next(e for e in history(stage.ledger, dispatch.session) if e.what == "run")
+    assert first.text == "20 earlier tries are not kept"
+
+
+def test_a_run_that_goes_well_in_the_end_is_in_no_trouble(stage: Stage) -> None:
+    @stage.agent("stumbler", attempts=2)
+    def stumbler(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            raise ValueError("no luck")
+        return "done"
+
+    dispatch = stage.start(stage.submit("stumbler"))
+    assert stage.execute(dispatch) == "retry"
+    assert stage.again(dispatch) == "finished"
+    assert stage.ledger.session(dispatch.session).trouble == ""
+
+
+def test_a_run_whose_process_dies_has_a_limit_of_its_own(stage: Stage) -> None:
+    """A lost lease counts for another one, and a claim that somebody else has by now is left alone."""
+    dispatch = failing(stage)
+    ledger = stage.ledger
+
+    def claim() -> None:
+        ledger.set_time(max(ledger.server_ms(), run_of(stage, dispatch).claimable_ms))
+        assert ledger.claim(dispatch.run, new_claim_id(), session_id=dispatch.session, worker="w")
+
+    claim()
+    (old,) = ledger.leases(0)
+    assert ledger.release(old, died="signal 9", wait_ms=500) == "queued"
+    assert run_of(stage, dispatch).claimable_ms == NOW + 500
+    claim()
+    assert ledger.release(old, died="signal 9") == "moved"
+    for _ in range(5):
+        assert ledger.release(ledger.leases(0)[0]) == "queued"
+        claim()
+    assert ledger.release(ledger.leases(0)[0], died="signal 9") == "queued"
+    claim()
+    assert ledger.release(ledger.leases(0)[0], died="exit code 1") == "ended"
+    session = ledger.session(dispatch.session)
+    assert session.state is SessionState.FAILED
+    assert session.reason == "its worker process died 3 times, at last with exit code 1"
+    hows = [tried.how for tried in run_of(stage, dispatch).tries]
+    assert hows == ["died", *["lost"] * 5, "died", "died"]
+
+
+def test_agents_files_set_the_waits_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "flaky_waits.py").write_text("def work(ctx): ...\n", encoding="utf-8")
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        "[agents.flaky]\nfunction = 'flaky_waits:work'\nattempts = 3\n"
+        "backoff = 'linear'\nbackoff_s = 2.5\nbackoff_max_s = 60\n",
+        encoding="utf-8",
+    )
+    record = load_agents([str(file)])["flaky"].record
+    assert (record.backoff, record.backoff_s, record.backoff_max_s) == ("linear", 2.5, 60)
