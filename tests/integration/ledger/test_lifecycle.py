@@ -22,7 +22,7 @@ from orchestrator.ledger import (
 )
 from orchestrator.redisdb import keys
 
-from .conftest import Play
+from .conftest import Play, envelope
 
 
 def _item(ledger: Ledger, parent: str, child: str):
@@ -733,3 +733,35 @@ def test_a_run_that_is_not_its_sessions_present_one_cannot_be_claimed(play: Play
     assert ledger.claim(dispatch.run, "one", session_id=child, worker="w1") is None
     assert ledger.session(child).state == SessionState.DELETED
     assert ledger.leases(0) == []
+
+
+def test_a_parent_keeps_what_its_child_told_it_first(play: Play, ledger: Ledger) -> None:
+    """A child that a user resumes after its end tells its parent nothing more, whatever becomes of it."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a", callback=False)
+    play.finish(child, "well done")
+    told = _item(ledger, root, child)
+    ledger.put(child, "once more", item_id="itm_00x")
+    play.commit(play.resume(child).claim, "no luck", status="failed")
+    assert ledger.session(child).state == SessionState.FAILED
+    assert _item(ledger, root, child) == told
+    assert told.status == "completed"
+
+
+def test_every_launch_of_a_batch_is_published_and_knows_its_place(
+    play: Play, ledger: Ledger, redis: redis_py.Redis
+) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    launches = [
+        play.launch(parent, str(n), envelope=envelope(text=f"<launch n='{n}'/>".encode())) for n in range(5)
+    ]
+    made = ledger.delegate_all(parent.claim, launches)
+    assert [one.child for one in made] == [launch.child_id for launch in launches]
+    stream = keys.messages(0, "task-delegation", "high")
+    for launch in launches:
+        entry = ledger.session(launch.child_id).entry.rpartition(":")[2]
+        ((_, fields),) = redis.xrange(stream, entry, entry)
+        assert fields[b"envelope"] == launch.envelope.data
+    assert redis.hget(keys.totals(0), "published:task-delegation:high") == b"6"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -406,3 +407,38 @@ def test_a_server_that_takes_no_writes_for_a_while_costs_nobody_a_lease(
     assert sweep(3) == 0
     assert sweep(1) == 1
     client.close()
+
+
+def test_events_are_acknowledged_after_what_they_set_off(stack: Stack, play: Play, ledger: Ledger) -> None:
+    """A copy that is cut off in the middle has acknowledged none of them, and another one takes them over."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    play.finish(child)
+
+    class CutOff(Delivery):
+        def flush(self, *_: object) -> int:  # type: ignore[override]
+            raise redis_py.ConnectionError("cut off")
+
+    one = CallbackService(
+        stack.redis, CutOff(ledger, lambda _: None), consumer="cut", clock=stack.clock, take_over_ms=1
+    )
+    with pytest.raises(redis_py.ConnectionError):
+        one.run_once()
+    held = stack.redis.xpending(keys.stops(0), "callbacks")["pending"]
+    assert held == stack.redis.xlen(keys.stops(0)) > 0
+    two = CallbackService(
+        stack.redis, CutOff(ledger, lambda _: None), consumer="two", clock=stack.clock, take_over_ms=1
+    )
+    time.sleep(0.005)
+    with pytest.raises(redis_py.ConnectionError):
+        two.run_once()
+    assert stack.redis.xpending(keys.stops(0), "callbacks")["pending"] == held
+    stack.clock.advance(1)
+    deadline = time.monotonic() + 60
+    while not stack.sent:
+        stack.clock.advance(1)
+        stack.service.run_once()
+        assert time.monotonic() < deadline
+    assert [d.session for d in stack.sent] == [root]

@@ -305,3 +305,14 @@ def test_the_wait_for_an_agent_ends_with_the_expiration(stack: Stack) -> None:
         stack.router(str(waited_ms), clock=At(now_ms + waited_ms)).run_once()
         stack.router(f"{waited_ms}+", clock=At(now_ms + waited_ms)).run_once()
     assert [letter.rule for letter in stack.dead()] == ["expired"]
+
+
+def test_a_message_that_waited_until_it_was_old_is_carried_out(stack: Stack) -> None:
+    """The mark that it was given when it was put back bears out that it was accepted in time."""
+    stack.settings = stack.settings.model_copy(update={"message_max_age_s": 60})
+    entry = stack.publish(stack.envelope(Message(content="x"), recipient="later"), "message")
+    assert stack.router("one").run_once().parked == 1
+    stack.parts.agents.announce([LATER])
+    stack.wake()
+    handled = stack.router("two", clock=At(int(entry.partition("-")[0]) + 90_000)).run_once()
+    assert (handled.done, stack.dead()) == (1, [])

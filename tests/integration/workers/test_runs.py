@@ -14,9 +14,10 @@ import redis as redis_py
 from celery.result import AsyncResult
 
 from orchestrator.errors import ClaimLost, LimitExceeded, SessionFailed, SessionStopped
-from orchestrator.ledger import ItemState, Ledger, SessionState
+from orchestrator.ledger import ItemState, Ledger, RunState, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
+from orchestrator.redisdb.scripts import Batch
 from orchestrator.settings import load_settings
 from tests.integration.workers.conftest import Stage
 from workers.context import Context
@@ -540,3 +541,55 @@ def test_an_outage_of_redis_in_the_middle_of_a_run_changes_nothing(
     assert [child.title for child in stage.children(dispatch.session)] == ["before", "after"]
     owed = [item.state for item in Ledger(stage.redis).items(dispatch.session)]
     assert owed == [ItemState.OWED, ItemState.OWED]
+
+
+def test_an_agent_is_not_blamed_for_a_ledger_that_refuses_its_effect(stage: Stage) -> None:
+    """Whatever the agent makes of it, the run is left to be tried again: it has neither failed nor finished."""
+
+    @stage.agent("solo")
+    def solo(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            stage.redis.set(keys.effects(dispatch.run), "no hash")
+        ctx.status(50, "at work")
+        return "done"
+
+    dispatch = stage.start(stage.submit("solo"))
+    assert stage.execute(dispatch) == "outage"
+    run = stage.ledger.run(dispatch.run)
+    assert run is not None
+    assert (run.state, stage.ledger.session(dispatch.session).state) == (
+        RunState.RUNNING,
+        SessionState.RUNNING,
+    )
+    stage.redis.delete(keys.effects(dispatch.run))
+    assert stage.ledger.release(stage.ledger.leases(0)[0]) == "queued"
+    assert stage.again(dispatch) == "finished"
+
+
+def test_an_end_that_can_be_foreseen_is_committed_in_one_step(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its envelope goes with the commit; that of a parent whose children are at work is not written in vain."""
+    commits: list[bool] = []
+    script = Batch.script
+
+    def note(batch: Batch, name: str, names: Any, args: Any) -> None:
+        if name == "commit":
+            commits.append(args[6] != "")
+        script(batch, name, names, args)
+
+    monkeypatch.setattr(Batch, "script", note)
+    stage.agent("helper")(lambda ctx: "helped")
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("helper", "help")
+        return "done"
+
+    session = stage.submit("lead")
+    assert stage.play(session) == "idle"
+    assert commits == [False]
+    assert stage.play(stage.children(session)[0].id) == "finished"
+    assert stage.resume(session) == "finished"
+    assert commits == [False, True, True]
