@@ -2,7 +2,7 @@
 
 It is a process of its own, because several `up` share one server and any of them may end first, in
 whatever way. Each holds a connection; when the last one closes, the keeper stops the server, removes the
-sockets and ends. If the keeper itself is killed, the server gets a signal to stop from the kernel. It starts
+sockets and ends. The next keeper makes them at the same place, so that whoever stayed connects again. If the keeper itself is killed, the server gets a signal to stop from the kernel. It starts
 a server that died again, unless that cannot help (a full disk, a damaged file).
 
 Over the connection it says one JSON object a line: ``ready`` (on joining), ``died``, ``restarted``,
@@ -30,6 +30,7 @@ from orchestrator.embedded.valkey import (
     ValkeyProcess,
     make_socket_dir,
     remove_socket_dir,
+    socket_dir_name,
 )
 from orchestrator.errors import OrchestraError
 
@@ -73,6 +74,23 @@ def read_record(data: Path) -> KeeperRecord | None:
         return None
 
 
+def make_sockets(data: Path) -> Path:
+    """The folder of the sockets of a data folder, where it was before, whatever this process calls temporary.
+
+    Raises:
+        ConfigurationError: it cannot be made.
+    """
+    memory = server_folder(data) / "sockets-in"
+    try:
+        before = Path(memory.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        before = None
+    folder = make_socket_dir(data, first=before)
+    if folder.parent != before:
+        memory.write_text(str(folder.parent), encoding="utf-8")
+    return folder
+
+
 class Keeper:
     """Runs the server and counts who is joined; single-threaded."""
 
@@ -84,7 +102,7 @@ class Keeper:
         self._stopping = False
         self._deaths = 0
         self._started_at = 0.0
-        self._socket_dir = make_socket_dir()
+        self._socket_dir = make_sockets(data)
         self._server = ValkeyProcess(server_folder(data), self._socket_dir, log=data / "logs" / "valkey.log")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
@@ -210,9 +228,12 @@ class Keeper:
 
 
 def sweep_leftovers(data: Path) -> None:
-    """Stop what a keeper that was killed left running, and remove its sockets. Call it under the lock."""
+    """Stop what a keeper that was killed left running, and remove its sockets. Call it under the lock.
+
+    A record that came here with a copy of another data folder is about a server that is none of ours.
+    """
     record = read_record(data)
-    if record is None:
+    if record is None or Path(record.socket_dir).name != socket_dir_name(data):
         return
     path = Path(record.socket_dir) / SOCKET_NAME
     deadline = time.monotonic() + 30

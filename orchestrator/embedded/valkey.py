@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import threading
@@ -22,6 +24,7 @@ from orchestrator.urls import unix_url
 #: Longest path of a unix socket in bytes that Linux (108) and macOS (104) both take, less the final NUL.
 MAX_SOCKET_PATH = 103
 SOCKET_NAME = "valkey.sock"
+_PREFIX = "orchestra-"
 _LOG_LIMIT_BYTES = 8 * 1024 * 1024
 _START_TIMEOUT_S = 120.0
 
@@ -37,27 +40,56 @@ class ServerDied(OrchestraError):
         return not self.args[1]
 
 
-def make_socket_dir() -> Path:
-    """A new folder that only this user can enter, with a path short enough for a unix socket.
+def socket_dir_name(data: Path) -> str:
+    """The name of the folder for the sockets of a data folder: the same whenever it is asked for."""
+    digest = hashlib.sha256(os.fsencode(data.resolve())).hexdigest()
+    return f"{_PREFIX}{os.geteuid()}-{digest[:12]}"
+
+
+def make_socket_dir(data: Path | None = None, *, first: Path | None = None) -> Path:
+    """A folder that only this user can enter, with a path short enough for a unix socket.
+
+    It is a new one, or that of a data folder: the same each time, so that a client or a worker which outlives the
+    server finds the next one. ``first`` names where to make it, if that can be.
 
     Raises:
         ConfigurationError: no folder for temporary files can be written to.
     """
+    name = f"{_PREFIX}12345678" if data is None else socket_dir_name(data)
+    bases = (
+        None if first is None else str(first),
+        os.environ.get("XDG_RUNTIME_DIR"),
+        tempfile.gettempdir(),
+        "/tmp",  # noqa: S108  (what is made there is ours alone)
+    )
     errors: list[str] = []
-    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108  (mkdtemp makes it ours)
-        if (
-            not base
-            or len(os.fsencode(base)) + len("/orchestra-12345678/") + len(SOCKET_NAME) > MAX_SOCKET_PATH
-        ):
+    for base in bases:
+        if not base or len(os.fsencode(f"{base}/{name}/{SOCKET_NAME}")) > MAX_SOCKET_PATH:
             continue
         try:
-            return Path(tempfile.mkdtemp(prefix="orchestra-", dir=base))
+            if data is not None and _make_ours(Path(base) / name):
+                return Path(base) / name
+            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
         except OSError as error:
             errors.append(f"{base}: {error.strerror}")
     raise ConfigurationError(
         f"no folder for the embedded server's socket ({'; '.join(errors) or 'all paths are too long'}); "
         "set TMPDIR to a short path that can be written to"
     )
+
+
+def _make_ours(folder: Path) -> bool:
+    """Make a folder, or take one that is there; False if somebody else could have made it, or can look into it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        found = folder.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return True
 
 
 def find_binary() -> Path:
@@ -241,7 +273,7 @@ class ValkeyProcess:
 
 def remove_socket_dir(folder: Path) -> None:
     """Remove a folder made by :func:`make_socket_dir`, if it is still there."""
-    if folder.name.startswith("orchestra-"):
+    if folder.name.startswith(_PREFIX):
         shutil.rmtree(folder, ignore_errors=True)
 
 

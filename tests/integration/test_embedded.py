@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,13 @@ import pytest
 
 from orchestrator.embedded.keeper import lock_path, read_record
 from orchestrator.embedded.membership import Membership, join
-from orchestrator.embedded.valkey import MAX_SOCKET_PATH, ServerDied, ValkeyProcess, make_socket_dir
+from orchestrator.embedded.valkey import (
+    MAX_SOCKET_PATH,
+    ServerDied,
+    ValkeyProcess,
+    make_socket_dir,
+    socket_dir_name,
+)
 from orchestrator.errors import ConfigurationError
 from orchestrator.redisdb.client import connect
 from orchestrator.tether import is_alive
@@ -94,6 +102,48 @@ def test_nothing_is_left_when_the_last_has_left(data: Path) -> None:
     assert read_record(data) is None
 
 
+def test_the_address_stays_from_one_server_to_the_next(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the next one is started by a shell that calls another folder temporary, or after `kill -9`."""
+    first = join(data)
+    record = read_record(data)
+    assert record is not None
+    first.leave()
+    with tempfile.TemporaryDirectory(dir="/tmp") as elsewhere:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", elsewhere)
+        second = join(data)
+        assert second.url == first.url
+        os.kill(server_pid(second.url), signal.SIGKILL)
+        killed = read_record(data)
+        assert killed is not None
+        os.kill(killed.pid, signal.SIGKILL)
+        second.leave()
+        third = join(data)
+        assert third.url == first.url
+        third.leave()
+        copy = data.parent / "copy"
+        shutil.copytree(data, copy)
+        other = join(copy)
+        assert other.url != first.url
+        other.leave()
+
+
+def test_a_folder_that_somebody_else_put_there_is_not_used(data: Path, tmp_path: Path) -> None:
+    """The name can be guessed: what others can look into, and a link to anywhere, is left alone."""
+    base = Path(tempfile.mkdtemp(dir="/tmp"))
+    ours = base / socket_dir_name(data)
+    try:
+        ours.mkdir(mode=0o700)
+        assert make_socket_dir(data, first=base) == ours
+        ours.chmod(0o777)
+        assert make_socket_dir(data, first=base) != ours
+        ours.rmdir()
+        (tmp_path / "trap").mkdir(mode=0o700)
+        ours.symlink_to(tmp_path / "trap")
+        assert make_socket_dir(data, first=base) != ours
+    finally:
+        shutil.rmtree(base)
+
+
 def test_the_second_joins_the_server_of_the_first_and_keeps_it(data: Path) -> None:
     """Two `up` on one folder share one server, and it lives as long as either."""
     first = join(data)
@@ -168,7 +218,7 @@ def test_a_killed_keeper_leaves_no_server_and_its_successor_has_the_data(data: P
     membership.leave()
     successor = join(data)
     assert connect(successor.url).get("a") == b"kept"
-    assert not Path(record.socket_dir).exists()
+    assert successor.url == membership.url
     successor.leave()
 
 
