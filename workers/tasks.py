@@ -14,6 +14,7 @@ from orchestrator.ledger import Dispatch
 from orchestrator.log import get_logger
 from orchestrator.submission import Submission
 from workers.bundle import Bundle, Ticket
+from workers.deaths import request_class
 from workers.outcome import celery_outcome
 from workers.patience import persist, was_refused
 from workers.runner import execute_runs
@@ -30,10 +31,11 @@ _NOT_BY_HAND = (
 
 def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     """Make the tasks known to the app of a worker."""
-
     # Who sends one by hand waits for its result, so that an error before anything is submitted (arguments of other
     # names, say) is stored. The messages of runs say themselves that nothing is to be stored of them.
-    @app.task(name=START_TASK, bind=True, throws=(RunFailed,))
+    request = request_class(runtime.get)
+
+    @app.task(name=START_TASK, bind=True, throws=(RunFailed,), Request=request)
     def start_session(
         task: Task,
         *,
@@ -51,7 +53,7 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
             raise Ignore
         return _execute(runtime, task, "start", _tickets(agent, session, run, more))
 
-    @app.task(name=RESUME_TASK, bind=True, throws=(RunFailed,))
+    @app.task(name=RESUME_TASK, bind=True, throws=(RunFailed,), Request=request)
     def resume_session(
         task: Task,
         *,

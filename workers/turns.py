@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from orchestrator.agents import AgentDefinition
-from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Claimed, Following
 from workers.bundle import Ticket
+from workers.deaths import claim_of_this_process
 from workers.patience import persist
 from workers.runtime import Runtime
 
@@ -44,7 +44,7 @@ class Turns:
         following = ahead[1] if ahead is not None else None
         if following is not None and following.asked:
             return following.held
-        ledger, claim_id = self._runtime.parts.ledger, new_claim_id()
+        ledger, claim_id = self._runtime.parts.ledger, claim_of_this_process()
         return persist(
             lambda: ledger.claim(ticket.run, claim_id, session_id=ticket.session, worker=self._worker),
             what="claim",
@@ -59,7 +59,7 @@ class Turns:
             self._ahead = (ticket, None)
             return None
         following = Following(
-            run=ticket.run, session=ticket.session, claim=new_claim_id(), worker=self._worker
+            run=ticket.run, session=ticket.session, claim=claim_of_this_process(), worker=self._worker
         )
         self._ahead = (ticket, following)
         return following

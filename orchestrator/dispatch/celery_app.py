@@ -77,6 +77,8 @@ def build_celery(settings: Settings, *, redis_url: str | None = None) -> Celery:
         redis_retry_on_timeout=True,
         task_publish_retry=True,
         task_publish_retry_policy=_PUBLISH_RETRIES,
+        # Seconds from the death of a pool process until it is told; a result that comes later is refused by the ledger.
+        worker_lost_wait=0.5,
         # Flower and `celery events` see every task with its agent and session.
         worker_send_task_events=True,
         # It knows no authentication: whoever reaches the broker could stop every worker.

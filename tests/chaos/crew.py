@@ -115,6 +115,12 @@ def broken(ctx: Context) -> Any:
     return json.loads(ctx.prompt)
 
 
+@agent("killer", queue="chaos")
+def killer(ctx: Context) -> str:
+    """Ends its process, every time."""
+    os._exit(int(ctx.prompt))
+
+
 @agent("talkative", queue="chaos")
 async def talkative(ctx: Context) -> None:
     """Writes log lines of its own."""

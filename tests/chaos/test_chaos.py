@@ -94,7 +94,7 @@ def new_dice() -> random.Random:
 
 def start(make_stack: MakeStack, **settings: str) -> Stack:
     """A stack with two of whatever is killed."""
-    stack = make_stack(max_lost_workers="1000", **settings)
+    stack = make_stack(max_lost_workers="1000", max_process_deaths="1000", **settings)
     stack.env |= {"CHAOS_LEAF_S": "0.05", "CHAOS_WINDOW_S": "0.02"}
     for name in ("worker", "worker", "router", "router", "callbacks", "callbacks", "reaper", "audit"):
         stack.start(name)

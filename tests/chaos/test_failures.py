@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from orchestrator.client import SessionHandle
 from orchestrator.dispatch import build_celery, run_task_id
 from orchestrator.errors import SessionFailed
 from orchestrator.ids import run_id
+from orchestrator.ledger import SessionState
 
 from .stack import Stack, wait_until
 
@@ -28,6 +29,10 @@ class Events:
 
     def take(self, event: dict[str, Any]) -> None:
         self._seen.append(event)
+
+    @property
+    def any(self) -> bool:
+        return bool(self._seen)
 
     def of(self, run: str) -> dict[str, dict[str, Any]]:
         """The last event of each kind about a run's task."""
@@ -56,12 +61,8 @@ def events_of(stack: Stack) -> Iterator[Events]:
         thread = threading.Thread(target=listen)
         thread.start()
         try:
-            # A receiver hears what is sent once it is subscribed.
-            wait_until(
-                lambda: app.control.ping(timeout=0.2) and any("type" in e for e in events._seen),
-                "an event",
-                explain=stack.logs,
-            )
+            # A receiver hears what is sent once it is subscribed; workers send their heartbeats.
+            wait_until(lambda: events.any, "an event", timeout_s=30, explain=stack.logs)
             yield events
         finally:
             stop.set()
@@ -112,6 +113,35 @@ def test_an_agents_own_log_lines_say_for_what_it_worked(stack: Stack) -> None:
     assert sorted(lines) == ["from a thread", "from the agent"]
     for line in lines.values():
         assert (line["agent"], line["run"]) == ("talkative", run_id(session.id, 1))
+
+
+def test_a_run_that_kills_its_process_is_seen_at_once_and_given_up(make_stack: Callable[..., Stack]) -> None:
+    """Not when its lease is over, 20 times; and whoever asks meanwhile is told."""
+    stack = make_stack(lease_s="60", sweep_interval_s="0.15")
+    stack.start_all()
+    stack.wait_ready()
+    troubles: set[str] = set()
+    with events_of(stack) as events, stack.client() as client:
+        session = client.submit("killer", "7")
+
+        def is_over() -> bool:
+            now = session.session()
+            troubles.add(now.trouble)
+            return now.state is SessionState.FAILED
+
+        wait_until(is_over, "its end", timeout_s=50, explain=stack.logs)
+        reason = session.session().reason
+        assert reason == "its worker process died 3 times, at last with exitcode 7"
+        assert "attempt 1: its worker process died: exitcode 7" in troubles
+        tries = [event.text for event in client.history(session.id) if event.what == "attempt"]
+        assert len(tries) == 3
+        assert all("ended with its worker process" in text and "exitcode 7" in text for text in tries)
+        failed = events.wait_for("task-failed", run_id(session.id, 1), stack)
+        assert "exitcode 7" in failed["exception"]
+    # The pool is whole again, and the message of the run is nobody's any more.
+    with stack.client() as client:
+        assert stack.answer(client.submit("leaf", "1")) == "1"
+    stack.assert_settled()
 
 
 def logged(
