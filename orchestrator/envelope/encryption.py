@@ -1,8 +1,8 @@
 """Encryption of a body's content for one recipient, as XML Encryption 1.1.
 
 The content is encrypted with a fresh AES-256-GCM key, and that key with the recipient's RSA key
-(OAEP). The OAEP label is the message id, so that an encrypted body moved into another message is
-refused even where signatures are optional. OAEP is used with SHA-1, its default in XML Encryption:
+(OAEP). The OAEP label names message, conversation, sender and recipient, so that whoever moves an
+encrypted body into a message of its own, under whatever id, has it refused. OAEP is used with SHA-1, its default in XML Encryption:
 it is as strong there as any, and Debian's ``xmlsec1`` knows no other.
 
 What comes in is compared with the one shape that is accepted before any library sees it: nothing in
@@ -16,6 +16,7 @@ import threading
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
@@ -66,6 +67,9 @@ _BODY: Final = re.compile(rb"<body [^<>]*>(.+)</body>", re.DOTALL)
 #: Initialization vector, authentication tag, and no content at all: nothing genuine is shorter.
 _LEAST_BYTES: Final = 12 + 16
 
+#: The first line of a label.
+_LABELLED: Final = "agent-message body 2"
+
 #: Keys that one thread keeps ready.
 _MANAGERS: Final = 64
 
@@ -75,18 +79,35 @@ FindKey = Callable[[str], RSAPrivateKey | None]
 _loading = threading.Lock()
 
 
-def template(key_id: str, message_id: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundTo:
+    """The message that an encrypted body is for; it opens in no other."""
+
+    message_id: str
+    #: The correlation-id; of a message without one its message-id.
+    conversation: str
+    sender: str
+    recipient: str
+
+    @property
+    def label(self) -> str:
+        """The OAEP label in base64. No part can hold a line break, so that no two messages share a label."""
+        parts = (_LABELLED, self.message_id.lower(), self.conversation.lower(), self.sender, self.recipient)
+        return b64encode("\n".join(parts).encode()).decode()
+
+
+def template(key_id: str, bound: BoundTo) -> str:
     """What any tool for XML Encryption fills in to make the one shape that is accepted here."""
-    return _TEMPLATE.format(label=_label(message_id), key_id=escape(key_id))
+    return _TEMPLATE.format(label=bound.label, key_id=escape(key_id))
 
 
-def encrypt(body: bytes, *, key_id: str, public: RSAPublicKey, message_id: str) -> str:
+def encrypt(body: bytes, *, key_id: str, public: RSAPublicKey, bound: BoundTo) -> str:
     """Encrypt the content of a ``<body>`` element in canonical form.
 
     Args:
         body: the whole element; its start tag is not encrypted and not kept.
         key_id: of the recipient's key, so that it knows which one to take.
-        message_id: of the message that is going to carry it; it fits into no other.
+        bound: the message that is going to carry it; it fits into no other.
 
     Returns:
         One ``<xenc:EncryptedData>`` in exclusive canonical form.
@@ -101,13 +122,13 @@ def encrypt(body: bytes, *, key_id: str, public: RSAPublicKey, message_id: str) 
     pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     context = xmlsec.EncryptionContext(_managers.of(pem, key_id))
     context.key = xmlsec.Key.generate(xmlsec.constants.KeyDataAes, 256, xmlsec.constants.KeyDataTypeSession)
-    sealed = context.encrypt_binary(etree.fromstring(template(key_id, message_id)), whole[1])
+    sealed = context.encrypt_binary(etree.fromstring(template(key_id, bound)), whole[1])
     for value in sealed.iter(_VALUE):
         value.text = "".join((value.text or "").split())
     return bytes(etree.tostring(sealed, method="c14n", exclusive=True, with_comments=False)).decode()
 
 
-def decrypt(encrypted_data: str | bytes, *, find_key: FindKey, message_id: str) -> bytes:
+def decrypt(encrypted_data: str | bytes, *, find_key: FindKey, bound: BoundTo) -> bytes:
     """The content that was encrypted: what stood between the tags of the body.
 
     Treat it as any octets from outside: whoever has a public key can encrypt to it.
@@ -118,10 +139,16 @@ def decrypt(encrypted_data: str | bytes, *, find_key: FindKey, message_id: str) 
     """
     element = _parsed(encrypted_data)
     parts = _require_shape(element)
-    if (_only(element, _LABEL).text or "").strip() != _label(message_id):
+    label = (_only(element, _LABEL).text or "").strip()
+    if label == b64encode(bound.message_id.lower().encode()).decode():
         raise DecryptionError(
-            "the encrypted body was made for another message: its OAEP label is not this message's id; "
-            "encrypt it for this message"
+            "the encrypted body is bound to the message-id alone, as before version 2 of the label: whoever copies it "
+            "could have it opened; encrypt it again"
+        )
+    if label != bound.label:
+        raise DecryptionError(
+            "the encrypted body was made for another message: its OAEP label does not name this message, its "
+            "conversation, sender and recipient; encrypt it for this message"
         )
     for at in _VALUES_AT:
         _require_base64(parts[at])
@@ -176,7 +203,7 @@ def _require_shape(element: etree._Element) -> list[etree._Element]:
     if not fits:
         raise DecryptionError(
             "the encrypted body is not of the one accepted shape: AES-256-GCM, its key encrypted with RSA-OAEP "
-            "labelled with the message id, a KeyName, and nothing else (docs/security.md shows it)"
+            "labelled with the message it is for, a KeyName, and nothing else (docs/security.md shows it)"
         )
     return parts
 
@@ -216,10 +243,6 @@ _managers = _Managers()
 
 def _only(element: etree._Element, tag: str) -> etree._Element:
     return next(element.iter(tag))
-
-
-def _label(message_id: str) -> str:
-    return b64encode(message_id.lower().encode()).decode()
 
 
 def _xmlsec() -> Any:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from orchestrator.clock import Clock, SystemClock, isoformat
 from orchestrator.envelope import codec, encryption, payload
-from orchestrator.envelope.encryption import FindKey
+from orchestrator.envelope.encryption import BoundTo, FindKey
 from orchestrator.envelope.model import (
     NAMESPACE,
     AgentMessage,
@@ -99,7 +99,7 @@ class Sealer:
         if len(octets) > self._compress_above and (recipient is not None or not stored):
             body = _compressed(body, octets)
         if recipient is not None:
-            body = _encrypted(body, recipient, message.header.message_id)
+            body = _encrypted(body, recipient, _bound(message))
         if stored:
             body = self._claim_check(body)
         return message.model_copy(update={"body": body, "signature": None})
@@ -161,7 +161,7 @@ class Opener:
                     "a sealed body is stored, encrypted and compressed at most once, in this order from the outside; "
                     "seal it again"
                 )
-            inner = codec.decode_body(self._octets(body, message.header.message_id), limits=self._limits)
+            inner = codec.decode_body(self._octets(body, _bound(message)), limits=self._limits)
             if inner.type != body.type:
                 raise PayloadError(
                     f"the message says that its body is a {body.type}, but inside is a {inner.type}; "
@@ -175,14 +175,14 @@ class Opener:
         body = message.body
         return not isinstance(body, ClaimCheckBody) or self._blobs.touch(_ref(body), ttl_s=ttl_s)
 
-    def _octets(self, body: ClaimCheckBody | EncryptedBody | CompressedBody, message_id: str) -> bytes:
+    def _octets(self, body: ClaimCheckBody | EncryptedBody | CompressedBody, bound: BoundTo) -> bytes:
         if isinstance(body, ClaimCheckBody):
             return self._blobs.get(_ref(body))
         if isinstance(body, CompressedBody):
             return payload.decompress(
                 b64decode(body.content), size=body.size, sha256=body.sha256, max_bytes=self._limits.size
             )
-        content = encryption.decrypt(body.xml, find_key=self._find_key, message_id=message_id)
+        content = encryption.decrypt(body.xml, find_key=self._find_key, bound=bound)
         if len(content) > self._limits.size:
             raise DecryptionError(
                 f"the decrypted body is larger than {self._limits.size} octets; send it in parts"
@@ -204,9 +204,19 @@ def _compressed(body: Body, octets: bytes) -> Body:
     )
 
 
-def _encrypted(body: Body, recipient: Recipient, message_id: str) -> EncryptedBody:
+def _bound(message: AgentMessage) -> BoundTo:
+    header = message.header
+    return BoundTo(
+        message_id=header.message_id,
+        conversation=message.conversation_id,
+        sender=header.sender.agent_name,
+        recipient=header.recipient.agent_name,
+    )
+
+
+def _encrypted(body: Body, recipient: Recipient, bound: BoundTo) -> EncryptedBody:
     xml = encryption.encrypt(
-        codec.encode_body(body), key_id=recipient.key_id, public=recipient.public, message_id=message_id
+        codec.encode_body(body), key_id=recipient.key_id, public=recipient.public, bound=bound
     )
     # Canonical as it stands; the model would parse it all once more.
     return EncryptedBody.model_construct(form="encrypted", type=body.type, xml=xml)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from orchestrator.keyring import algorithms
 from orchestrator.keyring.store import KeyStore
 
 NOW_MS = 1_700_000_000_000
+BOUND = encryption.BoundTo(message_id="m", conversation="c", sender="lead", recipient="reviewer")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,7 @@ def test_xmlsec1_with_another_key_gets_nothing(
 ) -> None:
     other = store.create("other", "encrypt")
     body = codec.encode_body(message("secret").body)
-    xml = encryption.encrypt(body, key_id=recipient.key_id, public=recipient.public, message_id="m")
+    xml = encryption.encrypt(body, key_id=recipient.key_id, public=recipient.public, bound=BOUND)
     (tmp_path / "message.xml").write_text(xml)
     done = xmlsec1(
         program, tmp_path, "--decrypt",
@@ -90,7 +92,16 @@ def test_we_decrypt_what_xmlsec1_encrypted_with_the_documented_template(
     program: Callable[[str], str], store: KeyStore, recipient: Recipient, tmp_path: Path, no_blobs: object
 ) -> None:
     plain = message("from another language")
-    template = encryption.template(recipient.key_id, plain.header.message_id)
+    header = plain.header
+    bound = encryption.BoundTo(
+        message_id=header.message_id,
+        conversation=header.message_id,
+        sender=header.sender.agent_name,
+        recipient=header.recipient.agent_name,
+    )
+    template = encryption.template(recipient.key_id, bound)
+    said = f"agent-message body 2\n{bound.message_id}\n{bound.conversation}\nlead\nreviewer"
+    assert f"<xenc:OAEPparams>{b64encode(said.encode()).decode()}</xenc:OAEPparams>" in template
     (tmp_path / "template.xml").write_text(template)
     (tmp_path / "public.pem").write_text(algorithms.public_pem(recipient.public))
     octets = codec.encode(plain)

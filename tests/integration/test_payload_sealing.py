@@ -11,7 +11,7 @@ import redis as redis_py
 
 from orchestrator.clock import ManualClock
 from orchestrator.envelope import codec
-from orchestrator.envelope.encryption import encrypt
+from orchestrator.envelope.encryption import BoundTo, encrypt
 from orchestrator.envelope.model import (
     AgentMessage,
     ClaimCheckBody,
@@ -224,7 +224,12 @@ def test_whatever_was_encrypted_is_validated_before_it_is_believed(
         b"<body >" + content + b"</body>",
         key_id=recipient.key_id,
         public=recipient.public,
-        message_id=message.header.message_id,
+        bound=BoundTo(
+            message_id=message.header.message_id,
+            conversation=message.conversation_id,
+            sender=message.header.sender.agent_name,
+            recipient=message.header.recipient.agent_name,
+        ),
     )
     forged = message.model_copy(update={"body": EncryptedBody(type="task-completion", xml=xml)})
     with pytest.raises(InvalidEnvelope):

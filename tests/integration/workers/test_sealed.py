@@ -231,6 +231,14 @@ def swapped(scene: Scene) -> AgentMessage:
     return scene.message(task()).model_copy(update={"body": other.body})
 
 
+def stolen(scene: Scene) -> AgentMessage:
+    """Somebody else's secret for the same agent, in a message of one's own with the id of the other's."""
+    mine = scene.message(task())
+    theirs = mine.header.model_copy(update={"sender": Party(agent_name="boss", agent_role="coordinator")})
+    secret = scene.seal(mine.model_copy(update={"header": theirs}))
+    return mine.model_copy(update={"body": secret.body})
+
+
 def unknown_key(scene: Scene) -> AgentMessage:
     stranger = KeyStore(scene.router_data / "stranger", "Ed25519")
     record = stranger.create("vault", "encrypt")
@@ -241,7 +249,12 @@ def unknown_key(scene: Scene) -> AgentMessage:
 
 @pytest.mark.parametrize(
     ("build", "reason"),
-    [(cut, "altered, cut"), (swapped, "made for another message"), (unknown_key, "not in this data folder")],
+    [
+        (cut, "altered, cut"),
+        (swapped, "made for another message"),
+        (stolen, "made for another message"),
+        (unknown_key, "not in this data folder"),
+    ],
 )
 def test_what_cannot_be_decrypted_is_a_failure_that_everybody_hears_of(
     scene: Scene, build: Any, reason: str

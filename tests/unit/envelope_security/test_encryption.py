@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 
-from orchestrator.envelope.encryption import decrypt, encrypt
+from orchestrator.envelope.encryption import BoundTo, decrypt, encrypt
 from orchestrator.envelope.signature import NAMESPACE
 from orchestrator.errors import DecryptionError
 
 MESSAGE_ID = "6f1b0a7e-3a1e-4c55-9a1f-0d3c8f1a2b3c"
 OTHER_ID = "11111111-3a1e-4c55-9a1f-0d3c8f1a2b3c"
+BOUND = BoundTo(message_id=MESSAGE_ID, conversation=OTHER_ID, sender="lead", recipient="vault")
 CONTENT = "<content>sécret &amp; <x></x></content>".encode()
 BODY = f'<body xmlns="{NAMESPACE}" type="message">'.encode() + CONTENT + b"</body>"
 
@@ -31,13 +33,13 @@ def other() -> RSAPrivateKey:
 
 @pytest.fixture(scope="module")
 def sealed(private: RSAPrivateKey) -> str:
-    return encrypt(BODY, key_id="key_a", public=private.public_key(), message_id=MESSAGE_ID)
+    return encrypt(BODY, key_id="key_a", public=private.public_key(), bound=BOUND)
 
 
 @pytest.fixture
 def unseal(private: RSAPrivateKey) -> Callable[..., bytes]:
-    def run(xml: str, message_id: str = MESSAGE_ID, key: RSAPrivateKey | None = private) -> bytes:
-        return decrypt(xml, find_key=lambda key_id: key if key_id == "key_a" else None, message_id=message_id)
+    def run(xml: str, bound: BoundTo = BOUND, key: RSAPrivateKey | None = private) -> bytes:
+        return decrypt(xml, find_key=lambda key_id: key if key_id == "key_a" else None, bound=bound)
 
     return run
 
@@ -52,18 +54,18 @@ def test_the_recipient_reads_what_was_encrypted(sealed: str, unseal: Callable[..
 
 
 def test_the_case_of_a_message_id_does_not_count(sealed: str, unseal: Callable[..., bytes]) -> None:
-    assert unseal(sealed, MESSAGE_ID.upper()) == CONTENT
+    assert unseal(sealed, replace(BOUND, message_id=MESSAGE_ID.upper())) == CONTENT
 
 
 def test_two_encryptions_of_the_same_body_have_nothing_in_common(sealed: str, private: RSAPrivateKey) -> None:
-    again = encrypt(BODY, key_id="key_a", public=private.public_key(), message_id=MESSAGE_ID)
+    again = encrypt(BODY, key_id="key_a", public=private.public_key(), bound=BOUND)
     assert not set(cipher_values(again)) & set(cipher_values(sealed))
 
 
 @pytest.mark.parametrize("body", [b"", b"<body>", b"plain", b"<header></header>", b"<body type='x'></body>"])
 def test_only_a_body_is_encrypted(private: RSAPrivateKey, body: bytes) -> None:
     with pytest.raises(ValueError, match="body"):
-        encrypt(body, key_id="key_a", public=private.public_key(), message_id=MESSAGE_ID)
+        encrypt(body, key_id="key_a", public=private.public_key(), bound=BOUND)
 
 
 def test_another_key_opens_nothing(sealed: str, unseal: Callable[..., bytes], other: RSAPrivateKey) -> None:
@@ -76,15 +78,30 @@ def test_without_the_private_key_the_error_names_it(sealed: str, unseal: Callabl
         unseal(sealed, key=None)
 
 
-def test_an_encrypted_body_fits_into_its_own_message_only(sealed: str, unseal: Callable[..., bytes]) -> None:
+@pytest.mark.parametrize(
+    "other",
+    [{"message_id": OTHER_ID}, {"conversation": MESSAGE_ID}, {"sender": "thief"}, {"recipient": "lead"}],
+)
+def test_an_encrypted_body_fits_into_its_own_message_only(
+    sealed: str, unseal: Callable[..., bytes], other: dict[str, str]
+) -> None:
+    """Not into another's of the same id, nor into another conversation, nor to somebody else."""
+    theirs = replace(BOUND, **other)
     with pytest.raises(DecryptionError, match="another message"):
-        unseal(sealed, OTHER_ID)
-    relabelled = sealed.replace(
-        b64encode(MESSAGE_ID.encode()).decode(), b64encode(OTHER_ID.encode()).decode()
-    )
+        unseal(sealed, theirs)
+    relabelled = sealed.replace(BOUND.label, theirs.label)
     assert relabelled != sealed
     with pytest.raises(DecryptionError, match="cannot be decrypted"):
-        unseal(relabelled, OTHER_ID)
+        unseal(relabelled, theirs)
+
+
+def test_a_body_that_is_bound_to_the_message_id_alone_is_refused(
+    sealed: str, unseal: Callable[..., bytes]
+) -> None:
+    """As it was before: a thief chooses the id of its own message."""
+    old = sealed.replace(BOUND.label, b64encode(MESSAGE_ID.encode()).decode())
+    with pytest.raises(DecryptionError, match=r"message-id alone.*encrypt it again"):
+        unseal(old)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -113,7 +130,7 @@ def test_no_octet_of_a_cipher_value_can_be_changed(
 def test_the_key_of_another_message_does_not_open_this_one(
     sealed: str, unseal: Callable[..., bytes], private: RSAPrivateKey
 ) -> None:
-    again = encrypt(BODY, key_id="key_a", public=private.public_key(), message_id=MESSAGE_ID)
+    again = encrypt(BODY, key_id="key_a", public=private.public_key(), bound=BOUND)
     for which in (0, 1):
         swapped = sealed.replace(cipher_values(sealed)[which], cipher_values(again)[which])
         with pytest.raises(DecryptionError):
