@@ -103,6 +103,7 @@ class AsyncClient:
     runs = _in_thread(Client.runs)
     history = _in_thread(Client.history)
     agents = _in_thread(Client.agents)
+    token = _in_thread(Client.token)
 
     async def submit(
         self, agent: str, prompt: str, *, key: str | None = None, title: str = "", patience_s: float = 0

@@ -18,6 +18,7 @@ from orchestrator.envelope.sealing import Opener, Sealer
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
+from orchestrator.keyring.vouchers import AgentVouchers
 from orchestrator.ledger import Dispatch, Ledger, Limits, Outgoing, Session
 from orchestrator.letters import Letters, Thread
 from orchestrator.log import get_logger
@@ -60,7 +61,7 @@ class Parts:
     @cached_property
     def agents(self) -> AgentRegistry:
         """The registered agents."""
-        return AgentRegistry(self.redis)
+        return AgentRegistry(self.redis, AgentVouchers(self.keyring.registry))
 
     @cached_property
     def keyring(self) -> Keyring:

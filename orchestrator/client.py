@@ -35,6 +35,7 @@ from orchestrator.replies import answer_question
 from orchestrator.settings import Settings, load_settings
 from orchestrator.stack import resolve, resolve_redis_url
 from orchestrator.submission import Submission
+from orchestrator.tokens import LIFETIME_S, SubmissionToken, make_token
 from orchestrator.urls import redact_url
 from orchestrator.waiting import LOOK_AGAIN_S, Steps, Waiting, Watching, subtree
 
@@ -196,6 +197,35 @@ class Client:
         submission = Submission(self._parts)
         submitted = self._outlast(lambda: submission.submit(agent, prompt, key=once, title=title), patience_s)
         return SessionHandle(submitted.session, self, new=submitted.created or key is None)
+
+    def token(
+        self,
+        agent: str,
+        prompt: str,
+        *,
+        title: str = "",
+        task_id: str | None = None,
+        lifetime_s: float = LIFETIME_S,
+    ) -> SubmissionToken:
+        """What a plain Celery message needs to submit just this, where the setting `submissions` is "token".
+
+        Args:
+            agent, prompt, title: what the message will say.
+            task_id: the Celery task id that it will have; by default a new one.
+            lifetime_s: seconds within which it must reach a worker.
+
+        Raises:
+            KeyringError: the key of `operator` is not in this data folder.
+        """
+        with self._clear_errors():
+            return make_token(
+                self._parts.keyring,
+                agent=agent,
+                prompt=prompt,
+                title=title,
+                task_id=task_id,
+                lifetime_s=lifetime_s,
+            )
 
     def result(self, session: str, *, timeout_s: float | None = None) -> str:
         """The final answer of a session; waits for it.

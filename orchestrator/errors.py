@@ -165,6 +165,12 @@ class Unverified(Refused):
     template = "{0} was not replayed: {1}: {2}; {3}"
 
 
+class SubmissionRefused(Refused):
+    """A Celery message may not begin a session. Raised with (task id, why and what to do)."""
+
+    template = "task {0} begins no session: {1}"
+
+
 class WouldDeadlock(Refused):
     """A call that blocks would wait for something that cannot happen while it does."""
 

@@ -10,14 +10,17 @@ import random
 import threading
 from collections.abc import Iterable
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.log import get_logger
 from orchestrator.policy.retry import run_backoff_ms
 from orchestrator.policy.routing import Backoff
 from orchestrator.redisdb import keys
+
+_log = get_logger()
 
 Role = Literal["orchestrator", "coordinator", "specialist"]
 Tier = Literal["opus", "sonnet", "haiku"]
@@ -92,28 +95,64 @@ def system_record(name: str) -> AgentRecord:
     return AgentRecord(name=name, role="orchestrator", executor="system", description="part of the system")
 
 
-class AgentRegistry:
-    """Registered agents in Redis; safe to share between threads."""
+class Vouchers(Protocol):
+    """Who stands for what a record says."""
 
-    def __init__(self, redis: Any, *, clock: Clock | None = None, cache_s: float = CACHE_S) -> None:
+    def seal(self, facts: dict[str, Any]) -> bytes:
+        """The facts with the operator's signature.
+
+        Raises:
+            KeyringError: the operator's word is not to be had here.
+        """
+        ...
+
+    def open(self, sealed: bytes) -> dict[str, Any] | None:
+        """The facts, or None if the operator does not stand for them."""
+        ...
+
+
+class AgentRegistry:
+    """Registered agents in Redis, as far as the operator vouches for them; safe to share between threads.
+
+    A record says what its agent may do, so who can write to Redis must not be who says it.
+    """
+
+    def __init__(
+        self, redis: Any, vouchers: Vouchers, *, clock: Clock | None = None, cache_s: float = CACHE_S
+    ) -> None:
         self._redis = redis
+        self._vouchers = vouchers
         self._clock = clock or SystemClock()
         self._cache_s = cache_s
         self._cache: dict[str, tuple[float, AgentRecord | None]] = {}
+        # Said once of each, not at each look.
+        self._refused: set[bytes] = set()
         self._lock = threading.Lock()
 
     def announce(self, records: Iterable[AgentRecord]) -> None:
-        """Say that a worker serves these agents now; to be repeated well within ``LIFETIME_S``."""
+        """Say that a worker serves these agents now; to be repeated well within ``LIFETIME_S``.
+
+        Raises:
+            KeyringError: the operator does not vouch for one of them here; none is announced.
+        """
         now = self._clock.now_ms()
         pipeline = self._redis.pipeline(transaction=False)
-        for record in records:
+        for record, sealed in [(record, self.sealed(record)) for record in records]:
             # Nobody announces a foreign program again and again: it stays until it is withdrawn.
             lifetime_s = None if record.foreign else LIFETIME_S
-            pipeline.set(keys.agent(record.name), record.model_dump_json(), ex=lifetime_s)
+            pipeline.set(keys.agent(record.name), sealed, ex=lifetime_s)
             pipeline.zadd(keys.agents(), {record.name: _FOR_EVER_MS if record.foreign else now})
             with self._lock:
                 self._cache.pop(record.name, None)
         pipeline.execute()
+
+    def sealed(self, record: AgentRecord) -> bytes:
+        """The record with the operator's word for it.
+
+        Raises:
+            KeyringError: it is not to be had here.
+        """
+        return self._vouchers.seal(record.model_dump(mode="json"))
 
     def withdraw(self, name: str) -> bool:
         """Forget an agent at once; whether it was known."""
@@ -132,7 +171,7 @@ class AgentRegistry:
         cached = self._cache.get(name)  # one look into a dict needs no lock
         if cached is not None and now - cached[0] < self._cache_s:
             return cached[1]
-        record = _parse(self._redis.get(keys.agent(name)))
+        record = self._read(name, self._redis.get(keys.agent(name)))
         with self._lock:
             if len(self._cache) > 10_000:
                 self._cache.clear()
@@ -147,17 +186,26 @@ class AgentRegistry:
         if not names:
             return []
         values = self._redis.mget([keys.agent(name) for name in names])
-        return sorted((r for r in map(_parse, values) if r is not None), key=lambda record: record.name)
+        found = map(self._read, names, values)
+        return sorted((record for record in found if record is not None), key=lambda record: record.name)
 
     def names(self) -> list[str]:
         """The names of every registered agent, for messages that say what there is."""
         return [record.name for record in self.all()]
 
-
-def _parse(value: bytes | None) -> AgentRecord | None:
-    if value is None:
-        return None
-    try:
-        return AgentRecord.model_validate_json(value)
-    except ValidationError:
-        return None  # written by a newer or broken program: as good as not registered
+    def _read(self, name: str, value: bytes | None) -> AgentRecord | None:
+        """The record that is kept under a name; what is not vouched for, or unreadable, is as good as not there."""
+        if value is None:
+            return None
+        facts = self._vouchers.open(value)
+        if facts is None:
+            if value not in self._refused:
+                self._refused = {*list(self._refused)[:1000], value}
+                _log.error("agent-not-vouched", agent=name, action="it counts as not registered")
+            return None
+        try:
+            record = AgentRecord.model_validate(facts)
+        except ValidationError:
+            return None  # written by a newer program
+        # A record that was put under another name is no record of that name.
+        return record if record.name == name else None

@@ -230,6 +230,12 @@ class Settings(BaseModel):
         True, description="Whether the router refuses an envelope without a signature."
     )
 
+    submissions: Literal["open", "token"] = Field(
+        "open",
+        description="Who may begin a session with a plain Celery message: `open`, whoever can write to the broker; "
+        "`token`, whoever brings a token of `orchestra token` or `Client.token`. `Client` and `orchestra submit` write "
+        "to the ledger and need none.",
+    )
     remote_control: bool = Field(
         False,
         description="Whether workers obey Celery's remote control (`celery inspect`, `celery control`, the buttons of "

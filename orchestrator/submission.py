@@ -12,6 +12,7 @@ from orchestrator.ledger import Submitted
 from orchestrator.letters import Thread, summary
 from orchestrator.registry import OPERATOR
 from orchestrator.streams import StreamId
+from orchestrator.tokens import check_token
 
 
 class Submission:
@@ -19,6 +20,27 @@ class Submission:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+
+    def check_token(self, token: object, *, agent: str, prompt: str, title: str, task_id: str) -> None:
+        """Return if a Celery message with this token may be submitted.
+
+        Raises:
+            SubmissionRefused: it may not.
+            redis.RedisError: the server was away or refused it.
+        """
+        check_token(
+            self._parts.keyring,
+            token,
+            agent=agent,
+            prompt=prompt,
+            title=title,
+            task_id=task_id,
+            known=self.is_known(task_id),
+        )
+
+    def is_known(self, key: str) -> bool:
+        """Whether there is a session of that key."""
+        return bool(self._parts.ledger.find([root_session_id(key, self._parts.settings.shards)]))
 
     def submit(
         self, agent: str, prompt: str, *, key: str | None = None, title: str = "", task: str = ""

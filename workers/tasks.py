@@ -9,7 +9,7 @@ from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 
 from orchestrator.dispatch import RESUME_TASK, START_TASK
-from orchestrator.errors import InputError, OrchestraError, RunFailed, ServerUnavailable
+from orchestrator.errors import InputError, OrchestraError, RunFailed, ServerUnavailable, SubmissionRefused
 from orchestrator.ledger import Dispatch
 from orchestrator.log import get_logger
 from orchestrator.submission import Submission
@@ -44,11 +44,12 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         run: str | None = None,
         prompt: str | None = None,
         title: str = "",
+        token: str | None = None,
         more: Sequence[Sequence[str]] = (),
     ) -> str:
         """The first run of a session; or, with a prompt instead of a run, a submission."""
         if run is None or session is None:
-            _submit(runtime, task, agent=agent, prompt=prompt, title=title)
+            _submit(runtime, task, agent=agent, prompt=prompt, title=title, token=token)
             # The result is stored when the root is over, which is not now.
             raise Ignore
         return _execute(runtime, task, "start", _tickets(agent, session, run, more))
@@ -99,21 +100,34 @@ def _refuse(runtime: RuntimeOfProcess, task: Task, error: OrchestraError) -> Non
     persist(lambda: results.store_result(str(task.request.id), error), what="refuse")
 
 
-def _submit(runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: object, title: object) -> None:
+def _submit(
+    runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: object, title: object, token: object
+) -> None:
     """Write a root into the ledger under the id of this very task, so that a redelivery is the same session."""
     task_id = str(task.request.id)
+    submission = Submission(runtime.get().parts)
     try:
         if not isinstance(agent, str) or not isinstance(prompt, str | None) or not isinstance(title, str):
             raise InputError(f"{START_TASK} takes agent and prompt as text")
-        submission, words = Submission(runtime.get().parts), prompt or ""
-        persist(
-            lambda: submission.submit(agent, words, key=task_id, title=title, task=task_id), what="submit"
-        )
+        words = prompt or ""
+
+        def begin() -> None:
+            if runtime.settings.submissions == "token":
+                submission.check_token(token, agent=agent, prompt=words, title=title, task_id=task_id)
+            submission.submit(agent, words, key=task_id, title=title, task=task_id)
+
+        persist(begin, what="submit")
     except ServerUnavailable as error:
         if not was_refused(error):
             # Nobody but the broker has it. It was waited for long enough to give the message back at once.
             raise Reject(str(error), requeue=True) from error
         _refuse(runtime, task, error)
+    except SubmissionRefused as error:
+        # Under the id of a session that there is: its result is for that session to write.
+        if persist(lambda: submission.is_known(task_id), what="submit"):
+            _log.warning("submission-refused", task=task_id, error=str(error))
+        else:
+            _refuse(runtime, task, error)
     except OrchestraError as error:
         _refuse(runtime, task, error)
 

@@ -6,10 +6,14 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.output import say
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
 
 
 @click.command()
@@ -90,7 +94,7 @@ def up(
                 follower.show()
             if stack.ready and not announced:
                 announced = True
-                say(_welcome(stack.url, time.monotonic() - began), lines=True)
+                say(_welcome(stack.settings, time.monotonic() - began), lines=True)
 
         stack.run(on_tick)
     finally:
@@ -98,12 +102,14 @@ def up(
     say("stopped")
 
 
-def _welcome(url: str, seconds: float) -> str:
+def _welcome(settings: Settings, seconds: float) -> str:
+    from orchestrator.bootstrap import assemble
     from orchestrator.redisdb.client import connect
-    from orchestrator.registry import AgentRegistry
+    from orchestrator.stack import resolve_redis_url
 
-    with connect(url, check=False) as client:
-        names = ", ".join(record.name for record in AgentRegistry(client).all() if not record.system)
+    with connect(resolve_redis_url(settings), check=False) as client:
+        known = assemble(client, settings).agents.all()
+    names = ", ".join(record.name for record in known if not record.system)
     return (
         f"ready after {seconds:.1f} s; agents: {names or 'none'}\n"
         "In another terminal: orchestra submit AGENT PROMPT --wait. Stop with Ctrl-C."

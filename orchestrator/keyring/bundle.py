@@ -24,6 +24,8 @@ class Bundle:
     operator_pem: str
     operator_key: Ed25519PrivateKey | None
     entries: list[tuple[KeyRecord, PrivateKey | None]]
+    #: What the operator vouched for about agents, each with the operator's signature.
+    agents: list[bytes]
 
 
 def pack(
@@ -31,6 +33,7 @@ def pack(
     operator_pem: str,
     operator_key: Ed25519PrivateKey | None,
     entries: Sequence[tuple[KeyRecord, PrivateKey | None]],
+    agents: Sequence[bytes] = (),
     passphrase: bytes | None,
 ) -> bytes:
     """Write a bundle."""
@@ -42,6 +45,7 @@ def pack(
         "format": _FORMAT,
         "operator": {"public": operator_pem, "private": secret(operator_key)},
         "keys": [{"record": asdict(record), "private": secret(key)} for record, key in entries],
+        "agents": [sealed.decode() for sealed in agents],
     }
     return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
 
@@ -60,6 +64,7 @@ def unpack(content: bytes, passphrase: bytes | None) -> Bundle:
         operator_pem = str(operator["public"])
         operator_secret = operator["private"]
         raw = [(json.dumps(entry["record"]), entry["private"]) for entry in document["keys"]]
+        agents = [str(sealed).encode() for sealed in document.get("agents", [])]
     except (ValueError, KeyError, TypeError):
         raise KeyringError(
             "this is neither a bundle of `orchestra keys export` nor a PEM file; nothing was imported"
@@ -69,6 +74,7 @@ def unpack(content: bytes, passphrase: bytes | None) -> Bundle:
         operator_pem=operator_pem,
         operator_key=_operator_key(operator_pem, operator_secret, passphrase),
         entries=entries,
+        agents=agents,
     )
 
 

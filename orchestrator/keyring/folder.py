@@ -124,6 +124,16 @@ class KeyFolder:
         """Whether this folder has ever seen that key revoked."""
         return (self.folder / "revoked" / key_id).exists()
 
+    def agent_record(self, agent: str) -> bytes | None:
+        """What the operator vouched for about an agent, as far as it was done or brought here."""
+        return read_if_there(self._agent_file(agent))
+
+    def keep_agent_record(self, agent: str, sealed: bytes) -> None:
+        """Keep what the operator vouched for about an agent."""
+        file = self._agent_file(agent)
+        make_private(file.parent)
+        write_whole(file, sealed)
+
     # --- files -----------------------------------------------------------------------------
 
     def _point(self, record: KeyRecord) -> None:
@@ -135,6 +145,9 @@ class KeyFolder:
         if found is None:
             found = self._pointers[agent, use] = self.folder / "current" / f"{_file_name(agent)}.{use}"
         return found
+
+    def _agent_file(self, agent: str) -> Path:
+        return self.folder / "agents" / f"{_file_name(agent)}.json"
 
     def _file(self, key_id: str, ending: str) -> Path:
         if not _KEY_ID.fullmatch(key_id):

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
 from orchestrator.clock import Clock
 from orchestrator.envelope.signature import ED25519
 from orchestrator.errors import KeyringError
 from orchestrator.keyring import algorithms, bundle
+from orchestrator.keyring.agent_record import opened
 from orchestrator.keyring.files import locked, write_whole
 from orchestrator.keyring.folder import Records
 from orchestrator.keyring.lifecycle import KeyLifecycle
@@ -113,6 +116,11 @@ class KeyStore(KeyLifecycle):
                 (record, self.private_key(record.key_id) if self.has_private(record.key_id) else None)
                 for record in records
             ],
+            agents=[
+                sealed
+                for agent in sorted({record.agent for record in records})
+                if (sealed := self.agent_record(agent)) is not None
+            ],
             passphrase=passphrase,
         )
 
@@ -134,7 +142,17 @@ class KeyStore(KeyLifecycle):
             operator = algorithms.load_public(unpacked.operator_pem)
             for record, _ in unpacked.entries:
                 self._require_vouched(record, operator)
+            records = {}
+            for sealed in unpacked.agents:
+                facts = opened(sealed, operator) if isinstance(operator, Ed25519PublicKey) else None
+                if facts is None:
+                    raise KeyringError(
+                        "the record of an agent in the bundle is not vouched for by its operator"
+                    )
+                records[str(facts.get("name"))] = sealed
             self.operator.pin(unpacked.operator_pem)
+            for name, sealed in records.items():
+                self.keep_agent_record(name, sealed)
             if unpacked.operator_key is not None:
                 self.operator.adopt(unpacked.operator_key)
             for record, key in unpacked.entries:

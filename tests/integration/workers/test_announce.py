@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.agents import AgentDefinition, define_agent
+from orchestrator.bootstrap import assemble
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.registry import AgentRegistry
 from tests.integration.workers.conftest import Stage
@@ -16,7 +17,7 @@ def defined(name: str, **options: object) -> dict[str, AgentDefinition]:
 
 def fresh(stage: Stage) -> AgentRegistry:
     """A registry that remembers nothing of earlier look-ups."""
-    return AgentRegistry(stage.redis)
+    return assemble(stage.redis, stage.settings).agents
 
 
 def test_agents_and_their_keys_are_announced(stage: Stage) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from orchestrator.agents import define_agent
+from orchestrator.agents_file import load_agents
 from orchestrator.cli import main
 from orchestrator.errors import KeyringError
 from orchestrator.ledger import Dispatch, SessionState
@@ -68,10 +70,12 @@ def hosts(stage: Stage, tmp_path: Path) -> Hosts:
             return "waiting"
         return f"far says {ctx.callbacks[0].result or ctx.callbacks[0].error}"
 
-    @far.agent("far")
     def look(ctx: Any) -> str:
         ctx.status(50, "looking")
         return "seen"
+
+    far.catalogue["far"] = define_agent("far", function=look, source="here")
+    stage.parts.agents.announce([far.catalogue["far"].record])
 
     return Hosts(stage, far)
 
@@ -126,3 +130,46 @@ def test_a_worker_serves_only_agents_whose_keys_are_at_hand(hosts: Hosts, tmp_pa
     mine.write_text(mine.read_text().replace("far", "near"))
     with pytest.raises(KeyringError, match="orchestra keys export near"):
         catalogue(hosts.second)
+
+
+def test_a_host_announces_what_the_operator_vouched_for_and_nothing_else(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    """`agents vouch` here, `keys export` and `import`; a record that says something else is refused by its worker."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from orchestrator import agent\n\n\n@agent('away', role='coordinator')\ndef away(ctx): ...\n"
+    )
+    record = load_agents([str(mine)])["away"].record
+    hosts.orchestra(hosts.first, "keys", "generate", "router")
+    announce = hosts.second.parts.agents.announce
+    with pytest.raises(
+        KeyringError, match=r"the operator has not vouched for agent 'away': .*`orchestra agents vouch`"
+    ):
+        announce([record])
+
+    done = hosts.orchestra(hosts.first, "agents", "vouch", str(mine))
+    assert (done.exit_code, done.stdout) == (0, "away is vouched for as a coordinator\n"), done.output
+    bundle = tmp_path / "keys.json"
+    assert hosts.orchestra(hosts.first, "keys", "export", "away", "-o", str(bundle)).exit_code == 0
+    assert hosts.orchestra(hosts.second, "keys", "import", str(bundle)).exit_code == 0
+    announce([record])
+    assert hosts.first.parts.agents.get("away") == record
+    with pytest.raises(
+        KeyringError, match=r"not what the operator vouched for \(it differs in accepts_from, role\)"
+    ):
+        announce([record.model_copy(update={"role": "orchestrator", "accepts_from": ("far",)})])
+
+
+def test_a_bundle_with_an_agent_that_nobody_vouched_for_is_refused(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.orchestra(hosts.first, "keys", "generate", "far")
+    bundle = tmp_path / "keys.json"
+    hosts.orchestra(hosts.first, "keys", "export", "far", "-o", str(bundle))
+    content = json.loads(bundle.read_bytes())
+    (sealed,) = content["agents"]
+    content["agents"] = [sealed.replace("specialist", "coordinator")]
+    bundle.write_text(json.dumps(content))
+    done = hosts.orchestra(hosts.second, "keys", "import", str(bundle))
+    assert done.exit_code == 1
+    assert "is not vouched for by its operator" in done.output
+    assert hosts.keys(hosts.second) == set()

@@ -1,0 +1,115 @@
+"""A token lets one message begin one session, and nothing else."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from orchestrator.bootstrap import Parts, assemble
+from orchestrator.errors import SubmissionRefused
+from orchestrator.registry import OPERATOR
+from orchestrator.settings import load_settings
+from orchestrator.tokens import SubmissionToken, check_token, make_token
+
+WORK: dict[str, Any] = {"agent": "solo", "prompt": "go", "title": ""}
+
+
+@pytest.fixture
+def parts(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Parts:
+    return assemble(redis, load_settings(redis_url=redis_url, data=tmp_path / "data"))
+
+
+def check(parts: Parts, token: object, task: str, *, known: bool = False, **changes: Any) -> None:
+    check_token(parts.keyring, token, **{**WORK, **changes}, task_id=task, known=known)
+
+
+def forged(made: SubmissionToken, **changes: Any) -> str:
+    claims, signature = made.text.split(".")
+    facts = {**json.loads(base64.urlsafe_b64decode(claims + "==")), **changes}
+    return f"{base64.urlsafe_b64encode(json.dumps(facts).encode()).decode().rstrip('=')}.{signature}"
+
+
+def test_it_is_good_for_its_own_work_under_its_own_task_id_only(parts: Parts) -> None:
+    made = make_token(parts.keyring, **WORK)
+    check(parts, made.text, made.task_id)
+    check(parts, made.text, made.task_id)  # the same message once more: the same session once more
+    for changes in ({"agent": "other"}, {"prompt": "stay"}, {"title": "x"}):
+        with pytest.raises(SubmissionRefused, match="is for another agent, prompt or title"):
+            check(parts, made.text, made.task_id, **changes)
+    with pytest.raises(SubmissionRefused, match=f"its token is for task {made.task_id}"):
+        check(parts, made.text, "another")
+
+
+@pytest.mark.parametrize("token", [None, "", 7, b"x"])
+def test_without_one_the_refusal_says_how_to_get_one(parts: Parts, token: object) -> None:
+    with pytest.raises(SubmissionRefused, match=r"`orchestra token` or Client.token"):
+        check(parts, token, "t")
+
+
+@pytest.mark.parametrize(
+    "token", ["x", ".", "a.b", "a.b.c", "é.é", "e30.e30", "W10.W10", "x" * 5000, "bnVsbA.bnVsbA"]
+)
+def test_junk_is_refused(parts: Parts, token: str) -> None:
+    with pytest.raises(SubmissionRefused, match="cannot be read"):
+        check(parts, token, "t")
+
+
+def test_nothing_in_it_can_be_changed(parts: Parts) -> None:
+    made = make_token(parts.keyring, **WORK)
+    other = make_token(parts.keyring, **{**WORK, "agent": "other"})
+    assert forged(made) != made.text  # the same facts, spelled in another way
+    for text in (
+        forged(made),
+        forged(made, task="another"),
+        forged(made, expires_ms=1 << 50),
+        forged(made, key="key_" + "0" * 32),
+        f"{other.text.split('.')[0]}.{made.text.split('.')[1]}",
+    ):
+        with pytest.raises(SubmissionRefused, match="not signed with a key of `operator`"):
+            check(parts, text, made.task_id)
+
+
+def test_the_key_of_an_agent_makes_none(parts: Parts) -> None:
+    class Impostor:
+        def signer(self, _: str) -> object:
+            return parts.keyring.signer("reviewer")
+
+    made = make_token(Impostor(), **WORK)  # type: ignore[arg-type]
+    with pytest.raises(SubmissionRefused, match="not signed with a key of `operator`"):
+        check(parts, made.text, made.task_id)
+
+
+def test_a_revoked_key_makes_none_and_a_rotated_one_no_more(parts: Parts) -> None:
+    made = make_token(parts.keyring, **WORK)
+    old = parts.keyring.signer(OPERATOR)
+    parts.keyring.store.rotate(OPERATOR, overlap_s=0)
+    parts.keyring.registry.register_all()
+    check(parts, made.text, made.task_id)
+
+    class Thief:
+        def signer(self, _: str) -> object:
+            return old
+
+    later = make_token(Thief(), **WORK)  # type: ignore[arg-type]
+    with pytest.raises(SubmissionRefused):
+        check(parts, later.text, later.task_id)
+    parts.keyring.registry.revoke(old.key_id)
+    with pytest.raises(SubmissionRefused):
+        check(parts, made.text, made.task_id)
+
+
+def test_an_expired_one_begins_nothing_but_a_message_that_comes_again_is_the_session_that_it_was(
+    parts: Parts,
+) -> None:
+    made = make_token(parts.keyring, **WORK, lifetime_s=-1)
+    with pytest.raises(SubmissionRefused, match="has expired"):
+        check(parts, made.text, made.task_id)
+    check(parts, made.text, made.task_id, known=True)
+    with pytest.raises(SubmissionRefused):
+        check(parts, replace(made, text=forged(made, task="t")).text, "t", known=True)

@@ -1,0 +1,84 @@
+"""Who can write to Redis is not who says what an agent may do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from orchestrator.bootstrap import Parts, assemble
+from orchestrator.redisdb import keys
+from orchestrator.registry import AgentRecord
+from orchestrator.settings import load_settings
+
+RECORD = AgentRecord(name="clerk", role="specialist", accepts_from=("lead",), queue="orchestra.clerk")
+
+
+@pytest.fixture
+def parts(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Parts:
+    made = assemble(redis, load_settings(redis_url=redis_url, data=tmp_path / "data"))
+    made.agents.announce([RECORD])
+    return made
+
+
+def fresh(parts: Parts) -> Parts:
+    """Parts that remember no look-up."""
+    return assemble(parts.redis, parts.settings)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"role": "coordinator"},
+        {"role": "orchestrator"},
+        {"accepts_from": None},
+        {"may_send_to": ["vault"]},
+        {"executor": "foreign"},
+        {"queue": "orchestra.mine"},
+        {"escalates_to": "mallory"},
+        {"time_limit_s": 1e9},
+        {"invented": True},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_an_edited_record_counts_as_none(parts: Parts, changes: dict[str, Any]) -> None:
+    """Roles and lists, executor and queue: whatever is changed, the agent is not registered until it is announced."""
+    assert fresh(parts).agents.get("clerk") == RECORD
+    facts = json.loads(parts.redis.get(keys.agent("clerk")))  # type: ignore[arg-type]
+    parts.redis.set(keys.agent("clerk"), json.dumps({**facts, **changes}))
+    assert fresh(parts).agents.get("clerk") is None
+    assert fresh(parts).agents.names() == []
+    parts.agents.announce([RECORD])
+    assert fresh(parts).agents.get("clerk") == RECORD
+
+
+def test_the_record_of_one_agent_is_no_record_of_another(parts: Parts) -> None:
+    parts.agents.announce([AgentRecord(name="lead", role="coordinator")])
+    stolen = parts.redis.get(keys.agent("lead"))
+    parts.redis.set(keys.agent("clerk"), stolen or b"")
+    assert fresh(parts).agents.get("clerk") is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"{}", b"[]", b"null", b"\xff", b"[" * 5000, b'{"vouch": 1}', RECORD.model_dump_json().encode()],
+    ids=range(8),
+)
+def test_junk_counts_as_none(parts: Parts, value: bytes) -> None:
+    parts.redis.set(keys.agent("clerk"), value)
+    assert fresh(parts).agents.get("clerk") is None
+
+
+def test_the_word_of_another_operator_does_not_count(
+    parts: Parts, redis: redis_py.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    """One who made an operator of his own, in a Redis that he emptied for that, and put the record back."""
+    kept = redis.get(keys.operator_key())
+    redis.delete(keys.operator_key())
+    other = assemble(redis, load_settings(redis_url=redis_url, data=tmp_path / "mallory"))
+    other.agents.announce([RECORD.model_copy(update={"role": "coordinator"})])
+    redis.set(keys.operator_key(), kept or b"")
+    assert fresh(parts).agents.get("clerk") is None
