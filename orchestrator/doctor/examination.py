@@ -82,6 +82,7 @@ class Doctor:
             if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
                 waiting_for[session.agent] += 1
             pending += waits.of_pending(snapshot, self._terms)
+            findings += vitals.deaths(snapshot)
         with self._readable("the stack", "", findings):
             findings += self._stack(waiting_for)
         if leases:

@@ -8,8 +8,9 @@ from typing import Any
 import redis
 
 from orchestrator.doctor.findings import Finding, Severity
+from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ids import is_session_id
-from orchestrator.ledger import Lease, Ledger
+from orchestrator.ledger import Lease, Ledger, RunState
 from orchestrator.redisdb import keys
 from orchestrator.registry import AgentRegistry
 from orchestrator.service import live_services
@@ -139,6 +140,22 @@ def leases(before: list[Lease], after: list[Lease], lease_s: float) -> Iterator[
                 subject=lease.run,
                 message=f"{lease.run} on {lease.worker} gave no sign of life while it was watched: "
                 f"the reaper gives it to another worker {lease_s:g} s after its last one",
+            )
+
+
+def deaths(snapshot: Snapshot) -> Iterator[Finding]:
+    """Runs during which worker processes died, unless they came to an answer in the end."""
+    session = snapshot.session
+    for run in snapshot.runs:
+        if run.died and run.state is not RunState.COMPLETED:
+            times = "once" if run.died == 1 else f"{run.died} times"
+            yield Finding(
+                severity=Severity.WARNING,
+                rule="process-died",
+                session=session.id,
+                subject=run.id,
+                message=f"{run.id} of agent {session.agent!r} is {run.state}, and its worker process died {times}: "
+                f"{run.reason}; see `orchestra logs {session.id}`",
             )
 
 

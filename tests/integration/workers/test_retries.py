@@ -181,6 +181,7 @@ def test_a_run_whose_process_dies_has_a_limit_of_its_own(stage: Stage) -> None:
     (old,) = ledger.leases(0)
     assert ledger.release(old, died="signal 9", wait_ms=500) == "queued"
     assert run_of(stage, dispatch).claimable_ms == NOW + 500
+    assert warnings(stage) == [f"{dispatch.run} of agent 'flaky' is queued, and its worker process died once"]
     claim()
     assert ledger.release(old, died="signal 9") == "moved"
     for _ in range(5):
@@ -192,8 +193,17 @@ def test_a_run_whose_process_dies_has_a_limit_of_its_own(stage: Stage) -> None:
     session = ledger.session(dispatch.session)
     assert session.state is SessionState.FAILED
     assert session.reason == "its worker process died 3 times, at last with exit code 1"
+    assert warnings(stage) == [
+        f"{dispatch.run} of agent 'flaky' is failed, and its worker process died 3 times"
+    ]
     hows = [tried.how for tried in run_of(stage, dispatch).tries]
     assert hows == ["died", *["lost"] * 5, "died", "died"]
+
+
+def warnings(stage: Stage) -> list[str]:
+    """What the doctor says of processes that died."""
+    found = Doctor(stage.parts, audit=None).examine(watch_leases=False).findings
+    return [f.message.partition(":")[0] for f in found if f.rule == "process-died"]
 
 
 def test_agents_files_set_the_waits_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
