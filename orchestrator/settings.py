@@ -217,6 +217,24 @@ class Settings(BaseModel):
     conversation_max_depth: Count = Field(
         1_000, description="Messages that the chain of one message may name."
     )
+    dead_letters_max_entries: Count = Field(
+        10_000,
+        description="Dead letters that one shard keeps; above that the oldest are dropped, first those whose sender's "
+        "signature did not count. The audit trail keeps their messages.",
+    )
+    dead_letters_max_bytes: Count = Field(
+        64 * MIB,
+        description="Bytes of dead letters that one shard keeps; above that they are dropped likewise.",
+    )
+    dead_letters_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="Part of these two limits that one sender may take. All whose signature did not count are one.",
+    )
+    dead_letter_ttl_s: Seconds = Field(
+        30 * DAY_S, description="Seconds after which a dead letter is dropped, if nobody has replayed it."
+    )
     failed_dependency: Literal["fail", "ignore"] = Field(
         "fail",
         description="What becomes of a task when one that it depends on fails: it fails too, or it starts anyway.",

@@ -190,14 +190,14 @@ def _dead(shard: int, row: tuple[bytes, dict[bytes, bytes]], received_ms: int) -
     def text(name: bytes) -> str:
         return row[1].get(name, b"").decode("utf-8", "replace")
 
-    entry_id = row[0].decode()
+    entry_id, attempts = row[0].decode(), text(b"attempts")
     return DeadRecord(
         dead_id=f"{shard:02x}-{entry_id}",
         stream=text(b"stream"),
         entry_id=text(b"entry"),
         rule=text(b"rule"),
         reason=text(b"reason"),
-        attempts=int(text(b"attempts") or 1),
+        attempts=int(attempts) if attempts.isascii() and attempts.isdigit() and len(attempts) < 6 else 1,
         at_ms=int(entry_id.partition("-")[0]),
         received_ms=received_ms,
     )

@@ -92,6 +92,7 @@ def _online(store: AuditStore, parts: Parts, *, signed_here: bool) -> Inspected:
         noted=Head.from_json(noted) if noted is not None else None,
         signed_here=signed_here,
         undecided=lambda suspects: _undecided(parts, suspects),
+        unaudited=_unaudited(parts),
     )
     found = list(breaks)
     elsewhere = _elsewhere(parts, store.id, proof)
@@ -129,6 +130,13 @@ def _elsewhere(parts: Parts, database: str, proof: Proof) -> int:
     heads: Any = parts.redis.hgetall(keys.audit_heads())
     others = [Head.from_json(text) for name, text in heads.items() if name.decode() != database]
     return sum(head.messages.seq for head in others if head is not None and not head.fault(proof.keys))
+
+
+def _unaudited(parts: Parts) -> int:
+    """How many dead letters were dropped before the writer had read them."""
+    shards = range(parts.settings.shards)
+    found: Any = [parts.redis.hget(keys.dead_usage(shard), "unaudited") for shard in shards]
+    return sum(int(number or 0) for number in found)
 
 
 def _undecided(parts: Parts, suspects: Iterable[Suspect]) -> set[str]:

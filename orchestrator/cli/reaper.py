@@ -30,17 +30,19 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     from orchestrator.bootstrap import Parts
     from orchestrator.dispatch.depth import QueueDepth
     from orchestrator.reaper import Reaper
+    from orchestrator.router.deadletters import DeadLetters, dead_limits
     from orchestrator.streams import GROUPS, RedisStreams, all_streams
 
     parts = Parts(client, settings)
     streams, known = RedisStreams(client), all_streams(settings.shards)
     depth = QueueDepth(parts.celery)
+    dead, limits = DeadLetters(client, shards=settings.shards), dead_limits(settings)
     return Reaper(
         parts.ledger,
         parts.delivery,
         settle=parts.settle,
         broker_holds=lambda dispatch: depth(parts.queue_of(dispatch.agent)) > 0,
-        trim=lambda: streams.trim(GROUPS, known, also=_foreign(parts.agents)),
+        trim=lambda: streams.trim(GROUPS, known, also=_foreign(parts.agents)) + dead.expire(limits),
         shards=settings.shards,
         lease_s=settings.lease_s,
         interval_s=settings.sweep_interval_s,

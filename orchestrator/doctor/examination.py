@@ -291,6 +291,7 @@ class Doctor:
         yield from vitals.services(client)
         yield from vitals.streams(client, len(self._shards))
         yield from vitals.strays(client, len(self._shards))
+        yield from vitals.dropped_letters(client, len(self._shards))
         yield from vitals.results(self._ledger, self._shards)
         now = self._ledger.server_ms()
         yield from vitals.agents(self._parts.agents, waiting_for, vitals.announcements(client), now)

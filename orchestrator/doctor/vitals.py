@@ -16,6 +16,7 @@ from orchestrator.registry import AgentRegistry
 from orchestrator.service import live_services
 from orchestrator.settings import Settings
 from orchestrator.streams import AUDIT_GROUP, GROUPS, ROUTER_GROUP, RedisStreams, all_streams, stream_key
+from orchestrator.text import counted
 
 #: The services without which nothing moves, and what stands still without them.
 NEEDED: Mapping[str, str] = {
@@ -26,6 +27,7 @@ NEEDED: Mapping[str, str] = {
 }
 #: Milliseconds that an entry may be held before somebody should have taken it over.
 LATE_MS = 60_000
+_DAY_MS = 86_400_000
 #: Seconds since an agent was last announced after which its workers count as silent; they announce every 30 s.
 SILENT_S = 120
 
@@ -41,6 +43,23 @@ def services(client: redis.Redis) -> Iterator[Finding]:
         if name not in alive:
             yield _finding(
                 Severity.STUCK, "service-silent", name, f"no {name} service is alive: {consequence}"
+            )
+
+
+def dropped_letters(client: redis.Redis, shards: int) -> Iterator[Finding]:
+    """Dead letters that were dropped in the last day because they were too many or too old."""
+    seconds, _ = client.time()
+    for shard in range(shards):
+        usage: Any = client.hmget(keys.dead_usage(shard), "dropped", "dropped-ms")
+        dropped, last_ms = (int(value or 0) for value in usage)
+        if dropped and int(seconds) * 1000 - last_ms < _DAY_MS:
+            yield _finding(
+                Severity.WARNING,
+                "dead-letters-dropped",
+                keys.dead(shard),
+                f"{counted(dropped, 'dead letter')} dropped from {keys.dead(shard)} so far, as there were too many or "
+                "they were too old; the audit trail has their messages: `orchestra audit search --dead`, and "
+                "`orchestra dlq list` shows who sends what is left",
             )
 
 

@@ -245,10 +245,32 @@ def _short(name: str) -> str:
     return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-@_key("ao:{S}:dead", type="stream", owner="router", lifetime="permanent; entries leave by replay or drop")
+@_key(
+    "ao:{S}:dead",
+    type="stream",
+    owner="router",
+    lifetime="permanent; entries leave by replay or drop, after dead_letter_ttl_s, or where there are too many",
+)
 def dead(shard: int) -> str:
     """Dead letters: reason, rule, attempts, original bytes, time."""
     return f"{shard_tag(shard)}:dead"
+
+
+@_key("ao:{S}:dead-index", type="zset", owner="router", lifetime="permanent; one member for each dead letter")
+def dead_index(shard: int) -> str:
+    """Dead letters by sender and age, with their size; those whose signature did not count are of the sender ''."""
+    return f"{shard_tag(shard)}:dead-index"
+
+
+@_key(
+    "ao:{S}:dead-usage",
+    type="hash",
+    owner="router",
+    lifetime="permanent; a field for each sender in the index",
+)
+def dead_usage(shard: int) -> str:
+    """Bytes of dead letters, of all and of each sender; how many were dropped, when, and how many of those unaudited."""
+    return f"{shard_tag(shard)}:dead-usage"
 
 
 # --- agents ----------------------------------------------------------------------------------

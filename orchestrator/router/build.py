@@ -17,6 +17,7 @@ from orchestrator.router.acts import Acts
 from orchestrator.router.admission import Admission
 from orchestrator.router.aside import Aside
 from orchestrator.router.conversations import Conversations
+from orchestrator.router.deadletters import dead_limits
 from orchestrator.router.dependencies import Dependencies
 from orchestrator.router.execution import Execution
 from orchestrator.router.intake import Intake
@@ -127,6 +128,7 @@ def build_router(
             table=table,
             find_agent=parts.agents.get,
             conversations=conversations,
+            limits=dead_limits(settings),
         ),
         dispatcher=dispatcher or Dispatcher(build_celery(settings)),
         agents=parts.agents,

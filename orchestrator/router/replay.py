@@ -293,7 +293,7 @@ class Replays:
 
         ``marked`` are sender and message-id of the first, by which a copy of it is a duplicate.
         """
-        shard = letter.stream.shard
+        shard = letter.stream.shard  # that of the dead letters it is among
         dead = keys.dead(shard)
         args: list[str | bytes | int] = []
         for _, fields in published:
@@ -304,6 +304,8 @@ class Replays:
                 dead,
                 keys.totals(shard),
                 keys.seen(shard, marked[0], marked[1].lower()) if marked else dead,
+                keys.dead_index(shard),
+                keys.dead_usage(shard),
                 *[stream_key(stream) for stream, _ in published],
             ],
             [letter.id.partition("-")[2], _MARK_MS, *args],

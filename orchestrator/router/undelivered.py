@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from collections.abc import Callable
 
 from orchestrator.crashpoints import reach
@@ -20,13 +21,15 @@ from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import AgentRecord
 from orchestrator.router.conversations import Conversations
-from orchestrator.router.deadletters import dead_letter_fields
+from orchestrator.router.deadletters import DeadLimits, dead_letter_fields, vouched_sender
 from orchestrator.router.letter import Rejection, attempt_of, task_id_of
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
 #: The name under which the router speaks.
 ROUTER = "router"
 
+#: Seconds between two log lines about dropped dead letters: a flood of them must not flood the log.
+_SAY_EVERY_S = 10.0
 _SESSION = re.compile(rb"<task-id>\s*(ses_[0-9a-f]{26})\s*</task-id>")
 _MESSAGE_ID = re.compile(rb"<message-id>\s*([0-9a-fA-F-]{36})\s*</message-id>")
 _ERROR_TYPES: dict[str, ErrorType] = {
@@ -47,6 +50,7 @@ class Undelivered:
         table: RoutingTable,
         find_agent: Callable[[str], AgentRecord | None],
         conversations: Conversations,
+        limits: DeadLimits | None = None,
     ) -> None:
         self._ledger = ledger
         self._letters = letters
@@ -54,6 +58,9 @@ class Undelivered:
         self._find_agent = find_agent
         self._conversations = conversations
         self._scripts = Scripts(ledger.redis)
+        self._limits = limits or DeadLimits()
+        self._dropped = 0
+        self._next_said = 0.0
 
     def bury(self, entry: Entry, rejection: Rejection, *, exhausted: bool = False) -> str | None:
         """Make an entry a dead letter, fail the session it would have started, and report it.
@@ -80,10 +87,14 @@ class Undelivered:
                 dead
                 if message is None
                 else keys.seen(shard, message.header.sender.agent_name, message.header.message_id.lower()),
+                keys.dead_index(shard),
+                keys.dead_usage(shard),
             ],
             [
                 ROUTER_GROUP,
                 entry.id,
+                vouched_sender(rejection),
+                *self._limits.args,
                 len(reports),
                 *[report.data for report in reports],
                 *dead_letter_fields(entry, rejection),
@@ -97,7 +108,19 @@ class Undelivered:
             rule=rejection.rule,
             reason=rejection.reason,
         )
-        return f"{shard:02x}-{answer.decode()}" if answer else None
+        if not answer:
+            return None
+        dead_id, dropped = answer
+        self._say_dropped(dropped)
+        return f"{shard:02x}-{dead_id.decode()}"
+
+    def _say_dropped(self, dropped: int) -> None:
+        """Log how many dead letters were dropped: at once, and then with all that follow within a while."""
+        self._dropped += dropped
+        now = time.monotonic()
+        if self._dropped and now >= self._next_said:
+            get_logger().warning("dead-letters-dropped", dropped=self._dropped, reason="too many, or too old")
+            self._dropped, self._next_said = 0, now + _SAY_EVERY_S
 
     def _refuse_session(self, entry: Entry, rejection: Rejection) -> None:
         launch = _named_launch(entry) if rejection.message is None else _launch(rejection.message)

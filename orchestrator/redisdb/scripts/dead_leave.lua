@@ -1,15 +1,20 @@
 -- dead_leave: a dead letter leaves, and envelopes are published in the same step: its replay, the note that
 -- somebody dropped it, or both. A dead letter that is gone already leaves nothing behind.
 -- Where a copy of the message was accepted meanwhile, its mark stays: the replay is a duplicate then.
--- KEYS  1 dead letters  2 totals  3 seen mark of the first envelope, or KEYS[1] for none  4… stream of each envelope
+-- KEYS  1 dead letters  2 totals  3 seen mark of the first envelope, or KEYS[1] for none
+--       4 index of the dead letters  5 their usage  6… stream of each envelope
 -- ARGV  1 id of the dead letter's entry  2 mark's lifetime in ms
 --       3… for each envelope: how many arguments follow for it, then field, value, … of its entry
 -- Returns  entry id of the first envelope | false
--- Complexity: O(envelopes).
-if redis.call('XDEL', KEYS[1], ARGV[1]) == 0 then return false end
+-- Complexity: O(envelopes + log(dead letters)).
+-- include: dead
+local entry = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]
+if not entry then return false end
+dead_forget(KEYS[4], KEYS[5], dead_member_of(entry))
+redis.call('XDEL', KEYS[1], ARGV[1])
 local first
 local at = 3
-for i = 4, #KEYS do
+for i = 6, #KEYS do
   local last = at + tonumber(ARGV[at])
   local id = redis.call('XADD', KEYS[i], '*', unpack(ARGV, at + 1, last))
   redis.call('HINCRBY', KEYS[2], 'published:' .. string.match(KEYS[i], ':msg:(.*)$'), 1)
