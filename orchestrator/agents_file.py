@@ -10,7 +10,6 @@ Whatever is wrong with a file ends in one sentence that names the file, the line
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import re
@@ -24,7 +23,7 @@ from typing import Any
 
 from orchestrator.agents import FUNCTION_ATTRIBUTE, MODULE_ATTRIBUTE, AgentDefinition, define_agent
 from orchestrator.errors import AgentsFileError, ConfigurationError
-from orchestrator.settings import is_agents_file
+from orchestrator.settings import did_you_mean, is_agents_file, unknown_table
 
 #: Settings of ``[agents.NAME]`` that are the agent's own; the rest are its executor's.
 _FIELDS = (
@@ -174,9 +173,12 @@ def _is_theirs(filename: str) -> bool:
 def _from_toml(source: str, path: Path) -> list[AgentDefinition]:
     try:
         text = path.read_text(encoding="utf-8")
-        tables = tomllib.loads(text).get("agents", {})
+        document = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise AgentsFileError(source, str(error)) from error
+    if (problem := unknown_table(document)) is not None:
+        raise AgentsFileError(source, problem)
+    tables = document.get("agents", {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise AgentsFileError(source, "an agent is a table, written [agents.name]")
     return [
@@ -200,8 +202,7 @@ def _from_table(source: str, where: str, name: str, table: dict[str, Any]) -> Ag
         if fields.get("executor", "python") == "python":
             function = _function(name, options.pop("function", None), source)
             if options:
-                near = difflib.get_close_matches(min(options), (*_FIELDS, "escalation", "function"), n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = did_you_mean(min(options), (*_FIELDS, "escalation", "function"))
                 raise ConfigurationError(f"agent {name!r}: there is no setting {min(options)!r}{hint}")
         return define_agent(name, function=function, source=where, options=options, **fields)
     except AgentsFileError:

@@ -8,7 +8,7 @@ from orchestrator.errors import ConfigurationError
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.settings import config_file
 
-#: The table of the TOML file beside `[orchestra]`.
+#: The table of the TOML file beside `[orchestra]`; `settings.TABLES` has it.
 ROUTING_TABLE = "routing"
 
 

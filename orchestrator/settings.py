@@ -2,7 +2,8 @@
 
 A value comes from, first found wins: an override (command-line options), the environment
 (``ORCHESTRA_`` + the name in capitals), the table ``[orchestra]`` of a TOML file (``ORCHESTRA_CONFIG``,
-else ``orchestra.toml`` in the working directory), the default. `docs/reference/settings.md` is generated
+else ``orchestra.toml`` in the working directory), the default. A name that is none is refused in a file, and
+warned of in the environment, which others use, too. `docs/reference/settings.md` is generated
 from the descriptions below. No ``repr`` and no error message shows a password.
 """
 
@@ -12,7 +13,7 @@ import difflib
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,6 +36,10 @@ ENV_PREFIX = "ORCHESTRA_"
 CONFIG_VARIABLE = "ORCHESTRA_CONFIG"
 CONFIG_FILE = "orchestra.toml"
 CONFIG_TABLE = "orchestra"
+#: The tables of a TOML file: settings, the routing table, agents. One file may hold all of them.
+TABLES = (CONFIG_TABLE, "routing", "agents")
+#: Variables of the prefix that are no settings: what a supervisor and the tests of crashes tell a process.
+_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "ORCHESTRA_READY_FD", "ORCHESTRA_CRASH_AT"})
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -349,9 +354,12 @@ def read_config_file() -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get(CONFIG_TABLE, {})
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"cannot read settings from {path}: {error}") from error
+    if (problem := unknown_table(document)) is not None:
+        raise ConfigurationError(f"cannot read settings from {path}: {problem}")
+    table = document.get(CONFIG_TABLE, {})
     if not isinstance(table, dict):
         raise ConfigurationError(f"cannot read settings from {path}: [{CONFIG_TABLE}] must be a table")
     folder = path.parent
@@ -365,6 +373,36 @@ def read_config_file() -> dict[str, Any]:
     if isinstance(agents, list):
         table["agents"] = [str(folder / a) if isinstance(a, str) and is_agents_file(a) else a for a in agents]
     return table
+
+
+def unknown_table(document: Mapping[str, Any]) -> str | None:
+    """What is wrong with the names at the top of a TOML file: a table that nobody reads, or a setting outside of one."""
+    for name, value in document.items():
+        if name in TABLES:
+            continue
+        if not isinstance(value, dict):
+            near = did_you_mean(name, Settings.model_fields)
+            place = f"below [{CONFIG_TABLE}]" if name in Settings.model_fields else f"into a table{near}"
+            return f"{name!r} stands outside of a table and is read by nobody; move it {place}"
+        tables = ", ".join(f"[{table}]" for table in TABLES)
+        return f"there is no table [{name}], and nobody reads it (there are: {tables}){did_you_mean(name, TABLES)}"
+    return None
+
+
+def unknown_variables() -> list[str]:
+    """A sentence about each environment variable of our prefix that is no setting."""
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    return [
+        f"warning: the environment variable {name} is no setting and is ignored{did_you_mean(name, known)}"
+        for name in sorted(os.environ)
+        if name.startswith(ENV_PREFIX) and name not in known | _OTHER_VARIABLES
+    ]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a name that is none: the nearest one that is, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def read_environment() -> dict[str, str]:
@@ -393,8 +431,7 @@ def _explain(error: ValidationError, given: Mapping[str, Any]) -> str:
         return f"the settings do not fit together: {message}"
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, Settings.model_fields, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, Settings.model_fields)
         source = config_file() if name not in given else None
         return f"there is no setting {name!r}{f' (in {source})' if source else ''}{hint}"
     variable = ENV_PREFIX + name.upper()

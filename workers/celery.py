@@ -23,7 +23,7 @@ from orchestrator.errors import KeyringError, OrchestraError, ServerUnavailable
 from orchestrator.log import configure_logging
 from orchestrator.redisdb.client import connect
 from orchestrator.service import SignsOfLife, notify_ready, spare_the_collector
-from orchestrator.settings import Settings, load_settings
+from orchestrator.settings import Settings, load_settings, unknown_variables
 from orchestrator.stack import resolve, resolve_redis_url
 from orchestrator.tether import die_with_parent
 from workers.flower import guard_flower
@@ -46,6 +46,9 @@ def _give_up(error: OrchestraError) -> SystemExit:
 def _make_app() -> tuple[Celery, Settings]:
     try:
         settings = resolve(load_settings())
+        if _is_celery_program():
+            for sentence in unknown_variables():
+                print(sentence, file=sys.stderr)  # logs are not set up yet
         if settings.redis_url is None and _is_celery_program() and "orchestra" in sys.argv:
             # `celery -A workers orchestra up` makes the stack that this app would talk to.
             return Celery("orchestra", set_as_current=False), settings

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from orchestrator.cli.options import settings_of
 from orchestrator.cli.output import say
 from orchestrator.signals import set_soon
 
@@ -170,9 +171,7 @@ def _names(targets: list[Path]) -> str:
 
 
 def _settings(folder: Path, concurrency: int | None, targets: list[Path]) -> Settings:
-    from orchestrator.settings import load_settings
-
-    settings = load_settings(data=folder, concurrency=concurrency, **_SETTINGS)
+    settings = settings_of(data=folder, concurrency=concurrency, **_SETTINGS)
     # Whatever stack the environment names, the demo has one of its own.
     own = {"redis_url": None, "broker_url": None, "agents": (), "shards": 1, "review_roots": tuple(targets)}
     return settings.model_copy(update=own)

@@ -10,9 +10,14 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
+
+from orchestrator.cli.output import say
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,11 +41,19 @@ def stack_options(command: Callable[..., T]) -> Callable[..., T]:
     )
     @functools.wraps(command)
     def wrapper(*args: Any, redis_url: str | None, data: Path | None, **kwargs: Any) -> T:
-        from orchestrator.settings import load_settings
-
-        return command(*args, settings=load_settings(redis_url=redis_url, data=data), **kwargs)
+        return command(*args, settings=settings_of(redis_url=redis_url, data=data), **kwargs)
 
     return wrapper
+
+
+def settings_of(**options: Any) -> Settings:
+    """The settings of a command; what the environment says in vain is named on standard error."""
+    from orchestrator.settings import load_settings, unknown_variables
+
+    settings = load_settings(**options)
+    for sentence in unknown_variables():
+        say(sentence, err=True)
+    return settings
 
 
 def text_of(argument: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.options import settings_of
 from orchestrator.cli.output import say
 
 if TYPE_CHECKING:
@@ -60,10 +61,9 @@ def up(
     started again. Several of them on one data folder or one Redis are one bigger stack.
     """
     from orchestrator.local_stack import LocalStack, describe
-    from orchestrator.settings import load_settings
     from orchestrator.urls import redact_url
 
-    settings = load_settings(
+    settings = settings_of(
         agents=list(agents) or None,
         review_roots=list(review) or None,
         redis_url=redis_url,

@@ -211,6 +211,8 @@ def test_an_error_in_another_file_names_both_lines(write: Write) -> None:
             "line 1: agent 'a': there is no function 'indentt' in module 'textwrap'",
         ),
         ("[agents.a]\nfunction = 'no_such_mod:f'\n", "there is no module 'no_such_mod'"),
+        ("[agent.a]\n", "there is no table [agent], and nobody reads it"),
+        ("role = 'specialist'\n", "'role' stands outside of a table and is read by nobody"),
         ("", "it defines no agent; write a table [agents.name]"),
     ],
 )

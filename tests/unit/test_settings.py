@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from orchestrator.cli import main
 from orchestrator.errors import ConfigurationError
-from orchestrator.settings import Settings, load_settings
+from orchestrator.settings import Settings, load_settings, unknown_variables
 
 
 @pytest.fixture(autouse=True)
@@ -146,3 +148,45 @@ def test_every_setting_says_what_it_is() -> None:
         for suffix, word in unit.items():
             if name.endswith(suffix):
                 assert word in field.description, name
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[orchestr]\nlease_s = 20\n", r"there is no table \[orchestr\].*; did you mean 'orchestra'\?"),
+        (
+            "concurrency = 4\n[orchestra]\nlease_s = 20\n",
+            r"'concurrency' stands outside .* below \[orchestra\]",
+        ),
+        ("concurency = 4\n", r"'concurency' stands outside of a table .*; did you mean 'concurrency'\?"),
+        (
+            "[other]\nx = 1\n",
+            r"there is no table \[other\], and nobody reads it \(there are: \[orchestra\], ",
+        ),
+    ],
+)
+def test_what_nobody_reads_in_a_file_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "orchestra.toml").write_text(text)
+    with pytest.raises(ConfigurationError, match=words):
+        load_settings()
+
+
+def test_one_file_may_hold_all_tables(tmp_path: Path) -> None:
+    (tmp_path / "orchestra.toml").write_text("[orchestra]\nlease_s = 20\n[routing]\n[agents]\n")
+    assert load_settings().lease_s == 20
+
+
+def test_a_variable_of_our_prefix_that_is_no_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not refused: another program may use it."""
+    assert unknown_variables() == []
+    monkeypatch.setenv("ORCHESTRA_CONCURENCY", "3")
+    monkeypatch.setenv("ORCHESTRA_READY_FD", "3")
+    monkeypatch.setenv("ORCHESTRA_CONFIG", "")
+    (sentence,) = unknown_variables()
+    assert sentence == (
+        "warning: the environment variable ORCHESTRA_CONCURENCY is no setting and is ignored; "
+        "did you mean 'ORCHESTRA_CONCURRENCY'?"
+    )
+    done = CliRunner().invoke(main, ["sessions"])
+    assert done.stderr.startswith(f"{sentence}\n")
+    assert load_settings().concurrency >= 4
