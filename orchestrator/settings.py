@@ -154,7 +154,9 @@ class Settings(BaseModel):
         "many the run fails. A worker whose lease runs out counts for `max_lost_workers` instead.",
     )
     redispatch_after_s: Seconds = Field(
-        10, description="Seconds after which a run that was queued and never claimed is dispatched again."
+        10,
+        description="Seconds after which a run that was queued and never claimed is dispatched again; ten times that while "
+        "its queue at the broker holds messages, one of which may be its own.",
     )
     sweep_interval_s: Seconds = Field(2, description="Seconds between two reconciliation sweeps of a reaper.")
     replicas: int = Field(

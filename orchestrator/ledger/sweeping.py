@@ -13,8 +13,8 @@ from orchestrator.ledger.transitions import Dispatch, Lease
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
 
-#: How often a run is let wait for its message while the broker has any, before it is sent a second time.
-_WAITS_FOR_BROKER = 30
+#: How many times `redispatch_ms` a run is let wait for its message while the broker has any, before it is sent again.
+_PATIENCE_WITH_BROKER = 10
 #: Sessions of an expired tree that are closed in one step, with three arguments each; Redis 6.2 takes a million.
 _RETIRED_AT_ONCE = 50_000
 
@@ -65,7 +65,7 @@ class Sweeping(Endings):
                 self.limits.redispatch_ms,
                 self.limits.redispatch_cap_ms,
                 "1" if broker_holds else "0",
-                _WAITS_FOR_BROKER,
+                _PATIENCE_WITH_BROKER * self.limits.redispatch_ms,
             ],
         )
         if reply[0] != b"send":

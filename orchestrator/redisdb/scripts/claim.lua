@@ -62,7 +62,7 @@ if not again then
     redis.call('HSET', key, ...)
   end
   set(KEYS[2], run, 'state', 'running', 'claim', ARGV[3], 'beat', '0', 'worker', ARGV[4], 'started_ms',
-    string.format('%.0f', now), 'dispatches', '0', 'waits', '0', 'attempt', string.format('%.0f', count(run.attempt) + 1))
+    string.format('%.0f', now), 'dispatches', '0', 'attempt', string.format('%.0f', count(run.attempt) + 1))
   set(KEYS[1], session, 'state', 'running', 'updated_ms', string.format('%.0f', now))
   redis.call('ZADD', KEYS[3], now, ARGV[2])
   redis.call('ZREM', KEYS[4], ARGV[2])

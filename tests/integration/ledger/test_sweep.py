@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -70,6 +71,27 @@ def test_a_lost_message_is_sent_again_although_the_broker_is_never_empty(
         assert sweeps < 100
     assert sweeps > 5
     assert [d.run for d in stack.sent] == [dispatch.run]
+
+
+@pytest.mark.parametrize("others", [0, 510])
+def test_how_soon_a_lost_message_is_sent_again_does_not_grow_with_the_backlog(
+    stack: Stack, play: Play, ledger: Ledger, others: int
+) -> None:
+    """Within ten times the setting and a few sweeps, however many runs wait for a slot beside it."""
+    ledger.set_time(1_000_000)
+    for number in range(others):
+        play.start(play.submit(f"other {number}"))
+    lost = play.start(play.submit("lost"))
+    assert lost is not None
+    reaper = reaper_of(stack, broker_holds=lambda _: True)
+    base, elapsed = ledger.limits.redispatch_ms, 0
+    while lost not in stack.sent:
+        elapsed += base // 5
+        ledger.set_time(1_000_000 + elapsed)
+        reaper.run_once()
+        assert elapsed <= 11 * base
+    assert elapsed >= 5 * base
+    assert max(Counter(d.run for d in stack.sent).values()) == 1
 
 
 def test_a_claim_begins_the_backing_off_anew(stack: Stack, play: Play, ledger: Ledger) -> None:
