@@ -49,7 +49,7 @@ RUN: Transitions = {
     },
     "running": {
         "completed": "committed",
-        "queued": "lease lost, or failed with attempts left",
+        "queued": "lease lost, process died, or failed with attempts left",
         "failed": "failed for good, or lost too often",
         "stopped": "stopped",
     },

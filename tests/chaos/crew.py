@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from orchestrator import agent
+from orchestrator import Retry, agent
 
 Context = Any
 
@@ -119,6 +119,14 @@ def broken(ctx: Context) -> Any:
 def killer(ctx: Context) -> str:
     """Ends its process, every time."""
     os._exit(int(ctx.prompt))
+
+
+@agent("postponed", queue="chaos", attempts=2)
+def postponed(ctx: Context) -> str:
+    """Asks to be tried again after a while."""
+    if ctx.attempt == 1:
+        raise Retry("not yet", after_s=float(ctx.prompt))
+    return "1"
 
 
 @agent("talkative", queue="chaos")

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator import Retry
 from orchestrator.agents_file import load_agents
+from orchestrator.cli.render import tree_lines
 from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError
 from orchestrator.history import history
@@ -122,6 +123,8 @@ def test_why_names_the_wait_and_the_attempt(stage: Stage) -> None:
     assert f"{dispatch.run} waits for its attempt 2, 1 of 3 allowed failures so far" in wait.waits_for
     assert "ValueError: no luck 1" in wait.waits_for
     assert wait.by.startswith("2027-01-15T08:")
+    (line,) = tree_lines(stage.ledger.tree(dispatch.session))
+    assert "attempt 1 of 3 failed: ValueError: no luck 1" in line.text
     assert stage.ledger.session(dispatch.session).trouble.startswith(
         "attempt 1 of 3 failed: ValueError: no luck 1"
     )
