@@ -78,12 +78,20 @@ class Parts:
             compress_above=settings.compress_above_bytes,
             claim_check_above=settings.claim_check_above_bytes,
             blob_ttl_s=settings.blob_ttl_s,
+            max_bytes=settings.max_payload_bytes,
+            max_ratio=settings.max_payload_ratio,
         )
 
     @cached_property
     def opener(self) -> Opener:
         """Opens what comes in, with the keys of the data folder."""
-        return Opener(BlobStore(self.redis), find_key=self.keyring.decryption_key)
+        settings = self.settings
+        return Opener(
+            BlobStore(self.redis, max_bytes=settings.max_payload_bytes),
+            find_key=self.keyring.decryption_key,
+            max_bytes=settings.max_payload_bytes,
+            max_ratio=settings.max_payload_ratio,
+        )
 
     @cached_property
     def letters(self) -> Letters:

@@ -178,6 +178,14 @@ class Settings(BaseModel):
     blob_ttl_s: Seconds = Field(
         7 * DAY_S, description="Seconds that a stored payload lives after it was last referenced."
     )
+    max_payload_bytes: Count = Field(
+        16 * MIB,
+        description="Largest body in bytes that is opened, however it travels, and that a new task may have.",
+    )
+    max_payload_ratio: Count = Field(
+        200,
+        description="How many times its compressed size a body above 1 MiB may have that travels compressed.",
+    )
     max_message_bytes: Count = Field(
         8 * MIB, description="Largest envelope in bytes that is parsed; a larger one is refused."
     )

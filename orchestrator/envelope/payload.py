@@ -26,6 +26,10 @@ from orchestrator.redisdb.scripts import Scripts
 CHUNK_BYTES: Final = 512 * 1024
 #: Octets that a payload may have once it is decompressed, unless the caller says otherwise.
 MAX_PAYLOAD_BYTES: Final = 256 * 1024 * 1024
+#: How many times its compressed size a payload above ``FREE_BYTES`` may have, unless the caller says otherwise.
+MAX_RATIO: Final = 200
+#: Octets up to which a payload may be compressed to however few.
+FREE_BYTES: Final = 1024 * 1024
 #: Seconds that an upload may pause between two chunks before it is dropped.
 UPLOAD_TTL_S: Final = 600
 
@@ -40,14 +44,34 @@ def compress(octets: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL).compress(octets)
 
 
-def decompress(compressed: bytes, *, size: int, sha256: str, max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
+def is_bomb(size: int, compressed: int, *, max_ratio: int) -> bool:
+    """Whether so many octets out of so few compressed ones are more than a reader takes."""
+    return size > FREE_BYTES and size > max_ratio * compressed
+
+
+def decompress(
+    compressed: bytes,
+    *,
+    size: int,
+    sha256: str,
+    max_bytes: int = MAX_PAYLOAD_BYTES,
+    max_ratio: int = MAX_RATIO,
+) -> bytes:
     """What :func:`compress` was given.
 
     Never more than ``size`` octets are made, whatever the frame says of itself.
 
     Raises:
-        PayloadError: it is too large, is no zstd frame, or is not what ``size`` and ``sha256`` say.
+        PayloadError: it is too large, or too large for what it is compressed to, is no zstd frame, or is not what
+            ``size`` and ``sha256`` say.
     """
+    if size > max_bytes:
+        raise _too_large(size, max_bytes)
+    if is_bomb(size, len(compressed), max_ratio=max_ratio):
+        raise PayloadError(
+            f"a payload of {size} octets is more than {max_ratio} times the {len(compressed)} octets that it is "
+            "compressed to; send it uncompressed, or store it and send a claim check"
+        )
     return _whole(_inflate(iter([compressed]), limit=size), size=size, sha256=sha256, max_bytes=max_bytes)
 
 

@@ -27,12 +27,16 @@ from orchestrator.envelope.model import (
 )
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.parse import Limits
-from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES, BlobRef, BlobStore
+from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES, MAX_RATIO, BlobRef, BlobStore
 from orchestrator.envelope.signature import Signer, octets_to_sign, sign_message
 from orchestrator.errors import DecryptionError, PayloadError
 
 #: The forms of a body from the outside in; opening one may only lead further in.
 _ORDER: Final = (ClaimCheckBody, EncryptedBody, CompressedBody)
+
+
+#: Types whose bodies a router opens, whoever sent them.
+_OPENED_BY_ROUTERS: Final = frozenset({"task-delegation", "review-request", "escalation"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Sealer:
         compress_above: octets of a body above which it is compressed.
         claim_check_above: octets of a body above which it is stored and travels as a reference.
         blob_ttl_s: seconds that a stored body lives, from its last reference on.
+        max_bytes: octets that the body of a new task may have, which its router is going to open.
+        max_ratio: how many times its compressed size a body may have for a reader to take it.
     """
 
     def __init__(
@@ -60,12 +66,16 @@ class Sealer:
         compress_above: int,
         claim_check_above: int,
         blob_ttl_s: float,
+        max_bytes: int = MAX_PAYLOAD_BYTES,
+        max_ratio: int = MAX_RATIO,
         clock: Clock | None = None,
     ) -> None:
         self._blobs = blobs
         self._compress_above = compress_above
         self._claim_check_above = claim_check_above
         self._blob_ttl_s = blob_ttl_s
+        self._max_bytes = max_bytes
+        self._max_ratio = max_ratio
         self._clock = clock or SystemClock()
 
     def sign(self, message: AgentMessage, signer: Signer, *, recipient: Recipient | None = None) -> bytes:
@@ -86,23 +96,40 @@ class Sealer:
         """The message with its body in the form in which it travels, and without a signature if that changed it.
 
         Raises:
-            PayloadError: the body is larger than the store takes.
+            PayloadError: the body is larger than the store takes, or than a router opens.
         """
         if isinstance(message.body, _ORDER):
             return message
         octets = codec.encode_body(message.body)
+        if len(octets) > self._max_bytes and message.body.type in _OPENED_BY_ROUTERS:
+            raise PayloadError(
+                f"a {message.body.type} of {len(octets)} octets is larger than the limit of {self._max_bytes} "
+                "(max_payload_bytes); put the text into a file and name that"
+            )
         if recipient is None and len(octets) <= min(self._compress_above, self._claim_check_above):
             return message
         body: Body = message.body
         stored = len(octets) > self._claim_check_above
         # What is stored as it is, is compressed by the store.
         if len(octets) > self._compress_above and (recipient is not None or not stored):
-            body = _compressed(body, octets)
+            body = self._compressed(body, octets)
         if recipient is not None:
             body = _encrypted(body, recipient, _bound(message))
         if stored:
             body = self._claim_check(body)
         return message.model_copy(update={"body": body, "signature": None})
+
+    def _compressed(self, body: Body, octets: bytes) -> Body:
+        """The body compressed, or as it is if that would not make it smaller, or so small that no reader takes it."""
+        compressed = payload.compress(octets)
+        content = b64encode(compressed).decode()
+        if len(content) >= len(octets) or payload.is_bomb(
+            len(octets), len(compressed), max_ratio=self._max_ratio
+        ):
+            return body
+        return CompressedBody(
+            type=body.type, size=len(octets), sha256=hashlib.sha256(octets).hexdigest(), content=content
+        )
 
     def _claim_check(self, body: Body) -> ClaimCheckBody:
         expires = isoformat(self._clock.now_ms() + round(self._blob_ttl_s * 1000))
@@ -125,11 +152,18 @@ class Opener:
         blobs: where stored bodies are.
         find_key: finds the private encryption key of an id; None if this process decrypts nothing.
         max_bytes: octets that an opened body may have.
+        max_ratio: how many times its compressed size a body may have that travels compressed.
     """
 
     def __init__(
-        self, blobs: BlobStore, *, find_key: FindKey | None = None, max_bytes: int = MAX_PAYLOAD_BYTES
+        self,
+        blobs: BlobStore,
+        *,
+        find_key: FindKey | None = None,
+        max_bytes: int = MAX_PAYLOAD_BYTES,
+        max_ratio: int = MAX_RATIO,
     ) -> None:
+        self._max_ratio = max_ratio
         self._blobs = blobs
         self._find_key = find_key or _no_key
         self._limits = Limits(size=max_bytes, detail_s=0.2, findings=1)
@@ -180,7 +214,11 @@ class Opener:
             return self._blobs.get(_ref(body))
         if isinstance(body, CompressedBody):
             return payload.decompress(
-                b64decode(body.content), size=body.size, sha256=body.sha256, max_bytes=self._limits.size
+                b64decode(body.content),
+                size=body.size,
+                sha256=body.sha256,
+                max_bytes=self._limits.size,
+                max_ratio=self._max_ratio,
             )
         content = encryption.decrypt(body.xml, find_key=self._find_key, bound=bound)
         if len(content) > self._limits.size:
@@ -192,16 +230,6 @@ class Opener:
 
 def _no_key(_: str) -> None:
     return None
-
-
-def _compressed(body: Body, octets: bytes) -> Body:
-    """The body compressed, or as it is if that would not make it smaller."""
-    content = b64encode(payload.compress(octets)).decode()
-    if len(content) >= len(octets):
-        return body
-    return CompressedBody(
-        type=body.type, size=len(octets), sha256=hashlib.sha256(octets).hexdigest(), content=content
-    )
 
 
 def _bound(message: AgentMessage) -> BoundTo:

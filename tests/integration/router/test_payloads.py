@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import random
+import time
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from orchestrator.envelope import codec, payload
 from orchestrator.envelope.model import AgentMessage, ClaimCheckBody, CompressedBody, Task, TaskDelegation
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.payload import CHUNK_BYTES, BlobStore, compress
 from orchestrator.envelope.sealing import Sealer
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
+from orchestrator.errors import PayloadError
 from orchestrator.redisdb import keys
 from tests.integration.router.conftest import Stack
 
+MIB = 1024 * 1024
 #: Noise, of which three chunks are needed even when it is compressed.
 TEXT = random.Random(7).randbytes(1_400_000).hex()
 
@@ -106,3 +110,48 @@ def test_what_comes_out_of_a_payload_is_validated_like_anything_else(stack: Stac
     publish(stack, sealed(stack, store=False).model_copy(update={"body": body}))
     assert stack.router().run_once().dead == 1
     assert [(letter.rule, letter.message_id != "") for letter in stack.dead()] == [("payload", True)]
+
+
+def bomb(size: int) -> CompressedBody:
+    """A task whose description is so many times the same letter, in a few kilobytes."""
+    octets = codec.encode_body(TaskDelegation(task=Task(task_id="T-1", title="t", description="a" * size)))
+    content = b64encode(compress(octets)).decode()
+    digest = hashlib.sha256(octets).hexdigest()
+    return CompressedBody(type="task-delegation", size=len(octets), sha256=digest, content=content)
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"), [(64 * MIB, "larger than the limit"), (8 * MIB, "more than 200 times")]
+)
+def test_a_few_kilobytes_do_not_become_megabytes_in_a_router(
+    stack: Stack, size: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever signs it: what the message says of its size is judged before anything is decompressed."""
+    monkeypatch.setattr(payload, "_inflate", lambda *_, **__: pytest.fail("was decompressed"))
+    message = sealed(stack, store=False, text="x")
+    message = message.model_copy(update={"body": bomb(size), "signature": None})
+    publish(stack, message)
+    began_s = time.process_time()
+    assert stack.router().run_once().dead == 1
+    assert time.process_time() - began_s < 0.5
+    (dead,) = stack.dead()
+    assert (dead.rule, reason in dead.reason, len(dead.data) < 10_000) == ("payload", True, True)
+
+
+def test_a_repetitive_text_of_megabytes_arrives_all_the_same(stack: Stack) -> None:
+    """What no reader would take compressed is stored instead, or sent as it is, by an honest sender."""
+    text = "the same line over and over" * 100_000
+    body = TaskDelegation(task=Task(task_id="T-1", title="Read", description=text))
+    message = check(stack.envelope(body, sender="partner", recipient="reviewer")).message
+    assert message is not None
+    publish(stack, stack.parts.sealer.seal(message))
+    assert (stack.router().run_once().done, stack.dead()) == (1, [])
+    assert not isinstance(sealed(stack, store=False, text=text).body, CompressedBody)
+
+
+def test_a_task_that_no_router_would_open_is_refused_where_it_is_sealed(stack: Stack) -> None:
+    """Not later, as a dead letter."""
+    body = TaskDelegation(task=Task(task_id="T-1", title="Read", description="x" * 17 * MIB))
+    header = sealed(stack, store=False).header
+    with pytest.raises(PayloadError, match="max_payload_bytes"):
+        stack.parts.sealer.seal(AgentMessage(header=header, body=body))
