@@ -29,14 +29,14 @@ def say(text: str = "", *, err: bool = False, lines: bool = False, mark: str = "
 
 def write_raw(content: bytes | str, *, newline: bool = True) -> None:
     """Print content byte for byte, as whoever stores it or compares it needs it; on a terminal, made visible."""
-    end = "\n" if newline else ""
     if sys.stdout.isatty():
-        text = content.decode("utf-8", "backslashreplace") if isinstance(content, bytes) else content
-        say(text, lines=True)
-    elif isinstance(content, bytes):
-        click.echo(content + end.encode(), nl=False)
-    else:
-        click.echo(content + end, nl=False)
+        say(
+            content.decode("utf-8", "backslashreplace") if isinstance(content, bytes) else content, lines=True
+        )
+        return
+    octets = content if isinstance(content, bytes) else content.encode()
+    # As bytes: from text that does not go to a terminal, click takes the colours out.
+    click.echo(octets + (b"\n" if newline else b""), nl=False)
 
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:

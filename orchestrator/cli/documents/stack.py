@@ -16,6 +16,9 @@ class AgentDocument(Document):
     executor: str = Field(description="What runs it; `foreign`: a program from outside.")
     queue: str = Field(description="The Celery queue of its runs.")
     attempts: int = Field(description="How often a run may fail before its session fails.")
+    backoff: str = Field(description="How the wait between two tries grows: `exponential` or `linear`.")
+    backoff_s: float = Field(description="Seconds of the first wait.")
+    backoff_max_s: float = Field(description="Seconds of the longest wait.")
     time_limit_s: float | None = Field(
         description="Seconds that one run may take; null: as the settings say."
     )

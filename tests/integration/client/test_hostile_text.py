@@ -1,0 +1,162 @@
+"""What agents, programs and strangers write does not act on the terminal of whoever reads it, in any command."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from rich.console import Console
+
+from orchestrator.audit import AuditStore, AuditWriter
+from orchestrator.cli.watch import _picture
+from orchestrator.client import Client
+from orchestrator.envelope.bodies import Message
+from orchestrator.ids import new_message_id
+from orchestrator.streams import all_streams
+from tests.integration.client.conftest import Orchestra
+from tests.integration.router.conftest import Stack, stack
+from tests.integration.router.test_commands import run
+from tests.integration.workers.conftest import Stage
+from workers.context import Context
+
+__all__ = ["stack"]
+
+#: A title for the window, colours, a cursor move, the same by C1, the other direction, a hidden mark, Rich's markup.
+ACTS = "\x1b]0;owned\x07\x1b[31m\x1b[2J\x9b1A\x9d0;x\x9c\u202egnp\u2066\u200b"
+HOSTILE = f"{ACTS}[red]bold[/red]"
+#: What of it XML may carry.
+IN_XML = "\x9b1A\x9d0;x\x9c\u202egnp\u2066\u200b[red]bold[/red]"
+
+
+def assert_harmless(done: Result, *words: str) -> None:
+    for output in (done.stdout_bytes.decode(), done.stderr_bytes.decode()):
+        acting = {
+            c for c in output if c != "\n" and unicodedata.category(c) in {"Cc", "Cf", "Zl", "Zp", "Cs"}
+        }
+        assert not acting, (acting, output)
+    for word in words:
+        assert word in done.output, done.output
+
+
+def test_what_agents_write(stage: Stage, client: Client, orchestra: Orchestra) -> None:
+    """Titles, prompts, activities, answers, failures, questions and descriptions."""
+
+    @stage.agent("bad", description=HOSTILE)
+    def bad(ctx: Context) -> None:
+        ctx.status(50, HOSTILE)
+        raise ValueError(HOSTILE)
+
+    @stage.agent("asker", role="coordinator")
+    def asker(ctx: Context) -> str:
+        ctx.delegate("bad", f"{HOSTILE} a task\nand a second line")
+        return HOSTILE
+
+    root = client.submit("asker", HOSTILE, title=HOSTILE).id
+    for command in (("tree", root), ("sessions",), ("logs", root), ("why", root), ("doctor", "--quick")):
+        assert_harmless(orchestra(*command))
+    stage.play(root)
+    (child,) = stage.children(root)
+    failed = stage.start(child.id)
+    with suppress(ValueError):
+        stage.execute(failed)
+    for command in (
+        ("tree", root),
+        ("sessions",),
+        ("logs", root),
+        ("logs", child.id),
+        ("why", child.id),
+        ("result", child.id),
+        ("watch", child.id),
+        ("agents",),
+        ("doctor", "--quick"),
+        ("stop", root, "--reason", HOSTILE),
+        ("submit", HOSTILE, "x"),
+        ("tree", HOSTILE),
+        ("reply", HOSTILE, "x"),
+    ):
+        done = orchestra(*command)
+        assert_harmless(done)
+        if command[0] not in ("agents", "sessions"):
+            assert_harmless(orchestra(*command, "--json"))
+    assert_harmless(orchestra("tree", root), r"\x1b]0;owned\x07", r"\u202egnp", "[red]bold[/red]")
+    dated = [line for line in orchestra("logs", child.id).stdout.splitlines() if line.startswith("20")]
+    assert len(dated) == len(client.history(child.id)), "no text makes a line that looks like an event"
+
+
+def test_the_live_tree(stage: Stage, client: Client) -> None:
+    """Neither controls nor the markup of the library that draws it."""
+    stage.agent("solo")(lambda ctx: "x")
+    root = client.submit("solo", "x", title=HOSTILE).id
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, color_system=None, width=300)
+    console.print(_picture(console, client.tree(root)))
+    assert r"\x1b]0;owned\x07" in screen.getvalue()
+    assert "[red]bold[/red]" in screen.getvalue()
+    assert not {c for c in screen.getvalue() if c != "\n" and unicodedata.category(c) in {"Cc", "Cf"}}
+
+
+def test_what_is_published_and_what_died(stack: Stack) -> None:
+    """Dead letters that are no XML, messages, their conversation, and what the audit trail finds."""
+    message_id = new_message_id()
+    stack.publish(f"no xml {HOSTILE}".encode(), "message")
+    stack.publish(stack.envelope(Message(content=IN_XML), message_id=message_id), "message")
+    stack.router().run_once()
+    writer = AuditWriter(
+        stack.redis, AuditStore(stack.settings.audit_file), consumer="a", sources=all_streams()
+    )
+    while writer.run_once():
+        pass
+    dead = stack.dead()[0].id
+    for command in (
+        ("dlq", "list"),
+        ("dlq", "show", dead),
+        ("dlq", "replay", dead),
+        ("dlq", "show", HOSTILE),
+        ("audit", "show", message_id),
+        ("audit", "search"),
+        ("audit", "search", IN_XML),
+        ("audit", "show", HOSTILE),
+        ("conversation", message_id),
+        ("audit", "report"),
+    ):
+        assert_harmless(run(stack, *command))
+        if command[:2] != ("dlq", "replay"):
+            assert_harmless(run(stack, *command, "--json"))
+    assert_harmless(run(stack, "dlq", "show", dead), r"no xml \x1b]0;owned\x07")
+    exact = run(stack, "audit", "show", message_id, "--xml")
+    assert IN_XML in exact.stdout_bytes.decode(), "a file gets every octet"
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal to write to")
+def test_a_result_is_exact_in_a_pipe_and_harmless_on_a_terminal(
+    stage: Stage, client: Client, orchestra: Callable[..., Result], tmp_path: Path
+) -> None:
+    answer = f"{HOSTILE}\nsecond\tline"
+    stage.agent("solo")(lambda ctx: answer)
+    root = client.submit("solo", "x").id
+    stage.play(root)
+    assert orchestra("result", root).stdout_bytes.decode() == f"{answer}\n"
+    ours, theirs = pty.openpty()
+    place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
+    command = [sys.executable, "-m", "orchestrator", "result", *place, root]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the other end was closed
+        while octets := os.read(ours, 4096):
+            shown += octets
+    os.close(ours)
+    assert process.wait(60) == 0
+    text = shown.decode().replace("\r\n", "\n")
+    assert r"\x1b]0;owned\x07" in text
+    assert text.count("\n") == 2
+    assert not {c for c in text if c not in "\n\t" and unicodedata.category(c) in {"Cc", "Cf"}}
