@@ -15,9 +15,11 @@ from typing import Any, Final, Literal
 import redis
 
 from orchestrator.crashpoints import reach
+from orchestrator.errors import ClaimLost, ServerUnavailable, SessionStopped
 from orchestrator.ids import callback_id, reply_id, shard_of
 from orchestrator.ledger import Item, ItemState
 from orchestrator.ledger.decode import text as decode
+from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from workers.effects import Effects
 from workers.lending import Lending, Loan, Queued
@@ -31,6 +33,9 @@ LOOK_AGAIN_S: Final = 0.5
 Answer = Callable[[Item, str], str]
 #: What was waited for, with its text.
 Taken = tuple[Item, str]
+
+
+_log = get_logger()
 
 
 class Blocking:
@@ -140,13 +145,20 @@ class Blocking:
             taken = self._take(question)
             if taken is None:
                 continue
+            agent = effects.held.session.agent
             if answer is None:
-                text = (
-                    f"no reply will come: agent {effects.held.session.agent!r} waits for this session to end"
-                )
+                text = f"no reply will come: agent {agent!r} waits for this session to end"
                 self._speech.reply(taken[0], text, refused=True)
-            else:
+                continue
+            try:
                 self._speech.reply(taken[0], answer(*taken))
+            except (ClaimLost, SessionStopped, ServerUnavailable):
+                raise
+            except Exception as error:  # noqa: BLE001  (it costs the asker its answer, and nobody the child)
+                _log.exception("answer-failed", question=question, session=child)
+                why = f"{type(error).__name__}: {error}"
+                text = f"no reply will come: agent {agent!r} failed at the question: {why}"
+                self._speech.reply(taken[0], text, refused=True)
         return True
 
     def _asked_by(self, child: str) -> list[str]:

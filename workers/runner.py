@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from billiard.process import current_process
 from celery.exceptions import WorkerShutdown, WorkerTerminate
@@ -115,6 +116,7 @@ class _RunOfAgent:
             standing=self._standing,
             pressure=runtime.parts.pressure,
         )
+        self._speech = Speech(self._effects, EventLog(runtime.parts.settings.data))
 
     def complete(self) -> RunEnd:
         settings = self._runtime.parts.settings
@@ -176,7 +178,6 @@ class _RunOfAgent:
 
     def _make_context(self) -> Context:
         runtime = self._runtime
-        speech = Speech(self._effects, EventLog(runtime.parts.settings.data))
         unsealer = Unsealer(self._effects, runtime.parts.opener)
         queued = None
         if runtime.lending is not None:
@@ -185,9 +186,9 @@ class _RunOfAgent:
             unsealer.held(),
             effects=self._effects,
             standing=self._standing,
-            speech=speech,
+            speech=self._speech,
             blocking=Blocking(
-                self._effects, speech, unsealer=unsealer, lending=runtime.lending, queued=queued
+                self._effects, self._speech, unsealer=unsealer, lending=runtime.lending, queued=queued
             ),
             launches=Launches(
                 self._effects,
@@ -218,6 +219,7 @@ class _RunOfAgent:
                     attempts=attempts,
                     retry_ms=retry_ms,
                     following=following,
+                    answer_questions=partial(self._refuse_to_answer, why=outcome.text),
                 ),
                 what="commit",
             )
@@ -227,19 +229,33 @@ class _RunOfAgent:
         reach("worker.committed")
         return RunEnd(
             run=self._held.claim.run,
-            verdict=self._follow_up(done),
+            verdict=self._follow_up(done, outcome),
             reason="" if outcome.status == "completed" else outcome.text,
             error=self._error,
             retry_in_s=retry_ms / 1000,
         )
 
-    def _follow_up(self, done: Committed | RetryLater) -> Verdict:
+    def _refuse_to_answer(self, questions: Sequence[str], *, why: str) -> bool:
+        """Tell who asked these questions that this run failed at them; False if it may say nothing any more."""
+        about = self._held.session
+        try:
+            for name in questions:
+                question = self._effects.patiently("refuse", partial(self._ledger.item, about.id, name))
+                if question is not None:
+                    text = f"no reply will come: agent {about.agent!r} failed at the question: {why}"
+                    self._speech.reply(question, text, refused=True)
+        except SessionStopped:
+            return False
+        return True
+
+    def _follow_up(self, done: Committed | RetryLater, outcome: Outcome) -> Verdict:
         if isinstance(done, RetryLater):
             return "retry"
         if done.result_owed:
             root = self._held.session.root
             persist(lambda: settle_root(self._ledger, self._runtime.results, root), what="settle")
-        return _verdict(done)
+        # Its session may go on.
+        return "failed" if outcome.status == "failed" and not done.over else _verdict(done)
 
     def _report(self, outcome: Outcome) -> Callable[[], Outgoing]:
         """Writes the envelope that reports the end of the session, if it is one."""

@@ -90,6 +90,7 @@ class Runs(Launches):
         attempts: int = 1,
         retry_ms: int = 0,
         following: Following | None = None,
+        answer_questions: Callable[[Sequence[str]], bool] | None = None,
     ) -> Committed | RetryLater:
         """End a run with what its agent returned or how it failed.
 
@@ -97,6 +98,8 @@ class Runs(Launches):
         at once when the caller expects that. ``attempts`` is how often the agent may fail in all, and ``retry_ms`` how
         long the run waits then, in milliseconds, before it may be claimed again.
         ``following`` is a run to claim in the same round trip, whatever becomes of the commit.
+        ``answer_questions`` answers the questions of these ids with the failure, if the run fails and carries any:
+        the session then goes on without them. It returns False if that cannot be done.
 
         Raises:
             ClaimLost: the run is not held under this claim any more; nothing was changed.
@@ -110,6 +113,7 @@ class Runs(Launches):
         envelope = make_envelope() if expect_over or outcome.status != "completed" else None
         state = "" if outcome.state is None else json.dumps(outcome.state)
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
+        questions = "open" if answer_questions is not None else ""
         while True:
             call: tuple[list[str], list[Arg]] = (
                 [
@@ -132,6 +136,7 @@ class Runs(Launches):
                     layout.end_of_try("failed", outcome.text, outcome.traceback)
                     if outcome.status == "failed"
                     else "",
+                    questions,
                 ],
             )
             if following is None or following.asked:
@@ -143,6 +148,10 @@ class Runs(Launches):
                     envelope = make_envelope()
                 case b"whole":
                     short = self._shorten(claim.session, outcome.text)
+                case b"questions":
+                    assert answer_questions is not None
+                    names = [decode.text(name) for name in reply[1:]]
+                    questions = "answered" if answer_questions(names) else ""
                 case b"parent":  # handed to an heir since it was claimed
                     parent = decode.text(reply[1])
                 case b"lost":

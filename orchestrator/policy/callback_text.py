@@ -97,6 +97,11 @@ class Callback:
         return self.text
 
     @property
+    def can_reply(self) -> bool:
+        """Whether it is a question, which `ctx.reply` answers; a message, a progress report and an end are not."""
+        return asker_of(self.id) is not None
+
+    @property
     def result(self) -> str:
         """The child's whole answer; empty if it gave none.
 
@@ -228,6 +233,7 @@ def _element(callback: Callback) -> str:
         ("size", str(callback.size) if callback.size >= 0 else ""),
         ("question", callback.question),
         ("context", "json" if callback.context is not None else ""),
+        ("reply", "expected" if callback.can_reply else ""),
     ]
     listed = "".join(f' {name}="{_attribute(value)}"' for name, value in attributes if value)
     return (
@@ -253,8 +259,7 @@ def _instruction(callback: Callback) -> str:
     if callback.kind == "reply":
         return _AFTER_NO_REPLY if callback.status == "failed" else _AFTER_REPLY
     if callback.kind != "completion":
-        asks = callback.kind in _HEADINGS or asker_of(callback.id) is not None
-        return _AFTER_QUESTION if asks else _AFTER_MESSAGE
+        return _AFTER_QUESTION if callback.can_reply else _AFTER_MESSAGE
     return _AFTER_ERROR if callback.status == "failed" else _AFTER_RESULT
 
 

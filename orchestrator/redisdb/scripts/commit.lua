@@ -5,9 +5,11 @@
 --       6 waiting policy or ''  7 envelope or ''  8 attempts the agent has  9 ms until it may be tried again
 --       10 reference to the whole as JSON, where the text is its beginning, or ''
 --       11 how it failed, as JSON (see lib/tries.lua), or ''
+--       12 what of the questions that a failed run carries: 'open': the holder will answer them with the failure
+--          | 'answered': it has | '': nobody will, the session fails with the run
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0'}
 --          | {'lost'} | {'envelope'} | {'retry', attempt} | {'whole'}: it is gone, store it again
---          | {'parent', its id}: pass that parent's keys
+--          | {'parent', its id}: pass that parent's keys | {'questions', id, …}: answer them first
 -- include: base
 -- include: over
 -- include: tries
@@ -33,6 +35,43 @@ if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop =
   redis.call('HSET', RUN, 'failures', failures, 'attempts', ARGV[8])
   queue_again(r.id, reason, 'attempt ' .. failures .. ' of ' .. ARGV[8] .. ' failed: ' .. reason, wait_ms, now)
   return { 'retry', failures }
+end
+
+-- A run that fails at a question costs its asker the answer and nobody the session: the question is answered with the
+-- failure, and whatever else the run carried goes to the next one.
+local asked = {}
+if status == 'failed' and ARGV[12] ~= '' and r.stop == '' and s.doomed == '' then
+  for _, id in ipairs(cjson.decode(r.items)) do
+    local record = item(ITEMS, id)
+    if record and record.state == 'claimed' and record.question then asked[#asked + 1] = id end
+  end
+end
+if #asked > 0 then
+  if ARGV[12] == 'open' then return { 'questions', unpack(asked) } end
+  if ARGV[11] ~= '' then note_try(ARGV[11], now, 0) end
+  end_run(r.id, 'failed', text, now)
+  for _, id in ipairs(cjson.decode(r.items)) do
+    local record = item(ITEMS, id)
+    if record and record.state == 'claimed' then
+      if record.question then
+        record.state = 'dead'
+        record.reason = 'its run failed: ' .. text
+      else
+        record.state = 'queued'
+        record.run = ''
+        record.taken = nil
+        redis.call('ZADD', QUEUE, score(record.priority, record.seq), id)
+      end
+      save(ITEMS, id, record)
+    end
+  end
+  -- One that had given its answer before it was asked has given it still.
+  local state = count(redis.call('HGET', S, 'ended_ms')) > 0 and 'finished' or 'idle'
+  redis.call('HSET', S, 'state', state, 'run', '', 'updated_ms', now)
+  redis.call('ZADD', WAITING, 'NX', now, s.id)
+  spoken_to = true
+  session_stop(s)
+  return { 'done', state, '0', '1', '0' }
 end
 
 if status ~= 'completed' then

@@ -9,9 +9,9 @@ import redis as redis_py
 
 from orchestrator.errors import ClaimLost, WrongState
 from orchestrator.ids import asker_of, callback_id, new_claim_id, question_id, reply_id
-from orchestrator.ledger import Claimed, ItemState, Ledger, SessionState
+from orchestrator.ledger import Claimed, ItemState, Ledger, Outcome, RetryLater, SessionState
 
-from .conftest import Play
+from .conftest import Play, envelope
 from .test_services import Stack
 
 
@@ -290,3 +290,36 @@ def test_an_agent_puts_nothing_that_only_the_system_makes(play: Play, ledger: Le
         with pytest.raises(redis_py.ResponseError, match=f"kind {kind} is not made in this way"):
             ledger.put(parent.claim.session, "!", item_id="itm_00x", kind=kind)
     assert ledger.item(parent.claim.session, "itm_00x") is None
+
+
+def test_a_run_that_fails_at_a_question_has_all_its_attempts_first(play: Play, ledger: Ledger) -> None:
+    """Only then is the question answered with the failure; what else the run carried is queued again, once."""
+    parent, child = _family(play)
+    root = parent.claim.session
+    other = play.delegate(parent, "other")
+    play.commit(parent.claim)
+    question = _ask(ledger, child, root)
+    play.finish(other, "done")
+    answered: list[list[str]] = []
+
+    def fail() -> object:
+        held = ledger.claim(ledger.session(root).run, new_claim_id(), session_id=root, worker="w")
+        return ledger.commit(
+            held.claim,
+            Outcome(status="failed", text="no idea"),
+            make_envelope=lambda: envelope("error"),
+            attempts=2,
+            answer_questions=lambda names: answered.append(list(names)) or True,
+        )
+
+    assert ledger.flush(root).outcome == "run"
+    assert fail() == RetryLater(failures=1)
+    assert answered == []
+    assert fail().session_state is SessionState.IDLE
+    assert answered == [[question]]
+    assert ledger.item(root, question).state is ItemState.DEAD
+    again = play.resume(root)
+    assert [i.status for i in again.items] == ["completed"]
+    # Now there is no question that it could be blamed on.
+    play.commit(again.claim, "boom", status="failed")
+    assert ledger.session(root).state is SessionState.FAILED

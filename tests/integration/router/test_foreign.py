@@ -37,9 +37,11 @@ from orchestrator.envelope.payload import BlobStore
 from orchestrator.envelope.sealing import Sealer
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
+from orchestrator.genuine import callback_from
 from orchestrator.ids import asker_of, child_session_id, new_claim_id, new_message_id, reply_id
 from orchestrator.ledger import Claimed, ItemState, Launch, Outcome, Session, SessionState
 from orchestrator.letters import Thread
+from orchestrator.policy.callback_text import render_callbacks
 from orchestrator.reaper import Reaper
 from orchestrator.redisdb import keys
 from orchestrator.registry import AgentRecord
@@ -268,6 +270,16 @@ def test_foreign_progress_shows_and_a_blocker_reaches_the_parent(stack: Stack, f
     say(stack, family, stuck, "status-update", "normal")
     child = stack.parts.ledger.session(family.child)
     assert (child.progress, child.activity) == (60, "waiting for a key")
+
+
+def test_a_blocker_of_a_program_is_no_question(stack: Stack, family: Family) -> None:
+    """Its parent is not asked for a reply that nobody could take."""
+    blocked = StatusUpdate(task_id=family.child, status="blocked", blockers=(Blocker(text="no key"),))
+    say(stack, family, blocked, "status-update", "normal")
+    (item,) = [i for i in stack.parts.ledger.items(family.lead.session.id) if i.kind == "blocker"]
+    callback = callback_from(item, "no key")
+    assert not callback.can_reply
+    assert "Please answer" not in render_callbacks([callback])
 
 
 def test_a_blocked_root_of_a_program_shows_where_it_is_stuck(stack: Stack) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -476,3 +477,150 @@ def test_a_message_to_a_session_that_is_closed_is_refused(stage: Stage, theatre:
         raise ValueError("no luck")
 
     assert theatre.answer(stage.submit("lead")) == "refused"
+
+
+def documented(name: str) -> Any:
+    """The agent of that name in the how-to, as it is printed there."""
+    text = (Path(__file__).parents[3] / "docs" / "howto" / "ask-and-reply.md").read_text(encoding="utf-8")
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if f"def {name}(" in c]
+    found: dict[str, Any] = {"agent": lambda *_, **__: lambda function: function}
+    exec(code, found)
+    return found[name]
+
+
+def test_the_documented_manager_hears_messages_and_questions(stage: Stage, theatre: Theatre) -> None:
+    """What asks nothing is not answered, and does not fail it."""
+    stage.agent("manager", role="coordinator")(documented("manager"))
+
+    @stage.agent("developer")
+    def developer(ctx: Context) -> str:
+        ctx.message("parent", "half of it is done")
+        return f"told {ctx.raise_callback('create it?', 'blocker')!r}"
+
+    assert theatre.answer(stage.submit("manager")) == "told 'yes, from the template'"
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_parent_that_raises_at_a_question_stops_nobody(stage: Stage, theatre: Theatre, wait: bool) -> None:
+    """The question is answered with the failure, its asker goes on, and so does the parent, with all it is owed."""
+    tries: list[str] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("worker", "do it")
+        for callback in ctx.callbacks:
+            tries.append(callback.kind)
+            if callback.can_reply:
+                raise ValueError("no idea")
+        return ",".join(c.text for c in ctx.all_results)
+
+    @stage.agent("worker")
+    def worker(ctx: Context) -> str:
+        if ctx.cause == "callbacks":
+            (reply,) = ctx.callbacks
+            return f"{reply.status}: {reply.text}"
+        if wait:
+            with pytest.raises(NoReply, match="failed at the question: ValueError: no idea"):
+                ctx.ask("which one?")
+            return "went on"
+        ctx.raise_callback("which one?", wait=False)
+        return "asked"
+
+    root = stage.submit("lead")
+    answer = theatre.answer(root)
+    if wait:
+        assert answer == "went on"
+    else:
+        assert answer.startswith(
+            "failed: no reply will come: agent 'lead' failed at the question: ValueError: no idea"
+        )
+    assert tries == ["query", "completion"]
+    (child,) = stage.children(root)
+    assert (child.state, child.questions) == (SessionState.FINISHED, ())
+    assert [r.state.value for r in stage.ledger.runs(root)] == ["completed", "failed", "completed"]
+    (reply,) = stage.redis.xrange(keys.messages(0, "reply", "high"))
+    assert b"failed at the question" in reply[1][b"envelope"]
+
+
+def test_what_else_a_run_carried_that_failed_at_a_question_comes_again(
+    stage: Stage, theatre: Theatre
+) -> None:
+    """An end is not lost with the question that came with it; a parent that fails at that, too, has failed."""
+    together = threading.Event()
+    seen: list[list[str]] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("asker", "ask")
+            ctx.delegate("quick", "end")
+            assert together.wait(60)
+            return ""
+        seen.append(sorted(c.kind for c in ctx.callbacks))
+        if len(seen) < 2:
+            raise ValueError("no idea")
+        return ",".join(sorted(c.text for c in ctx.all_results))
+
+    @stage.agent("asker")
+    def asker(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.raise_callback("which one?", wait=False)
+            return "asked"
+        return "heard"
+
+    stage.agent("quick")(lambda _: "done")
+    root = stage.submit("lead")
+    deadline = time.monotonic() + 60
+    while len([i for i in stage.ledger.items(root) if i.state is ItemState.QUEUED]) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    together.set()
+    assert theatre.answer(root) == "done,heard"
+    assert seen[0] == ["completion", "query"]
+    session = stage.ledger.session(root)
+    assert (session.launched, session.delivered, session.dead) == (2, 2, 0)
+
+
+def test_a_session_that_had_its_answer_keeps_it_when_it_fails_at_a_question(
+    stage: Stage, theatre: Theatre
+) -> None:
+    """A child that owes its parent nothing asks one that has finished."""
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("worker", "do it", callback=False)
+            return "mine"
+        raise ValueError("no idea")
+
+    @stage.agent("worker")
+    def worker(ctx: Context) -> str:
+        deadline = time.monotonic() + 60
+        while stage.ledger.session(ctx.parent).state is not SessionState.FINISHED:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return repr(ctx.raise_callback("which one?"))
+
+    root = stage.submit("lead")
+    theatre.finish(root)
+    (child,) = stage.children(root)
+    assert theatre.answer(child.id) == "None"
+    assert theatre.answer(root) == "mine"
+
+
+def test_a_call_whose_answer_raises_goes_on(stage: Stage, theatre: Theatre) -> None:
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        def answer(_: Callback) -> str:
+            raise ValueError("no idea")
+
+        return ctx.call("worker", "do it", answer=answer).result
+
+    @stage.agent("worker")
+    def worker(ctx: Context) -> str:
+        with pytest.raises(NoReply, match="failed at the question: ValueError: no idea"):
+            ctx.ask("which one?")
+        return "went on"
+
+    assert theatre.answer(stage.submit("lead")) == "went on"

@@ -75,9 +75,14 @@ def test_a_question_or_message_says_its_type(kind: str) -> None:
     ("callback", "heading", "instruction"),
     [
         (
-            Callback(id="ask_1", kind="blocker", session="ses_a", text="stuck"),
+            Callback(id=f"ask_{'0' * 38}", kind="blocker", session="ses_a", text="stuck"),
             "## Blocker",
             "Please answer this",
+        ),
+        (
+            Callback(id="itm_1", kind="blocker", session="ses_a", text="stuck"),
+            "## Blocker",
+            "Please take this",
         ),
         (
             Callback(id=f"ask_{'0' * 38}", kind="weather", session="ses_a", text="rain?"),
@@ -240,3 +245,13 @@ def test_result_and_error_are_told_apart() -> None:
 )
 def test_text_without_a_whole_callback_holds_none(text: str) -> None:
     assert parse_callbacks(text) == ()
+
+
+def test_a_callback_says_whether_it_can_be_answered() -> None:
+    """In the text as well: a question expects its reply; what asks nothing does not look as if it did."""
+    question = Callback(id=f"ask_{'0' * 38}", kind="query", session="ses_a", text="which?")
+    progress = Callback(id="itm_1", kind="blocker", session="ses_a", text="no key")
+    assert (question.can_reply, progress.can_reply) == (True, False)
+    text = render_callbacks([question, progress])
+    assert text.count(' reply="expected"') == 1
+    assert [c.can_reply for c in parse_callbacks(text)] == [True, False]
