@@ -186,7 +186,7 @@ class Parts:
                         sender=by,
                         recipient=recipient,
                         message=reason,
-                        details=json.dumps({"session": about.id}),
+                        details=json.dumps({"session": about.id, "task": about.reported_as}),
                         thread=Thread.of(about),
                     )
                 )

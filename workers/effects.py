@@ -250,7 +250,7 @@ class Effects:
             lambda: self.letters.status(
                 sender=self.held.session.agent,
                 recipient=self.delegator,
-                task_id=self.held.session.id,
+                task_id=self.held.session.reported_as,
                 progress=progress,
                 activity=activity,
                 thread=self.thread,

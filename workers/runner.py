@@ -266,7 +266,7 @@ class _RunOfAgent:
             return self._letters.completion(
                 sender=session.agent,
                 recipient=self._effects.delegator,
-                task_id=session.id,
+                task_id=session.reported_as,
                 result=outcome.text,
                 thread=thread,
             )
@@ -278,7 +278,12 @@ class _RunOfAgent:
                 message=outcome.text,
                 error_type="timeout" if self._standing.timed_out else "task-failed",
                 details=json.dumps(
-                    {"session": session.id, "run": self._held.claim.run, "status": outcome.status}
+                    {
+                        "session": session.id,
+                        "task": session.reported_as,
+                        "run": self._held.claim.run,
+                        "status": outcome.status,
+                    }
                 ),
                 thread=thread,
             )

@@ -173,6 +173,7 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
         entry=h.get("entry", ""),
         delegator=h.get("delegator", ""),
         trouble=h.get("trouble", ""),
+        task_id=h.get("task_id", ""),
         sealed=h.get("sealed") == "1",
         damage=tuple(facts.damage),
         **numbers,

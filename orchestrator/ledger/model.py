@@ -88,8 +88,16 @@ class Session:
     delegator: str = ""  #: the agent or foreign program that gave it its task; empty: a user did
     children: int = 0  #: delegations in all, also those for which nothing is owed
     trouble: str = ""  #: how the last try of its present run ended, while that is to be tried again
+    task_id: str = (
+        ""  #: the task-id under which an external program gave it its task; empty: its own id is that
+    )
     sealed: bool = False  #: whether its prompt is an envelope with a body encrypted for its agent
     damage: tuple[str, ...] = ()  #: what cannot be read of its record, a sentence each
+
+    @property
+    def reported_as(self) -> str:
+        """The task-id that its reports name: the one that whoever gave it its task knows it by."""
+        return self.task_id or self.id
 
     @property
     def busy(self) -> bool:
@@ -160,7 +168,7 @@ class Item:
     state: ItemState
     child: str  #: the session it came from; empty for a prompt
     agent: str
-    status: str  #: completed or failed; empty while owed and for what is not a completion
+    status: str  #: completed, partial-success or failed; empty while owed and for what is not a completion
     priority: str
     seq: int  #: the parent's sequence number, 0 while owed
     size: int  #: bytes of its text

@@ -73,7 +73,8 @@ class Callback:
     kind: str = "completion"
     session: str  #: the session that it comes from
     agent: str = ""
-    #: Of a completion: `completed` or `failed`; of a reply that will not come: `failed`; else empty.
+    #: Of a completion: `completed`, `partial-success` (as an external program says) or `failed`; of a reply that will
+    #: not come: `failed`; else empty.
     status: str = ""
     title: str = ""
     text: str = ""  #: the answer, the error or the question
@@ -108,7 +109,7 @@ class Callback:
         Raises:
             PayloadError: it is a large one, and is not kept any more.
         """
-        return self.full() if self.status == "completed" else ""
+        return self.full() if self.status in ("completed", "partial-success") else ""
 
     @property
     def error(self) -> str:

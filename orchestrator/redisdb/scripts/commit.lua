@@ -68,6 +68,7 @@ if #asked > 0 then
   -- One that had given its answer before it was asked has given it still.
   local state = count(redis.call('HGET', S, 'ended_ms')) > 0 and 'finished' or 'idle'
   redis.call('HSET', S, 'state', state, 'run', '', 'updated_ms', now)
+  redis.call('HDEL', S, 'trouble')
   redis.call('ZADD', WAITING, 'NX', now, s.id)
   spoken_to = true
   session_stop(s)

@@ -47,7 +47,7 @@ class ForeignWords:
             case TaskCompletion():
                 session = self._directory.by_task(body.task_id, letter.sender, letter)
                 text = body.result if body.result is not None else body.summary
-                status = "failed" if body.status == "failed" else "completed"
+                status = "completed" if body.status == "success" else body.status
                 return self._report(letter, session, status=status, text=text)
             case ErrorReport():
                 session = self._directory.by_chain(letter.sender, letter)
@@ -59,7 +59,7 @@ class ForeignWords:
             case None if letter.type == "message":
                 return self._say(letter, letter.sealed, kind="message", title=SEALED_TITLE)
             case Query():
-                return self._question(letter, prompt_of(body), body.subject)
+                return self._question(letter, prompt_of(body), body.subject, urgency=body.urgency or "")
             case Reply():
                 return self._answer(letter, body)
             case Message():
@@ -178,12 +178,14 @@ class ForeignWords:
             return _nobody(letter)
         return self._mailbox.put(letter, recipient, None, text=text, kind=kind, title=title)
 
-    def _question(self, letter: Letter, text: str, title: str) -> Step:
+    def _question(self, letter: Letter, text: str, title: str, *, urgency: str = "") -> Step:
         sender = self._directory.by_chain(letter.sender, letter)
         recipient = self._directory.recipient(letter, sender)
         if recipient is None:
             return _nobody(letter)
-        return self._mailbox.put(letter, recipient, sender, text=text, kind="query", title=title, opens=True)
+        return self._mailbox.put(
+            letter, recipient, sender, text=text, kind="query", title=title, opens=True, priority=urgency
+        )
 
     def _answer(self, letter: Letter, body: Reply) -> Step:
         recipient = self._directory.by_chain(letter.recipient, letter)

@@ -272,6 +272,27 @@ def test_foreign_progress_shows_and_a_blocker_reaches_the_parent(stack: Stack, f
     assert (child.progress, child.activity) == (60, "waiting for a key")
 
 
+def test_a_partial_success_arrives_as_such(stack: Stack, family: Family) -> None:
+    """Its session is over with a result; its parent sees that it is not all of it."""
+    done = TaskCompletion(task_id=family.child, status="partial-success", summary="half", result="half of it")
+    say(stack, family, done, "task-completion")
+    ledger, root = stack.parts.ledger, family.lead.session.id
+    assert ledger.result(family.child) == (SessionState.FINISHED, "half of it")
+    (item,) = ledger.items(root)
+    assert (item.status, item.state) == ("partial-success", ItemState.QUEUED)
+    callback = callback_from(item, "half of it")
+    assert (callback.status, callback.result, callback.error) == ("partial-success", "half of it", "")
+    assert 'status="partial-success"' in render_callbacks([callback])
+
+
+@pytest.mark.parametrize("urgency", ["critical", "low", None])
+def test_the_urgency_of_a_query_is_its_priority(stack: Stack, family: Family, urgency: str | None) -> None:
+    """In the queue of who is asked, whatever stream it came in; without one that of its stream counts."""
+    say(stack, family, Query(query_type="ask-for-help", subject="?", urgency=urgency), "query", "normal")  # type: ignore[arg-type]
+    (item,) = [i for i in stack.parts.ledger.items(family.lead.session.id) if i.kind == "query"]
+    assert item.priority == (urgency or "normal")
+
+
 def test_a_blocker_of_a_program_is_no_question(stack: Stack, family: Family) -> None:
     """Its parent is not asked for a reply that nobody could take."""
     blocked = StatusUpdate(task_id=family.child, status="blocked", blockers=(Blocker(text="no key"),))

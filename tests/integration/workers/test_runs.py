@@ -13,12 +13,19 @@ import pytest
 import redis as redis_py
 from celery.result import AsyncResult
 
+from orchestrator.envelope.model import ErrorReport
+from orchestrator.envelope.validate import check
 from orchestrator.errors import ClaimLost, LimitExceeded, SessionFailed, SessionStopped
-from orchestrator.ledger import ItemState, Ledger, RunState, SessionState
+from orchestrator.ids import new_message_id
+from orchestrator.ledger import Dispatch, ItemState, Ledger, RunState, SessionState
+from orchestrator.letters import Thread
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.scripts import Batch
+from orchestrator.registry import AgentRecord
+from orchestrator.router import build_router
 from orchestrator.settings import load_settings
+from orchestrator.streams import RedisStreams, StreamId
 from tests.integration.workers.conftest import Stage
 from workers.context import Context
 
@@ -593,3 +600,63 @@ def test_an_end_that_can_be_foreseen_is_committed_in_one_step(
     assert stage.play(stage.children(session)[0].id) == "finished"
     assert stage.resume(session) == "finished"
     assert commits == [False, True, True]
+
+
+@pytest.mark.parametrize("ends", ["task-completion", "error"])
+def test_what_a_program_asked_for_is_reported_under_its_own_task_id(
+    stage: Stage, tmp_path: Path, ends: str
+) -> None:
+    """It knows nothing of our sessions."""
+
+    @stage.agent("worker")
+    def worker(ctx: Context) -> str:
+        ctx.status(50, "half")
+        if ends == "error":
+            raise ValueError("no luck")
+        return "done"
+
+    stage.parts.agents.announce([AgentRecord(name="partner", role="coordinator", executor="foreign")])
+    letter = stage.parts.letters.delegation(
+        sender="partner",
+        recipient="worker",
+        task_id="T-1",
+        title="Count",
+        description="the lines",
+        thread=Thread(correlation=new_message_id()),
+    )
+    streams = RedisStreams(stage.redis)
+    streams.publish(StreamId(0, letter.type, letter.priority), letter.data)
+    sent: list[Dispatch] = []
+    router = build_router(stage.redis, stage.settings, consumer="r", dispatcher=_Sent(sent))  # type: ignore[arg-type]
+    router.run_once()
+    (dispatch,) = sent
+    stage.execute(dispatch)
+    said = [
+        check(fields[b"envelope"]).message
+        for stream in (
+            ("status-update", "normal"),
+            (ends, "high" if ends == "task-completion" else "critical"),
+        )
+        for _, fields in stage.redis.xrange(keys.messages(0, *stream))
+    ]
+    assert len(said) == 2
+    for message in said:
+        assert message is not None
+        assert message.header.recipient.agent_name == "partner"
+        body = message.body
+        named = (
+            json.loads(body.details.context_data)["task"]  # type: ignore[union-attr, arg-type]
+            if isinstance(body, ErrorReport)
+            else body.task_id  # type: ignore[union-attr]
+        )
+        assert named == "T-1"
+
+
+class _Sent:
+    """A dispatcher that remembers."""
+
+    def __init__(self, runs: list[Dispatch]) -> None:
+        self._runs = runs
+
+    def send_all(self, runs: list[tuple[Dispatch, str]]) -> None:
+        self._runs += [run for run, _ in runs]
