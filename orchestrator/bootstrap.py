@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 #: The system agent in whose name the reaper reports.
 REAPER = "reaper"
-#: The queue of an agent that nobody has announced.
-_DEFAULT_QUEUE = "orchestra"
-
 
 _log = get_logger()
 
@@ -142,20 +139,15 @@ class Parts:
 
     def _send(self, runs: Sequence[Dispatch]) -> None:
         """Runs of our own go to workers, those of programs outside of the stack into their hands."""
-        ours = []
-        for run in runs:
-            record = self.agents.get(run.agent)
-            if record is not None and record.foreign:
-                self.ledger.take_foreign(run)
-            else:
-                ours.append((run, self.queue_of(run.agent)))
-        if ours:
+        from orchestrator.delivery import with_queues
+
+        if ours := with_queues(runs, ledger=self.ledger, agents=self.agents):
             self.dispatcher.send_all(ours)
 
-    def queue_of(self, agent: str) -> str:
-        """The Celery queue of an agent's runs."""
+    def queue_of(self, agent: str) -> str | None:
+        """The Celery queue of an agent's runs; None: nobody has registered it."""
         record = self.agents.get(agent)
-        return record.queue if record is not None else _DEFAULT_QUEUE
+        return None if record is None else record.queue
 
     def settle(self, root: str) -> None:
         """Store what the caller of a root waits for; harmless to repeat."""

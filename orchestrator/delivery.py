@@ -17,6 +17,7 @@ from orchestrator.ids import asker_of, reply_id
 from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, RunsSoFar, Session, SessionState
 from orchestrator.log import get_logger
 from orchestrator.redisdb.client import is_outage
+from orchestrator.registry import AgentRegistry
 
 #: Sends a run to a worker; raises when the broker is out of reach.
 Send = Callable[[Dispatch], None]
@@ -27,6 +28,26 @@ SendAll = Callable[[Sequence[Dispatch]], None]
 _BATCH = 500
 
 _log = get_logger()
+
+
+def with_queues(
+    runs: Iterable[Dispatch], *, ledger: Ledger, agents: AgentRegistry
+) -> list[tuple[Dispatch, str]]:
+    """Runs with the Celery queues of their agents. Those of external programs are in their hands from now on.
+
+    The run of an agent that nobody has registered has no queue: it stays queued, and the sweep sends it once its
+    agent is registered.
+    """
+    found = []
+    for run in runs:
+        record = agents.get(run.agent)
+        if record is None:
+            _log.info("agent-unknown", agent=run.agent, run=run.run, session=run.session)
+        elif record.foreign:
+            ledger.take_foreign(run)
+        else:
+            found.append((run, record.queue))
+    return found
 
 
 class Delivery:

@@ -39,7 +39,11 @@ Each sentence names the thing, the cause and the next step.
 
 from __future__ import annotations
 
-from typing import ClassVar
+import difflib
+from typing import ClassVar, Final
+
+#: Names of agents that an error lists.
+_SHOWN_NAMES: Final = 20
 
 #: The longest wait that an agent may ask for, in seconds.
 MAX_RETRY_AFTER_S = 2_592_000
@@ -101,12 +105,21 @@ class UnknownAgent(InputError):
     """No worker serves an agent of that name. Raised with (name, known names)."""
 
     def __str__(self) -> str:
-        name, *rest = self.args or ("?",)
-        known = ", ".join(sorted(rest[0])) if rest and rest[0] else "none"
+        name = self.args[0] if self.args else "?"
         return (
-            f"no agent named {name!r} is registered (registered: {known}); start a worker that serves it, "
+            f"no agent named {name!r} is registered ({self.known}); start a worker that serves it, "
             "for example: orchestra up --agents my_agents.py"
         )
+
+    @property
+    def known(self) -> str:
+        """Which agents there are, the one that was probably meant first."""
+        name, *rest = self.args or ("?",)
+        names = sorted(rest[0]) if rest else []
+        near = difflib.get_close_matches(str(name), names, n=1)
+        shown = ", ".join(names[:_SHOWN_NAMES]) or "none"
+        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        return f"{f'did you mean {near[0]!r}? ' if near else ''}registered: {shown}{more}"
 
 
 class UnknownSession(InputError):

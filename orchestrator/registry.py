@@ -127,6 +127,7 @@ class AgentRegistry:
         self._cache: dict[str, tuple[float, AgentRecord | None]] = {}
         # Said once of each, not at each look.
         self._refused: set[bytes] = set()
+        self._names: tuple[float, list[str]] | None = None
         self._lock = threading.Lock()
 
     def announce(self, records: Iterable[AgentRecord]) -> None:
@@ -145,6 +146,7 @@ class AgentRegistry:
             with self._lock:
                 self._cache.pop(record.name, None)
         pipeline.execute()
+        self._names = None
 
     def sealed(self, record: AgentRecord) -> bytes:
         """The record with the operator's word for it.
@@ -158,6 +160,7 @@ class AgentRegistry:
         """Forget an agent at once; whether it was known."""
         with self._lock:
             self._cache.pop(name, None)
+        self._names = None
         pipeline = self._redis.pipeline()
         pipeline.delete(keys.agent(name))
         pipeline.zrem(keys.agents(), name)
@@ -190,8 +193,11 @@ class AgentRegistry:
         return sorted((record for record in found if record is not None), key=lambda record: record.name)
 
     def names(self) -> list[str]:
-        """The names of every registered agent, for messages that say what there is."""
-        return [record.name for record in self.all()]
+        """The names of every registered agent, for messages that say what there is; up to a second old."""
+        now = self._clock.monotonic()
+        if self._names is None or now - self._names[0] >= self._cache_s:
+            self._names = now, [record.name for record in self.all()]
+        return list(self._names[1])
 
     def _read(self, name: str, value: bytes | None) -> AgentRecord | None:
         """The record that is kept under a name; what is not vouched for, or unreadable, is as good as not there."""

@@ -221,7 +221,7 @@ class Settings(BaseModel):
         20,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds that an attempt waits for its recipient or sender to be registered, at most its timeout: "
+        description="Seconds that a message waits for its recipient or sender to be registered, an attempt at most its timeout: "
         "a worker may be starting.",
     )
     conversation_max_messages: Count = Field(

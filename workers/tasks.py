@@ -81,7 +81,9 @@ def _execute(runtime: RuntimeOfProcess, task: Task, cause: str, tickets: Sequenc
     def give_back(rest: Sequence[Ticket]) -> None:
         for ticket in rest:
             dispatch = Dispatch(run=ticket.run, session=ticket.session, agent=ticket.agent, cause=cause)
-            runtime.dispatcher.send(dispatch, process.parts.queue_of(ticket.agent))
+            queue = process.parts.queue_of(ticket.agent)
+            if queue is not None:  # else the sweep sends it once its agent is registered again
+                runtime.dispatcher.send(dispatch, queue)
 
     with Bundle(tickets, give_back) as bundle:
         try:

@@ -28,6 +28,7 @@ def reaper(settings: Settings) -> None:
 def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     """A reaper with everything it needs of this stack."""
     from orchestrator.bootstrap import Parts
+    from orchestrator.dispatch import DEFAULT_QUEUE
     from orchestrator.dispatch.depth import QueueDepth
     from orchestrator.reaper import Reaper
     from orchestrator.router.deadletters import DeadLetters, dead_limits
@@ -41,7 +42,8 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
         parts.ledger,
         parts.delivery,
         settle=parts.settle,
-        broker_holds=lambda dispatch: depth(parts.queue_of(dispatch.agent)) > 0,
+        knows=lambda agent: parts.agents.get(agent) is not None,
+        broker_holds=lambda dispatch: depth(parts.queue_of(dispatch.agent) or DEFAULT_QUEUE) > 0,
         trim=lambda: streams.trim(GROUPS, known, also=_foreign(parts.agents)) + dead.expire(limits),
         shards=settings.shards,
         lease_s=settings.lease_s,

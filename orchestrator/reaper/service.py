@@ -61,6 +61,7 @@ class Reaper:
         delivery: Delivery,
         *,
         settle: Callable[[str], None],
+        knows: Callable[[str], bool] = lambda _: True,
         broker_holds: Callable[[Dispatch], bool] = lambda _: False,
         trim: Callable[[], int] = lambda: 0,
         shards: int = 1,
@@ -71,6 +72,7 @@ class Reaper:
         self._ledger = ledger
         self._delivery = delivery
         self._settle = settle
+        self._knows = knows
         self._broker_holds = broker_holds
         self._trim = trim
         self._shards = range(shards)
@@ -174,6 +176,9 @@ class Reaper:
         )
         dispatch = self._ledger.redispatch(run, broker_holds=holds)
         if dispatch is None:
+            return 0
+        if not self._knows(dispatch.agent):
+            self._ledger.unsent(run)  # it waits for its agent, and not longer each time
             return 0
         reach("reaper.redispatched")
         if not self._delivery.send(dispatch):

@@ -49,6 +49,7 @@ def build_intake(parts: Parts, clock: Clock) -> Intake:
         keys=parts.keyring,
         opener=parts.opener,
         find_agent=parts.agents.get,
+        names=parts.agents.names,
         table=parts.routing,
         clock=clock,
         signatures_required=settings.signatures_required,

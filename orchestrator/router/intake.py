@@ -19,7 +19,7 @@ from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.parse import Limits
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.validate import Report, check
-from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, SignatureError
+from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, SignatureError, UnknownAgent
 from orchestrator.policy.authorisation import Party, refusal
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.registry import AgentRecord
@@ -50,6 +50,7 @@ class Intake:
         keys: signature.KeyLookup,
         opener: Opener,
         find_agent: Callable[[str], AgentRecord | None],
+        names: Callable[[], list[str]] = list,
         table: RoutingTable,
         clock: Clock,
         signatures_required: bool = True,
@@ -60,6 +61,7 @@ class Intake:
         self._opener = opener
         self._keys = keys
         self._find_agent = find_agent
+        self._names = names
         self._table = table
         self._clock = clock
         self._signatures_required = signatures_required
@@ -213,7 +215,8 @@ class Intake:
         if recipient is None:
             yield reject(
                 "recipient-unknown",
-                f"no agent {header.recipient.agent_name!r} is registered; start a worker that serves it",
+                f"no agent {header.recipient.agent_name!r} is registered "
+                f"({UnknownAgent(header.recipient.agent_name, self._names()).known}); start a worker that serves it",
                 message,
             )
         if sender is None or recipient is None:

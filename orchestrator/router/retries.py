@@ -129,6 +129,10 @@ class Retries:
         message = rejection.message
         if message is None:
             return RetryDecision(at_ms=None, end=RetryEnd.PERMANENT)
+        waited_ms = self._clock.now_ms() - since_of(entry, self._clock.now_ms())
+        if rejection.rule in STARTING and 0 < self._registration_ms <= waited_ms:
+            # A worker that was starting would have registered it by now; further attempts would only wait as long.
+            return RetryDecision(at_ms=None, end=RetryEnd.ATTEMPTS)
         attempts, strategy, _ = self.policy(message)
         expiration = message.header.expiration
         return decide(

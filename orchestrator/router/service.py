@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import redis
 
 from orchestrator.crashpoints import reach
+from orchestrator.delivery import with_queues
 from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Dispatch, Ledger
@@ -223,13 +224,7 @@ class Router:
 
     def _dispatch(self, runs: Sequence[Dispatch], handled: Handled) -> None:
         """Send runs to workers; what a foreign program runs is at work as soon as it can read of it."""
-        sends = []
-        for run in runs:
-            record = self._agents.get(run.agent)
-            if record is not None and record.foreign:
-                self._ledger.take_foreign(run)
-            elif record is not None:
-                sends.append((run, record.queue))
+        sends = with_queues(runs, ledger=self._ledger, agents=self._agents)
         if not sends:
             return
         try:

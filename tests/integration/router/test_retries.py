@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from orchestrator.delivery import with_queues
 from orchestrator.envelope.model import (
     AgentMessage,
     ErrorReport,
@@ -19,7 +20,8 @@ from orchestrator.envelope.model import (
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.validate import check
 from orchestrator.ids import derived_uuid, new_message_id
-from orchestrator.ledger import SessionState
+from orchestrator.ledger import Dispatch, SessionState
+from orchestrator.reaper import Reaper
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import AgentRecord
@@ -278,8 +280,10 @@ def test_a_worker_that_is_starting_costs_no_attempt(stack: Stack) -> None:
     assert (stack.parts.ledger.session(session).busy, stack.dead()) == (True, [])
 
 
-def test_an_agent_that_never_comes_fails_each_attempt_after_a_while(stack: Stack) -> None:
-    """Three attempts of twenty seconds, or of the timeout if that is shorter."""
+def test_an_agent_that_never_comes_fails_the_task_within_the_patience_and_names_those_that_are_there(
+    stack: Stack,
+) -> None:
+    """Twenty seconds in all, not for each attempt; or the timeout of an attempt if that is shorter."""
     patient(stack)
     stack.submit(agent="nobody")
     hasty = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=2)
@@ -292,7 +296,49 @@ def test_an_agent_that_never_comes_fails_each_attempt_after_a_while(stack: Stack
             router.run_once()
         for letter in stack.dead():
             died.setdefault((letter.type, letter.attempts), second)
-    assert died == {("message", 1): 2, ("task-delegation", 3): 60}
+    assert died == {("message", 1): 2, ("task-delegation", 1): 20}
+    assert "(registered: code-reviewer, lead, partner, reviewer, tech-lead)" in stack.dead()[1].reason
+
+
+def test_a_task_for_a_name_that_is_almost_right_says_which_was_probably_meant(stack: Stack) -> None:
+    session = stack.submit(agent="reviewr")
+    router = stack.router()
+    for _ in range(3):
+        router.run_once()
+        stack.wake()
+    _, reason = stack.parts.ledger.result(session)
+    assert "no agent 'reviewr' is registered (did you mean 'reviewer'? registered: " in str(reason)
+
+
+def test_a_run_of_an_agent_that_nobody_registers_any_more_waits_for_it_at_no_queue(stack: Stack) -> None:
+    """Router, services and sweep do the same: they send it nowhere, and soon after the agent is back to its queue."""
+    parts, ledger = stack.parts, stack.parts.ledger
+    parts.__dict__["dispatcher"] = stack.sent
+    session = stack.submit(agent="reviewer")
+    stack.router().run_once()
+    run = ledger.session(session).run
+    assert [queue for _, queue in stack.sent.runs] == ["reviews"]
+    stack.sent.runs.clear()
+    parts.agents.withdraw("reviewer")
+    reaper = Reaper(
+        ledger, parts.delivery, settle=parts.settle, knows=lambda name: parts.agents.get(name) is not None
+    )
+    for _ in range(10):
+        ledger.set_time(ledger.server_ms() + ledger.limits.redispatch_ms)
+        reaper.run_once()
+    assert (
+        with_queues(
+            [Dispatch(run=run, session=session, agent="reviewer", cause="start")],
+            ledger=ledger,
+            agents=parts.agents,
+        )
+        == []
+    )
+    assert stack.sent.runs == []
+    parts.agents.announce([AgentRecord(name="reviewer", queue="elsewhere")])
+    ledger.set_time(ledger.server_ms() + ledger.limits.redispatch_ms)
+    reaper.run_once()
+    assert [(sent.run, queue) for sent, queue in stack.sent.runs] == [(run, "elsewhere")]
 
 
 def test_the_wait_for_an_agent_ends_with_the_expiration(stack: Stack) -> None:
