@@ -104,6 +104,7 @@ class AsyncClient:
     history = _in_thread(Client.history)
     agents = _in_thread(Client.agents)
     token = _in_thread(Client.token)
+    serves = _in_thread(Client.serves)
 
     async def submit(
         self, agent: str, prompt: str, *, key: str | None = None, title: str = "", patience_s: float = 0

@@ -32,6 +32,7 @@ from orchestrator.redisdb.client import connect, explain
 from orchestrator.redisdb.patience import PATIENCE_S, Outage
 from orchestrator.registry import OPERATOR, AgentRecord
 from orchestrator.replies import answer_question
+from orchestrator.service import is_served, living_agents
 from orchestrator.settings import Settings, load_settings
 from orchestrator.stack import resolve, resolve_redis_url
 from orchestrator.submission import Submission
@@ -437,3 +438,12 @@ class Client:
         """The registered agents, by name."""
         with self._clear_errors():
             return self._parts.agents.all()
+
+    def serves(self, agent: str) -> bool:
+        """Whether a living worker serves an agent now; of an external program that is taken for granted.
+
+        What is submitted to an agent that none serves is kept until one does.
+        """
+        with self._clear_errors():
+            record = self._parts.agents.get(agent)
+            return record is not None and is_served(record, living_agents(self._parts.redis))

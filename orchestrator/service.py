@@ -16,8 +16,9 @@ import signal
 import socket
 import threading
 import uuid
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Protocol
 
 import redis
@@ -26,6 +27,7 @@ from orchestrator.errors import ServerUnavailable
 from orchestrator.log import configure_logging, get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import check_server, connect, is_outage
+from orchestrator.registry import AgentRecord
 from orchestrator.settings import Settings
 from orchestrator.signals import set_soon
 from orchestrator.stack import resolve, resolve_redis_url
@@ -59,6 +61,8 @@ class ServiceRecord:
     #: Server time in milliseconds when it started, and until when it counts as alive.
     started_ms: int
     alive_until_ms: int
+    #: Of a worker: the agents that it serves, and the queue that it reads for each.
+    serves: Mapping[str, str] = field(default_factory=dict)
 
 
 def serve(
@@ -142,18 +146,49 @@ def notify_ready() -> None:
 def live_services(client: redis.Redis) -> list[ServiceRecord]:
     """Every copy of a service that gave a sign of life recently, by service and start."""
     now_ms = _server_ms(client)
-    records = [ServiceRecord(**json.loads(raw)) for raw in client.hgetall(keys.services()).values()]
+    records = map(_record, client.hgetall(keys.services()).values())
     return sorted(
-        (record for record in records if record.alive_until_ms >= now_ms),
+        (record for record in records if record is not None and record.alive_until_ms >= now_ms),
         key=lambda record: (record.service, record.started_ms),
     )
+
+
+def _record(raw: bytes | str) -> ServiceRecord | None:
+    """A record; None if it cannot be read: somebody else wrote it."""
+    try:
+        facts = json.loads(raw)
+        record = ServiceRecord(**{**facts, "serves": dict(facts.get("serves") or {})})
+        return replace(record, alive_until_ms=int(record.alive_until_ms))
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def living_agents(client: redis.Redis) -> frozenset[tuple[str, str]]:
+    """Name and queue of every agent that a living worker serves.
+
+    A worker that stops in good order is not among them from that moment, one that is killed after a few heartbeats.
+    """
+    return frozenset(pair for record in live_services(client) for pair in record.serves.items())
+
+
+def is_served(record: AgentRecord, living: Collection[tuple[str, str]]) -> bool:
+    """Whether somebody takes the runs of an agent. Of an external program that is not known, and taken for granted."""
+    return record.foreign or record.system or (record.name, record.queue) in living
 
 
 class SignsOfLife:
     """Registers a process of a service in Redis, again and again, from a thread of its own."""
 
-    def __init__(self, service: str, client: redis.Redis, settings: Settings) -> None:
+    def __init__(
+        self,
+        service: str,
+        client: redis.Redis,
+        settings: Settings,
+        *,
+        serves: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._service = service
+        self._serves = dict(serves)
         self._instance = uuid.uuid4().hex[:12]
         self._client = client
         self._interval_s = settings.heartbeat_s
@@ -193,12 +228,13 @@ class SignsOfLife:
             pid=os.getpid(),
             started_ms=self._started_ms,
             alive_until_ms=now_ms + round(self._interval_s * MISSED_HEARTBEATS * 1000),
+            serves=self._serves,
         )
         self._client.hset(keys.services(), self._instance, json.dumps(asdict(record)))
         gone = [
-            field
-            for field, raw in self._client.hgetall(keys.services()).items()
-            if json.loads(raw)["alive_until_ms"] < now_ms - 3_600_000
+            instance
+            for instance, raw in self._client.hgetall(keys.services()).items()
+            if (known := _record(raw)) is None or known.alive_until_ms < now_ms - 3_600_000
         ]
         if gone:
             self._client.hdel(keys.services(), *gone)

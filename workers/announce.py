@@ -12,12 +12,19 @@ from orchestrator.bootstrap import Parts
 from orchestrator.errors import OrchestraError
 from orchestrator.log import get_logger
 from orchestrator.registry import AgentRecord
+from orchestrator.service import is_served, living_agents
 from workers.agents import BUNDLED_QUEUE
 
 #: Seconds between two announcements; an agent stays known for a day after the last.
 INTERVAL_S = 30.0
 
 _log = get_logger()
+
+
+def queues_of(catalogue: Mapping[str, AgentDefinition]) -> dict[str, str]:
+    """The agents that a worker serves, and the queue that it reads for each."""
+    records = [definition.record for definition in catalogue.values()]
+    return {record.name: record.queue for record in records if not record.foreign}
 
 
 class Announcer:
@@ -47,11 +54,13 @@ class Announcer:
         _log.debug("agents-announced", agents=[record.name for record in records])
 
     def _may_announce(self, record: AgentRecord) -> bool:
-        """A bundled agent gives way to a user's of the same name, which another worker serves."""
+        """A bundled agent gives way to a user's of the same name, as long as a living worker serves that."""
         if record.queue != BUNDLED_QUEUE:
             return True
         known = self._parts.agents.get(record.name)
-        return known is None or known.queue == record.queue
+        if known is None or known.queue == record.queue:
+            return True
+        return not is_served(known, living_agents(self._parts.redis))
 
     def _repeat(self) -> None:
         waiting = threading.Event()

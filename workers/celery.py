@@ -119,16 +119,18 @@ def _spare_the_collector(**_: Any) -> None:
 
 @worker_ready.connect(weak=False)
 def _announce(sender: Any = None, **_: Any) -> None:
-    from workers.announce import Announcer
+    from workers.announce import Announcer, queues_of
     from workers.watchdog import LEAST_PATIENCE_S, Watchdog
 
+    parts, catalogue = _runtime.get().parts, _runtime.load_catalogue()
+    life = SignsOfLife("worker", parts.redis, _settings, serves=queues_of(catalogue))
     try:
-        Announcer(_runtime.get().parts, _runtime.load_catalogue()).start()
+        life.begin()
+        Announcer(parts, catalogue).start()
     except KeyringError as error:
         # Nothing that its agents say could be signed.
+        life.end()
         raise _give_up(error) from error
-    life = SignsOfLife("worker", _runtime.get().parts.redis, _settings)
-    life.begin()
     worker_shutdown.connect(lambda **_: life.end(), weak=False)
     Watchdog(sender, QueueDepth(app), patience_s=max(LEAST_PATIENCE_S, _settings.lease_s * 2)).start()
     notify_ready()

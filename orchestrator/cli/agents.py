@@ -10,6 +10,7 @@ from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
+    from orchestrator.bootstrap import Parts
     from orchestrator.registry import AgentRegistry
     from orchestrator.settings import Settings
 
@@ -20,18 +21,23 @@ if TYPE_CHECKING:
 @click.pass_context
 def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None:
     """List the registered agents."""
-    from orchestrator.cli.documents import Agents
+    from orchestrator.cli.documents import AgentDocument, Agents
+    from orchestrator.service import is_served, living_agents
 
     if context.invoked_subcommand is not None:
         return
-    found = _registry(settings).all()
+    parts = _parts(settings)
+    found, living = parts.agents.all(), living_agents(parts.redis)
+    served = {record.name: None if record.foreign else is_served(record, living) for record in found}
     if as_json:
-        print_json(Agents.of({"agents": found}))
+        documents = [AgentDocument.of(r).model_copy(update={"served": served[r.name]}) for r in found]
+        print_json(Agents(agents=tuple(documents)))
         return
     for record in found:
         tier = f" {record.tier}" if record.tier else ""
+        nobody = ", NO LIVING WORKER SERVES IT" if served[record.name] is False else ""
         say(
-            f"{record.name:24} {record.role}{tier}, {record.executor}, queue {record.queue}  {record.description}".rstrip()
+            f"{record.name:24} {record.role}{tier}, {record.executor}, queue {record.queue}{nobody}  {record.description}".rstrip()
         )
     if not found:
         say(
@@ -135,8 +141,12 @@ def vouch(*, settings: Settings, sources: tuple[str, ...]) -> None:
 
 
 def _registry(settings: Settings) -> AgentRegistry:
+    return _parts(settings).agents
+
+
+def _parts(settings: Settings) -> Parts:
     from orchestrator.bootstrap import assemble
     from orchestrator.redisdb.client import connect
     from orchestrator.stack import resolve_redis_url
 
-    return assemble(connect(resolve_redis_url(settings), name="orchestra-agents"), settings).agents
+    return assemble(connect(resolve_redis_url(settings), name="orchestra-agents"), settings)

@@ -56,6 +56,12 @@ def submit(
         session = submitted.id
         if key is not None and not submitted.new:
             say(f"key {key!r} was used before, by the same submit: this is its session", err=True)
+        if not client.serves(agent):
+            say(
+                f"Warning: no living worker serves {agent!r}: the session waits until one does, "
+                "for example: orchestra up --agents my_agents.py",
+                err=True,
+            )
         if wait:
             wait_and_print(client, session, timeout_s=timeout, as_json=as_json)
         elif as_json:

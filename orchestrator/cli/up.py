@@ -105,14 +105,17 @@ def up(
 def _welcome(settings: Settings, seconds: float) -> str:
     from orchestrator.bootstrap import assemble
     from orchestrator.redisdb.client import connect
+    from orchestrator.service import is_served, living_agents
     from orchestrator.stack import resolve_redis_url
 
     with connect(resolve_redis_url(settings), check=False) as client:
-        known = assemble(client, settings).agents.all()
-    names = ", ".join(record.name for record in known if not record.system)
+        living, found = living_agents(client), assemble(client, settings).agents.all()
+    names = ", ".join(record.name for record in found if is_served(record, living))
+    idle = ", ".join(record.name for record in found if not is_served(record, living))
     return (
         f"ready after {seconds:.1f} s; agents: {names or 'none'}\n"
-        "In another terminal: orchestra submit AGENT PROMPT --wait. Stop with Ctrl-C."
+        + (f"registered, but served by no living worker: {idle}\n" if idle else "")
+        + "In another terminal: orchestra submit AGENT PROMPT --wait. Stop with Ctrl-C."
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +19,19 @@ from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wa
 from orchestrator.doctor.policies import is_ready
 from orchestrator.doctor.repair import repair
 from orchestrator.doctor.snapshot import Snapshot, take
-from orchestrator.ledger import CLOSED, Lease, RunState, Session, SessionState, decode
+from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionState, decode
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage, refuses_everything
+from orchestrator.service import is_served, living_agents
 
 #: Looks at a session that seems wrong, and the seconds before each: a live system moves between two reads.
 SECOND_LOOKS = (0.05, 0.25, 1.0)
 #: Milliseconds after which an idle session with nothing to come, or a closed one with children, is stuck.
 _LATE_MS = 60_000
+
+
+#: Seconds for which it is remembered which agents are served.
+_LIVING_S = 1.0
 
 
 class Doctor:
@@ -44,6 +50,8 @@ class Doctor:
         self._audit = audit
         self._clock = clock or SystemClock()
         self._sleep = sleep
+        self._living: frozenset[tuple[str, str]] = frozenset()
+        self._look_again_at = -math.inf
         settings = parts.settings
         self._proof = proof_of(EitherKeys(parts.keyring, parts.keyring.store), settings)
         self._shards = range(settings.shards)
@@ -67,7 +75,7 @@ class Doctor:
         findings: list[Finding] = []
         pending: list[Wait] = []
         totals: Counter[str] = Counter()
-        waiting_for: Counter[str] = Counter()
+        waiting_for: dict[str, list[Run]] = defaultdict(list)
         trees: set[str] = set()
         for snapshot in self._sessions(findings):
             session = snapshot.session
@@ -80,8 +88,8 @@ class Doctor:
                 pending=session.pending,
             )
             if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
-                waiting_for[session.agent] += 1
-            pending += waits.of_pending(snapshot, self._terms)
+                waiting_for[session.agent].append(snapshot.run)
+            pending += waits.of_pending(snapshot, self._terms_of(session.agent))
             findings += vitals.deaths(snapshot)
         with self._readable("the stack", "", findings):
             findings += self._stack(waiting_for)
@@ -120,11 +128,22 @@ class Doctor:
             return session, None, []
         launches, children = self._evidence(session.root or session.id)
         found = self._confirmed(snapshot, launches, children)
-        wait = waits.of_session(snapshot.session, snapshot, self._terms)
-        run, agent = snapshot.run, snapshot.session.agent
-        if wait and run and run.state == RunState.QUEUED and self._parts.agents.get(agent) is None:
-            wait = replace(wait, mover=f"nobody yet: start a worker that serves agent {agent!r}")
+        wait = waits.of_session(snapshot.session, snapshot, self._terms_of(session.agent))
         return snapshot.session, wait, found
+
+    def _terms_of(self, agent: str) -> waits.Terms:
+        """The times that hold for an agent, and who serves it."""
+        record = self._parts.agents.get(agent)
+        if record is None:
+            return replace(self._terms, nobody=f"no agent {agent!r} is registered")
+        now = self._clock.monotonic()
+        if now >= self._look_again_at:
+            self._living, self._look_again_at = living_agents(self._parts.redis), now + _LIVING_S
+        return replace(
+            self._terms,
+            run_limit_s=record.time_limit_s or self._terms.run_limit_s,
+            nobody="" if is_served(record, self._living) else f"no living worker serves {agent!r}",
+        )
 
     # --- one tree ---------------------------------------------------------------------------
 
@@ -262,7 +281,7 @@ class Doctor:
         late = self._ledger.server_ms() - s.updated_ms > _LATE_MS
         if not late or s.busy:
             return
-        said = waits.of_session(s, snapshot, self._terms)
+        said = waits.of_session(s, snapshot, self._terms_of(s.agent))
         over = s.state in CLOSED or s.state == SessionState.FINISHED
         if s.state == SessionState.PENDING:
             message = (
@@ -286,15 +305,14 @@ class Doctor:
 
     # --- the stack --------------------------------------------------------------------------
 
-    def _stack(self, waiting_for: Counter[str]) -> Iterator[Finding]:
+    def _stack(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Finding]:
         client = self._parts.redis
         yield from vitals.services(client)
         yield from vitals.streams(client, len(self._shards))
         yield from vitals.strays(client, len(self._shards))
         yield from vitals.dropped_letters(client, len(self._shards))
         yield from vitals.results(self._ledger, self._shards)
-        now = self._ledger.server_ms()
-        yield from vitals.agents(self._parts.agents, waiting_for, vitals.announcements(client), now)
+        yield from self._unserved(waiting_for)
         yield from vitals.setup(client, self._parts.settings)
         if others := self._other_trails():
             yield Finding(
@@ -314,6 +332,25 @@ class Doctor:
                 message=f"no audit trail at {self._parts.settings.audit_file}: launches were taken from the ledger itself; "
                 "run the doctor where the audit writer runs",
             )
+
+    def _unserved(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Finding]:
+        """Agents that queued runs wait for, and that no living worker serves."""
+        for agent, runs in sorted(waiting_for.items()):
+            if nobody := self._terms_of(agent).nobody:
+                first, more = runs[0], len(runs) - 1
+                wait = (
+                    f"{first.id} of {first.session} waits"
+                    if not more
+                    else (f"{first.id} of {first.session} and {more} more wait")
+                )
+                yield Finding(
+                    severity=Severity.STUCK,
+                    rule="agent-unserved",
+                    session=first.session,
+                    subject=agent,
+                    message=f"{wait} for a worker, and {nobody}: start one that does, "
+                    "for example: orchestra up --agents my_agents.py",
+                )
 
     def _other_trails(self) -> int:
         """How many audit databases beside the one at hand hold a part of what was said."""

@@ -12,7 +12,6 @@ from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import Lease, Ledger, RunState
 from orchestrator.redisdb import keys
-from orchestrator.registry import AgentRegistry
 from orchestrator.service import live_services
 from orchestrator.settings import Settings
 from orchestrator.streams import AUDIT_GROUP, GROUPS, ROUTER_GROUP, RedisStreams, all_streams, stream_key
@@ -28,8 +27,6 @@ NEEDED: Mapping[str, str] = {
 #: Milliseconds that an entry may be held before somebody should have taken it over.
 LATE_MS = 60_000
 _DAY_MS = 86_400_000
-#: Seconds since an agent was last announced after which its workers count as silent; they announce every 30 s.
-SILENT_S = 120
 
 
 def _finding(severity: Severity, rule: str, subject: str, message: str) -> Finding:
@@ -125,28 +122,6 @@ def _service(group: str) -> str:
     return {ROUTER_GROUP: "router", AUDIT_GROUP: "audit writer"}.get(group, group)
 
 
-def agents(
-    registry: AgentRegistry, waiting_for: Mapping[str, int], announced: Mapping[str, float], now_ms: int
-) -> Iterator[Finding]:
-    """Agents that queued runs wait for and that no worker has announced lately."""
-    for name, runs in sorted(waiting_for.items()):
-        if registry.get(name) is None:
-            yield _finding(
-                Severity.STUCK,
-                "agent-unknown",
-                name,
-                f"{runs} runs wait for agent {name!r}, which no worker has announced",
-            )
-        elif now_ms - announced.get(name, 0) > SILENT_S * 1000:
-            yield _finding(
-                Severity.STUCK,
-                "workers-silent",
-                name,
-                f"{runs} runs wait for agent {name!r}, and no worker has announced it for "
-                f"{(now_ms - announced.get(name, 0)) // 1000:.0f} s: start a worker that serves it",
-            )
-
-
 def leases(before: list[Lease], after: list[Lease], lease_s: float) -> Iterator[Finding]:
     """Leases that did not move between two looks that were more than a heartbeat apart."""
     seen = {(lease.run, lease.claim): lease.beat for lease in before}
@@ -237,9 +212,3 @@ def _config(client: redis.Redis, *names: str) -> dict[str, str]:
 
 def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def announcements(client: redis.Redis) -> dict[str, float]:
-    """Agent name → when a worker last announced it, in milliseconds since the epoch."""
-    rows: Any = client.zrange(keys.agents(), 0, -1, withscores=True)
-    return {_text(name): float(score) for name, score in rows}

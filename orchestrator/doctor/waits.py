@@ -24,6 +24,8 @@ class Terms:
     sweep_s: float
     redispatch_s: float
     run_limit_s: float
+    #: Why nobody takes the runs of the agent, in words; empty: a living worker serves it.
+    nobody: str = ""
 
 
 def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Wait | None:
@@ -98,7 +100,9 @@ def _to_run(session: Session, run: Run, terms: Terms) -> Wait:
         session=session.id,
         subject=session.id,
         waits_for=f"{run.id} is queued for a worker that serves agent {session.agent!r}{again}",
-        mover="a free worker; the reaper sends it again while none takes it",
+        mover=f"nobody: {terms.nobody}; start a worker that does, for example: orchestra up --agents my_agents.py"
+        if terms.nobody
+        else "a free worker; the reaper sends it again while none takes it",
         by=f"sent again every {terms.redispatch_s:g} s and more",
     )
 

@@ -313,7 +313,7 @@ def operator_key() -> str:
     lifetime="permanent; a field leaves when its service stops, or an hour after its last sign of life",
 )
 def services() -> str:
-    """Instance → JSON of a running copy of a service: name, host, pid, and until when it counts as alive."""
+    """Instance → JSON of a running service or worker: name, host, pid, until when it counts as alive, agents it serves."""
     return f"{PREFIX}:services"
 
 

@@ -390,3 +390,27 @@ def test_the_stack_runs_over_tls_with_a_password_on_the_named_database_and_a_bro
     process.communicate(timeout=40)
     assert process.returncode == 0
     place.assert_nothing_left()
+
+
+def test_what_was_registered_by_a_stack_that_is_gone_is_not_taken_for_served(place: Place) -> None:
+    """The work is kept, everybody says whom it waits for, and it is done when its agent is back."""
+    (place.home / "my_agents.py").write_text(
+        "from orchestrator import agent\n\n@agent('lead')\ndef lead(ctx):\n    return 'done'\n"
+    )
+    first = place.up("--agents", "my_agents.py")
+    assert "; agents: lead\n" in read_until(first, "In another terminal")
+    first.send_signal(signal.SIGINT)
+    first.wait(60)
+    second = place.up()
+    assert "registered, but served by no living worker: lead\n" in read_until(second, "In another terminal")
+    assert "NO LIVING WORKER SERVES IT" in place.orchestra("agents").stdout
+    done = place.orchestra("submit", "lead", "go")
+    assert "no living worker serves 'lead'" in done.stderr
+    session = done.stdout.strip()
+    until(lambda: "nobody: no living worker serves 'lead'" in place.orchestra("why", session).stdout, 30)
+    assert (
+        f"of {session} waits for a worker, and no living worker serves 'lead'"
+        in place.orchestra("doctor").stdout
+    )
+    place.up("--agents", "my_agents.py")
+    assert place.orchestra("result", session, "--wait", "--timeout", "45").stdout == "done\n"

@@ -30,6 +30,10 @@ class AgentDocument(Document):
         description="Only from these it accepts; null: as the rules say."
     )
     description: str = Field(description="What it is for.")
+    served: bool | None = Field(
+        default=None,
+        description="Whether a living worker serves it now; null: not known, as of a program from outside.",
+    )
 
 
 class Agents(Document):

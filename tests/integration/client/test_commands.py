@@ -8,9 +8,11 @@ import threading
 
 from orchestrator.callbacks import CallbackService
 from orchestrator.client import Client
+from orchestrator.service import SignsOfLife
 from tests.integration.client.conftest import Orchestra
 from tests.integration.client.test_client import asks_two, echo
 from tests.integration.workers.conftest import Stage
+from workers.announce import queues_of
 from workers.context import Context
 
 
@@ -31,6 +33,8 @@ def test_the_same_key_is_the_same_session_and_says_so(stage: Stage, orchestra: O
     """With another prompt or agent it is refused: nobody is to take another session's answer for that of their own."""
     stage.agent("solo")(echo)
     stage.agent("other")(echo)
+    life = SignsOfLife("worker", stage.redis, stage.settings, serves=queues_of(stage.catalogue))
+    life.begin()
     first = orchestra("submit", "solo", "hello", "--key", "k", "--json")
     session = json.loads(first.stdout)["session"]
     assert (json.loads(first.stdout)["new"], first.stderr) == (True, "")
@@ -46,6 +50,7 @@ def test_the_same_key_is_the_same_session_and_says_so(stage: Stage, orchestra: O
     stage.play(session)
     assert orchestra("submit", "solo", "hello", "--key", "k", "--wait").stdout == "hello\n"
     assert [s.id for s in stage.ledger.roots(0, limit=10)] == [session]
+    life.end()
 
 
 def test_submit_reads_the_prompt_from_standard_input(

@@ -86,10 +86,10 @@ def test_a_run_that_stands_still_in_a_call_names_the_child(place: Place) -> None
 def test_a_run_for_an_agent_that_no_worker_serves_says_so(place: Place) -> None:
     session = place.play.submit()
     place.play.start(session)
-    assert "| nobody yet: start a worker that serves agent 'lead' |" in place.said(session)
+    assert "| nobody: no agent 'lead' is registered; start a worker that does, " in place.said(session)
     lead = AgentRecord(name="lead", role="coordinator", queue="orchestra")
     place.doctor._parts.agents.announce([lead])
-    assert "| a free worker; " in place.said(session)
+    assert "| nobody: no living worker serves 'lead'; start a worker that does, " in place.said(session)
 
 
 def test_a_run_that_is_tried_again_does_not_stand_still_for_what_the_first_try_did(place: Place) -> None:

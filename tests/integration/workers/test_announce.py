@@ -6,9 +6,10 @@ from orchestrator.agents import AgentDefinition, define_agent
 from orchestrator.bootstrap import assemble
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.registry import AgentRegistry
+from orchestrator.service import SignsOfLife
 from tests.integration.workers.conftest import Stage
 from workers.agents import BUNDLED_QUEUE
-from workers.announce import Announcer
+from workers.announce import Announcer, queues_of
 
 
 def defined(name: str, **options: object) -> dict[str, AgentDefinition]:
@@ -34,8 +35,11 @@ def test_agents_and_their_keys_are_announced(stage: Stage) -> None:
 def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(stage: Stage) -> None:
     bundled = Announcer(stage.parts, defined("lead", queue=BUNDLED_QUEUE))
     mine = Announcer(stage.parts, defined("lead"))
+    life = SignsOfLife("worker", stage.redis, stage.settings, serves=queues_of(defined("lead")))
+    life.begin()
     for announcer in (bundled, mine, bundled):
         announcer.announce()
+    life.end()
     record = fresh(stage).get("lead")
     assert record is not None
     assert record.queue == "orchestra.lead"

@@ -1,0 +1,155 @@
+"""Which agents a living worker serves, and who says so where none does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator.agents import define_agent
+from orchestrator.bootstrap import assemble
+from orchestrator.cli import main
+from orchestrator.doctor import Doctor
+from orchestrator.ledger import SessionState
+from orchestrator.redisdb import keys
+from orchestrator.registry import AgentRecord
+from orchestrator.service import MISSED_HEARTBEATS, SignsOfLife, living_agents
+from tests.integration.workers.conftest import Stage
+from workers.agents import BUNDLED_QUEUE
+from workers.announce import Announcer, queues_of
+
+_WORKER = """
+import os, sys, time
+from orchestrator.redisdb.client import connect
+from orchestrator.service import SignsOfLife
+from orchestrator.settings import load_settings
+settings = load_settings(heartbeat_s=0.05, lease_s=1)
+SignsOfLife("worker", connect(sys.argv[1]), settings, serves={"lead": "orchestra.lead"}).begin()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def orchestra(stage: Stage, *words: str) -> Result:
+    options = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
+    return CliRunner().invoke(main, [*words, *options])
+
+
+@pytest.fixture
+def lead(stage: Stage) -> SignsOfLife:
+    """The life of a worker that serves `lead`, which is registered; it has not begun."""
+    stage.agent("lead", role="coordinator", time_limit_s=77)(lambda _: "done")
+    return SignsOfLife("worker", stage.redis, stage.settings, serves=queues_of(stage.catalogue))
+
+
+def test_an_agent_is_served_from_when_its_worker_begins_until_it_stops(
+    stage: Stage, lead: SignsOfLife
+) -> None:
+    def served() -> bool:
+        (found,) = json.loads(orchestra(stage, "agents", "--json").stdout)["agents"]
+        assert ("NO LIVING WORKER" in orchestra(stage, "agents").stdout) is not found["served"]
+        return bool(found["served"])
+
+    assert not served()
+    lead.begin()
+    assert served()
+    lead.end()
+    assert not served()
+
+
+def test_a_worker_that_is_killed_serves_nothing_after_a_few_heartbeats(stage: Stage) -> None:
+    """By the server's clock alone: the worker's own may say what it likes."""
+    worker = subprocess.Popen(
+        [sys.executable, "-c", _WORKER, str(stage.settings.redis_url)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "ORCHESTRA_DATA": str(stage.settings.data)},
+    )
+    try:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"ready\n"
+        assert living_agents(stage.redis) == {("lead", "orchestra.lead")}
+    finally:
+        worker.kill()
+        worker.wait()
+    killed = time.monotonic()
+    until(lambda: not living_agents(stage.redis))
+    assert time.monotonic() - killed < 0.05 * MISSED_HEARTBEATS + 5
+
+
+def test_work_for_an_agent_that_nobody_serves_is_kept_and_everybody_says_so(
+    stage: Stage, lead: SignsOfLife
+) -> None:
+    done = orchestra(stage, "submit", "lead", "go", "--json")
+    assert done.exit_code == 0, done.output
+    assert "no living worker serves 'lead': the session waits until one does" in done.stderr
+    session = json.loads(done.stdout)["session"]
+    dispatch = stage.start(session)
+    why = orchestra(stage, "why", session)
+    assert "nobody: no living worker serves 'lead'; start a worker that does" in why.stdout
+    doctor = orchestra(stage, "doctor", "--quick")
+    (line,) = [line for line in doctor.stdout.splitlines() if "[agent-unserved]" in line]
+    assert line.startswith("stuck")
+    assert f"{dispatch.run} of {session} waits for a worker, and no living worker serves 'lead'" in line
+
+    lead.begin()
+    try:
+        assert "a free worker" in orchestra(stage, "why", session).stdout
+        assert "[agent-unserved]" not in orchestra(stage, "doctor", "--quick").stdout
+        assert "no living worker" not in orchestra(stage, "submit", "lead", "go").stderr
+        stage.execute(dispatch)
+        assert stage.ledger.result(session) == (SessionState.FINISHED, "done")
+    finally:
+        lead.end()
+
+
+def test_why_names_the_agents_own_time_limit(stage: Stage, lead: SignsOfLife) -> None:
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    stage.ledger.claim(dispatch.run, "c", session_id=session, worker="w")
+    _, wait, _ = Doctor(stage.parts, audit=None).why(session)
+    assert wait is not None
+    assert wait.by.endswith("run limit 77 s")
+
+
+def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(stage: Stage) -> None:
+    mine = {"lead": define_agent("lead", function=str, source="here")}
+    life = SignsOfLife("worker", stage.redis, stage.settings, serves=queues_of(mine))
+    bundled = Announcer(
+        stage.parts, {"lead": define_agent("lead", function=str, source="here", queue=BUNDLED_QUEUE)}
+    )
+
+    def registered() -> AgentRecord:
+        record = assemble(stage.redis, stage.settings).agents.get("lead")
+        assert record is not None
+        return record
+
+    life.begin()
+    Announcer(stage.parts, mine).announce()
+    bundled.announce()
+    assert registered().queue == "orchestra.lead"
+    life.end()
+    bundled.announce()
+    assert registered().queue == BUNDLED_QUEUE
+
+
+@pytest.mark.parametrize("record", ["{", "7", '{"service": "worker"}', '{"x": 1}'])
+def test_a_damaged_sign_of_life_ends_nobody(stage: Stage, lead: SignsOfLife, record: str) -> None:
+    stage.redis.hset(keys.services(), "stranger", record)
+    assert orchestra(stage, "doctor", "--quick").exit_code == 0
+    lead.begin()
+    assert living_agents(stage.redis) == {("lead", "orchestra.lead")}
+    lead.end()
+    assert stage.redis.hlen(keys.services()) == 0
