@@ -79,6 +79,8 @@ class AuditStore:
         self.path = path
         #: Why heads are not signed any more, if somebody has changed the database; else empty.
         self.changed = ""
+        #: Why rows are not signed, where the operator's key is not at hand; else empty.
+        self.unsigned = ""
         self._heads = heads
         self._lock = threading.Lock()
         try:
@@ -205,6 +207,7 @@ class AuditStore:
             return self._heads.signer()
         except KeyringError as error:
             if self.stored_head() is None:
+                self.unsigned = str(error)
                 return None
             hint = "bring the operator's key (`orchestra keys export operator`); nothing is lost meanwhile"
             raise AuditError(self.path, f"its rows cannot be signed: {error}", hint) from error

@@ -67,7 +67,7 @@ class AuditWriter:
         self._reclaim_idle_ms = reclaim_idle_ms
         self._facts = facts or FactsReader()
         self._held: list[Entry] = []
-        self._said_changed = False
+        self._said: set[str] = set()
         self._next_reclaim = 0.0
         self._next_dead = 0.0
         self._next_tidy = time.monotonic() + TIDY_EVERY_S
@@ -131,12 +131,9 @@ class AuditWriter:
 
     def _note_head(self) -> None:
         """Tell Redis how far this database has come, so that an end that is cut off shows."""
+        self._say_once("audit-changed", self._store.changed)
+        self._say_once("audit-not-signed", self._store.unsigned)
         if self._store.changed:
-            if not self._said_changed:
-                get_logger().error(
-                    "audit-changed", database=str(self._store.path), reason=self._store.changed
-                )
-                self._said_changed = True
             return
         # Where nobody signs, the ends are noted all the same: other databases of this stack count what is written here.
         head = self._store.signed_head or self._store.ends()
@@ -148,6 +145,11 @@ class AuditWriter:
             self._redis, AUDIT_GROUP, [keys.dead(shard) for shard in self._shards], idle_ms=gone_ms
         )
         return dead + self._streams.forget(AUDIT_GROUP, self._sources, idle_ms=gone_ms)
+
+    def _say_once(self, event: str, reason: str) -> None:
+        if reason and event not in self._said:
+            self._said.add(event)
+            get_logger().error(event, database=str(self._store.path), reason=reason)
 
     def _reclaim(self) -> int:
         written = 0
