@@ -109,13 +109,21 @@ def resolve(settings: Settings) -> Settings:
 
 
 def prepare_data_folder(data: Path) -> None:
-    """Make the data folder, closed to others if it is new, and see that it can be written to.
+    """Make the data folder, closed to others also if it was there, and see that it can be written to.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: it cannot, or it is somebody else's and open to everybody.
     """
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = data.stat()
+        if facts.st_uid == os.getuid() and facts.st_mode & 0o077:
+            data.chmod(0o700)
+        elif facts.st_mode & 0o007:
+            raise ConfigurationError(
+                f"the data folder {data} belongs to somebody else and is open to everybody on this machine, and keys "
+                "would be in it; have its owner close it (chmod o-rwx), or choose another with --data DIR"
+            )
         with tempfile.TemporaryFile(dir=data) as file:
             file.write(b"x")
     except OSError as error:

@@ -104,7 +104,7 @@ class AuditStore:
             )
             db.execute("PRAGMA query_only = 1")
         else:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             db.execute("PRAGMA journal_mode = WAL")
             # What is acknowledged to Redis is on the disk, even if the machine loses its power.

@@ -10,7 +10,7 @@ from typing import Final
 from lxml import etree
 
 from orchestrator.envelope import payload
-from orchestrator.envelope.model_values import NAMESPACE
+from orchestrator.envelope.model_values import NAMESPACE, unspaced
 from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, parse
 from orchestrator.errors import PayloadError
 
@@ -58,7 +58,7 @@ def _inflated(element: etree._Element) -> str:
     """The text of a compressed body; empty if it cannot be opened."""
     try:
         octets = payload.decompress(
-            b64decode("".join((element.text or "").split()), validate=True),
+            b64decode(unspaced(element.text or ""), validate=True),
             size=int(element.get("size", "0")),
             sha256=element.get("sha256", ""),
             max_bytes=_MOST,

@@ -24,7 +24,7 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.model_base import Part
-from orchestrator.envelope.model_values import NAMESPACE, Timestamp, is_base64
+from orchestrator.envelope.model_values import NAMESPACE, Timestamp, is_base64, unspaced
 from orchestrator.envelope.reading import Reading, build, defaults_of, fields_reader, part_reader
 from orchestrator.envelope.writing import fields_writer, part_writer
 
@@ -114,7 +114,7 @@ def read_body(body: etree._Element, reading: Reading) -> Any:
 
 
 def _read_compressed(element: etree._Element, body_type: str, reading: Reading) -> CompressedBody | None:
-    content = "".join((element.text or "").split())
+    content = unspaced(element.text or "")
     if not is_base64(content):
         message = "is not base64 with padding (RFC 4648, section 4); encode the octets again"
         reading.fail("base64", message, element, value=content)

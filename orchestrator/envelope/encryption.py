@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from lxml import etree
 
+from orchestrator.envelope.model_values import unspaced
 from orchestrator.errors import DecryptionError
 
 XENC: Final = "http://www.w3.org/2001/04/xmlenc#"
@@ -210,7 +211,7 @@ def _require_shape(element: etree._Element) -> list[etree._Element]:
 
 def _require_base64(value: etree._Element) -> None:
     try:
-        octets = b64decode("".join((value.text or "").split()), validate=True)
+        octets = b64decode(unspaced(value.text or ""), validate=True)
     except (Base64Error, ValueError):
         octets = b""
     if len(octets) < _LEAST_BYTES:

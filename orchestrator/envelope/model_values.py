@@ -121,6 +121,11 @@ def collapse(text: str) -> str:
     return " ".join([word for word in text.split(" ") if word]) if "  " in text else text
 
 
+def unspaced(text: str) -> str:
+    """``text`` without white space, as base64 may have it. Other than ASCII's is none in XML and stays, to be refused."""
+    return "".join(text.split()) if text.isascii() else text
+
+
 def is_base64(text: str) -> bool:
     """Whether ``text`` is base64 with its padding and without white space."""
     try:
@@ -153,7 +158,7 @@ def _fit(text: str) -> str:
 
 
 def _base64(text: str) -> str:
-    text = "".join(text.split())
+    text = unspaced(text)
     if not is_base64(text):
         raise ValueError("not base64 with padding (RFC 4648, section 4)")
     return text

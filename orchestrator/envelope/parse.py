@@ -85,6 +85,10 @@ _ENCODINGS: Final = frozenset(
 )
 
 
+#: What a byte order mark tells.
+_MARKED: Final = frozenset(["utf-8-sig", "utf-16", "utf-32"])
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a document may cost.
@@ -182,11 +186,12 @@ def _as_utf8(octets: bytes) -> bytes:
     if octets[:1] == b"<" and octets[1:2] != b"?":
         return octets  # neither mark nor declaration: nearly every document
     encoding = "utf-8"
+    marked = False
     for bom, name in _BOMS:
         if octets.startswith(bom):
-            encoding = name
+            encoding, marked = name, True
             break
-    if encoding != "utf-8" or octets.startswith(codecs.BOM_UTF8):
+    if marked:
         octets = _transcode(octets, "utf-8-sig" if encoding == "utf-8" else encoding)
     if not octets.strip():
         raise Refused(found("empty", "is empty; send one agent-message element"))
@@ -197,17 +202,26 @@ def _as_utf8(octets: bytes) -> bytes:
         raise Refused(found("malformed", 'has a malformed XML declaration; write <?xml version="1.0"?>'))
     declared = (match[1] or b"utf-8").decode().lower()
     octets = b"\n" * match[0].count(b"\n") + octets[match.end() :]
-    if encoding != "utf-8" or declared in ("utf-8", "utf8"):
+    if octets.startswith(b"<?xml"):
+        raise Refused(found("malformed", "has a second XML declaration; keep one"))
+    if marked:
+        # The mark has said which it is; another one would read the document as another one.
+        if match[1] is not None and not declared.replace("-", "").startswith(encoding.replace("-", "")):
+            raise Refused(_wrong_encoding(declared))
         return octets
-    return _transcode(octets, declared)
+    return octets if declared in ("utf-8", "utf8") else _transcode(octets, declared, of=_ENCODINGS)
 
 
-def _transcode(octets: bytes, encoding: str) -> bytes:
+def _transcode(octets: bytes, encoding: str, *, of: frozenset[str] = _MARKED) -> bytes:
+    """The same in UTF-8; ``of`` are the encodings that may be read so.
+
+    An XML declaration that could be read octet by octet stands in front of nothing that takes two or four of them.
+    """
     try:
         name = codecs.lookup(encoding).name
     except LookupError:
         name = ""
-    if name not in _ENCODINGS and not name.startswith(("utf-16", "utf-32", "utf-8")):
+    if name not in of:
         message = "is in an encoding that is not read here; send it in UTF-8"
         raise Refused(found("encoding", message, value=encoding))
     try:

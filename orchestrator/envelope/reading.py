@@ -33,6 +33,7 @@ from orchestrator.envelope.model_values import (
     collapse,
     is_base64,
     is_blank,
+    unspaced,
 )
 
 Values = dict[str, Any]
@@ -99,7 +100,7 @@ def _timestamp(text: str, element: etree._Element, reading: Reading) -> str:
 
 
 def _base64(text: str, element: etree._Element, reading: Reading) -> str:
-    text = "".join(text.split())
+    text = unspaced(text)
     if not is_base64(text):
         message = "is not base64 with padding (RFC 4648, section 4); encode the octets again"
         reading.fail("base64", message, element, value=text)
@@ -122,7 +123,7 @@ def _text(element: etree._Element, reading: Reading) -> str:
     text = element.text or ""
     if reading.encoded and element.get("encoding") is not None:
         try:
-            return b64decode("".join(text.split()), validate=True).decode()
+            return b64decode(unspaced(text), validate=True).decode()
         except ValueError:
             message = 'is marked encoding="base64" but is not the base64 of a text in UTF-8; encode it again'
             reading.fail("base64", message, element, value=text)

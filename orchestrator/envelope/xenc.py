@@ -7,7 +7,7 @@ from typing import Final
 
 from lxml import etree
 
-from orchestrator.envelope.model_values import NAMESPACE, is_base64
+from orchestrator.envelope.model_values import NAMESPACE, is_base64, unspaced
 
 #: The namespace of XML Encryption 1.0 and of the elements of 1.1 that it shares.
 XENC: Final = "http://www.w3.org/2001/04/xmlenc#"
@@ -25,7 +25,7 @@ def flaw(element: etree._Element) -> str | None:
     values = element.findall(_VALUES)
     if len(values) != 1:
         return "must hold one CipherData with one CipherValue; a reference is not followed"
-    if not is_base64("".join((values[0].text or "").split())):
+    if not is_base64(unspaced(values[0].text or "")):
         return "has a CipherValue that is not base64 with padding; encrypt the body again"
     return None
 

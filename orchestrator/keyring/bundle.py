@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -41,25 +44,33 @@ def pack(
     def secret(key: PrivateKey | None) -> str | None:
         return None if key is None else algorithms.private_pem(key, passphrase).decode()
 
-    document = {
+    document: dict[str, Any] = {
         "format": _FORMAT,
         "operator": {"public": operator_pem, "private": secret(operator_key)},
         "keys": [{"record": asdict(record), "private": secret(key)} for record, key in entries],
         "agents": [sealed.decode() for sealed in agents],
     }
+    if passphrase is not None:
+        salt = secrets.token_bytes(16)
+        document["authentication"] = {"salt": salt.hex(), "hmac": _hmac(document, passphrase, salt)}
     return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def unpack(content: bytes, passphrase: bytes | None) -> Bundle:
     """Read a bundle. Whether its records are vouched for is the store's to check.
 
+    With a passphrase all of it is authenticated, what is public too: an operator that somebody else put in would
+    be trusted from then on.
+
     Raises:
-        KeyringError: it is no bundle, a private key does not fit its record, or the passphrase is wrong.
+        KeyringError: it is no bundle, a private key does not fit its record, the passphrase is wrong or missing, or
+            there is one and the bundle was not made with it.
     """
     try:
         document: dict[str, Any] = json.loads(content)
         if document["format"] != _FORMAT:
             raise KeyError("format")
+        _authenticate(document, passphrase)
         operator = document["operator"]
         operator_pem = str(operator["public"])
         operator_secret = operator["private"]
@@ -76,6 +87,32 @@ def unpack(content: bytes, passphrase: bytes | None) -> Bundle:
         entries=entries,
         agents=agents,
     )
+
+
+def _authenticate(document: dict[str, Any], passphrase: bytes | None) -> None:
+    said = document.pop("authentication", None)
+    if said is None and passphrase is None:
+        return
+    if said is None:
+        raise KeyringError(
+            "nothing vouches for this bundle: it was exported without a passphrase, by an earlier version, or was altered; "
+            "export it again with --passphrase-file, or import it without one"
+        )
+    if passphrase is None:
+        raise KeyringError(
+            "the bundle is closed by a passphrase; say the right passphrase with --passphrase-file"
+        )
+    if not hmac.compare_digest(_hmac(document, passphrase, bytes.fromhex(said["salt"])), str(said["hmac"])):
+        raise KeyringError(
+            "the bundle was altered or closed with another passphrase; say the right passphrase with --passphrase-file"
+        )
+
+
+def _hmac(document: dict[str, Any], passphrase: bytes, salt: bytes) -> str:
+    """Of all that the document says, whatever its blanks and its order."""
+    said = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    key = hashlib.scrypt(passphrase, salt=salt, n=2**15, r=8, p=1, maxmem=2**26, dklen=32)
+    return hmac.new(key, said.encode(), "sha256").hexdigest()
 
 
 def _entry(

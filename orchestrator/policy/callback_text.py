@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,8 @@ _HEADINGS = {
     "error": "## Error",
     "reply": "## Reply",
 }
+#: A size has fewer digits than this.
+_DIGITS = 19
 _CONTEXT_HEADING = "\n\n### Context\n\n"
 _AFTER_RESULT = "Please continue with the orchestration based on this result."
 _AFTER_ERROR = "Please handle this failure and continue with the orchestration."
@@ -285,20 +288,24 @@ def _attribute(value: str) -> str:
 
 def _attribute_value(text: str) -> str:
     def reopen(match: re.Match[str]) -> str:
-        return chr(int(match[1])) if match[1] else _CHARACTER[match[2]]
+        if not match[1]:
+            return _CHARACTER[match[2]]
+        return chr(int(match[1])) if int(match[1]) <= sys.maxunicode else match[0]
 
     return _REFERENCE.sub(reopen, text)
 
 
 def _elements(text: str) -> Iterator[Callback]:
-    open_tags: list[tuple[dict[str, str], int]] = []
+    #: Of each open tag its attributes, where its content starts, and whether all around it are aggregates.
+    open_tags: list[tuple[dict[str, str], int, bool]] = []
+    within_aggregates = True
     for tag in _TAG.finditer(text):
         if not tag[1]:
             attributes = {name: _attribute_value(value) for name, value in _ATTRIBUTE.findall(tag[2])}
-            open_tags.append((attributes, tag.end()))
+            open_tags.append((attributes, tag.end(), within_aggregates))
+            within_aggregates = within_aggregates and _is_aggregate(attributes)
         elif open_tags:
-            attributes, start = open_tags.pop()
-            within_aggregates = all(_is_aggregate(outer) for outer, _ in open_tags)
+            attributes, start, within_aggregates = open_tags.pop()
             if within_aggregates and not _is_aggregate(attributes) and attributes.get("session"):
                 yield _callback(attributes, text[start : tag.start()])
 
@@ -317,7 +324,7 @@ def _callback(attributes: dict[str, str], content: str) -> Callback:
         status=attributes.get("status", ""),
         title=attributes.get("title", ""),
         priority=attributes.get("priority", ""),
-        size=int(size) if size.isascii() and size.isdigit() else -1,
+        size=int(size) if size.isascii() and size.isdigit() and len(size) < _DIGITS else -1,
         question=attributes.get("question", ""),
     )
     body = content.removeprefix(f"\n{_heading(callback)}\n\n").removesuffix("\n")
@@ -332,5 +339,5 @@ def _callback(attributes: dict[str, str], content: str) -> Callback:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None  # written by somebody else than this system

@@ -89,3 +89,26 @@ def test_a_new_data_folder_is_closed_to_others(tmp_path: Path) -> None:
     prepare_data_folder(tmp_path / "a" / "b")
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
     assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_a_data_folder_that_was_there_is_closed_to_others(tmp_path: Path) -> None:
+    """Whoever made it, with whatever mask: what is in it is for its owner alone from now on."""
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o755)
+    (data / "left-over").write_text("secret")
+    prepare_data_folder(data)
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+
+
+def test_a_data_folder_of_somebody_else_that_is_open_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be closed, and keys would be in it."""
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o777)
+    monkeypatch.setattr("os.getuid", lambda: data.stat().st_uid + 1)
+    with pytest.raises(ConfigurationError, match="open to everybody"):
+        prepare_data_folder(data)
+    assert stat.S_IMODE(data.stat().st_mode) == 0o777

@@ -100,3 +100,39 @@ def test_text_of_more_than_ten_million_octets_is_read_when_the_limit_allows() ->
     octets = b"<a>" + b"x" * 10_500_000 + b"</a>"
     assert _refusal(octets) == "size"
     assert len(parse(octets, Limits(size=20_000_000)).root.text or "") == 10_500_000
+
+
+@pytest.mark.parametrize("between", ["", "\n", "<!-- x -->"])
+def test_a_second_declaration_is_refused(between: str) -> None:
+    """Every other parser refuses it as well."""
+    declaration = '<?xml version="1.0"?>'
+    assert _refusal(f"{declaration}{between}{declaration}<a/>".encode()) == "malformed"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
+def test_a_declaration_that_can_be_read_stands_before_no_wider_encoding(encoding: str) -> None:
+    """Readers of UTF-16 see no declaration there, others no document."""
+    octets = f'<?xml version="1.0" encoding="{encoding}"?>'.encode() + "<a/>".encode(encoding)
+    assert _refusal(octets) == "encoding"
+
+
+@pytest.mark.parametrize(("mark", "declared"), [("utf-8-sig", "iso-8859-1"), ("utf-16", "utf-8")])
+def test_a_declaration_does_not_contradict_the_byte_order_mark(mark: str, declared: str) -> None:
+    """One reader would follow the one, another the other."""
+    octets = f'<?xml version="1.0" encoding="{declared}"?><a/>'.encode(mark)
+    assert _refusal(octets) == "encoding"
+    assert (
+        parse(octets.decode(mark).replace(declared, mark.removesuffix("-sig")).encode(mark)).root.tag == "a"
+    )
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\u2028", "\u3000", "\u0085"])
+@pytest.mark.parametrize("element", ["content encoding='base64'", "signature-value"])
+def test_base64_holds_no_white_space_but_that_of_xml(blank: str, element: str) -> None:
+    """Strict readers refuse what Python would skip; so does every reader here."""
+    octets = schemas.read("templates/message.xml").decode()
+    name = element.split(maxsplit=1)[0]
+    start, end = octets.index(f"<{name}"), octets.index(f"</{name}>")
+    for inside, rules in (("\n", []), (blank, ["base64"])):
+        changed = f"{octets[:start]}<{element}>aGVs{inside}bG8={octets[end:]}"
+        assert [finding.rule for finding in check(changed.encode(), advice=False).findings] == rules

@@ -174,7 +174,7 @@ def test_a_bundle_can_be_encrypted(store: KeyStore, tmp_path: Path) -> None:
     assert b"BEGIN PRIVATE KEY" not in content
     there = KeyStore(tmp_path / "there")
     for wrong in (None, b"wrong"):
-        with pytest.raises(KeyringError, match="private key cannot be read"):
+        with pytest.raises(KeyringError, match="say the right passphrase"):
             there.import_(content, passphrase=wrong)
     assert there.list() == []
     there.import_(content, passphrase=b"correct horse")
@@ -293,3 +293,21 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
         files.write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_bundle_with_a_passphrase_is_authenticated(store: KeyStore, tmp_path: Path) -> None:
+    """What is public in it too: who carries it must not put another operator in, nor take the protection off."""
+    store.signer("lead")
+    content = store.export(passphrase=b"correct horse")
+    there = KeyStore(tmp_path / "there")
+    stranger = KeyStore(tmp_path / "stranger")
+    stranger.signer("lead")
+    swapped = json.loads(content)
+    swapped["operator"]["public"] = stranger.operator.pem
+    without = json.loads(content)
+    del without["authentication"]
+    for altered in (json.dumps(swapped).encode(), json.dumps(without).encode(), stranger.export()):
+        with pytest.raises(KeyringError, match="altered"):
+            there.import_(altered, passphrase=b"correct horse")
+    assert there.operator.pem is None
+    assert there.import_(json.dumps(json.loads(content)).encode(), passphrase=b"correct horse")

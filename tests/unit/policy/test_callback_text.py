@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import unicodedata
 
 import pytest
@@ -255,3 +256,28 @@ def test_a_callback_says_whether_it_can_be_answered() -> None:
     text = render_callbacks([question, progress])
     assert text.count(' reply="expected"') == 1
     assert [c.can_reply for c in parse_callbacks(text)] == [True, False]
+
+
+@pytest.mark.parametrize("attributes", [' type="aggregated"', ' session="ses_1"', ""])
+def test_tags_that_nest_deeply_are_read_in_a_time_in_proportion(attributes: str) -> None:
+    """12,000 of them took 25 seconds once, with the square of their number."""
+    text = f"<agent-callback{attributes}>" * 50_000 + "</agent-callback>" * 50_000
+    began_s = time.process_time()
+    parse_callbacks(text)
+    assert time.process_time() - began_s < 5
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        'session="&#9999999;"',
+        'session="s" size="' + "9" * 5000 + '"',
+        'session="s" title="&#55296;"',
+        'session="s" context="json"',
+    ],
+)
+def test_no_text_makes_the_reading_fail(tag: str) -> None:
+    """Agents read what anybody may have written."""
+    deep = "[" * 100_000
+    text = f"<agent-callback {tag}>\nx\n\n### Context\n\n{deep}\n</agent-callback>"
+    assert len(parse_callbacks(text)) == 1
