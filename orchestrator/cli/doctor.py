@@ -137,10 +137,12 @@ def _print(diagnosis: Diagnosis) -> None:
 @stack_options
 @click.pass_context
 def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) -> None:
-    """Say what SESSION waits for, what will move it, and by when."""
+    """Say what SESSION waits for, what will move it, and by when, and which session holds it up in the end."""
     from orchestrator.cli.documents import Why
 
-    known, wait, breaks = _doctor(settings).why(session)
+    examiner = _doctor(settings)
+    known, wait, breaks = examiner.why(session)
+    steps = [] if wait is None else examiner.held_up_by(session)
     if as_json:
         print_json(
             Why.of(
@@ -150,6 +152,15 @@ def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) 
                     "state": known.state,
                     "reason": known.reason,
                     "wait": wait,
+                    "held_up_by": [
+                        {
+                            "session": s.session.id,
+                            "agent": s.session.agent,
+                            "state": s.session.state,
+                            "wait": s.wait,
+                        }
+                        for s in steps
+                    ],
                     "findings": breaks,
                 }
             )
@@ -166,6 +177,12 @@ def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) 
                 ("by when", wait.by),
             ):
                 say(f"  {label + ':':<10} {text}")
+        for step in steps:
+            about = f"{step.session.id} ({step.session.agent}) is {step.session.state}"
+            say(f"held up by {about}{f': {step.wait.waits_for}' if step.wait else ''}")
+        if steps and steps[-1].wait is not None:
+            say(f"  {'moved by:':<10} {steps[-1].wait.mover}")
+            say(f"  {'by when:':<10} {steps[-1].wait.by}")
         for finding in breaks:
             say(f"{finding.message}  [{finding.rule}]", mark="  BREAK ", colour="red")
     ctx.exit(1 if breaks else 0)

@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.audit.proof import EitherKeys, proof_of
@@ -19,6 +19,7 @@ from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wa
 from orchestrator.doctor.policies import is_ready
 from orchestrator.doctor.repair import repair
 from orchestrator.doctor.snapshot import Snapshot, take
+from orchestrator.ids import is_session_id
 from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionState, decode
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage, refuses_everything
@@ -28,6 +29,14 @@ from orchestrator.service import is_served, living_agents
 SECOND_LOOKS = (0.05, 0.25, 1.0)
 #: Milliseconds after which an idle session with nothing to come, or a closed one with children, is stuck.
 _LATE_MS = 60_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One session on the way to what holds another one up, and what it waits for; None: it is over."""
+
+    session: Session
+    wait: Wait | None
 
 
 #: Seconds for which it is remembered which agents are served.
@@ -130,6 +139,38 @@ class Doctor:
         found = self._confirmed(snapshot, launches, children)
         wait = waits.of_session(snapshot.session, snapshot, self._terms_of(session.agent))
         return snapshot.session, wait, found
+
+    def held_up_by(self, session_id: str) -> list[Step]:
+        """The way from a session, which is left out, down to the one that holds everything up.
+
+        Of several that are waited for at once, it follows the one that is least likely to end by itself, and of
+        those the one in which nothing has happened for longest.
+        """
+        found: list[Step] = []
+        seen = {session_id}
+        snapshot = take(self._ledger, session_id)
+        while snapshot is not None:
+            candidates = [one for one in waits.held_up_by(snapshot) if one not in seen and is_session_id(one)]
+            sessions = self._ledger.find(candidates)
+            snapshot = None
+            if sessions:
+                next_one = min(sessions, key=lambda s: (self._prospects(s), s.updated_ms, s.id))
+                seen.add(next_one.id)
+                snapshot = take(self._ledger, next_one.id)
+            if snapshot is not None:
+                wait = waits.of_session(snapshot.session, snapshot, self._terms_of(snapshot.session.agent))
+                found.append(Step(session=snapshot.session, wait=wait))
+        return found
+
+    def _prospects(self, session: Session) -> int:
+        """How likely a session is to end by itself: 0 for one in which nothing can move."""
+        if session.damage or self._terms_of(session.agent).nobody:
+            return 0
+        if session.questions and not session.busy:
+            return 1
+        if session.state == SessionState.PENDING:
+            return 2
+        return 4 if session.busy else 3
 
     def _terms_of(self, agent: str) -> waits.Terms:
         """The times that hold for an agent, and who serves it."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.clock import isoformat
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ledger import Item, ItemState
 
@@ -43,7 +44,11 @@ class Group:
         mode = self.rule.get("mode", "any")
         wanted = f"a quorum of {self.rule.get('k')}" if mode == "quorum" else mode
         of = f"group {self.name!r}" if self.name else "its children"
-        return f"{wanted} of {of}: {self.back} {_are(self.back)} back, {self.owed} {_are(self.owed)} not"
+        due = self.rule.get("deadline_ms")
+        until = f", until {isoformat(int(due))}" if due else ""
+        return (
+            f"{wanted} of {of}: {self.back} {_are(self.back)} back, {self.owed} {_are(self.owed)} not{until}"
+        )
 
 
 def _are(count: int) -> str:
@@ -93,6 +98,11 @@ def still_out(snapshot: Snapshot) -> list[Item]:
         and item.state == ItemState.OWED
         and str(item.extra.get("group", "")) in waiting
     ]
+
+
+def outstanding(snapshot: Snapshot) -> list[Group]:
+    """The groups of which something has not come back yet, whatever rule they are under."""
+    return [group for group in groups(snapshot) if group.owed]
 
 
 def missing(snapshot: Snapshot) -> list[Group]:

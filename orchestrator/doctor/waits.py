@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.clock import isoformat
 from orchestrator.doctor.findings import Wait
-from orchestrator.doctor.policies import is_ready, missing, still_out
+from orchestrator.doctor.policies import is_ready, outstanding, still_out
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ids import child_of, question_of
 from orchestrator.ledger import CLOSED, Item, ItemState, Run, RunState, Session, SessionState
@@ -168,20 +168,25 @@ def _asking(session: Session, question: str, snapshot: Snapshot) -> Wait:
     return Wait(
         session=session.id,
         subject=session.id,
-        waits_for=f"a reply to its question {question}",
+        waits_for="; ".join([*map(_reply_to, session.questions), *map(str, outstanding(snapshot))]),
         mover=f"session {session.parent}, which was asked, or you: orchestra reply {question} TEXT",
         by=f"{isoformat(due)}: then it is told that no reply came" if due else "no limit of its own",
     )
+
+
+def _reply_to(question: str) -> str:
+    return f"a reply to its question {question}"
 
 
 def _owing(session: Session, snapshot: Snapshot) -> Wait:
     owed = sorted(i.child for i in snapshot.items if i.state == ItemState.OWED)
     more = f" and {session.owed - _NAMED} more" if session.owed > _NAMED else ""
     wakes = snapshot.wakes_ms
+    policies = "".join(f"; {group}" for group in outstanding(snapshot)) if session.waiting else ""
     return Wait(
         session=session.id,
         subject=session.id,
-        waits_for=f"{session.owed} of its children: {', '.join(owed[:_NAMED])}{more}",
+        waits_for=f"{session.owed} of its children: {', '.join(owed[:_NAMED])}{more}{policies}",
         mover="the deadline, if no child comes first" if wakes else "each child's end",
         by=isoformat(wakes) if wakes else "see `orchestra why` of each",
     )
@@ -209,7 +214,7 @@ def _queued(session: Session, snapshot: Snapshot, terms: Terms) -> Wait:
     wakes = snapshot.wakes_ms
     count = f"{len(snapshot.queue)} {'items are' if len(snapshot.queue) > 1 else 'item is'} queued"
     if not is_ready(snapshot):
-        waits_for = "; ".join(map(str, missing(snapshot)))
+        waits_for = "; ".join([*map(str, outstanding(snapshot)), *map(_reply_to, session.questions)])
         mover = f"the end of {_named(still_out(snapshot))}"
         by = "no deadline; see `orchestra why` of each"
         if wakes:
@@ -251,3 +256,18 @@ def _owed(snapshot: Snapshot, item: Item) -> Wait:
         mover="the child's end",
         by=f"see `orchestra why {item.child}`",
     )
+
+
+def held_up_by(snapshot: Snapshot) -> list[str]:
+    """The sessions that a session waits for: a child that it calls, whoever was asked, else what is owed to it."""
+    session, run = snapshot.session, snapshot.run
+    if run is not None and run.state == RunState.RUNNING:
+        called: list[str] = [child for item in run.awaits if (child := child_of(item))]
+        return called or ([session.parent] if any(map(question_of, run.awaits)) else [])
+    if run is not None or session.state == SessionState.PENDING:
+        return []
+    out = still_out(snapshot) or [i for i in snapshot.items if i.state == ItemState.OWED]
+    owed = [item.child for item in out]
+    if session.questions and session.parent:
+        return [session.parent] if not owed else [*owed, session.parent]
+    return owed if not snapshot.queue or not is_ready(snapshot) else []

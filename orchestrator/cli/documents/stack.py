@@ -114,6 +114,15 @@ class DiagnosisDocument(Document):
     waits: tuple[WaitDocument, ...] = Field(description="What is pending, and what will move it.")
 
 
+class HeldUpBy(Document):
+    """A session that another one waits for."""
+
+    session: str = Field(description="The session.")
+    agent: str = Field(description="The agent that has it.")
+    state: str = Field(description="Where it stands.")
+    wait: WaitDocument | None = Field(description="What it waits for itself; null: nothing.")
+
+
 class Why(Document):
     """What a session waits for."""
 
@@ -122,4 +131,7 @@ class Why(Document):
     state: str = Field(description="Where it stands.")
     reason: str = Field(description="Why it failed, was stopped or deleted; else empty.")
     wait: WaitDocument | None = Field(description="What it waits for; null: nothing.")
+    held_up_by: tuple[HeldUpBy, ...] = Field(
+        description="The way down to the session that holds everything up, which is the last."
+    )
     findings: tuple[DoctorFinding, ...] = Field(description="What breaks the promise in it.")

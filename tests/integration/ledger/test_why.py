@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import redis as redis_py
+from click.testing import CliRunner
 
 from orchestrator.bootstrap import assemble
+from orchestrator.cli import main
 from orchestrator.clock import isoformat
 from orchestrator.doctor import Doctor, Severity, Wait
 from orchestrator.ids import callback_id, new_claim_id, question_id, reply_id
@@ -169,7 +171,9 @@ def test_a_session_to_which_nothing_has_come_names_its_children_and_its_deadline
     place.play.commit(held.claim, waiting={"": {"mode": "all", "deadline_ms": NOW + 5_000}})
     place.ledger.flush(held.session.id)
     said = place.said(held.session.id)
-    assert said.startswith(f"5 of its children: {', '.join(sorted(children)[:3])} and 2 more | the deadline")
+    policy = f"all of its children: 0 are back, 5 are not, until {isoformat(NOW + 5_000)}"
+    named = ", ".join(sorted(children)[:3])
+    assert said.startswith(f"5 of its children: {named} and 2 more; {policy} | the deadline")
     assert said.endswith(isoformat(NOW + 5_000))
 
 
@@ -233,3 +237,67 @@ def test_a_finished_session_waits_for_nothing_until_a_user_resumes_it(place: Pla
     assert place.why(session) is None
     place.ledger.put(session, "go on", item_id="itm_00a")
     assert place.said(session).startswith("1 item is queued")
+
+
+@pytest.mark.parametrize("come", [False, True])
+def test_every_waiting_policy_under_which_something_is_missing_is_named(place: Place, *, come: bool) -> None:
+    """Whether something is queued or nothing has come; and an open question beside them."""
+    top = place.play.run(place.play.submit())
+    held = place.play.run(place.play.delegate(top, "middle"))
+    children = [
+        place.play.delegate(held, f"{group}{n}", group=group) for group in ("a", "b", "c") for n in (0, 1)
+    ]
+    question = place.ask(held)
+    waiting = {"a": {"mode": "all", "deadline_ms": NOW + 5_000}, "b": {"mode": "quorum", "k": 2}}
+    place.play.commit(held.claim, waiting=waiting)
+    if come:
+        place.play.finish(children[0])
+        assert place.ledger.flush(held.session.id).outcome == "waits"
+    said = place.said(held.session.id)
+    back = "1 is back, 1 is not" if come else "0 are back, 2 are not"
+    assert f"all of group 'a': {back}, until {isoformat(NOW + 5_000)}" in said
+    assert "a quorum of 2 of group 'b': 0 are back, 2 are not" in said
+    assert "any of group 'c': 0 are back, 2 are not" in said
+    assert f"a reply to its question {question}" in said
+
+
+def _chain(place: Place, depth: int) -> list[Claimed]:
+    """Sessions that wait for one another; the last is at work, and nothing has been committed yet."""
+    held = [place.play.run(place.play.submit())]
+    for _ in range(depth):
+        held.append(place.play.run(place.play.delegate(held[-1], "down")))
+    return held
+
+
+def test_why_goes_down_to_the_session_that_holds_everything_up(
+    place: Place, redis_url: str, tmp_path: Path
+) -> None:
+    top, middle, leaf = _chain(place, 2)
+    beside = place.play.delegate(middle, "beside")
+    for held in (top, middle):
+        place.play.commit(held.claim, waiting={"": {"mode": "all"}})
+    steps = place.doctor.held_up_by(top.session.id)
+    assert [step.session.id for step in steps] == [middle.session.id, beside]
+    place.play.finish(beside)
+    steps = place.doctor.held_up_by(top.session.id)
+    assert [step.session.id for step in steps] == [middle.session.id, leaf.session.id]
+    assert steps[-1].wait is not None
+    assert "is at work in" in steps[-1].wait.waits_for
+    done = CliRunner().invoke(
+        main, ["why", top.session.id, "--redis-url", redis_url, "--data", str(tmp_path)]
+    )
+    lines = done.stdout.splitlines()
+    assert (
+        f"held up by {leaf.session.id} (reviewer) is running: agent 'reviewer' is at work in" in done.stdout
+    )
+    assert lines[-2].startswith("  moved by:  its agent, or the reaper")
+
+
+def test_why_goes_by_calls_and_questions_and_never_in_a_circle(place: Place) -> None:
+    """A child asks its parent, which is in a call of that child: neither can move."""
+    top, child = _chain(place, 1)
+    question = place.ask(child)
+    place.ledger.take(child.claim, reply_id(question), waits="wait")
+    place.ledger.take(top.claim, callback_id(child.session.id), waits="wait")
+    assert [step.session.id for step in place.doctor.held_up_by(top.session.id)] == [child.session.id]
+    assert [step.session.id for step in place.doctor.held_up_by(child.session.id)] == [top.session.id]
