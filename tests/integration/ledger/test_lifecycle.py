@@ -765,3 +765,20 @@ def test_every_launch_of_a_batch_is_published_and_knows_its_place(
         ((_, fields),) = redis.xrange(stream, entry, entry)
         assert fields[b"envelope"] == launch.envelope.data
     assert redis.hget(keys.totals(0), "published:task-delegation:high") == b"6"
+
+
+def test_a_users_prompt_and_callbacks_never_share_a_run(play: Play, ledger: Ledger) -> None:
+    """What comes first decides what a run is about; the other follows with the next one."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    play.finish(child)
+    for number in range(2):
+        ledger.put(root, f"more {number}", item_id=f"itm_00{number}")
+    runs = []
+    for _ in range(3):
+        held = play.resume(root)
+        runs.append((held.run.cause, [item.kind for item in held.items]))
+        play.commit(held.claim)
+    assert runs == [("callbacks", ["completion"]), ("user", ["prompt"]), ("user", ["prompt"])]
