@@ -16,6 +16,7 @@ from orchestrator.bootstrap import Parts
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.doctor import promise, vitals, waits
 from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wait
+from orchestrator.doctor.launches import taken
 from orchestrator.doctor.policies import is_ready
 from orchestrator.doctor.repair import repair
 from orchestrator.doctor.snapshot import Snapshot, take
@@ -313,9 +314,10 @@ class Doctor:
         self, snapshot: Snapshot, launches: Launches | None, children: dict[str, set[str]]
     ) -> Iterator[Finding]:
         own = snapshot.session.id
-        return promise.breaks(
+        yield from promise.breaks(
             snapshot, launches, children.get(own, set()), whole_trail=not self._other_trails()
         )
+        yield from taken(self._parts.redis, snapshot.session)
 
     def _stuck(self, snapshot: Snapshot) -> Iterator[Finding]:
         s = snapshot.session

@@ -371,3 +371,29 @@ def test_what_an_agent_of_the_stack_says_by_hand_is_said_to_change_nothing(
     assert (json.loads(run(stack, "send", str(file), "--json").output)["note"] is None) == (
         sender == "partner"
     )
+
+
+@pytest.mark.parametrize("how", ["acknowledged", "deleted"])
+def test_the_doctor_finds_a_launch_that_was_taken_and_not_routed(stack: Stack, how: str) -> None:
+    """Somebody reads in the routers' group, or deletes the entry: the session would wait for ever in silence."""
+    session = stack.submit()
+    router = stack.router()  # its group is there, as in every stack
+    stream = keys.messages(0, "task-delegation", "high")
+
+    def found() -> list[str]:
+        report = json.loads(run(stack, "doctor", "--json").output)
+        return [f["session"] for f in report["findings"] if f["rule"] == "launch-taken"]
+
+    assert found() == []  # unread
+    ((_, entries),) = stack.redis.xreadgroup("router", "thief", {stream: ">"}, count=1)
+    assert found() == []  # in somebody's hands: a router takes it over
+    if how == "acknowledged":
+        stack.redis.xack(stream, "router", entries[0][0])
+    else:
+        stack.redis.xack(stream, "router", entries[0][0])
+        stack.redis.xdel(stream, entries[0][0])
+    assert found() == [session]
+    other = stack.submit("other")
+    router.run_once()
+    assert stack.parts.ledger.session(other).busy
+    assert found() == [session]
