@@ -119,7 +119,7 @@ def build_router(
             parts.ledger,
             acts=build_acts(parts),
             starting=Starting(parts.ledger, limits_of(settings, table)),
-            marking=Marking(limits),
+            marking=Marking(limits, find_agent=parts.agents.get),
         ),
         retries=retries,
         redelivery=Redelivery(parking, dependencies=dependencies, agents=parts.agents, clock=clock),

@@ -32,7 +32,9 @@ class Directory:
         if not wanted:
             return
         self._read_fields(list(wanted))
-        named = [session for session in self._fields.values() if session]
+        named = [
+            value for (*_, name), value in self._fields.items() if value and not name.startswith("party:")
+        ]
         named += [task for letter in letters if is_session_id(task := task_id_of(letter.body))]
         self._read_sessions(list(dict.fromkeys(named)))
 
@@ -96,6 +98,15 @@ class Directory:
                 return parent
         return self.by_chain(letter.recipient, letter)
 
+    def takes_part(self, letter: Letter, session: Session) -> bool:
+        """Whether a letter's sender may say something to a session: it has a part in the conversation, or gave it its task.
+
+        What the conversation's book says of parties is only ever added to.
+        """
+        return letter.sender == session.delegator or any(
+            self._field(letter, name) for name in _parts(letter.sender)
+        )
+
     def _field(self, letter: Letter, name: str) -> str | None:
         field = (letter.entry.stream.shard, letter.conversation, name)
         if field not in self._fields:
@@ -111,4 +122,10 @@ def _fields(letter: Letter) -> list[_Field]:
         names.append(f"task:{task_id}")
     if letter.type == "escalation":
         names.append(f"agent:{letter.recipient}")
+    names += _parts(letter.sender)
     return [(shard, conversation, name) for name in names]
+
+
+def _parts(agent: str) -> tuple[str, str]:
+    """The fields of a conversation's book of which one is there if the agent has a part in it."""
+    return f"agent:{agent}", f"party:{agent}"

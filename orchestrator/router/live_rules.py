@@ -35,6 +35,10 @@ RULES: Final[dict[str, tuple[bool, str]]] = {
         False,
         "A message with a chain names its conversation, and the chain ends at the first message of that.",
     ),
+    "conversation-party": (
+        True,
+        "Who speaks in a conversation began it, or was given a task or a message in it.",
+    ),
     "conversation-limit": (False, "A conversation has no more messages and no longer chains than allowed."),
     "task-id": (False, "A task-id belongs to one delegation of its conversation."),
     "session-unknown": (True, "A message about a session names one that this ledger has."),

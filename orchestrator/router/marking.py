@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
+from orchestrator.registry import OPERATOR, SYSTEM_AGENTS, AgentRecord
 from orchestrator.router.letter import Letter
 from orchestrator.router.steps import DONE, DUPLICATE, Limits, Outcome, message_id_taken
 from orchestrator.router.together import Together
@@ -14,6 +15,8 @@ from orchestrator.streams import ROUTER_GROUP, stream_key
 
 #: Types that a long conversation does not refuse: they end what others wait for.
 NEVER_REFUSED: Final = frozenset({"task-completion", "error", "reply"})
+#: Parts of the system that report to whoever is concerned, and speak to nobody.
+_REPORTERS: Final = SYSTEM_AGENTS - {OPERATOR}
 
 
 class Marking(Together):
@@ -21,8 +24,9 @@ class Marking(Together):
 
     script: ClassVar[str] = "route_done"
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, find_agent: Callable[[str], AgentRecord | None]) -> None:
         self._limits = limits
+        self._find_agent = find_agent
 
     def call(self, shard: int, letters: Sequence[Letter]) -> tuple[Sequence[str], Sequence[Arg]]:
         """See :class:`Together`."""
@@ -37,7 +41,17 @@ class Marking(Together):
             )
             most = 0 if letter.type in NEVER_REFUSED else limits.conversation_messages
             args += (letter.entry.id, limits.mark_ms(letter), letter.first, most, letter.digest)
+            args.append(self._party(letter))
         return names, args
+
+    def _party(self, letter: Letter) -> str:
+        """The program outside of the stack that a letter takes into its conversation; or empty.
+
+        A report of the router that something was refused takes nobody in.
+        """
+        recipient = self._find_agent(letter.recipient)
+        told = recipient is not None and recipient.foreign and letter.sender not in _REPORTERS
+        return letter.recipient if told else ""
 
     def read(self, answer: Any, letters: Sequence[Letter]) -> list[Outcome]:
         """See :class:`Together`."""

@@ -41,6 +41,7 @@ _PLACES: Final = {
     "duplicate": "header/message-id",
     "message-id": "header/message-id",
     "conversation-chain": "header/conversation-chain",
+    "conversation-party": "header/correlation-id",
     "conversation-limit": "header/conversation-chain",
     "recipient-session": "header/conversation-chain",
     "payload": "body",

@@ -19,7 +19,9 @@ from orchestrator.streams import Entry
 #: Types that nothing ever refuses for being late: they end what others wait for.
 NEVER_LATE: Final = frozenset({"task-completion", "error", "reply"})
 #: Rules about what may be on its way yet.
-PATIENT: Final = frozenset({"session-unknown", "session-pending", "recipient-session", "key-unknown"})
+PATIENT: Final = frozenset(
+    {"session-unknown", "session-pending", "recipient-session", "conversation-party", "key-unknown"}
+)
 #: Rules about agents whose worker may be starting.
 STARTING: Final = frozenset({"sender-unknown", "recipient-unknown"})
 #: Of those, the one about what is known to be on its way: it is waited for until the attempt's timeout.

@@ -81,6 +81,15 @@ def session_unknown(letter: Letter) -> Outcome:
     return rejected("session-unknown", reason, letter)
 
 
+def not_taking_part(letter: Letter) -> Outcome:
+    """The letter names a conversation that its sender has no part in."""
+    reason = (
+        f"{letter.sender!r} has no part in conversation {letter.conversation}: it was given no task and no message "
+        "in it, and did not begin it; leave correlation-id and chain out to begin one"
+    )
+    return rejected("conversation-party", reason, letter)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Act:
     """One atomic step, and how to read its answer."""

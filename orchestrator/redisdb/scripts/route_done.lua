@@ -3,6 +3,7 @@
 -- ARGV  1 group  2 lifetime of a conversation in ms
 --       for each message  1 entry id  2 mark's lifetime in ms  3 first message of its chain
 --       4 most messages that its conversation may have, or 0: it neither counts nor is refused  5 digest
+--       6 the program outside of the stack that it is for, or '': it takes part in the conversation from now on
 -- Returns  one letter for each message: d done | x duplicate | o its id is another message's | c its chain is wrong
 --          | l its conversation is too long; on the last three it was not acknowledged
 -- Complexity: O(messages).
@@ -26,7 +27,7 @@ end
 
 for n = 1, #KEYS / 3 do
   local stream, seen, book = KEYS[n * 3 - 2], KEYS[n * 3 - 1], book_of(KEYS[n * 3])
-  local a = 2 + (n - 1) * 5
+  local a = 2 + (n - 1) * 6
   local entry, mark_ms, first, limit, digest = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], tonumber(ARGV[a + 4]), ARGV[a + 5]
   local wrong = nil
   if book.root and book.root ~= first then
@@ -50,6 +51,12 @@ for n = 1, #KEYS / 3 do
     else
       mark(seen, entry, digest, mark_ms)
     end
+  end
+  local program = ARGV[a + 6]
+  if verdict == 'd' and program ~= '' then
+    redis.call('HSET', book.key, 'party:' .. program, '1')
+    book.root = book.root or first
+    book.used = true
   end
   if verdict == 'd' or verdict == 'x' then
     if not entries[stream] then

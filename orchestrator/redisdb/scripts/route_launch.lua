@@ -6,10 +6,12 @@
 -- ARGV  1 now or ''  2 session id  3 run id  4 group  5 entry id  6 mark's lifetime in ms  7 prompt
 --       8 parent id or ''  9 callback id  10 task id  11 first message of its chain  12 most messages or 0
 --       13 lifetime of the conversation in ms  14 ms until the run is dispatched again  15 digest
---       16 message id  17 recipient  18 when a review has to be done, in ms, or 0  19… field, value, …
+--       16 message id  17 recipient  18 when a review has to be done, in ms, or 0
+--       19 its sender, or '' for one of the system's own  20 '1': it begins the conversation that is named by its own
+--       message-id, which anybody may have used before  21… field, value, …
 -- Returns  {'started', run, agent, 'start'} | {'duplicate'} | {'task', session that has the task-id}
---          | {'closed', state of the parent} | {'chain'} | {'limit'} | {'other'}: its id is another message's; on
---          the last five nothing was acknowledged
+--          | {'closed', state of the parent} | {'chain'} | {'limit'} | {'stranger'}: its sender has no part in the
+--          conversation | {'other'}: its id is another message's; on the last six nothing was acknowledged
 -- Complexity: O(1).
 -- include: base
 -- include: conversation
@@ -27,6 +29,8 @@ if s.id ~= '' then
   if redis.call('HGET', KEYS[6], 'state') == 'queued' then return { 'started', s.run, s.agent, 'start' } end
   return { 'duplicate' }
 end
+local party = takes_part(KEYS[10], ARGV[19])
+if not party and ARGV[20] ~= '1' then return { 'stranger' } end
 local taken = redis.call('HGET', KEYS[10], 'task:' .. ARGV[10])
 if taken then return { 'task', taken } end
 local p = { id = '', root = ARGV[2], depth = '-1' }
@@ -38,7 +42,7 @@ local wrong = converse(KEYS[10], ARGV[11], tonumber(ARGV[12]), ARGV[13])
 if wrong ~= '' then return { wrong } end
 
 local facts = {}
-for i = 19, #ARGV do facts[#facts + 1] = ARGV[i] end
+for i = 21, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', p.root, 'parent', p.id, 'depth', count(p.depth) + 1,
   'state', 'pending', 'run', ARGV[3], 'runs', 1, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
   'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', unpack(facts))
@@ -52,7 +56,8 @@ if p.id ~= '' then
     on_failure = 'deliver', at_ms = now })
   redis.call('HINCRBY', KEYS[11], 'children', 1)
 end
-redis.call('HSET', KEYS[10], 'task:' .. ARGV[10], ARGV[2], 'agent:' .. ARGV[17], ARGV[2])
+redis.call('HSET', KEYS[10], 'begun', '1', 'task:' .. ARGV[10], ARGV[2], 'agent:' .. ARGV[17], ARGV[2])
+if party and ARGV[19] ~= '' then redis.call('HSET', KEYS[10], 'party:' .. ARGV[19], '1') end
 -- What a message of that id has launched stays so, whoever uses the id again.
 redis.call('HSETNX', KEYS[10], 'launch:' .. ARGV[16], ARGV[2])
 if ARGV[18] ~= '0' then redis.call('ZADD', KEYS[13], ARGV[18], 'review|' .. ARGV[2]) end

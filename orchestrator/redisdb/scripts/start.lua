@@ -37,7 +37,7 @@ local function start(k, a)
     mark(seen, entry, digest, mark_ms)
   end
   -- Also of a session that is over, for whoever speaks of it or waits for it.
-  add(notes, conversation, 'launch:' .. message, s.id, 'agent:' .. recipient, s.id)
+  add(notes, conversation, 'begun', '1', 'launch:' .. message, s.id, 'agent:' .. recipient, s.id)
   if s.state ~= 'pending' then
     add(entries, stream, entry)
     return { 'over', s.state }

@@ -11,6 +11,7 @@ from orchestrator.ids import callback_id, child_session_id, foreign_session_id, 
 from orchestrator.ledger import CLOSED, Dispatch, Ledger
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
+from orchestrator.registry import SYSTEM_AGENTS
 from orchestrator.router.directory import Directory
 from orchestrator.router.foreign.mailbox import Mailbox
 from orchestrator.router.letter import SEALED_TITLE, Letter, shard_of_message, task_id_of
@@ -23,6 +24,7 @@ from orchestrator.router.steps import (
     Settled,
     Step,
     message_id_taken,
+    not_taking_part,
     rejected,
     task_taken,
     wrong_shard,
@@ -64,6 +66,8 @@ class ForeignLaunches:
         if letter.type == "escalation":
             session = self._directory.latest(letter.recipient, letter)
             if session is not None and session.state not in CLOSED:
+                if not self._directory.takes_part(letter, session):
+                    return Settled(not_taking_part(letter))
                 title, prompt = _title_and_prompt(letter, body)
                 return self._mailbox.put(letter, session, None, text=prompt, kind="escalation", title=title)
         return self._begin(letter, body)
@@ -112,6 +116,8 @@ class ForeignLaunches:
                     return Outcome(kind="done", dispatch=dispatch)
                 case b"other":
                     return message_id_taken(letter)
+                case b"stranger":
+                    return not_taking_part(letter)
                 case b"duplicate":
                     return DUPLICATE
                 case b"task":
@@ -159,6 +165,8 @@ class ForeignLaunches:
                 letter.id,
                 letter.recipient,
                 self._limits.review_due_ms(letter),
+                "" if letter.sender in SYSTEM_AGENTS else letter.sender,
+                "1" if letter.conversation == letter.id else "",
                 *[part for pair in facts.items() for part in pair],
             ],
             read=read,

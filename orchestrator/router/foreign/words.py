@@ -23,6 +23,7 @@ from orchestrator.router.steps import (
     Settled,
     Step,
     message_id_taken,
+    not_taking_part,
     rejected,
     session_unknown,
 )
@@ -176,6 +177,8 @@ class ForeignWords:
         recipient = self._directory.recipient(letter, self._directory.by_chain(letter.sender, letter))
         if recipient is None:
             return _nobody(letter)
+        if not self._directory.takes_part(letter, recipient):
+            return Settled(not_taking_part(letter))
         return self._mailbox.put(letter, recipient, None, text=text, kind=kind, title=title)
 
     def _question(self, letter: Letter, text: str, title: str, *, urgency: str = "") -> Step:
@@ -183,6 +186,8 @@ class ForeignWords:
         recipient = self._directory.recipient(letter, sender)
         if recipient is None:
             return _nobody(letter)
+        if not self._directory.takes_part(letter, recipient):
+            return Settled(not_taking_part(letter))
         return self._mailbox.put(
             letter, recipient, sender, text=text, kind="query", title=title, opens=True, priority=urgency
         )
@@ -191,6 +196,8 @@ class ForeignWords:
         recipient = self._directory.by_chain(letter.recipient, letter)
         if recipient is None:
             return _nobody(letter)
+        if not self._directory.takes_part(letter, recipient):
+            return Settled(not_taking_part(letter))
         question, asked = self._asked(recipient, body.in_reply_to.lower())
         if not question:
             reason = (

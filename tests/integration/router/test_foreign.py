@@ -628,3 +628,97 @@ def test_a_review_of_our_own_has_its_time_limit_until_it_is_over(stack: Stack) -
     assert stack.redis.zscore("ao:{00}:timers", f"review|{child}") is not None
     ledger.stop(child, "enough", force=True)
     assert stack.redis.zscore("ao:{00}:timers", f"review|{child}") is None
+
+
+def as_snoop(stack: Stack, family: Family, body: object, **about: object) -> bytes:
+    """What a registered program says that has read the family's chain and was told nothing."""
+    stack.parts.agents.announce([AgentRecord(name="snoop", role="coordinator", executor="foreign")])
+    return stack.envelope(
+        body,  # type: ignore[arg-type]
+        sender="snoop",
+        correlation=family.lead.session.correlation,
+        chain=family.chain,
+        **about,  # type: ignore[arg-type]
+    )
+
+
+def give_up(stack: Stack, number: int) -> None:
+    """Route until so many messages are dead letters, however patient the router is."""
+    later = int(stack.redis.time()[0]) * 1000
+    for turn in range(20):
+        if len(stack.dead()) == number:
+            return
+        stack.router(f"turn-{turn}", clock=At(later + turn * 10_100), jitter=lambda: 0.0).run_once()
+        stack.wake()
+    raise AssertionError("it is no dead letter yet")
+
+
+STRANGE = {
+    "message": (Message(content="do as I say"), "lead"),
+    "query": (Query(query_type="ask-for-help", subject="which key?"), "lead"),
+    "reply": (Reply(in_reply_to="0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10", answer="yes"), "lead"),
+    "escalation": (
+        Escalation(escalation=EscalationMatter(task_id="E", title="x", description="x")),
+        "tech-lead",
+    ),
+    "task-delegation": (task("T-snoop"), "reviewer"),
+    "review-request": (
+        ReviewRequest(review=Review(task_id="R", title="x", description="x")),
+        "code-reviewer",
+    ),
+}
+
+
+@pytest.mark.parametrize("said", list(STRANGE))
+def test_a_stranger_says_nothing_in_a_conversation_whose_chain_it_has_read(
+    stack: Stack, family: Family, said: str
+) -> None:
+    """It is refused with the reason, which its sender gets; nobody in the conversation hears of it."""
+    ledger = stack.parts.ledger
+    before = {s.id: len(ledger.items(s.id)) for s in ledger.tree(family.lead.session.root)}
+    body, recipient = STRANGE[said]
+    stack.publish(as_snoop(stack, family, body, recipient=recipient), said)
+    give_up(stack, 1)
+    (letter,) = stack.dead()
+    assert letter.rule == "conversation-party"
+    assert "'snoop' has no part in conversation" in letter.reason
+    assert {s.id: len(ledger.items(s.id)) for s in ledger.tree(family.lead.session.root)} == before
+    assert len(roots(stack)) == 1
+    told = [check(data).message for data in stack.published("error")]
+    assert "snoop" in [m.header.recipient.agent_name for m in told if m is not None]
+
+
+def test_a_stranger_does_not_get_into_a_conversation_by_trying(stack: Stack, family: Family) -> None:
+    """What is refused leaves no part in it behind."""
+    for number, kind in enumerate(("task-delegation", "message"), 1):
+        body, recipient = STRANGE[kind]
+        stack.publish(as_snoop(stack, family, body, recipient=recipient), kind)
+        give_up(stack, number)
+    assert [letter.rule for letter in stack.dead()] == ["conversation-party"] * 2
+
+
+def test_whoever_was_told_something_in_a_conversation_may_speak_in_it(stack: Stack, family: Family) -> None:
+    """A message is enough; so does the operator, who has part in all."""
+    hello = stack.envelope(
+        Message(content="help partner"),
+        sender="lead",
+        recipient="snoop",
+        correlation=family.lead.session.correlation,
+        chain=family.lead.session.chain,
+    )
+    body, recipient = STRANGE["task-delegation"]
+    work = as_snoop(stack, family, body, recipient=recipient)
+    stack.publish(hello, "message")
+    stack.router("three").run_once()
+    stack.publish(work, "task-delegation", "high")
+    own = stack.envelope(
+        task("T-operator"),
+        sender="operator",
+        recipient="reviewer",
+        correlation=family.lead.session.correlation,
+        chain=family.chain,
+    )
+    stack.publish(own, "task-delegation", "high")
+    stack.router("four").run_once()
+    assert stack.dead() == []
+    assert [s.delegator for s in roots(stack)[:2]] == ["operator", "snoop"]

@@ -29,6 +29,7 @@ from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id, root_session_id
 from orchestrator.keyring.store import FileSigner, KeyStore
 from orchestrator.redisdb import keys
+from orchestrator.registry import AgentRecord
 from orchestrator.router.intake import Intake
 from orchestrator.router.live_rules import RULES
 from tests.integration.router.conftest import At, Stack
@@ -129,6 +130,17 @@ def session_of_others(stack: Stack) -> bytes:
     return stack.envelope(task(session), sender="partner", recipient="reviewer")
 
 
+def word_of_a_stranger(stack: Stack) -> bytes:
+    first, conversation = new_message_id(), new_message_id()
+    about: dict[str, Any] = {"recipient": "reviewer", "correlation": conversation}
+    begun = stack.envelope(task(), sender="partner", message_id=first, **about)
+    stack.publish(begun, "task-delegation", "high")
+    assert stack.router("before").run_once().done == 1
+    stranger = AgentRecord(name="stranger", role="coordinator", executor="foreign")
+    stack.parts.agents.announce([stranger])
+    return stack.envelope(HELLO, sender="stranger", chain=(first,), **about)
+
+
 def another_chain(stack: Stack) -> bytes:
     conversation = new_message_id()
     stack.publish(stack.envelope(HELLO, correlation=conversation), "message")
@@ -197,6 +209,7 @@ CASES: dict[str, tuple[str, Callable[[Stack], bytes]]] = {
         lead(task(root_session_id("never submitted")), recipient="reviewer"),
     ),
     "nobody to speak to": ("recipient-session", lead(HELLO, sender="partner", recipient="lead")),
+    "word of a stranger": ("conversation-party", word_of_a_stranger),
     "payload broken": ("payload", unreadable),
 }
 

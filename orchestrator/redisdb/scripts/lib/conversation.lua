@@ -13,3 +13,11 @@ local function converse(key, first, limit, ttl_ms)
   redis.call('PEXPIRE', key, ttl_ms)
   return ''
 end
+
+-- Whether an agent may begin something in a conversation: nobody has begun it, or the agent was given a task or a
+-- message in it or has given a task itself. '': one of the system's own, which may.
+local function takes_part(key, agent)
+  if agent == '' then return true end
+  local known = redis.call('HMGET', key, 'begun', 'root', 'agent:' .. agent, 'party:' .. agent)
+  return not (known[1] or known[2]) or known[3] or known[4]
+end
