@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from orchestrator.clock import Clock, SystemClock
+from orchestrator.clock import Clock
 from orchestrator.log import get_logger
 from orchestrator.policy.retry import run_backoff_ms
 from orchestrator.policy.routing import Backoff
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.server_clock import ServerClock
 
 _log = get_logger()
 
@@ -122,7 +123,7 @@ class AgentRegistry:
     ) -> None:
         self._redis = redis
         self._vouchers = vouchers
-        self._clock = clock or SystemClock()
+        self._clock = clock or ServerClock(redis)
         self._cache_s = cache_s
         self._cache: dict[str, tuple[float, AgentRecord | None]] = {}
         # Said once of each, not at each look.

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from orchestrator.agents import define_agent
 from orchestrator.bootstrap import assemble
 from orchestrator.cli import main
+from orchestrator.clock import SystemClock
 from orchestrator.doctor import Doctor
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb import keys
@@ -153,3 +154,22 @@ def test_a_damaged_sign_of_life_ends_nobody(stage: Stage, lead: SignsOfLife, rec
     assert living_agents(stage.redis) == {("lead", "orchestra.lead")}
     lead.end()
     assert stage.redis.hlen(keys.services()) == 0
+
+
+@pytest.mark.parametrize("days", [-2, 2])
+def test_a_registration_lives_by_the_servers_clock(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """A worker whose own clock is days off registers its agents for as long as any other, and clears away nobody's."""
+    stage.agent("right")(lambda _: "done")
+    with monkeypatch.context() as wrong:
+        now_ms = SystemClock().now_ms() + days * 86_400_000
+        wrong.setattr(SystemClock, "now_ms", lambda _: now_ms)
+        stage.parts.agents.announce([AgentRecord(name="wrong", queue="orchestra.wrong")])
+        assert stage.parts.agents.names() == ["right", "wrong"]
+    assert assemble(stage.redis, stage.settings).agents.names() == ["right", "wrong"]
+    server_ms = int(stage.redis.time()[0]) * 1000
+    assert all(
+        abs(score - server_ms) < 60_000
+        for _, score in stage.redis.zrange(keys.agents(), 0, -1, withscores=True)
+    )
