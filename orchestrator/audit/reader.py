@@ -100,6 +100,11 @@ class AuditReader:
             return list(self._store.messages(where="m.task_id = ?", values=[identifier]))
         return self._below(launches[0])
 
+    def launched_by(self, message_id: str) -> list[MessageRecord]:
+        """A launch by its message-id, and everything that followed upon it."""
+        launches = self.find(message_id.lower())
+        return self._below(launches[0]) if launches else []
+
     def _below(self, launch: MessageRecord) -> list[MessageRecord]:
         """A launch and everything that followed upon it, directly or not."""
         conversation = self.conversation(launch.correlation_id)

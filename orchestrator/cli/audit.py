@@ -50,8 +50,7 @@ def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> No
     """Show a message, or a conversation or a session's part of it as a tree."""
     from orchestrator.cli.documents import WholeMessages
 
-    reader = _reader(settings)
-    records = reader.find(identifier)
+    records = messages_about(_reader(settings), identifier, settings)
     if not records:
         raise click.ClickException(nothing_about(identifier, settings))
     if xml:
@@ -279,6 +278,28 @@ def describe(record: MessageRecord) -> str:
     again = f" (attempt {record.attempt})" if record.attempt > 1 else ""
     who = f"{record.sender or '?'} → {record.recipient or '?'}"
     return f"{record.type} {who}{task} {record.priority}{again}{dead}"
+
+
+def messages_about(reader: AuditReader, identifier: str, settings: Settings) -> list[MessageRecord]:
+    """The messages that an id stands for, oldest first.
+
+    A session whose task an external program gave has that program's task-id in the trail: the ledger, where it
+    answers, knows which message it was.
+    """
+    from orchestrator.errors import ConfigurationError, ServerUnavailable, UnknownSession
+    from orchestrator.ids import is_session_id
+    from orchestrator.ledger import Ledger
+    from orchestrator.redisdb.client import connect
+    from orchestrator.stack import resolve_redis_url
+
+    records = reader.find(identifier)
+    if records or not is_session_id(identifier):
+        return records
+    try:
+        client = connect(resolve_redis_url(settings), name="orchestra-audit")
+        return reader.launched_by(Ledger(client).session(identifier).message)
+    except (ConfigurationError, ServerUnavailable, UnknownSession):
+        return []
 
 
 def nothing_about(identifier: str, settings: Settings) -> str:

@@ -95,11 +95,11 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
 def conversation(*, settings: Settings, identifier: str, as_json: bool) -> None:
     """Show everything that was said in a conversation, as a tree."""
     from orchestrator.audit import AuditReader, AuditStore
-    from orchestrator.cli.audit import nothing_about, print_conversation
+    from orchestrator.cli.audit import messages_about, nothing_about, print_conversation
     from orchestrator.cli.documents import Messages
 
     reader = AuditReader(AuditStore(settings.audit_file, read_only=True))
-    found = reader.find(identifier)
+    found = messages_about(reader, identifier, settings)
     if not found:
         raise click.ClickException(nothing_about(identifier, settings))
     records = reader.conversation(found[0].correlation_id)

@@ -397,3 +397,20 @@ def test_the_doctor_finds_a_launch_that_was_taken_and_not_routed(stack: Stack, h
     router.run_once()
     assert stack.parts.ledger.session(other).busy
     assert found() == [session]
+
+
+def test_the_trail_of_a_program_s_task_is_found_by_its_session(stack: Stack) -> None:
+    """In the trail it has the program's task-id alone."""
+    task = TaskDelegation(task=Task(task_id="T-1", title="Count", description="the lines"))
+    stack.publish(stack.envelope(task, sender="partner", recipient="reviewer"), "task-delegation", "high")
+    stack.router().run_once()
+    (session,) = stack.parts.ledger.roots(0)
+    store = AuditStore(stack.settings.audit_file)
+    AuditWriter(stack.redis, store, consumer="w", sources=all_streams()).run_once()
+    store.close()
+    for command in (("audit", "show"), ("conversation",)):
+        shown = json.loads(run(stack, *command, session.id, "--json").output)
+        assert [m["message_id"] for m in shown["messages"]] == [session.message]
+    other = run(stack, "audit", "show", "ses_00" + "0" * 24)
+    assert other.exit_code == 1
+    assert "is about 'ses_00" in other.output
