@@ -121,7 +121,7 @@ def _screens(written: str) -> Iterator[list[str]]:
 def _over(screen: list[str]) -> float:
     """How much of the tree is over; only of a tree that has been launched as a whole."""
     text = _plain("\n".join(screen))
-    found = re.search(r"(\d+)/(\d+) children over", text)
+    found = re.search(r"(\d+)/(\d+) children done", text)
     launched = re.search(r"(\d+) launched", text)
     whole = found is not None and launched is not None and found[2] == launched[1]
     return int(found[1]) / int(found[2]) if found and whole else 0.0

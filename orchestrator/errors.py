@@ -163,7 +163,7 @@ class StreamFull(Refused):
 class ClaimLost(Refused):
     """The run is no longer held under this claim; whatever it does now has no effect."""
 
-    template = "run {0} is no longer held by this claim; another worker has it or it is over"
+    template = "run {0} is no longer held by this claim; another worker has it or it has ended"
 
 
 class NoReply(Refused):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.clock import isoformat
 from orchestrator.ledger import Item, ItemState, Ledger, Run, Session, Try
+from orchestrator.text import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,7 @@ def _why(run: Run) -> str:
             return "resumed by a user"
     many = len(run.items)
     # What a blocking call took into the run counts with what the run was made for.
-    return f"resumed with {many} {'item' if many == 1 else 'items'}" if many else "resumed, with nothing new"
+    return f"resumed with {counted(many, 'item')}" if many else "resumed, with nothing new"
 
 
 def _of_item(item: Item) -> tuple[int, Event]:

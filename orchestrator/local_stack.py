@@ -276,6 +276,6 @@ def describe(notice: Notice) -> str:
         "died": "ended",
         "recovered": "is back",
         "stopping": "stopping",
-        "killed": "did not stop and was killed",
+        "killed": "did not stop in time and was killed",
     }
     return f"{notice.name} {words[notice.kind]}{f' ({notice.detail})' if notice.detail else ''}"

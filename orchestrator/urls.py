@@ -46,7 +46,7 @@ def check_redis_url(url: str) -> str:
         raise ValueError(f"not a URL ({error}); write it like redis://host:6379/0") from None
     if parts.scheme not in REDIS_SCHEMES:
         raise ValueError(
-            f"the scheme {parts.scheme!r} is none of Redis; write it like redis://host:6379/0, "
+            f"{parts.scheme!r} is not a Redis URL scheme; write it like redis://host:6379/0, "
             "rediss://host:6380/0 or unix:///path/to/socket?db=0"
         )
     if parts.scheme == "unix":

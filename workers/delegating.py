@@ -66,7 +66,7 @@ class Delegating(Talking):
 
         Raises:
             LimitExceeded: this session or its tree is as large as it may be.
-            InputError: there is no agent's name or nothing to do, or a value is none that there is.
+            InputError: there is no agent's name or nothing to do, or a value is invalid.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         task = _task(agent, description)
@@ -111,7 +111,7 @@ class Delegating(Talking):
 
         Raises:
             LimitExceeded: this session or its tree is as large as it may be.
-            InputError: there is no agent's name or nothing to do, or a value is none that there is.
+            InputError: there is no agent's name or nothing to do, or a value is invalid.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         check_priority(priority)

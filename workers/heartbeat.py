@@ -2,7 +2,7 @@
 
 The renewal is done by another thread, so that an agent that computes or sleeps keeps its run. A stop, by a user
 or because the run has used up its time, is first a wish: the agent's next effect raises. One that does not
-heed it within the grace period is ended from here: its run is committed, and its process goes.
+stop within the grace period is ended from here: its run is committed, and its process goes.
 """
 
 from __future__ import annotations

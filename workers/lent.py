@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--depth", type=int, required=True)
     parser.add_argument("--queues", default="")
     given = parser.parse_args(arguments)
-    # An agent that heeds no stop is ended together with its process, as in a pool of processes.
+    # An agent that ignores a stop is ended together with its process, as in a pool of processes.
     current_process().name = f"LentProcess-{os.getpid()}"
     settings = resolve(load_settings())
     configure_logging(settings, service="worker")

@@ -1,4 +1,4 @@
-"""The one thread of a process that does what is due while its agents work: leases renewed, runs given back.
+"""One thread per process renews leases and runs timers while its agents work.
 
 It is there from the first run on: a thread for each run would cost a short one more than its own work.
 """

@@ -291,7 +291,7 @@ class _RunOfAgent:
         return completion if outcome.status == "completed" else error
 
     def _end_by_force(self, reason: str) -> None:
-        """The agent did not heed the wish to stop: end its run, then the process that it blocks."""
+        """The agent did not stop when it was asked to: end its run, then the process that it blocks."""
         _log.error(
             "agent-ended-by-force", run=self._held.claim.run, agent=self._definition.name, reason=reason
         )

@@ -24,7 +24,7 @@ _log = get_logger()
 
 #: A resume runs what the ledger has queued; words for a session come into the ledger first.
 _NOT_BY_HAND = (
-    f"{RESUME_TASK} runs what the ledger has queued, and is sent by the services; to give a session a further "
+    f"{RESUME_TASK} runs what the ledger has queued, and is sent by the services; to give a session another "
     "prompt use Client.resume or `orchestra resume SESSION PROMPT`"
 )
 
@@ -64,7 +64,7 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         prompt: str | None = None,  # noqa: ARG001  (taken to be refused with a reason)
         more: Sequence[Sequence[str]] = (),
     ) -> str:
-        """A further run of a session, with callbacks or a user's words."""
+        """Another run of a session, with callbacks or a user's words."""
         if run is None or session is None:
             _refuse(runtime, task, InputError(_NOT_BY_HAND))
             raise Ignore

@@ -142,4 +142,4 @@ def describe_missing(missing: Sequence[Missing]) -> str:
     if len(missing) > MAX_MISSING_NAMED:
         named.append(f"- and {len(missing) - MAX_MISSING_NAMED} more")
     lines = "\n".join(map(defuse, named))
-    return f"The deadline is over. Still at work, and reported when they end:\n{lines}"
+    return f"The deadline has passed. Still at work, and reported when they end:\n{lines}"

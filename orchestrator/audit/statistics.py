@@ -1,4 +1,4 @@
-"""What the audit trail says in numbers: who said how much of what, what died and why, how long tasks took."""
+"""Message counts, dead letters and task times, from the audit trail."""
 
 from __future__ import annotations
 

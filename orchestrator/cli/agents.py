@@ -1,4 +1,4 @@
-"""``orchestra agents``: who is registered; register a program that reads the streams itself."""
+"""``orchestra agents``: who is registered; register an external program that reads the streams itself."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def register(
     may_send_to: tuple[str, ...],
     accepts_from: tuple[str, ...],
 ) -> None:
-    """Register NAME, a program outside of the stack that reads its messages from the streams.
+    """Register NAME, an external program that reads its messages from the streams.
 
     It stays registered until it is withdrawn. Its public key is made known with `orchestra keys`.
     """
@@ -98,7 +98,7 @@ def register(
     if as_json:
         print_json(AgentDocument.of(record))
     else:
-        say(f"{name} is registered as a {role} outside of the stack")
+        say(f"{name} is registered as an external {role}")
 
 
 @agents.command("withdraw")
@@ -116,7 +116,7 @@ def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
     if as_json:
         print_json(Withdrawn(agent=name, registered=False))
     else:
-        say(f"{name} is not registered any more")
+        say(f"{name} is no longer registered")
 
 
 @agents.command("vouch")

@@ -56,7 +56,7 @@ def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> No
     if xml:
         if len({record.message_id for record in records}) > 1:
             raise click.ClickException(
-                f"{identifier} stands for {len(records)} messages; give one message-id"
+                f"{identifier} stands for {counted(len(records), 'message')}; give one message-id"
             )
         write_raw(records[0].xml, newline=False)
         return
@@ -159,7 +159,7 @@ def replay(*, settings: Settings, message_id: str, sign_unverified: bool, as_jso
 @json_option
 @stack_options
 def report(*, settings: Settings, since: str | None, until: str | None, as_json: bool) -> None:
-    """Say in numbers who said how much of what, what died and why, and how long tasks took."""
+    """Summarise message counts, dead letters and task times."""
     from orchestrator.audit.statistics import report as make_report
     from orchestrator.cli.documents import AuditReport
 
@@ -253,7 +253,7 @@ def print_conversation(records: list[MessageRecord]) -> None:
     from orchestrator.audit import trees
 
     count = len({record.message_id or record.entry_id for record in records})
-    say(f"conversation {records[0].correlation_id}, {count} messages")
+    say(f"conversation {records[0].correlation_id}, {counted(count, 'message')}")
     for root in trees(records):
         _print_node(root, "", "")
 

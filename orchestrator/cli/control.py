@@ -10,6 +10,7 @@ import click
 from orchestrator.cli.options import json_option, stack_options, text_of
 from orchestrator.cli.output import print_json, say
 from orchestrator.cli.submit import check_timeout, say_outage, timeout_option, wait_and_print
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.client import Client
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("session")
 @click.argument("prompt")
-@click.option("--wait", is_flag=True, help="Wait until the session is over again and print its answer.")
+@click.option("--wait", is_flag=True, help="Wait until the session ends again and print its answer.")
 @click.option("--key", help="Idempotency key: the same key is the same prompt.")
 @timeout_option
 @json_option
@@ -128,7 +129,7 @@ def _say(
     elif known is not None:
         say(f"{session} is {known.state.value}: {in_words}")
     elif asked and wait:
-        say(f"{session} is not over yet; ask again with: orchestra why {session}")
+        say(f"{session} has not ended yet; ask again with: orchestra why {session}")
 
 
 def _at_once(verdict: StopVerdict, done: str) -> str:
@@ -138,14 +139,14 @@ def _at_once(verdict: StopVerdict, done: str) -> str:
         case "asked":
             return "is running; its agent was asked to stop, and is ended by force if it does not"
         case "over":
-            below = f"; {verdict.below} below it are told to stop" if verdict.below else ""
-            return f"was over already ({verdict.detail}){below}" if verdict.detail else "was over already"
+            below = f"; {counted(verdict.below, 'session')} below it told to stop" if verdict.below else ""
+            return f"had ended already ({verdict.detail}){below}" if verdict.detail else "had ended already"
         case other:
             return other
 
 
 def _end_of(client: Client, session: str) -> Session | None:
-    """A session that was asked to stop, once it is over; None: it is not, after all the time that it is given."""
+    """A session that was asked to stop, once it has ended; None: it has not, after all the time that it is given."""
     settings = client.settings
     # A worker that is dead hears nothing: then the reaper ends its run when the lease is over.
     patience_s = (
@@ -166,7 +167,7 @@ def _how_it_ended(client: Client, session: Session, *, run: str, asked: str) -> 
 
     added = session.reason.removeprefix(asked)  # the words of whoever asked say nothing of how it ended
     if added.endswith(BY_FORCE):
-        return "by force", "its agent did not heed that in time and was killed"
+        return "by force", "its agent did not stop in time and was killed"
     if added.endswith(WORKER_LOST):
         return "lost", "its worker was lost meanwhile"
     # One that had something outstanding is stopped nevertheless.

@@ -19,6 +19,7 @@ import click
 from orchestrator.cli.options import settings_of
 from orchestrator.cli.output import say
 from orchestrator.signals import set_soon
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.ledger import Session
@@ -143,10 +144,12 @@ def _conclude(tree: list[Session], sizes: list[int], *, took_s: float, total_s: 
 
     children = len(tree) - 1
     rate = f", {children / took_s:.0f} sessions a second" if children else ""
-    resumes = "1 resume" if len(sizes) == 1 else f"{len(sizes)} resumes"
-    say(f"{resumes} of `lead` carried {sum(sizes)} callbacks, up to {max(sizes, default=0)} at once")
+    resumes, callbacks = counted(len(sizes), "resume"), counted(sum(sizes), "callback")
+    say(f"{resumes} of `lead` carried {callbacks}, up to {max(sizes, default=0)} at once")
     say(str(Promise.of(tree)))
-    say(f"{children} modules reviewed in {took_s:.1f} s{rate}; {total_s:.1f} s with start and stop")
+    say(
+        f"{counted(children, 'module')} reviewed in {took_s:.1f} s{rate}; {total_s:.1f} s with start and stop"
+    )
     say(
         "\nWhat to try next:\n"
         f'  a stack that stays:   orchestra up --review "{path}"\n'

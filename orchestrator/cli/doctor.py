@@ -11,6 +11,7 @@ import click
 
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.doctor import Diagnosis, Doctor
@@ -126,8 +127,8 @@ def _print(diagnosis: Diagnosis) -> None:
     evidence = "ledger, runs and audit trail" if diagnosis.audited else "ledger and runs"
     say(f": {diagnosis.tally}", mark=verdict, colour=colour)
     say(
-        f"{diagnosis.tally.sessions} sessions in {diagnosis.trees} trees, from {evidence}; "
-        f"{counts['break']} breaks, {counts['stuck']} stuck, {counts['warning']} warnings"
+        f"{counted(diagnosis.tally.sessions, 'session')} in {counted(diagnosis.trees, 'tree')}, from {evidence}; "
+        f"{counted(counts['break'], 'break')}, {counts['stuck']} stuck, {counted(counts['warning'], 'warning')}"
     )
 
 

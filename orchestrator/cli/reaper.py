@@ -52,5 +52,5 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
 
 
 def _foreign(agents: AgentRegistry) -> list[str]:
-    """The programs outside of the stack: what their own groups have not read yet stays in the streams."""
+    """The external programs: what their own groups have not read yet stays in the streams."""
     return [record.name for record in agents.all() if record.foreign]

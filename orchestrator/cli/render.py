@@ -148,8 +148,8 @@ def session_line(session: Session, below: Sequence[Session] = (), *, width: int 
     if percent is not None and session.state not in CLOSED:
         parts.append(bar(percent))
     if below:
-        over = sum(child.ended_ms > 0 for child in below)
-        parts.append(f"{over}/{len(below)} children over")
+        done = sum(child.ended_ms > 0 for child in below)
+        parts.append(f"{done}/{len(below)} children done")
     about = (
         (f"DAMAGED: {session.damage[0]}; see `orchestra doctor`" if session.damage else "")
         or session.reason
@@ -162,7 +162,7 @@ def session_line(session: Session, below: Sequence[Session] = (), *, width: int 
 
 
 def progress(session: Session, below: Sequence[Session] = ()) -> int | None:
-    """How far a session is, in percent: what its agent says, else how many of its children are over."""
+    """How far a session is, in percent: what its agent says, else how many of its children are done."""
     if session.state is SessionState.FINISHED:
         return 100 if below or session.progress >= 0 else None
     if session.progress >= 0:

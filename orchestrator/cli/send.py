@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, as_json: bool) -> None:
     """Publish the envelope in FILE (`-`: standard input) in the stream of its type and priority.
 
-    Work is begun whoever sends it. What else is said counts if a foreign program says it (`orchestra agents register`).
+    Anyone may start work. Other messages count only from a registered external program (`orchestra agents register`).
     """
     from orchestrator.bootstrap import assemble
     from orchestrator.cli.documents import Published
@@ -75,7 +75,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     known = parts.agents.get(sender)
     if message.body.type not in LAUNCHES and known is not None and not known.foreign:
         note = (
-            f"{sender!r} is no foreign program, so a {message.body.type} of its is written to the audit trail and "
+            f"{sender!r} is no external program, so a {message.body.type} of its is written to the audit trail and "
             "changes nothing: what it says is in the ledger already, or is said with `orchestra reply` or `resume`"
         )
     if as_json:

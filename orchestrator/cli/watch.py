@@ -30,7 +30,7 @@ _SPARE_ROWS = 4
 @json_option
 @stack_options
 def watch(settings: Settings, *, session: str, timeout: float | None, as_json: bool) -> None:
-    """Follow SESSION and everything below it until it is over.
+    """Follow SESSION and everything below it until it ends.
 
     On a terminal: a live tree. To a pipe: one line for each change. With --json: one JSON document a line.
     """

@@ -32,7 +32,7 @@ SHOWN_CHARS: Final = 1000
 #: Messages that runs for one queue are spread over before they are bundled, so that every slot gets some.
 SPREAD: Final = 2
 #: What publishing ends in when the broker is away, or a Redis that takes no writes. The last comes of kombu itself: it
-#: mends a connection that broke while a queue was declared, and goes on with a channel of the old one.
+#: repairs a connection that broke while a queue was declared, and goes on with a channel of the old one.
 _OUTAGES: Final = (KombuError, OSError, redis.RedisError, AttributeError)
 
 
@@ -70,8 +70,8 @@ class Dispatcher:
             try:
                 self._publish(bundles, at_once=len(bundles) > 1)
             except _OUTAGES as error:
-                # A connection that broke is not mended for many messages at once, but for each alone; and where it
-                # was mended halfway, only a new one is of use.
+                # A connection that broke is not repaired for many messages at once, but for each alone; and where it
+                # was repaired halfway, only a new one is of use.
                 if len(bundles) == 1 and not isinstance(error, AttributeError):
                     raise
                 self._publish(bundles, at_once=False)

@@ -25,6 +25,7 @@ from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionSt
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage, refuses_everything
 from orchestrator.service import is_served, living_agents
+from orchestrator.text import counted
 
 #: Looks at a session that seems wrong, and the seconds before each: a live system moves between two reads.
 SECOND_LOOKS = (0.05, 0.25, 1.0)
@@ -296,7 +297,7 @@ class Doctor:
     def _confirmed(
         self, snapshot: Snapshot, launches: Launches | None, children: dict[str, set[str]]
     ) -> list[Finding]:
-        """The breaks that are still there on every further look, so that a moving system is not accused."""
+        """The breaks that are still there on every later look, so that a moving system is not accused."""
         found = list(self._breaks(snapshot, launches, children))
         for pause in SECOND_LOOKS:
             if not found:
@@ -333,12 +334,12 @@ class Doctor:
         elif snapshot.doomed and s.state not in CLOSED:  # an earlier version left that mark on closed ones
             message = "is to be ended for over a minute: is a callback service running?"
         elif snapshot.queue and is_ready(snapshot) and not snapshot.window_until_ms:
-            message = f"has {len(snapshot.queue)} items queued for over a minute and no run: is a callback service running?"
+            message = f"has {counted(len(snapshot.queue), 'item')} queued for over a minute and no run: is a callback service running?"
         elif s.questions and said is not None:
             message = f"waits for over a minute for {said.waits_for}; {said.mover}"
         elif over and "results" in snapshot.indexed:
             message = (
-                "is over, and its Celery result has not been stored for over a minute: is a reaper running?"
+                "has ended, and its Celery result has not been stored for over a minute: is a reaper running?"
             )
         else:
             return

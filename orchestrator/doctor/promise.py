@@ -163,7 +163,7 @@ def _owed(snapshot: Snapshot, item: Item) -> Iterator[Finding]:
             snapshot,
             "callback-lost",
             item.id,
-            f"{item.child} is over ({child.state}), and {item.id} still counts as owed",
+            f"{item.child} has ended ({child.state}), and {item.id} still counts as owed",
         )
     elif child.parent != snapshot.session.id:
         yield _found(

@@ -132,7 +132,7 @@ def _at_work(session: Session, run: Run, terms: Terms) -> Wait:
         return Wait(
             session=session.id,
             subject=session.id,
-            waits_for=f"agent {session.agent!r}, a program outside of the stack, is at work in {run.id}",
+            waits_for=f"agent {session.agent!r}, an external program, is at work in {run.id}",
             mover="that program's report; or you: orchestra stop " + session.id,
             by="no limit: it holds no lease",
         )

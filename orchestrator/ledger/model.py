@@ -22,7 +22,7 @@ class SessionState(StrEnum):
     DAMAGED = "damaged"  #: its record does not say; `orchestra doctor` says what is wrong with it
 
 
-#: How the reason of a session ends whose agent did not heed the wish to stop.
+#: How the reason of a session ends whose agent did not stop when it was asked to.
 BY_FORCE = "ended by force"
 #: … whose worker was lost after it was asked to stop.
 WORKER_LOST = "its worker was lost"

@@ -33,8 +33,8 @@ SESSION: Transitions = {
     },
     "finished": {
         "running": "a user resumes it",
-        "stopped": "stopped while a further resume waits",
-        "failed": "failed by policy while a further resume waits, or by what it inherited",
+        "stopped": "stopped while another resume waits",
+        "failed": "failed by policy while another resume waits, or by what it inherited",
         "deleted": "deleted by a user",
     },
     "failed": {"deleted": "deleted by a user"},

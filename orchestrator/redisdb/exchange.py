@@ -1,4 +1,4 @@
-"""One way to the server and back, over a connection of redis-py.
+"""One round trip to Redis, over a connection of redis-py.
 
 What redis-py does around each command, to measure it for whoever may ask, takes about as long as a short script
 takes the server. Connections, what is sent again when one breaks, and what answers mean stay redis-py's own.

@@ -26,6 +26,7 @@ from orchestrator.registry import AgentRecord
 from orchestrator.router.letter import Letter, Rejection
 from orchestrator.router.live_rules import RULES
 from orchestrator.streams import Entry
+from orchestrator.text import counted
 
 #: Milliseconds that the clocks of sender and router may differ.
 CLOCK_SKEW_MS: Final = 300_000
@@ -187,7 +188,7 @@ class Intake:
         if len(header.conversation_chain) > self._max_chain:
             yield reject(
                 "conversation-limit",
-                f"the chain names {len(header.conversation_chain)} messages; at most {self._max_chain} are allowed",
+                f"the chain names {counted(len(header.conversation_chain), 'message')}; at most {self._max_chain} are allowed",
                 message,
             )
         if header.conversation_chain and header.correlation_id is None:

@@ -166,7 +166,7 @@ class Router:
         self._next_reclaim = time.monotonic() + _RECLAIM_EVERY_S
 
     def _handle_alone(self, entry: Entry, handled: Handled) -> None:
-        """Handle an entry that was left over. Where the server fails it, this delivery says nothing of the entry."""
+        """Handle an entry that was left over. If Redis fails during a delivery, the delivery does not count against the entry."""
         try:
             self._handle([entry], handled)
         except (redis.RedisError, ServerUnavailable) as error:

@@ -95,7 +95,7 @@ def test_an_agent_that_does_not_heed_a_stop_is_killed_and_the_command_says_so(
     done = stack.run(f"orchestra stop {session}")
     assert done.stdout == (
         f"{session} is running; its agent was asked to stop, and is ended by force if it does not\n"
-        f"{session} is stopped: its agent did not heed that in time and was killed\n"
+        f"{session} is stopped: its agent did not stop in time and was killed\n"
     )
     with pytest.raises(SessionStopped, match="stopped by a user"):
         client.result(session, timeout_s=120)

@@ -1,4 +1,4 @@
-"""One way to the server and back: what breaks on it costs nobody else an answer."""
+"""One round trip to Redis: what breaks on it costs nobody else an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stack as a whole, with toy services in the place of the real ones: it starts, mends itself, and ends."""
+"""A stack as a whole, with toy services in the place of the real ones: it starts, repairs itself, and ends."""
 
 from __future__ import annotations
 

@@ -51,9 +51,9 @@ def test_a_small_tree_is_shown_whole() -> None:
         make("g", "c1", title="deep"),
     ]
     assert [str(line).replace("running ", "").split() for line in tree_lines(tree)] == [
-        ["r", "a", *line] for line in (["░░░░░░░░░░░░░░░░░░░░", "0%", "0/2", "children", "over", "top"],)
+        ["r", "a", *line] for line in (["░░░░░░░░░░░░░░░░░░░░", "0%", "0/2", "children", "done", "top"],)
     ] + [
-        ["├─", "c1", "a", "░░░░░░░░░░░░░░░░░░░░", "0%", "0/1", "children", "over", "one"],
+        ["├─", "c1", "a", "░░░░░░░░░░░░░░░░░░░░", "0%", "0/1", "children", "done", "one"],
         ["│", "└─", "g", "a", "deep"],
         ["└─", "c2", "a", "two"],
     ]

@@ -74,7 +74,7 @@ def test_agents_come_separated_by_commas_or_the_path_separator(
         ({"lease_s": float("inf")}, "'lease_s'"),
         ({"heartbeat_s": 14}, "at most half of lease_s"),
         ({"leas_s": 1}, "did you mean 'lease_s'"),
-        ({"redis_url": "http://:hunter2@host"}, "the scheme 'http' is none of Redis"),
+        ({"redis_url": "http://:hunter2@host"}, "'http' is not a Redis URL scheme"),
         ({"redis_url": "redis://"}, "no host is named"),
         ({"redis_url": "unix://"}, "no socket is named"),
         ({"redis_url": "redis://host:notaport"}, "not a URL"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import Callback, agent
+from orchestrator.text import counted
 from workers.agents.package_review import find_modules, review_package
 from workers.agents.queue import BUNDLED_QUEUE
 from workers.agents.report import render_report
@@ -61,7 +62,7 @@ def _begin(ctx: Context) -> str:
     )
     ctx.state["package"] = review.to_json()
     ctx.wait_for("any", window_s=_FOLD_S)
-    return render_report(ctx.state) if not files else f"waiting for {len(files)} reviews"
+    return render_report(ctx.state) if not files else f"waiting for {counted(len(files), 'review')}"
 
 
 #: What is summed up over all modules.

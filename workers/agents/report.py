@@ -5,6 +5,8 @@ from __future__ import annotations
 from textwrap import fill
 from typing import Any
 
+from orchestrator.text import counted
+
 #: Columns that prose of the report takes; the width of a terminal that nobody has made wider.
 WIDTH = 80
 #: Modules that are listed; all of them are in the sums.
@@ -73,5 +75,5 @@ def _failed(state: dict[str, Any]) -> str:
     if not failed:
         return ""
     return "\n".join(
-        [f"{len(failed)} reviews failed", *(f"  {f['title']}: {f['error']}" for f in failed[:10])]
+        [f"{counted(len(failed), 'review')} failed", *(f"  {f['title']}: {f['error']}" for f in failed[:10])]
     )

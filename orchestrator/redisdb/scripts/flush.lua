@@ -69,7 +69,7 @@ local function make_run(ids, cause)
     for _, group in ipairs(late) do policy[group] = { mode = 'any', window_ms = policy[group].window_ms } end
     redis.call('HSET', KEYS[5], 'late', cjson.encode(late))
   end
-  -- One that was kept is not there for what is launched next.
+  -- A deadline that was met is removed, so that it does not apply to children launched later.
   for _, group in ipairs(kept) do
     policy[group].deadline_ms = nil
     policy[group].parks = nil

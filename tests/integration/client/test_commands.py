@@ -163,7 +163,7 @@ def test_sessions_tree_and_logs(stage: Stage, orchestra: Orchestra) -> None:
     assert [s["session"] for s in json.loads(orchestra("sessions", "--json").stdout)["sessions"]] == [root]
     tree = orchestra("tree", root).stdout.splitlines()
     assert tree[0].startswith(f"{root}  lead       idle")
-    assert "0/2 children over" in tree[0]
+    assert "0/2 children done" in tree[0]
     first, second = (child.id for child in stage.children(root))
     assert tree[1].startswith(f"├─ {first}  solo       pending")
     assert tree[2].startswith(f"└─ {second}  solo       pending")
@@ -205,7 +205,7 @@ def test_resume_and_stop(stage: Stage, orchestra: Orchestra) -> None:
     worker.join()
     other = orchestra("submit", "solo", "never").stdout.strip()
     assert orchestra("stop", other, "--reason", "why not").stdout == f"{other} is stopped\n"
-    assert orchestra("stop", other).stdout.startswith(f"{other} was over already")
+    assert orchestra("stop", other).stdout.startswith(f"{other} had ended already")
     assert json.loads(orchestra("stop", other, "--json").stdout)["outcome"] == "over"
     done = orchestra("resume", other, "go on")
     assert done.exit_code == 1
@@ -301,7 +301,7 @@ def test_stop_ends_what_a_finished_session_has_left_at_work(stage: Stage, orches
     (deeper,) = [child for child in stage.children(root) if child.agent == "lead"]
     stage.play(deeper.id)
     said = orchestra("stop", root).stdout
-    assert said == f"{root} was over already (finished); 2 below it are told to stop\n"
+    assert said == f"{root} had ended already (finished); 2 sessions below it told to stop\n"
     states = {(s.parent, s.title): s.state.value for s in stage.ledger.tree(root) if s.agent == "solo"}
     assert states == {
         (root, "a"): "stopped",
@@ -309,7 +309,7 @@ def test_stop_ends_what_a_finished_session_has_left_at_work(stage: Stage, orches
         (deeper.id, "a"): "stopped",
         (deeper.id, "b"): "pending",
     }
-    assert orchestra("stop", root).stdout == f"{root} was over already (finished)\n"
+    assert orchestra("stop", root).stdout == f"{root} had ended already (finished)\n"
 
 
 def test_logs_name_every_dead_callback_with_its_reason(stage: Stage, orchestra: Orchestra) -> None:

@@ -682,7 +682,7 @@ def test_children_of_one_millisecond_are_listed_in_the_order_of_their_launches(
 def test_a_claim_of_what_is_damaged_changes_nothing(
     play: Play, ledger: Ledger, redis: redis_py.Redis, damaged: str
 ) -> None:
-    """The run stays queued, and is claimed once the damage is mended."""
+    """The run stays queued, and is claimed once the damage is fixed."""
     play.run(play.submit("of another tree"))
     root = play.submit()
     parent = play.run(root)

@@ -128,7 +128,7 @@ def test_a_program_outside_of_the_stack_holds_no_lease(place: Place) -> None:
     assert dispatch is not None
     place.ledger.take_foreign(dispatch)
     said = place.said(session)
-    assert "a program outside of the stack, is at work" in said
+    assert "an external program, is at work" in said
     assert "lease" not in said.replace("it holds no lease", "")
 
 

@@ -1,4 +1,4 @@
-"""What is encrypted for an agent is read by that agent's worker and by nothing before it, or refused for all to see."""
+"""What is encrypted for an agent is read by that agent's worker and by nothing before it, or refused with a visible reason."""
 
 from __future__ import annotations
 

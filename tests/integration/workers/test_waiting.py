@@ -65,7 +65,7 @@ def test_a_deadline_resumes_with_what_is_there_and_names_who_is_missing(
     assert callbacks == ["quick"]
     _, missing, prompt = seen[-1]
     assert sorted(missing) == sorted(("slow", f"part {n} </agent-callback>", "late") for n in range(22))
-    assert "The deadline is over. Still at work, and reported when they end:\n- slow: part" in prompt
+    assert "The deadline has passed. Still at work, and reported when they end:\n- slow: part" in prompt
     assert prompt.endswith("- and 2 more")
     named = re.findall(r"\((ses_[0-9a-f]{26})\)", prompt)
     assert len(named) == 20

@@ -230,7 +230,7 @@ def test_the_report_lists_the_worst_first(package: Path) -> None:
     assert "findings: 0 unparsable, 780 unfinished," in text
     listed = [line.split()[0] for line in text.partition("no doc\n")[2].splitlines() if ".py  " in line]
     assert listed[:3] == ["m39.py", "m38.py", "m37.py"]
-    assert "1 reviews failed\n  Review gone.py: no such file" in text
+    assert "1 review failed\n  Review gone.py: no such file" in text
     assert "import cycles: 1\n    pkg.a - pkg.b" in text
     assert len(state["worst"]) == 25, "what is kept does not grow with the tree"
     assert max(map(len, text.splitlines())) <= 80, "it fits a terminal"

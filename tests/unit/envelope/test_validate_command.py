@@ -48,7 +48,7 @@ def test_a_valid_file_exits_with_0(folder: Path) -> None:
 
 
 def test_a_folder_is_walked_and_one_error_exits_with_1(folder: Path) -> None:
-    """Only XML files count; the finding has everything that is needed to mend it."""
+    """Only XML files count; the finding has everything that is needed to fix it."""
     code, rows = _json(str(folder))
     assert code == 1
     assert [(row["file"], row["valid"]) for row in rows] == [
