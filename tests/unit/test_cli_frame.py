@@ -155,7 +155,7 @@ def test_a_command_gets_its_settings_from_options_and_environment(
     assert run(probe, "--redis-url", "redis://h/1").exit_code == 0
     assert (seen[0].redis_url, seen[0].shards) == ("redis://h/1", 3)
     assert run(probe, "--redis-url", "ftp://h").stderr.startswith(
-        "Error: setting 'redis_url': the scheme 'ftp'"
+        "Error: setting 'redis_url': 'ftp' is not a Redis URL scheme"
     )
 
 

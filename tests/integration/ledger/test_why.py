@@ -206,7 +206,7 @@ def test_what_could_resume_a_session_and_does_not_is_stuck(place: Place) -> None
     place.play.commit(held.claim)
     place.play.finish(first)
     place.ledger.set_time(NOW + 61_000)
-    assert any("1 items queued for over a minute" in message for message in place.stuck())
+    assert any("1 item queued for over a minute" in message for message in place.stuck())
 
 
 def test_what_waits_by_policy_is_not_stuck(place: Place) -> None:
