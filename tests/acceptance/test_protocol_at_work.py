@@ -161,6 +161,13 @@ def test_a_second_host_serves_agents_with_keys_that_it_imported(stack: Terminal)
     assert stack.run("orchestra keys generate far").returncode == 0
     assert stack.run("orchestra keys export far -o far.json").returncode == 0
     assert stack.run("orchestra keys import far.json", **second).returncode == 0
+    # Its key alone does not say what it may do.
+    unknown = stack.run("celery -A workers worker", **second, ORCHESTRA_AGENTS="far.py")
+    assert unknown.returncode != 0
+    assert "the operator has not vouched for agent 'far'" in unknown.stderr
+    assert stack.run("orchestra agents vouch far.py").returncode == 0
+    assert stack.run("orchestra keys export far -o far.json").returncode == 0
+    assert stack.run("orchestra keys import far.json", **second).returncode == 0
     stack.start("celery -A workers worker", **second, ORCHESTRA_AGENTS="far.py")
     wait_until(lambda: "far" in stack.run("orchestra agents").stdout, "the second host's agent")
     done = stack.run("orchestra submit far look --wait")
