@@ -26,6 +26,7 @@ from orchestrator.service import SignsOfLife, notify_ready, spare_the_collector
 from orchestrator.settings import Settings, load_settings, unknown_variables
 from orchestrator.stack import resolve, resolve_redis_url
 from orchestrator.tether import die_with_parent
+from orchestrator.text import visible
 from workers.flower import guard_flower
 from workers.runtime import RuntimeOfProcess
 from workers.tasks import register_tasks
@@ -40,7 +41,7 @@ def _is_celery_program() -> bool:
 
 
 def _give_up(error: OrchestraError) -> SystemExit:
-    return SystemExit(f"Error: {' '.join(str(error).split())}")
+    return SystemExit(visible(f"Error: {' '.join(str(error).split())}"))
 
 
 def _make_app() -> tuple[Celery, Settings]:

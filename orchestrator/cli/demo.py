@@ -120,10 +120,11 @@ def _review(
     stack: LocalStack, targets: list[Path], interruption: _Interruption
 ) -> tuple[list[Session], str, list[int]]:
     """The final picture of the tree, the report, and how many callbacks each resume carried."""
+    from orchestrator.cli.submit import say_outage
     from orchestrator.cli.watch import tree_display
     from orchestrator.client import Client
 
-    with Client(stack.settings) as client, tree_display() as show:
+    with Client(stack.settings, on_outage=say_outage) as client, tree_display() as show:
         session = client.submit("lead", "\n".join(map(str, targets)), title=f"Review {_names(targets)}").id
         watching = client.watching(session)
         picture: list[Session] = []

@@ -167,7 +167,7 @@ def rotate(agents: tuple[str, ...], use: Use, overlap: float, *, as_json: bool, 
 @json_option
 @stack_options
 def revoke(key_ids: tuple[str, ...], *, as_json: bool, settings: Settings) -> None:
-    """Revoke keys for good: nothing they signed counts any more, whenever it was signed."""
+    """Revoke keys for good: nothing they signed counts from now on, no matter when it was signed."""
     store = _store(settings)
     registry = _registry(settings, store)
     records = [store.revoke(key_id) if registry is None else registry.revoke(key_id) for key_id in key_ids]

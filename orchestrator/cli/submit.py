@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.settings import Settings
 
 timeout_option = click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds to wait at most. Default: for ever."
+    "--timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds to wait at most. Default: no limit."
 )
 
 

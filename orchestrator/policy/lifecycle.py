@@ -57,7 +57,7 @@ RUN: Transitions = {
 
 CALLBACK: Transitions = {
     "owed": {
-        "queued": "the child is over",
+        "queued": "the child has ended",
         "dead": "the parent is closed, the failure is ignored by policy, or a retry did not take the child up",
     },
     "queued": {

@@ -70,7 +70,7 @@ def _of(identifier: str) -> str:
 # --- ledger: one session ---------------------------------------------------------------------
 
 
-@_key("ao:{S}:session:<session>", type="hash", owner="ledger", lifetime="tree_ttl after its root is over")
+@_key("ao:{S}:session:<session>", type="hash", owner="ledger", lifetime="tree_ttl after its root has ended")
 def session(session: str) -> str:
     """The session's facts: agent, parent, root, state, current run, counters, policies."""
     return f"{_of(session)}:session:{session}"
@@ -137,7 +137,7 @@ def effects(run: str) -> str:
 # --- ledger: one shard -----------------------------------------------------------------------
 
 
-@_key("ao:{S}:tree:<root>", type="zset", owner="ledger", lifetime="tree_ttl after its root is over")
+@_key("ao:{S}:tree:<root>", type="zset", owner="ledger", lifetime="tree_ttl after its root has ended")
 def tree(root: str) -> str:
     """Every session of a tree, scored by when it was made, in the order of the launches."""
     return f"{_of(root)}:tree:{root}"

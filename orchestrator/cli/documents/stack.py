@@ -43,7 +43,7 @@ class Agents(Document):
 
 
 class Withdrawn(Document):
-    """An agent that is not registered any more."""
+    """An agent that is no longer registered."""
 
     agent: str = Field(description="Its name.")
     registered: bool = Field(description="False.")
