@@ -19,8 +19,8 @@ SESSION: Transitions = {
         "deleted": "deleted by a user",
     },
     "running": {
-        "idle": "its run commits, something is outstanding",
-        "finished": "its run commits, nothing is outstanding",
+        "idle": "its run commits or fails at a question, something is outstanding",
+        "finished": "its run commits, nothing is outstanding; or a further run fails at a question",
         "failed": "its run fails for good",
         "stopped": "stopped by a user or by policy",
         "deleted": "deleted by a user",
@@ -66,6 +66,7 @@ CALLBACK: Transitions = {
     },
     "claimed": {
         "delivered": "the run that carries it commits",
+        "queued": "the run that carries it fails at a question that it carries, too",
         "dead": "the run that carries it fails for good",
     },
 }

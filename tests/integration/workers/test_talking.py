@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis as redis_py
 
+from orchestrator.doctor import Doctor, Severity
 from orchestrator.errors import InputError, NoReply, WrongState
 from orchestrator.ids import asker_of
 from orchestrator.ledger import ItemState, SessionState
@@ -580,6 +581,8 @@ def test_what_else_a_run_carried_that_failed_at_a_question_comes_again(
     assert seen[0] == ["completion", "query"]
     session = stage.ledger.session(root)
     assert (session.launched, session.delivered, session.dead) == (2, 2, 0)
+    diagnosis = Doctor(stage.parts, audit=None).examine(watch_leases=False)
+    assert [f for f in diagnosis.findings if f.severity is Severity.BREAK] == []
 
 
 def test_a_session_that_had_its_answer_keeps_it_when_it_fails_at_a_question(
