@@ -99,8 +99,8 @@ class Copy:
             check=False,
         )
 
-    def test(self, tests: Sequence[str], *, limit_s: float = LIMIT_S) -> int:
-        """Run tests up to the first that fails; pytest's exit code.
+    def test(self, tests: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
+        """Run tests up to the first that fails; what was said of that one, or nothing where all passed.
 
         Raises:
             Unusable: they could not be run.
@@ -109,10 +109,10 @@ class Copy:
         try:
             done = self._python("-m", "pytest", *options, *tests, limit_s=limit_s)
         except subprocess.TimeoutExpired:
-            return FAILED
+            return f"they took longer than {limit_s:g} s"
         if done.returncode not in (PASSED, FAILED):
             raise Unusable(f"{' '.join(tests)} could not be run: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-        return done.returncode
+        return "" if done.returncode == PASSED else done.stdout[-3000:]
 
     def notices(self, fault: Fault) -> bool:
         """Whether a test fails with a fault."""
@@ -120,7 +120,7 @@ class Copy:
         text = file.read_text(encoding="utf-8")
         file.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
         try:
-            return self.test(fault.tests) == FAILED
+            return self.test(fault.tests) != ""
         finally:
             file.write_text(text, encoding="utf-8")
 
@@ -171,8 +171,8 @@ def try_all(faults: Sequence[Fault], *, jobs: int) -> list[str]:
             copies.put(Copy(Path(folder) / str(number)))
         tests = sorted({test for fault in faults for test in fault.tests})
         first = copies.get()
-        if tests and first.test(tests, limit_s=10 * LIMIT_S) != PASSED:
-            raise Unusable("the tests fail without any fault; fix that first")
+        if tests and (failure := first.test(tests, limit_s=10 * LIMIT_S)):
+            raise Unusable(f"{failure}\nthe tests fail without any fault; fix that first")
         copies.put(first)
         with ThreadPoolExecutor(max(1, jobs)) as pool:
             verdicts = list(pool.map(notices, faults))
