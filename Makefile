@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Arguments for the program behind a target: make demo ARGS=path/to/project, make test ARGS="-k router"
 ARGS ?=
 
-.PHONY: help demo test check lint format types contracts docs docs-check picture lock wheel chaos mutants bench bench-quick clean
+.PHONY: help demo test check lint format types contracts docs docs-check picture lock wheel chaos fuzz mutants bench bench-quick clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ contracts: .venv/.dev ## Which module may import which
 
 chaos: .venv/.dev ## The long chaos suite: SIGKILL at random, the seed is printed
 	@CHAOS=long $(BIN)/python -m pytest -m chaos -n 2 --timeout 1800 tests/chaos $(ARGS)
+
+fuzz: .venv/.dev ## Readers, encoder, callback texts and output against each other: make fuzz ARGS="--seconds 600 --seed 1"
+	@$(BIN)/python -m tests.fuzz.run $(ARGS)
 
 mutants: .venv/.dev ## Put small faults into a copy of the source; a test has to notice each: make mutants ARGS="flush -j 4"
 	@$(BIN)/python tests/mutants/run.py $(ARGS)

@@ -29,12 +29,13 @@ _PROLOG: Final = re.compile(rb"(?:[ \t\r\n]+|<!--.*?-->|<\?.*?\?>)*", re.DOTALL)
 #: How the root element begins.
 _ROOT: Final = re.compile(rb"<[A-Za-z_:\x80-\xff]")
 _INSTANCE: Final = "{http://www.w3.org/2001/XMLSchema-instance}"
+#: Byte order marks: what each tells, and the names that a declaration behind it may have.
 _BOMS: Final = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
+    (codecs.BOM_UTF8, "utf-8", ("utf-8", "utf8")),
+    (codecs.BOM_UTF32_LE, "utf-32", ("utf-32", "utf-32le")),
+    (codecs.BOM_UTF32_BE, "utf-32", ("utf-32", "utf-32be")),
+    (codecs.BOM_UTF16_LE, "utf-16", ("utf-16", "utf-16le")),
+    (codecs.BOM_UTF16_BE, "utf-16", ("utf-16", "utf-16be")),
 )
 #: Encodings in which every octet below 0x80 that XML markup uses means what it means in ASCII.
 _ENCODINGS: Final = frozenset(
@@ -186,12 +187,12 @@ def _as_utf8(octets: bytes) -> bytes:
     if octets[:1] == b"<" and octets[1:2] != b"?":
         return octets  # neither mark nor declaration: nearly every document
     encoding = "utf-8"
-    marked = False
-    for bom, name in _BOMS:
+    names: tuple[str, ...] = ()
+    for bom, name, declarable in _BOMS:
         if octets.startswith(bom):
-            encoding, marked = name, True
+            encoding, names = name, declarable
             break
-    if marked:
+    if names:
         octets = _transcode(octets, "utf-8-sig" if encoding == "utf-8" else encoding)
     if not octets.strip():
         raise Refused(found("empty", "is empty; send one agent-message element"))
@@ -204,9 +205,9 @@ def _as_utf8(octets: bytes) -> bytes:
     octets = b"\n" * match[0].count(b"\n") + octets[match.end() :]
     if octets.startswith(b"<?xml"):
         raise Refused(found("malformed", "has a second XML declaration; keep one"))
-    if marked:
-        # The mark has said which it is; another one would read the document as another one.
-        if match[1] is not None and not declared.replace("-", "").startswith(encoding.replace("-", "")):
+    if names:
+        # The mark has said which it is; who goes by the declaration would read something else.
+        if match[1] is not None and declared not in names:
             raise Refused(_wrong_encoding(declared))
         return octets
     return octets if declared in ("utf-8", "utf8") else _transcode(octets, declared, of=_ENCODINGS)
