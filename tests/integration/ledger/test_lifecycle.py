@@ -782,3 +782,17 @@ def test_a_users_prompt_and_callbacks_never_share_a_run(play: Play, ledger: Ledg
         runs.append((held.run.cause, [item.kind for item in held.items]))
         play.commit(held.claim)
     assert runs == [("callbacks", ["completion"]), ("user", ["prompt"]), ("user", ["prompt"])]
+
+
+def test_what_is_over_is_in_no_index_and_cannot_be_let_go(
+    play: Play, ledger: Ledger, redis: redis_py.Redis
+) -> None:
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    play.finish(child)
+    assert (redis.zcard(keys.running(0)), redis.zcard(keys.dispatch(0))) == (0, 0)
+    queued, balance = _item(ledger, root, child), play.balance(root)
+    assert not ledger.abandon(root, callback_id(child), "nobody waits")
+    assert (_item(ledger, root, child), play.balance(root)) == (queued, balance)
