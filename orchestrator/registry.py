@@ -49,7 +49,7 @@ class AgentRecord(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     role: Role = "specialist"
     tier: Tier | None = None
-    #: What runs it: `python`, `llm`, `command`, or `foreign` (a program that reads the streams itself).
+    #: What runs it: `python`, `llm`, `command`, or `foreign` (a program that reads its inbox itself).
     executor: str = "python"
     #: The Celery queue that its runs are sent to.
     queue: str = "orchestra"
@@ -71,7 +71,7 @@ class AgentRecord(BaseModel):
 
     @property
     def foreign(self) -> bool:
-        """Whether a program outside the stack runs it, and reads its work from the streams."""
+        """Whether a program outside the stack runs it, and reads its work from its inbox."""
         return self.executor == "foreign"
 
     def retry_ms(self, failures: int) -> int:

@@ -1,4 +1,4 @@
-"""``orchestra agents``: who is registered; register an external program that reads the streams itself."""
+"""``orchestra agents``: who is registered; register an external program."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def register(
     may_send_to: tuple[str, ...],
     accepts_from: tuple[str, ...],
 ) -> None:
-    """Register NAME, an external program that reads its messages from the streams.
+    """Register NAME, an external program that writes to an outbox and reads from an inbox of its own.
 
     It stays registered until it is withdrawn. Its public key is made known with `orchestra keys`.
     """
@@ -76,10 +76,13 @@ def register(
     from orchestrator.cli.documents import AgentDocument
     from orchestrator.errors import InputError
     from orchestrator.registry import SYSTEM_AGENTS, AgentRecord
+    from orchestrator.router.foreign import make_boxes
+    from orchestrator.streams import RedisStreams
 
     for named in (name, *filter(None, [escalates_to]), *may_send_to, *accepts_from):
         check_name(named)
-    registry = _registry(settings)
+    parts = _parts(settings)
+    registry = parts.agents
     known = registry.get(name)
     if name in SYSTEM_AGENTS or (known is not None and not known.foreign):
         raise InputError(f"{name!r} is the name of an agent that the stack itself runs; choose another")
@@ -95,6 +98,7 @@ def register(
         }
     )
     registry.announce([record])
+    make_boxes(RedisStreams(parts.redis), [name], settings.shards)
     if as_json:
         print_json(AgentDocument.of(record))
     else:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import redis
 
     from orchestrator.reaper import Reaper
-    from orchestrator.registry import AgentRegistry
     from orchestrator.settings import Settings
 
 
@@ -32,10 +31,19 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     from orchestrator.dispatch.depth import QueueDepth
     from orchestrator.reaper import Reaper
     from orchestrator.router.deadletters import DeadLetters, dead_limits
-    from orchestrator.streams import GROUPS, RedisStreams, all_streams
+    from orchestrator.streams import GROUPS, INBOX, RedisStreams, all_streams, boxes
 
     parts = Parts(client, settings)
     streams, known = RedisStreams(client), all_streams(settings.shards)
+
+    def trim() -> int:
+        programs = [record.name for record in parts.agents.all() if record.foreign]
+        # What a program's own group has not read yet stays, in the streams of messages as in its inbox.
+        dropped = streams.trim(GROUPS, known, also=programs)
+        for program in programs:
+            dropped += streams.trim([program], boxes(INBOX, [program], settings.shards))
+        return dropped + dead.expire(limits)
+
     depth = QueueDepth(parts.celery)
     dead, limits = DeadLetters(client, shards=settings.shards), dead_limits(settings)
     return Reaper(
@@ -44,13 +52,8 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
         settle=parts.settle,
         knows=lambda agent: parts.agents.get(agent) is not None,
         broker_holds=lambda dispatch: depth(parts.queue_of(dispatch.agent) or DEFAULT_QUEUE) > 0,
-        trim=lambda: streams.trim(GROUPS, known, also=_foreign(parts.agents)) + dead.expire(limits),
+        trim=trim,
         shards=settings.shards,
         lease_s=settings.lease_s,
         interval_s=settings.sweep_interval_s,
     )
-
-
-def _foreign(agents: AgentRegistry) -> list[str]:
-    """The external programs: what their own groups have not read yet stays in the streams."""
-    return [record.name for record in agents.all() if record.foreign]

@@ -352,7 +352,10 @@ class Doctor:
     def _stack(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Finding]:
         client = self._parts.redis
         yield from vitals.services(client)
-        yield from vitals.streams(client, len(self._shards))
+        programs = [record.name for record in self._parts.agents.all() if record.foreign]
+        most = self._parts.settings.stream_max_entries
+        yield from vitals.streams(client, len(self._shards), programs)
+        yield from vitals.inboxes(client, len(self._shards), programs, most)
         yield from vitals.strays(client, len(self._shards))
         yield from vitals.dropped_letters(client, len(self._shards))
         yield from vitals.results(self._ledger, self._shards)

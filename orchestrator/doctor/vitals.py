@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -14,7 +14,18 @@ from orchestrator.ledger import Lease, Ledger, RunState
 from orchestrator.redisdb import keys
 from orchestrator.service import live_services
 from orchestrator.settings import Settings
-from orchestrator.streams import AUDIT_GROUP, GROUPS, ROUTER_GROUP, RedisStreams, all_streams, stream_key
+from orchestrator.streams import (
+    AUDIT_GROUP,
+    GROUPS,
+    INBOX,
+    OUTBOX,
+    ROUTER_GROUP,
+    RedisStreams,
+    all_streams,
+    boxes,
+    stream_key,
+)
+from orchestrator.streams.pressure import SOFT
 from orchestrator.text import counted
 
 #: The services without which nothing moves, and what stands still without them.
@@ -60,12 +71,14 @@ def dropped_letters(client: redis.Redis, shards: int) -> Iterator[Finding]:
             )
 
 
-def streams(client: redis.Redis, shards: int) -> Iterator[Finding]:
-    """Entries that a consumer took and never acknowledged, and those that none takes."""
+def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterator[Finding]:
+    """Entries that a consumer took and never acknowledged, and those that none takes; those in outboxes, too."""
     port = RedisStreams(client)
     seconds, _ = client.time()
     for group in GROUPS:
-        for stream, since_ms in port.unread_since(group, all_streams(shards)).items():
+        outboxes = boxes(OUTBOX, programs, shards) if group == ROUTER_GROUP else []
+        read = [*all_streams(shards), *outboxes]
+        for stream, since_ms in port.unread_since(group, read).items():
             waited_s = int(seconds) - since_ms // 1000
             if waited_s * 1000 > LATE_MS:
                 yield _finding(
@@ -75,7 +88,7 @@ def streams(client: redis.Redis, shards: int) -> Iterator[Finding]:
                     f"no {_service(group)} has read what is in {stream} for {waited_s} s: they are behind, or none "
                     f"consumes messages of type {stream.type}; start another one",
                 )
-        for backlog in port.backlog(group, all_streams(shards)):
+        for backlog in port.backlog(group, read):
             if backlog.oldest_pending_ms > LATE_MS:
                 yield _finding(
                     Severity.STUCK,
@@ -84,6 +97,31 @@ def streams(client: redis.Redis, shards: int) -> Iterator[Finding]:
                     f"{backlog.pending} entries of {backlog.stream} are held in group {group}, the oldest for "
                     f"{backlog.oldest_pending_ms // 1000} s: a living {_service(group)} takes them over",
                 )
+
+
+def inboxes(client: redis.Redis, shards: int, programs: Sequence[str], most: int) -> Iterator[Finding]:
+    """Inboxes of external programs that fill up, and messages that left one because it was full."""
+    for stream in boxes(INBOX, programs, shards):
+        key, program = stream_key(stream), stream.priority
+        length: Any = client.xlen(key)
+        if length >= most * SOFT:
+            yield _finding(
+                Severity.WARNING,
+                "inbox-full",
+                key,
+                f"{counted(length, 'message')} are in the inbox of {program!r}, which holds {most} "
+                f"(stream_max_entries): it is away, or does not acknowledge what it reads in group {program!r}; "
+                "start it, or withdraw it with `orchestra agents withdraw`",
+            )
+        dropped: Any = client.hget(keys.totals(stream.shard), f"inbox-dropped:{program}")
+        if dropped:
+            yield _finding(
+                Severity.WARNING,
+                "inbox-dropped",
+                key,
+                f"{counted(int(dropped), 'message')} left the inbox of {program!r} unread so far, as it was full; the "
+                "audit trail has them: `orchestra audit search --recipient` of its name",
+            )
 
 
 def strays(client: redis.Redis, shards: int) -> Iterator[Finding]:

@@ -205,7 +205,7 @@ def stops(shard: int) -> str:
 
 @_key("ao:{S}:totals", type="hash", owner="ledger", lifetime="permanent")
 def totals(shard: int) -> str:
-    """Counters of the shard: envelopes published for each stream."""
+    """Counters of the shard: envelopes published for each stream, messages dropped from each inbox that was full."""
     return f"{shard_tag(shard)}:totals"
 
 
@@ -226,6 +226,28 @@ def messages(shard: int, message_type: str, priority: str) -> str:
 def any_messages() -> str:
     """A pattern that the streams of messages match, and what somebody took for one."""
     return f"{PREFIX}:{{*}}:msg:*"
+
+
+@_key(
+    "ao:{S}:out:<program>",
+    type="stream",
+    owner="external programs",
+    lifetime="permanent; an entry leaves when a router takes it over",
+)
+def outbox(shard: int, program: str) -> str:
+    """What an external program says: the only key that it writes; routers move it to the streams of messages."""
+    return f"{shard_tag(shard)}:out:{program}"
+
+
+@_key(
+    "ao:{S}:in:<program>",
+    type="stream",
+    owner="router",
+    lifetime="permanent; trimmed below what the program has acknowledged, and to stream_max_entries",
+)
+def inbox(shard: int, program: str) -> str:
+    """What was routed to an external program: field `envelope` holds the XML; its consumer group bears its name."""
+    return f"{shard_tag(shard)}:in:{program}"
 
 
 @_key(

@@ -20,6 +20,7 @@ from orchestrator.router.conversations import Conversations
 from orchestrator.router.deadletters import dead_limits
 from orchestrator.router.dependencies import Dependencies
 from orchestrator.router.execution import Execution
+from orchestrator.router.foreign import Inboxes, Outboxes
 from orchestrator.router.intake import Intake
 from orchestrator.router.marking import Marking
 from orchestrator.router.parking import Parking
@@ -109,17 +110,20 @@ def build_router(
         registration_s=settings.registration_patience_s,
         jitter=jitter,
     )
+    intake = build_intake(parts, clock)
     return Router(
         ledger=parts.ledger,
         streams=RedisStreams(client),
-        admission=Admission(
-            parts.ledger, intake=build_intake(parts, clock), retries=retries, dependencies=dependencies
+        outboxes=Outboxes(
+            Scripts(client), read=intake.read, agents=parts.agents.all, table=table, shards=settings.shards
         ),
+        admission=Admission(parts.ledger, intake=intake, retries=retries, dependencies=dependencies),
         execution=Execution(
             parts.ledger,
             acts=build_acts(parts),
             starting=Starting(parts.ledger, limits_of(settings, table)),
-            marking=Marking(limits, find_agent=parts.agents.get),
+            marking=Marking(limits),
+            inboxes=Inboxes(Scripts(client), most=settings.stream_max_entries),
         ),
         retries=retries,
         redelivery=Redelivery(parking, dependencies=dependencies, agents=parts.agents, clock=clock),

@@ -10,6 +10,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb.client import refuses_everything
 from orchestrator.router.acts import Acts
+from orchestrator.router.foreign import Inboxes
 from orchestrator.router.letter import Letter
 from orchestrator.router.marking import Marking
 from orchestrator.router.starting import Starting
@@ -21,8 +22,11 @@ from orchestrator.streams import StreamId
 class Execution:
     """Carries letters out, as many as there are in one round trip."""
 
-    def __init__(self, ledger: Ledger, *, acts: Acts, starting: Starting, marking: Marking) -> None:
+    def __init__(
+        self, ledger: Ledger, *, acts: Acts, starting: Starting, marking: Marking, inboxes: Inboxes
+    ) -> None:
         self._ledger = ledger
+        self._inboxes = inboxes
         self._acts = acts
         self._starting = starting
         self._marking = marking
@@ -65,7 +69,17 @@ class Execution:
             faults = [fault for letter in part if (fault := _fault(answer, kind.script, letter))]
             for letter, outcome in zip(part, faults or kind.read(answer, part), strict=True):
                 outcomes[letter.place] = outcome
+        self._deliver([letter for letter in letters if letter.program], outcomes)
         return [outcomes[letter.place] for letter in letters]
+
+    def _deliver(self, letters: Sequence[Letter], outcomes: dict[tuple[StreamId, str], Outcome]) -> None:
+        """Put what was carried out into the inboxes of the programs that it is for; only that acknowledges it."""
+        done = [letter for letter in letters if outcomes[letter.place].kind != "rejected"]
+        if not done:
+            return
+        for letter, answer in zip(done, self._inboxes.deliver(done), strict=True):
+            if fault := _fault(answer, "route_inbox", letter):
+                outcomes[letter.place] = fault
 
 
 def _fault(answer: object, script: str, letter: Letter) -> Outcome | None:

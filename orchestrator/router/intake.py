@@ -7,6 +7,7 @@ Nothing raises: whatever an entry holds, the answer is a value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from lxml import etree
@@ -93,11 +94,23 @@ class Intake:
                 f"{entry.stream.type} messages of priority {entry.stream.priority}; append it to its own",
                 message,
             )
+        if entry.origin and header.sender.agent_name != entry.origin:
+            return reject(
+                "outbox-sender",
+                f"a message from {header.sender.agent_name!r} stood in the outbox of {entry.origin!r}; "
+                "append to your own what you say yourself, and nothing else",
+                message,
+            )
         # Waiting for a further attempt or a dependency makes a message old without any fault of its own.
         digest = self.digest(message, report.tree, entry.data)
         if isinstance(digest, Rejection):
             return digest
-        return next(self.faults(message, waited=entry.waited), None) or self.unseal(entry, message, digest)
+        fault = next(self.faults(message, waited=entry.waited), None)
+        letter = fault or self.unseal(entry, message, digest)
+        recipient = self._find_agent(message.header.recipient.agent_name)
+        if isinstance(letter, Letter) and recipient is not None and recipient.foreign:
+            return replace(letter, program=recipient.name)
+        return letter
 
     def _finding(self, octets: bytes, report: Report) -> Finding:
         """Why layers 1 and 2 refuse a message: in detail if its signature holds, in short for a stranger."""
@@ -261,8 +274,8 @@ def brief(reason: str) -> str:
 
 
 def reject(rule: str, reason: str, message: AgentMessage | None = None) -> Rejection:
-    """A rejection by a live rule; from the second on, the sender's signature had been verified."""
-    untrusted = ("no-envelope", "stream-mismatch")
+    """A rejection by a live rule; from the third on, the sender's signature had been verified."""
+    untrusted = ("no-envelope", "stream-mismatch", "outbox-sender")
     return Rejection(
         rule=rule,
         reason=brief(reason),

@@ -16,7 +16,7 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.ids import is_session_id, shard_of
-from orchestrator.streams import Entry, StreamId
+from orchestrator.streams import ROUTER_GROUP, Entry, StreamId
 
 #: The entry's field that holds which attempt this is; absent on the first.
 ATTEMPT_FIELD = "attempt"
@@ -37,6 +37,13 @@ class Letter:
     sealed: str = ""
     #: Digest of what its sender signed: tells a copy of it from another message under the same id.
     digest: str = ""
+    #: The external program that it is for; empty: it is for an agent or a part of the stack.
+    program: str = ""
+
+    @property
+    def group(self) -> str:
+        """The group for which the step that carries it out acknowledges it; empty: the step after that does."""
+        return "" if self.program else ROUTER_GROUP
 
     @property
     def type(self) -> str:

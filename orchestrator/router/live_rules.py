@@ -11,6 +11,7 @@ from typing import Final
 RULES: Final[dict[str, tuple[bool, str]]] = {
     "no-envelope": (False, "An entry has the field `envelope` with the XML in it."),
     "stream-mismatch": (False, "A message stands in the stream of its own type and priority."),
+    "outbox-sender": (False, "In the outbox of an external program stand its own messages only."),
     "shard": (
         False,
         "A message that gives somebody work stands in a stream of the shard that it belongs to.",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
-from orchestrator.registry import OPERATOR, SYSTEM_AGENTS, AgentRecord
+from orchestrator.registry import OPERATOR, SYSTEM_AGENTS
 from orchestrator.router.letter import Letter
 from orchestrator.router.steps import DONE, DUPLICATE, Limits, Outcome, message_id_taken
 from orchestrator.router.together import Together
-from orchestrator.streams import ROUTER_GROUP, stream_key
+from orchestrator.streams import stream_key
 
 #: Types that a long conversation does not refuse: they end what others wait for.
 NEVER_REFUSED: Final = frozenset({"task-completion", "error", "reply"})
@@ -24,15 +24,14 @@ class Marking(Together):
 
     script: ClassVar[str] = "route_done"
 
-    def __init__(self, limits: Limits, *, find_agent: Callable[[str], AgentRecord | None]) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._find_agent = find_agent
 
     def call(self, shard: int, letters: Sequence[Letter]) -> tuple[Sequence[str], Sequence[Arg]]:
         """See :class:`Together`."""
         limits = self._limits
         names: list[str] = []
-        args: list[Arg] = [ROUTER_GROUP, limits.max_age_ms]
+        args: list[Arg] = [letters[0].group, limits.max_age_ms]
         for letter in letters:
             names += (
                 stream_key(letter.entry.stream),
@@ -44,14 +43,13 @@ class Marking(Together):
             args.append(self._party(letter))
         return names, args
 
-    def _party(self, letter: Letter) -> str:
+    @staticmethod
+    def _party(letter: Letter) -> str:
         """The program outside of the stack that a letter takes into its conversation; or empty.
 
         A report of the router that something was refused takes nobody in.
         """
-        recipient = self._find_agent(letter.recipient)
-        told = recipient is not None and recipient.foreign and letter.sender not in _REPORTERS
-        return letter.recipient if told else ""
+        return letter.program if letter.sender not in _REPORTERS else ""
 
     def read(self, answer: Any, letters: Sequence[Letter]) -> list[Outcome]:
         """See :class:`Together`."""

@@ -27,12 +27,13 @@ from orchestrator.registry import AgentRegistry
 from orchestrator.router.admission import Admission
 from orchestrator.router.aside import Aside
 from orchestrator.router.execution import Execution
+from orchestrator.router.foreign import Outboxes
 from orchestrator.router.intake import reject
 from orchestrator.router.letter import Letter, Rejection
 from orchestrator.router.redelivery import Redelivery
 from orchestrator.router.retries import Retries
 from orchestrator.router.undelivered import Undelivered
-from orchestrator.streams import GROUPS, ROUTER_GROUP, Entry, RedisStreams, StreamId
+from orchestrator.streams import GROUPS, OUTBOX, ROUTER_GROUP, Entry, RedisStreams, StreamId
 from orchestrator.streams.priority import BLOCK_MS, PriorityReader
 
 #: Deliveries to a router of its own after which an entry is poison.
@@ -67,6 +68,7 @@ class Router:
         *,
         ledger: Ledger,
         streams: RedisStreams,
+        outboxes: Outboxes,
         admission: Admission,
         execution: Execution,
         retries: Retries,
@@ -81,6 +83,7 @@ class Router:
     ) -> None:
         self._ledger = ledger
         self._streams = streams
+        self._outboxes = outboxes
         self._admission = admission
         self._execution = execution
         self._retries = retries
@@ -116,12 +119,13 @@ class Router:
         """One round: what was left by dead routers, what is new; waits up to ``block_ms`` when nothing is."""
         handled = Handled()
         now = time.monotonic()
+        self._outboxes.refresh()
         if now >= self._next_reclaim:
             self.reclaim(handled)
         if now >= self._redelivery.next_look or not block_ms:
             handled.released += self._redelivery.release()
         if now >= self._next_tidy:
-            self._streams.forget(ROUTER_GROUP, self._sources, idle_ms=GONE_MS)
+            self._streams.forget(ROUTER_GROUP, [*self._sources, *self._outboxes.sources], idle_ms=GONE_MS)
             self._next_tidy = now + TIDY_EVERY_S
         self._next_round(handled, block_ms=block_ms)
         return handled
@@ -129,7 +133,11 @@ class Router:
     def _next_round(self, handled: Handled, *, block_ms: int) -> None:
         """Handle what is new, and what was put aside long enough."""
         aside = self._aside
-        entries = self._reader.next_round(block_ms=aside.patience_ms(block_ms), without=aside.streams)
+        entries = self._outboxes.collect(
+            self._reader.next_round(
+                block_ms=aside.patience_ms(block_ms), without=aside.streams, also=self._outboxes.sources
+            )
+        )
         # A task that waits for others may wait for what a report says.
         at_once = not block_ms or self._redelivery.something_waits
         self._handle(entries if at_once else aside.put(entries), handled)
@@ -146,14 +154,16 @@ class Router:
 
         The most urgent first, and not all of it at once: what is new does not wait for what was left over.
         """
-        for stream in self._sources:
+        for stream in [*self._sources, *self._outboxes.sources]:
             while entries := self._streams.reclaim(
                 ROUTER_GROUP, self._consumer, [stream], idle_ms=self._reclaim_idle_ms, limit=1
             ):
                 handled.reclaimed += 1
                 entry = entries[0]
                 # The first delivery was in a batch and says nothing of this entry.
-                if entry.deliveries - 1 > POISON_DELIVERIES:
+                if stream.type == OUTBOX:
+                    self._outboxes.collect([entry], unread=entry.deliveries - 1 > POISON_DELIVERIES)
+                elif entry.deliveries - 1 > POISON_DELIVERIES:
                     reason = (
                         f"it was handed out alone {entry.deliveries - 2} times and its router died each time"
                     )

@@ -18,7 +18,7 @@ from orchestrator.router.steps import (
     task_unknown,
 )
 from orchestrator.router.together import Together
-from orchestrator.streams import ROUTER_GROUP, stream_key
+from orchestrator.streams import stream_key
 
 
 class Starting(Together):
@@ -47,7 +47,7 @@ class Starting(Together):
             )
             for letter in letters
         ]
-        return self._ledger.start_call(shard, starts, group=ROUTER_GROUP, keep_ms=self._limits.max_age_ms)
+        return self._ledger.start_call(shard, starts, group=letters[0].group, keep_ms=self._limits.max_age_ms)
 
     def read(self, answer: Any, letters: Sequence[Letter]) -> list[Outcome]:
         """See :class:`Together`."""

@@ -23,13 +23,13 @@ class Together(ABC):
     def add(self, batch: Batch, letters: Sequence[Letter]) -> list[tuple[int, Sequence[Letter]]]:
         """Add calls for letters of any streams; where the answer of each call will stand, and for which letters.
 
-        A call stays within one shard, so that it is one slot of a cluster.
+        A call stays within one shard, so that it is one slot of a cluster, and acknowledges for one group.
         """
-        by_shard: dict[int, list[Letter]] = {}
+        alike: dict[tuple[int, str], list[Letter]] = {}
         for letter in letters:
-            by_shard.setdefault(letter.entry.stream.shard, []).append(letter)
+            alike.setdefault((letter.entry.stream.shard, letter.group), []).append(letter)
         calls: list[tuple[int, Sequence[Letter]]] = []
-        for shard, found in by_shard.items():
+        for (shard, _), found in alike.items():
             for start in range(0, len(found), CHUNK):
                 part = found[start : start + CHUNK]
                 batch.script(self.script, *self.call(shard, part))
@@ -38,7 +38,7 @@ class Together(ABC):
 
     @abstractmethod
     def call(self, shard: int, letters: Sequence[Letter]) -> tuple[Sequence[str], Sequence[Arg]]:
-        """KEYS and ARGV for letters of one shard."""
+        """KEYS and ARGV for letters of one shard and one group."""
 
     @abstractmethod
     def read(self, answer: Any, letters: Sequence[Letter]) -> list[Outcome]:

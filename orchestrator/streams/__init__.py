@@ -5,8 +5,11 @@ from __future__ import annotations
 from orchestrator.streams.port import (
     AUDIT_GROUP,
     ENVELOPE_FIELD,
+    FROM_FIELD,
     GROUPS,
+    INBOX,
     MESSAGE_TYPES,
+    OUTBOX,
     PRIORITIES,
     ROUTER_GROUP,
     Backlog,
@@ -15,6 +18,7 @@ from orchestrator.streams.port import (
     StreamId,
     Streams,
     all_streams,
+    boxes,
     consumer_name,
 )
 from orchestrator.streams.redis_streams import RedisStreams, stream_key
@@ -22,8 +26,11 @@ from orchestrator.streams.redis_streams import RedisStreams, stream_key
 __all__ = [
     "AUDIT_GROUP",
     "ENVELOPE_FIELD",
+    "FROM_FIELD",
     "GROUPS",
+    "INBOX",
     "MESSAGE_TYPES",
+    "OUTBOX",
     "PRIORITIES",
     "ROUTER_GROUP",
     "Backlog",
@@ -33,6 +40,7 @@ __all__ = [
     "StreamId",
     "Streams",
     "all_streams",
+    "boxes",
     "consumer_name",
     "stream_key",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 #: The message types, in the order of the protocol.
@@ -34,10 +34,16 @@ GROUPS = (ROUTER_GROUP, AUDIT_GROUP)
 ENVELOPE_FIELD = "envelope"
 #: The field by which the ledger says that it has the effect of an entry already: nobody waits for the router.
 NOTED_FIELD = "noted"
+#: The field by which a router says from whose outbox it moved an entry.
+FROM_FIELD = "from"
+
+#: What stands for the type in the streams of an external program, whose name then stands for the priority.
+OUTBOX = "out"
+INBOX = "in"
 
 
 class StreamId(NamedTuple):
-    """One stream: all messages of one type and priority in one shard."""
+    """One stream: all messages of one type and priority in one shard, or the outbox or inbox of an external program."""
 
     shard: int
     type: str
@@ -53,7 +59,7 @@ class StreamId(NamedTuple):
         Raises:
             ValueError: the text names no stream.
         """
-        shard, message_type, priority = text.split("/")
+        shard, message_type, priority = text.split("/", 2)
         return cls(int(shard, 16), message_type, priority)
 
 
@@ -75,9 +81,14 @@ class Entry(NamedTuple):
         return NOTED_FIELD in self.extra
 
     @property
+    def origin(self) -> str:
+        """The external program from whose outbox it was moved; or empty."""
+        return self.extra.get(FROM_FIELD, "")
+
+    @property
     def waited(self) -> bool:
         """Whether it was put back into its stream after a wait, as it says itself."""
-        return bool(self.extra.keys() - {NOTED_FIELD})
+        return bool(self.extra.keys() - {NOTED_FIELD, FROM_FIELD})
 
 
 class Portion(NamedTuple):
@@ -152,6 +163,11 @@ class Streams(Protocol):
 def consumer_name(service: str) -> str:
     """A name under which no other process consumes, now or later; it tells people where to look."""
     return f"{service}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+
+
+def boxes(kind: str, programs: Iterable[str], shards: int = 1) -> list[StreamId]:
+    """The outboxes (``OUTBOX``) or inboxes (``INBOX``) of external programs."""
+    return [StreamId(shard, kind, program) for program in programs for shard in range(shards)]
 
 
 def all_streams(

@@ -49,10 +49,17 @@ class PriorityReader:
         self._full_share = full_share
         self._flooded: set[str] = set()
 
-    def next_round(self, *, block_ms: int = BLOCK_MS, without: Collection[StreamId] = ()) -> list[Entry]:
+    def next_round(
+        self,
+        *,
+        block_ms: int = BLOCK_MS,
+        without: Collection[StreamId] = (),
+        also: Sequence[StreamId] = (),
+    ) -> list[Entry]:
         """The next entries, highest priority first; waits up to ``block_ms`` when there are none.
 
-        Nothing is taken from the streams ``without`` which the round is to be, unless these are all.
+        Nothing is taken from the streams ``without`` which the round is to be, unless these are all. After all others
+        come the streams ``also``, as if their priority were the lowest.
         """
         if without and all(s in without for streams in self._by_priority.values() for s in streams):
             without = ()
@@ -62,9 +69,11 @@ class PriorityReader:
             share = self._full_share if quiet_above else SHARES[priority]
             portions.append(Portion([s for s in streams if s not in without], share))
             quiet_above = quiet_above and priority not in self._flooded
+        portions.append(Portion(also, self._full_share if quiet_above else SHARES[PRIORITIES[-1]]))
         entries = self._streams.read(self._group, self._consumer, portions, block_ms=block_ms)
         taken: dict[StreamId, int] = {}
         for entry in entries:
-            taken[entry.stream] = taken.get(entry.stream, 0) + 1
+            if entry.stream not in also:
+                taken[entry.stream] = taken.get(entry.stream, 0) + 1
         self._flooded = {s.priority for s, count in taken.items() if count >= SHARES[s.priority]}
         return entries

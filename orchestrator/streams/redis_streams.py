@@ -13,6 +13,7 @@ from orchestrator.redisdb.client import MAX_BLOCK_MS
 from orchestrator.redisdb.exchange import exchange
 from orchestrator.redisdb.groups import ensure_groups, forget_consumers, is_missing_group
 from orchestrator.redisdb.scripts import Scripts
+from orchestrator.streams import port
 from orchestrator.streams.port import ENVELOPE_FIELD, Backlog, Entry, Portion, StreamId
 
 _FIELD = ENVELOPE_FIELD.encode()
@@ -20,6 +21,11 @@ _FIELD = ENVELOPE_FIELD.encode()
 
 def stream_key(stream: StreamId) -> str:
     """The Redis key of a stream."""
+    match stream.type:
+        case port.OUTBOX:
+            return keys.outbox(stream.shard, stream.priority)
+        case port.INBOX:
+            return keys.inbox(stream.shard, stream.priority)
     return keys.messages(stream.shard, stream.type, stream.priority)
 
 

@@ -1,4 +1,5 @@
--- trim: drop the entries of a stream that every group named has acknowledged, and count them.
+-- trim: drop the entries of a stream that every group named has acknowledged, and count them
+-- (not those of an inbox, which nobody asks for).
 --
 -- A required group that does not exist yet needs everything; an optional one only counts where it exists. Safe to repeat and to run in several processes: groups
 -- only move forward, and what is trimmed is decided and done in one step.
@@ -69,7 +70,8 @@ if lowest == nil then
   return 0
 end
 local dropped = redis.call('XTRIM', KEYS[1], 'MINID', lowest)
-if dropped > 0 then
-  redis.call('HINCRBY', KEYS[2], 'trimmed:' .. string.match(KEYS[1], ':msg:(.*)$'), dropped)
+local kind = string.match(KEYS[1], ':msg:(.*)$')
+if dropped > 0 and kind then
+  redis.call('HINCRBY', KEYS[2], 'trimmed:' .. kind, dropped)
 end
 return dropped

@@ -6,7 +6,9 @@ session that the program runs, or goes into the queue of a session it speaks to.
 say which sessions those are.
 """
 
+from orchestrator.router.foreign.inboxes import Inboxes
 from orchestrator.router.foreign.launches import ForeignLaunches
+from orchestrator.router.foreign.outboxes import Outboxes, make_boxes
 from orchestrator.router.foreign.words import ForeignWords
 
-__all__ = ["ForeignLaunches", "ForeignWords"]
+__all__ = ["ForeignLaunches", "ForeignWords", "Inboxes", "Outboxes", "make_boxes"]

@@ -29,7 +29,7 @@ from orchestrator.router.steps import (
     task_taken,
     wrong_shard,
 )
-from orchestrator.streams import ROUTER_GROUP, stream_key
+from orchestrator.streams import stream_key
 
 Launch = TaskDelegation | ReviewRequest | Escalation
 
@@ -150,7 +150,7 @@ class ForeignLaunches:
                 "",
                 session,
                 run,
-                ROUTER_GROUP,
+                letter.group,
                 letter.entry.id,
                 self._limits.mark_ms(letter),
                 prompt,

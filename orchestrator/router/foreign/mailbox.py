@@ -20,7 +20,7 @@ from orchestrator.router.steps import (
     rejected,
     session_unknown,
 )
-from orchestrator.streams import ROUTER_GROUP, stream_key
+from orchestrator.streams import stream_key
 
 
 class Mailbox:
@@ -110,7 +110,7 @@ class Mailbox:
                 text,
                 "1" if opens else "0",
                 answers,
-                ROUTER_GROUP,
+                letter.group,
                 letter.entry.id,
                 self._limits.mark_ms(letter),
                 letter.digest,

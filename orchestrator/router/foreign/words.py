@@ -27,7 +27,7 @@ from orchestrator.router.steps import (
     rejected,
     session_unknown,
 )
-from orchestrator.streams import ROUTER_GROUP, stream_key
+from orchestrator.streams import stream_key
 
 
 class ForeignWords:
@@ -108,7 +108,7 @@ class ForeignWords:
             ],
             args=[
                 "",
-                ROUTER_GROUP,
+                letter.group,
                 letter.entry.id,
                 self._limits.mark_ms(letter),
                 letter.digest,
@@ -153,7 +153,7 @@ class ForeignWords:
                 "",
                 status,
                 text,
-                ROUTER_GROUP,
+                letter.group,
                 letter.entry.id,
                 self._limits.mark_ms(letter),
                 letter.digest,

@@ -44,6 +44,7 @@ LATER = Timestamp("2020-01-02T00:00:00Z")
 ELSEWHERE = {
     "no-envelope": "router/test_live_rules.py::test_an_entry_without_an_envelope_is_a_dead_letter",
     "stream-mismatch": "router/test_routing.py::test_what_cannot_be_accepted_is_a_dead_letter_with_its_rule",
+    "outbox-sender": "router/test_boxes.py::test_only_its_own_messages_are_accepted_from_an_outbox",
     "shard": "router/test_shards.py::test_a_message_begins_one_session_however_many_shards_it_is_put_into",
     "session-pending": "router/test_bad_moments.py::test_a_report_on_a_task_that_never_begins_is_given_up_and_says_why",
     "session-over": "router/test_live_rules.py::test_a_session_that_is_over_takes_nothing_more",
