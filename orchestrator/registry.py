@@ -146,6 +146,8 @@ class AgentRegistry:
             pipeline.zadd(keys.agents(), {record.name: _FOR_EVER_MS if record.foreign else now})
             with self._lock:
                 self._cache.pop(record.name, None)
+        # Names of those that nobody announces any more; whoever only reads must not have to write.
+        pipeline.zremrangebyscore(keys.agents(), "-inf", f"({now - LIFETIME_S * 1000}")
         pipeline.execute()
         self._names = None
 
@@ -183,10 +185,9 @@ class AgentRegistry:
         return record
 
     def all(self) -> list[AgentRecord]:
-        """Every registered agent, by name; those not announced for ``LIFETIME_S`` are cleared away."""
+        """Every registered agent, by name, that was announced within ``LIFETIME_S``."""
         horizon = self._clock.now_ms() - LIFETIME_S * 1000
-        self._redis.zremrangebyscore(keys.agents(), "-inf", f"({horizon}")
-        names = [name.decode() for name in self._redis.zrange(keys.agents(), 0, -1)]
+        names = [name.decode() for name in self._redis.zrangebyscore(keys.agents(), horizon, "+inf")]
         if not names:
             return []
         values = self._redis.mget([keys.agent(name) for name in names])

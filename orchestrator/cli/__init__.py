@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Prove the promise over all live trees, or name what breaks it.",
     ),
     "agents": ("orchestrator.cli.agents:agents", "List the registered agents."),
+    "acl": ("orchestrator.cli.acl:acl", "Print what a part of the stack may do on its Redis."),
     "dlq": ("orchestrator.cli.dlq:dlq", "List, show, replay and drop dead letters."),
     "audit": ("orchestrator.cli.audit:audit", "Search, replay and verify the audit trail; run its writer."),
     "send": ("orchestrator.cli.send:send", "Publish an envelope from a file."),
@@ -127,8 +128,10 @@ def advice_on_redis(error: BaseException) -> str | None:
     """What to say of an error that redis-py raised because of the server; it is not imported to find out."""
     if "redis" not in sys.modules:
         return None
-    from orchestrator.redisdb.client import advice_on_refusal, is_outage
+    from orchestrator.redisdb.client import advice_on_refusal, is_outage, lacks_permission
 
+    if lacks_permission(error):
+        return f"the Redis user may not do this: {one_line(error)}; give it more, as `orchestra acl` prints it for its role"
     refusal = advice_on_refusal(error)
     if refusal is not None:
         return f"Redis {refusal}"

@@ -191,7 +191,14 @@ def _refusal(error: BaseException) -> str | None:
 
 def refuses_everything(error: BaseException) -> bool:
     """Whether the server would have refused any other write at that moment too, whatever was in it."""
-    return isinstance(error, redis.exceptions.NoPermissionError) or _refusal(error) is not None
+    return lacks_permission(error) or _refusal(error) is not None
+
+
+def lacks_permission(error: BaseException) -> bool:
+    """Whether the server's ACL keeps the user from what was asked for; said by a transaction or script, it is inside its text."""
+    return isinstance(error, redis.exceptions.NoPermissionError) or (
+        isinstance(error, redis.ResponseError) and ("NOPERM" in str(error) or "ACL failure" in str(error))
+    )
 
 
 def is_outage(error: BaseException) -> bool:

@@ -1,0 +1,86 @@
+"""What each part of a stack may do on its Redis: the rules of one user for each role, and for each external program.
+
+Rules are made for Redis 6.2, where a key that may be read may be written by every command that is allowed. The names of
+keys come from :mod:`orchestrator.redisdb.keys`, so that a new key belongs to somebody or to nobody, and a test says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Final
+
+from orchestrator.redisdb import keys
+
+#: What stands for the password; no rule ever holds one.
+PASSWORD: Final = "PASSWORD"  # noqa: S105  (a placeholder)
+
+_LEDGER: Final = frozenset(spec.name for spec in keys.REGISTRY if spec.owner == "ledger")
+#: What every part reads, or writes about itself: agents, public keys, signs of life, large bodies, messages.
+_COMMON: Final = frozenset(
+    {"agent", "agents", "public_keys", "operator_key", "services", "blob", "upload", "messages", "totals"}
+)
+_DEAD: Final = frozenset({"dead", "dead_index", "dead_usage"})
+_WAITING: Final = frozenset({"parked", "parked_message", "waiters", "seen", "conversation"})
+_EVERYTHING: Final = frozenset(spec.name for spec in keys.REGISTRY)
+
+#: Role → names of the keys that it works with.
+KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "router": _LEDGER | _COMMON | _DEAD | _WAITING | {"outbox", "inbox"},
+        "callbacks": _LEDGER | _COMMON | {"conversation"},
+        "reaper": _LEDGER | _COMMON | _DEAD | {"conversation", "inbox"},
+        "worker": _LEDGER | _COMMON | {"conversation"},
+        "audit": _COMMON | {"dead", "audit_heads"},
+        "operator": _EVERYTHING,
+        "console": _EVERYTHING,
+    }
+)
+#: Roles that put runs into Celery's queues, or take them out.
+_CELERY: Final = frozenset({"router", "callbacks", "reaper", "worker", "operator"})
+#: What Celery and kombu name their keys and channels, beside the queues.
+_CELERY_KEYS: Final = ("_kombu.*", "unacked*", "celery*", "ev.*")
+_CELERY_CHANNELS: Final = ("celery*", "/*.celery*", "/*.reply.celery*")
+
+_CONNECTION: Final = ("+ping", "+echo", "+select", "+client|setname", "+time", "+info")
+_SERVICE: Final = (
+    *("+@read", "+@write", "+@transaction", "-@dangerous", "-@admin"),
+    *("+eval", "+evalsha", "+script|load", "+script|exists", "+publish", "+xinfo", "+wait"),
+    *_CONNECTION,
+)
+_CONSOLE: Final = ("+@read", "+@transaction", "-@dangerous", "+xinfo", *_CONNECTION)
+_PROGRAM: Final = ("+ping", "+xadd", "+xread", "+xreadgroup", "+xack", "+hget")
+
+
+def role_rules(role: str, *, queues: tuple[str, ...] = ("orchestra",)) -> list[str]:
+    """The rules of a role; ``queues`` are those of the agents."""
+    found = {_pattern(spec.pattern) for spec in keys.REGISTRY if spec.name in KEYS[role]}
+    # One that says `…:*` covers those below it.
+    patterns = sorted(p for p in found if not any(p != q and fnmatchcase(p, q) for q in found))
+    channels: list[str] = []
+    commands = list(_CONSOLE if role == "console" else _SERVICE)
+    if role in _CELERY:
+        patterns += [*_CELERY_KEYS, *(f"{queue}*" for queue in queues)]
+        channels = [f"&{name}" for name in _CELERY_CHANNELS]
+        commands += ["+subscribe", "+psubscribe", "+unsubscribe", "+punsubscribe"]
+    return ["resetchannels", *channels, *(f"~{name}" for name in patterns), "-@all", *commands]
+
+
+def program_rules(program: str, *, shards: int = 1) -> list[str]:
+    """The rules of an external program: append to its outbox, read and acknowledge its inbox, look up public keys.
+
+    Its own two streams are named in full, as a pattern could match what is another's.
+    """
+    own = [box(shard, program) for shard in range(shards) for box in (keys.outbox, keys.inbox)]
+    return ["resetchannels", *(f"~{name}" for name in [*own, keys.public_keys()]), "-@all", *_PROGRAM]
+
+
+def acl_line(user: str, rules: list[str]) -> str:
+    """A line for an `aclfile`; what stands behind `user` is also what `ACL SETUSER` takes."""
+    return " ".join(["user", user, "on", f">{PASSWORD}", *rules])
+
+
+def _pattern(name: str) -> str:
+    return re.sub(r"<[^>]+>", "*", name.replace("{S}", "{*}"))

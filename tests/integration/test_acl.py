@@ -1,0 +1,197 @@
+"""The rules that `orchestra acl` prints, on a real server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+from click.testing import CliRunner
+
+from orchestrator.cli import main
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.acl import KEYS, PASSWORD, acl_line, program_rules, role_rules
+
+SECRET = "a-password-of-a-test"
+#: What somebody who wants what is another's would try on a key.
+COMMANDS = (
+    "XADD {} * envelope x",
+    "XREAD STREAMS {} 0",
+    "XREADGROUP GROUP router thief STREAMS {} >",
+    "XREADGROUP GROUP partner thief STREAMS {} >",
+    "XACK {} router 0-1",
+    "XACK {} audit 0-1",
+    "XRANGE {} - +",
+    "XDEL {} 0-1",
+    "XTRIM {} MAXLEN 0",
+    "XCLAIM {} router thief 0 0-1",
+    "XAUTOCLAIM {} router thief 0 0-0",
+    "XGROUP CREATE {} mine 0",
+    "XGROUP SETID {} router $",
+    "XGROUP DESTROY {} router",
+    "XINFO STREAM {}",
+    "XPENDING {} router",
+    "XLEN {}",
+    "GET {}",
+    "SET {} x",
+    "HGET {} x",
+    "HGETALL {}",
+    "HSET {} x y",
+    "ZADD {} 1 x",
+    "ZRANGE {} 0 -1",
+    "ZREM {} x",
+    "LRANGE {} 0 -1",
+    "SMEMBERS {}",
+    "DEL {}",
+    "UNLINK {}",
+    "EXPIRE {} 1",
+    "RENAME {} elsewhere",
+    "COPY {} elsewhere",
+    "DUMP {}",
+    "TYPE {}",
+    "EXISTS {}",
+    "EVAL return(1) 1 {}",
+)
+#: What it would try on the server.
+SERVER = (
+    *("KEYS *", "SCAN 0", "FLUSHALL", "FLUSHDB", "CONFIG GET *", "ACL LIST", "MONITOR"),
+    *("CLIENT LIST", "SCRIPT FLUSH", "SHUTDOWN", "SWAPDB 0 1", "PUBLISH x y", "SUBSCRIBE x", "RANDOMKEY"),
+)
+#: On its own streams a program may do these, and the public keys are for all to look up.
+OWN = {"XADD", "XREAD", "XREADGROUP", "XACK", "HGET"}
+
+
+@pytest.fixture
+def partner(redis: redis_py.Redis, redis_url: str) -> Iterator[redis_py.Redis]:
+    """A connection of the external program `partner`, made as the command says."""
+    printed = CliRunner().invoke(main, ["acl", "partner"])
+    assert printed.exit_code == 0, printed.output
+    redis.execute_command(*printed.output.replace(PASSWORD, SECRET).split())
+    client = redis_py.Redis.from_url(redis_url, username="partner", password=SECRET, protocol=2)
+    yield client
+    client.close()
+    redis.execute_command("ACL", "DELUSER", "partner")
+
+
+def example(pattern: str) -> str:
+    """A key of that pattern, of somebody else."""
+    return re.sub(r"<[^>]+>", "other", pattern.replace("{S}", "{00}"))
+
+
+EXAMPLES = sorted({example(spec.pattern) for spec in keys.REGISTRY})
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != keys.public_keys()])
+def test_a_program_can_do_nothing_with_what_is_others(partner: redis_py.Redis, name: str) -> None:
+    """Whatever the key holds, and whether or not it is there: every command is refused for lack of permission."""
+    for command in COMMANDS:
+        with pytest.raises(redis_py.exceptions.NoPermissionError):
+            partner.execute_command(*command.format(name).split())
+
+
+def test_a_program_can_do_nothing_with_the_server(partner: redis_py.Redis) -> None:
+    """Nor look for keys."""
+    for command in SERVER:
+        with pytest.raises(redis_py.exceptions.NoPermissionError):
+            partner.execute_command(*command.split())
+
+
+def test_a_program_can_look_up_public_keys_and_change_none(
+    partner: redis_py.Redis, redis: redis_py.Redis
+) -> None:
+    """What Redis 6.2 cannot keep it from trying ends at the type of the key."""
+    redis.hset(keys.public_keys(), "key_1", "record")
+    assert partner.hget(keys.public_keys(), "key_1") == b"record"
+    for command in COMMANDS:
+        if command.split()[0] == "HGET":
+            continue
+        try:
+            answer = partner.execute_command(*command.format(keys.public_keys()).split())
+        except redis_py.ResponseError:
+            continue
+        assert not answer, command
+    assert redis.hgetall(keys.public_keys()) == {b"key_1": b"record"}
+
+
+@pytest.mark.parametrize("own", [keys.outbox(0, "partner"), keys.inbox(0, "partner")])
+def test_a_program_uses_its_own_streams_and_no_more(
+    partner: redis_py.Redis, redis: redis_py.Redis, own: str
+) -> None:
+    """It appends, reads and acknowledges; groups and entries are the stack's to make and to remove."""
+    redis.xgroup_create(own, "partner", id="0", mkstream=True)
+    entry = partner.xadd(own, {"envelope": "x"})
+    assert partner.xreadgroup("partner", "one", {own: ">"})[0][1] == [(entry, {b"envelope": b"x"})]
+    assert partner.xack(own, "partner", entry) == 1
+    assert partner.xread({own: "0"})
+    for command in COMMANDS:
+        if command.split()[0] not in OWN:
+            with pytest.raises(redis_py.exceptions.NoPermissionError):
+                partner.execute_command(*command.format(own).split())
+
+
+def test_the_boxes_of_a_program_whose_name_begins_alike_are_others(partner: redis_py.Redis) -> None:
+    """Names are taken in full."""
+    for name in ("partner2", "my-partner", "partner.x"):
+        for box in (keys.outbox(0, name), keys.inbox(0, name), keys.outbox(1, "partner")):
+            with pytest.raises(redis_py.exceptions.NoPermissionError):
+                partner.xadd(box, {"envelope": "x"})
+
+
+def test_a_program_has_both_its_boxes_in_each_shard() -> None:
+    """And nothing else gets more with them."""
+    one, four = program_rules("partner"), program_rules("partner", shards=4)
+    assert set(four) - set(one) == {
+        f"~{box(shard, 'partner')}" for shard in (1, 2, 3) for box in (keys.outbox, keys.inbox)
+    }
+
+
+@pytest.mark.parametrize("role", [*KEYS, "program"])
+def test_the_rules_that_ship_are_those_that_are_printed(root: Path, role: str) -> None:
+    """Write them with `orchestra acl --file ROLE > deploy/acl/ROLE.acl`; no file holds a secret."""
+    line = acl_line("NAME", program_rules("NAME")) if role == "program" else acl_line(role, role_rules(role))
+    assert (root / "deploy" / "acl" / f"{role}.acl").read_text() == f"{line}\n"
+    printed = CliRunner().invoke(main, ["acl", "--file", "NAME" if role == "program" else role])
+    assert printed.output == f"{line}\n"
+
+
+def test_a_program_that_is_called_like_a_role_does_not_get_its_rights() -> None:
+    """Where the command is told so."""
+    printed = CliRunner().invoke(main, ["acl", "--program", "--file", "worker"])
+    assert printed.output == acl_line("worker", program_rules("worker")) + "\n"
+
+
+@pytest.mark.parametrize("role", sorted(KEYS))
+def test_a_role_reaches_its_own_keys_and_cannot_harm_the_server(
+    redis: redis_py.Redis, redis_url: str, role: str
+) -> None:
+    """What a role has no business with is refused; the console changes nothing."""
+    redis.execute_command(
+        "ACL", "SETUSER", role, *acl_line(role, role_rules(role)).replace(PASSWORD, SECRET).split()[2:]
+    )
+    client = redis_py.Redis.from_url(redis_url, username=role, password=SECRET, protocol=2)
+    try:
+        for spec in keys.REGISTRY:
+            name = example(spec.pattern)
+            if spec.name in KEYS[role]:
+                client.exists(name)
+            elif not any(spec.pattern.startswith(own) for own in ("ao:{S}:session:", "ao:{S}:run:")):
+                with pytest.raises(redis_py.exceptions.NoPermissionError):
+                    client.exists(name)
+            if role == "console":
+                with pytest.raises(redis_py.exceptions.NoPermissionError):
+                    client.delete(name)
+        for command in (
+            "FLUSHALL",
+            "CONFIG SET maxmemory 0",
+            "ACL LIST",
+            "SHUTDOWN",
+            "SCRIPT FLUSH",
+            "KEYS *",
+        ):
+            with pytest.raises(redis_py.exceptions.NoPermissionError):
+                client.execute_command(*command.split())
+    finally:
+        client.close()
+        redis.execute_command("ACL", "DELUSER", role)
