@@ -18,7 +18,8 @@ from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import derived_uuid, new_message_id, root_session_id
 from orchestrator.ledger import Dispatch
 from orchestrator.letters import Thread
-from orchestrator.redisdb.client import is_outage
+from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
+from orchestrator.redisdb.client import connect, is_outage
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.registry import SYSTEM_AGENTS, AgentRecord, system_record
 from orchestrator.router import Router, build_router
@@ -90,14 +91,20 @@ class Stack:
         self.parts.agents.announce(AGENTS)
 
     def router(self, consumer: str = "r1", **options: object) -> Router:
-        """A router under a consumer's name."""
+        """A router under a consumer's name, that may do what `orchestra acl router` says."""
         return build_router(
-            self.redis,
+            self.as_role("router"),
             self.settings,
             consumer=consumer,
             dispatcher=self.sent,  # type: ignore[arg-type]
             **options,  # type: ignore[arg-type]
         )
+
+    def as_role(self, role: str) -> redis_py.Redis:
+        """A connection of the user that `orchestra acl` prints for a role."""
+        rules = acl_line(role, role_rules(role)).replace(PASSWORD, "for-tests").split()[1:]
+        self.redis.execute_command("ACL", "SETUSER", *rules)
+        return connect(f"{self.settings.redis_url}&username={role}&password=for-tests", check=False)
 
     def submit(self, seed: str = "root", agent: str = "lead") -> str:
         """A root session whose task-delegation waits in its stream."""

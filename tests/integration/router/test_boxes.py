@@ -221,7 +221,7 @@ def test_what_a_program_has_acknowledged_leaves_its_inbox(stack: Stack) -> None:
     rows = stack.redis.xreadgroup("partner", "one", {IN: ">"}, count=2)
     read = [entry for entry, _ in rows[0][1]]
     stack.redis.xack(IN, "partner", read[0])
-    make_reaper(stack.redis, stack.settings).run_once()
+    make_reaper(stack.as_role("reaper"), stack.settings).run_once()
     assert next(entry for entry, _ in stack.redis.xrange(IN)) == read[1]
     assert stack.redis.xlen(IN) == 2
 
@@ -234,7 +234,9 @@ def test_an_inbox_that_nobody_reads_is_bounded_and_the_doctor_says_so(stack: Sta
         stack.submit(f"s{number}", agent="partner")
     stack.router().run_once()
     assert stack.redis.xlen(IN) == 5
-    findings = {f.rule: f for f in Doctor(assemble(stack.redis, settings), audit=None).examine().findings}
+    findings = {
+        f.rule: f for f in Doctor(assemble(stack.as_role("console"), settings), audit=None).examine().findings
+    }
     assert "2 messages" in findings["inbox-dropped"].message
     assert "partner" in findings["inbox-full"].message
 
