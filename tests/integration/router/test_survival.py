@@ -19,8 +19,8 @@ import redis as redis_py
 from orchestrator.audit import AuditReader, AuditStore, AuditWriter
 from orchestrator.bootstrap import assemble
 from orchestrator.embedded.valkey import ValkeyProcess
-from orchestrator.envelope.model import Message
-from orchestrator.ids import new_claim_id
+from orchestrator.envelope.model import Message, Task, TaskDelegation
+from orchestrator.ids import new_claim_id, new_message_id
 from orchestrator.redisdb.client import connect, is_outage
 from orchestrator.settings import load_settings
 from orchestrator.streams import StreamId, all_streams, stream_key
@@ -51,12 +51,17 @@ def routers(stack: Stack, count: int) -> Iterator[list[subprocess.Popen[bytes]]]
 
 
 class Talk:
-    """A foreign program that says things to one session, each of which must arrive once."""
+    """An external program that says things to the session that it began, each of which must arrive once."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self.session = stack.submit()
+        task = Task(task_id="T-1", title="Talk", description="listen")
+        order = stack.envelope(
+            TaskDelegation(task=task), sender="partner", recipient="lead", correlation=new_message_id()
+        )
+        stack.publish(order, "task-delegation")
         stack.router("first").run_once()
+        (self.session,) = (root.id for root in stack.parts.ledger.roots(0))
         run = stack.parts.ledger.runs(self.session)[0].id
         held = stack.parts.ledger.claim(run, new_claim_id(), session_id=self.session, worker="w")
         assert held is not None
