@@ -53,6 +53,7 @@ def stack() -> Iterator[Terminal]:
         (terminal.folder / "mine.py").write_text(AGENTS, encoding="utf-8")
         terminal.env |= {
             "ORCHESTRA_CONCURRENCY": "2",
+            "ORCHESTRA_MAX_PAYLOAD_BYTES": str(2 * SIZE),
             "ORCHESTRA_SIGNATURES_REQUIRED": "false",
             "ORCHESTRA_SIGNATURE_ALGORITHM": "RSA-SHA256",  # as in the protocol's own example
         }
@@ -77,7 +78,7 @@ def test_a_result_of_fifty_mebibytes_arrives_byte_for_byte(stack: Terminal) -> N
 
 def _assert_referenced(stack: Terminal, child: str) -> None:
     """The envelope that reports the answer is small, and leads to all of it."""
-    settings = resolve(load_settings(data=stack.folder / ".orchestra"))
+    settings = resolve(load_settings(data=stack.folder / ".orchestra", max_payload_bytes=2 * SIZE))
     parts = assemble(connect(str(settings.redis_url)), settings)
     trail = AuditReader(AuditStore(settings.audit_file, read_only=True)).find(child)
     (report,) = [
@@ -91,7 +92,7 @@ def _assert_referenced(stack: Terminal, child: str) -> None:
 
 def _assert_altered_and_missing_chunks_are_told(stack: Terminal, client: Client, child: str) -> None:
     """One line, exit code 1; the promise holds all the same."""
-    settings = resolve(load_settings(data=stack.folder / ".orchestra"))
+    settings = resolve(load_settings(data=stack.folder / ".orchestra", max_payload_bytes=2 * SIZE))
     redis = connect(str(settings.redis_url))
     (name,) = redis.keys(keys.whole(child, "*"))
     chunk = redis.hget(name, "3")
