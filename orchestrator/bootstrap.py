@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -135,14 +135,23 @@ class Parts:
         """Turns the ledger's state into dispatched runs."""
         from orchestrator.delivery import Delivery
 
-        return Delivery(self.ledger, lambda run: self._send([run]), send_all=self._send)
+        return Delivery(self.ledger, self._send)
 
     def _send(self, runs: Sequence[Dispatch]) -> None:
-        """Runs of our own go to workers, those of programs outside of the stack into their hands."""
-        from orchestrator.delivery import with_queues
+        """Workers are told of runs of our own; those of programs outside of the stack go into their hands."""
+        from orchestrator.delivery import hand_over
 
-        if ours := with_queues(runs, ledger=self.ledger, agents=self.agents):
-            self.dispatcher.send_all(ours)
+        ready = hand_over(runs, ledger=self.ledger, agents=self.agents)
+        self.dispatcher.ring((run.agent, queue) for run, queue in ready if run.ring)
+
+    def ring(self, agents: Iterable[str]) -> None:
+        """Tell the workers of these agents that they have ready runs; those of agents that nobody registered wait.
+
+        Raises:
+            ServerUnavailable: the broker does not answer; the sweep rings later.
+        """
+        queues = [(agent, self.queue_of(agent)) for agent in agents]
+        self.dispatcher.ring((agent, queue) for agent, queue in queues if queue is not None)
 
     def queue_of(self, agent: str) -> str | None:
         """The Celery queue of an agent's runs; None: nobody has registered it."""

@@ -19,10 +19,8 @@ from orchestrator.log import get_logger
 from orchestrator.redisdb.client import is_outage
 from orchestrator.registry import AgentRegistry
 
-#: Sends a run to a worker; raises when the broker is out of reach.
-Send = Callable[[Dispatch], None]
-#: Sends several at once; raises likewise, and then some may have been sent.
-SendAll = Callable[[Sequence[Dispatch]], None]
+#: Tells workers of runs that are ready; raises when the broker is out of reach.
+Send = Callable[[Sequence[Dispatch]], None]
 
 #: Children of a closed session that are looked up in one round trip.
 _BATCH = 500
@@ -30,13 +28,13 @@ _BATCH = 500
 _log = get_logger()
 
 
-def with_queues(
+def hand_over(
     runs: Iterable[Dispatch], *, ledger: Ledger, agents: AgentRegistry
 ) -> list[tuple[Dispatch, str]]:
-    """Runs with the Celery queues of their agents. Those of external programs are in their hands from now on.
+    """Ready runs with the Celery queues of their agents. Those of external programs are in their hands from now on.
 
-    The run of an agent that nobody has registered has no queue: it stays queued, and the sweep sends it once its
-    agent is registered.
+    The run of an agent that nobody has registered has no queue: it stays ready, and the sweep tells workers of it
+    once its agent is registered.
     """
     found = []
     for run in runs:
@@ -53,17 +51,16 @@ def with_queues(
 class Delivery:
     """Turns the ledger's state into dispatched runs."""
 
-    def __init__(self, ledger: Ledger, send: Send, *, send_all: SendAll | None = None) -> None:
+    def __init__(self, ledger: Ledger, send: Send) -> None:
         self.ledger = ledger
         self._send = send
-        self._send_all = send_all
 
-    def send(self, dispatch: Dispatch) -> bool:
-        """Send a run to a worker; where the broker does not take it, the run stays queued and is sent again."""
+    def send(self, ready: Sequence[Dispatch]) -> bool:
+        """Tell workers of runs; where the broker does not take that, the runs stay ready and the sweep rings."""
         try:
-            self._send(dispatch)
-        except Exception as error:  # noqa: BLE001  (whatever a broker's client raises, the ledger still has the run)
-            _log.warning("dispatch-failed", run=dispatch.run, session=dispatch.session, error=repr(error))
+            self._send(ready)
+        except Exception as error:  # noqa: BLE001  (whatever a broker's client raises, the ledger still has the runs)
+            _log.warning("ring-failed", runs=len(ready), error=repr(error))
             return False
         return True
 
@@ -81,7 +78,7 @@ class Delivery:
                 self._leave_behind(session)
         if resumed:
             reach("delivery.flushed")
-            self._send_together(resumed)
+            self.send(resumed)
             reach("delivery.sent")
         return len(resumed)
 
@@ -93,16 +90,6 @@ class Delivery:
                 raise
             # Its books are damaged: nobody else is to wait for that.
             _log.error("close-failed", session=session, error=repr(error))
-
-    def _send_together(self, dispatches: Sequence[Dispatch]) -> None:
-        if self._send_all is None or len(dispatches) == 1:
-            for dispatch in dispatches:
-                self.send(dispatch)
-            return
-        try:
-            self._send_all(dispatches)
-        except Exception as error:  # noqa: BLE001  (as in `send`)
-            _log.warning("dispatch-failed", runs=len(dispatches), error=repr(error))
 
     def close(self, session_id: str) -> None:
         """Deal with the children of a closed session by its policy: stop them, let them go, or hand them on.

@@ -155,8 +155,8 @@ class Settings(BaseModel):
     )
     redispatch_after_s: Seconds = Field(
         10,
-        description="Seconds after which a run that was queued and never claimed is dispatched again; ten times that while "
-        "its queue at the broker holds messages, one of which may be its own.",
+        description="Seconds after which the sweep looks whether a queued run that nobody took is among the ready ones. "
+        "Workers are told of ready runs again after a second, and then ever more rarely.",
     )
     sweep_interval_s: Seconds = Field(2, description="Seconds between two reconciliation sweeps of a reaper.")
     replicas: int = Field(

@@ -22,7 +22,7 @@ from orchestrator.ledger.decode import text as decode
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from workers.effects import Effects
-from workers.lending import Lending, Loan, Queued
+from workers.lending import Execute, Lending, Loan, Queued
 from workers.speech import Speech
 from workers.unsealing import Unsealer
 
@@ -49,12 +49,14 @@ class Blocking:
         unsealer: Unsealer,
         lending: Lending | None,
         queued: Queued | None = None,
+        execute: Execute | None = None,
     ) -> None:
         self._effects = effects
         self._speech = speech
         self._unsealer = unsealer
         self._lending = lending
         self._queued = queued
+        self._execute = execute
 
     def check_depth(self, what: str) -> None:
         """Return if this run may wait.
@@ -133,10 +135,9 @@ class Blocking:
                 events.listen(min(left_s, LOOK_AGAIN_S))
 
     def _loan(self, awaited: str) -> Loan | nullcontext[None]:
-        if self._lending is None or self._queued is None:
+        if self._lending is None or self._queued is None or self._execute is None:
             return nullcontext()
-        worker = self._effects.held.run.worker
-        return Loan(self._lending, self._queued, awaited=awaited, worker=worker)
+        return Loan(self._lending, self._queued, self._execute, awaited=awaited)
 
     def _tend(self, child: str, answer: Answer | None) -> bool:
         """Deal with the questions of a child that this very run waits for."""

@@ -18,7 +18,6 @@ from celery.signals import celeryd_init, setup_logging, worker_process_init, wor
 
 from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
 from orchestrator.dispatch.broker import check_broker
-from orchestrator.dispatch.depth import QueueDepth
 from orchestrator.errors import KeyringError, OrchestraError, ServerUnavailable
 from orchestrator.log import configure_logging
 from orchestrator.redisdb.client import connect
@@ -61,10 +60,7 @@ def _make_app() -> tuple[Celery, Settings]:
         raise _give_up(error) from error
     if _is_celery_program() and (notice := guard_flower(sys.argv[1:], os.environ)):
         print(notice, file=sys.stderr)
-    made.conf.update(
-        worker_concurrency=settings.concurrency,
-        worker_consumer="workers.consumer:GatheringConsumer",
-    )
+    made.conf.update(worker_concurrency=settings.concurrency)
     return made, settings
 
 
@@ -133,5 +129,10 @@ def _announce(sender: Any = None, **_: Any) -> None:
         life.end()
         raise _give_up(error) from error
     worker_shutdown.connect(lambda **_: life.end(), weak=False)
-    Watchdog(sender, QueueDepth(app), patience_s=max(LEAST_PATIENCE_S, _settings.lease_s * 2)).start()
+    Watchdog(
+        sender,
+        _runtime.with_ready_runs,
+        _runtime.ring,
+        patience_s=max(LEAST_PATIENCE_S, _settings.lease_s * 2, _settings.sweep_interval_s * 3),
+    ).start()
     notify_ready()

@@ -69,11 +69,13 @@ def _release(lease: Lease, runtime: Runtime, died: str) -> None:
         return parts.ledger.release(lease, died=died, wait_ms=wait_ms, by=session.agent)
 
     outcome = persist(release, what="release", patience_s=parts.settings.lease_s)
+    if runtime.events is not None:
+        runtime.events.died(lease, died)
     _log.error("process-died", run=lease.run, session=lease.session, died=died, outcome=outcome)
 
 
 def request_class(runtime: Callable[[], Runtime]) -> type[Request]:
-    """What Celery keeps of a message while it is at work, for messages that name runs."""
+    """What Celery keeps of a message while it is at work, for the rings of slots."""
 
     class RunRequest(Request):
         def on_failure(
@@ -89,8 +91,6 @@ def request_class(runtime: Callable[[], Runtime]) -> type[Request]:
             if not isinstance(error, WorkerLostError) or not self.worker_pid or state.should_terminate:
                 return
             died = _how(error)
-            if self.kwargs.get("run"):
-                self.send_event("task-failed", exception=repr(error), traceback=str(exc_info.traceback))
             # Celery's event loop waits for nobody's Redis.
             threading.Thread(
                 target=release_runs_of, args=(self.worker_pid, runtime(), died), name="death", daemon=True

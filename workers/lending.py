@@ -1,14 +1,13 @@
-"""What a worker's slot does while its run waits for somebody: it lends itself to the runs that are waited for.
+"""What a worker's slot does while its run waits for somebody: it executes the runs that are waited for.
 
 With one slot only, a run that waits for a child would hold the very slot that the child needs. So while it
-waits, a process of its own runs what is queued: first what the awaited session needs, then, after a while,
+waits, a thread beside it executes what is queued: first what the awaited session needs, then, after a while,
 anything else that this worker serves, so that workers which wait for each other's agents do not stand still.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Final, Self
@@ -20,20 +19,25 @@ from orchestrator.ledger import Dispatch, ItemState, Ledger, RunState
 from orchestrator.ledger.decode import text
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
-from orchestrator.settings import Settings
-from orchestrator.tether import python_module
+from workers.patience import persist
 
-#: Seconds that an awaited run may stay queued before the slot is lent to it: a free slot is faster.
-LEND_AFTER_S: Final = 0.3
+#: Seconds that an awaited run may stay queued before the slot takes it: a free slot is faster.
+LEND_AFTER_S: Final = 0.1
 #: Seconds that a run of another tree must have been queued.
 LEND_TO_OTHERS_AFTER_S: Final = 2.0
-#: Processes that may wait for one another in one slot.
-MAX_DEPTH: Final = 16
+#: Runs that may wait for one another in one slot, each in a thread.
+MAX_DEPTH: Final = 500
+#: Seconds without anything to do after which the thread ends.
+LINGER_S: Final = 3.0
+#: Seconds without anything to do for the awaited session after which other trees' runs will do.
+OTHERS_AFTER_S: Final = 0.5
 #: Sessions that are looked at to find what an awaited one needs, and runs of other trees.
 _MAX_SESSIONS: Final = 200
 _MAX_OTHERS: Final = 20
 #: Seconds between two looks at what is needed, growing from the first to the second.
 _LOOK_S: Final = (0.1, 1.0)
+#: The same for the thread that a slot is lent to.
+_THREAD_LOOK_S: Final = (0.02, 0.25)
 
 _log = get_logger()
 
@@ -100,17 +104,16 @@ def serves(catalogue: Mapping[str, AgentDefinition], queues: frozenset[str]) -> 
 
 
 class Lending:
-    """The slots of one worker process; shared by all its runs."""
+    """The slots of one worker process; shared by all its runs. Those that a waiting run lent its slot to have their own."""
 
-    def __init__(self, settings: Settings, *, queues: frozenset[str] = frozenset(), depth: int = 0) -> None:
-        self._settings = settings
-        self._processes: list[subprocess.Popen[bytes]] = []
+    def __init__(self, *, queues: frozenset[str] = frozenset(), depth: int = 0) -> None:
+        self._threads: list[threading.Thread] = []
         self.queues = queues
-        #: How many processes of this slot wait already for what this one does.
+        #: How many runs of this slot wait already for what is executed now.
         self.depth = depth
 
     def check_depth(self, what: str) -> None:
-        """Return if a run of this process may wait for another one.
+        """Return if a run may wait for another one.
 
         Raises:
             WouldDeadlock: too many wait for one another in this slot already.
@@ -120,34 +123,42 @@ class Lending:
 
     @property
     def busy(self) -> bool:
-        """Whether a process that was lent a slot is still there."""
-        self._processes = [p for p in self._processes if p.poll() is None]
-        return bool(self._processes)
+        """Whether a thread that was lent a slot is still at work."""
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        return bool(self._threads)
 
-    def start(self, awaited: str, worker: str) -> subprocess.Popen[bytes]:
-        """A process that runs what a session needs, until it is told to end or nothing is left.
+    def start(self, work: Callable[[Lending], None]) -> threading.Thread:
+        """A thread that works in a lent slot.
 
         Raises:
-            OSError: the system gives no process.
+            RuntimeError: the system gives no thread.
         """
-        command = [*python_module("workers.lent"), awaited, worker]
-        command += ["--depth", str(self.depth + 1), "--queues", ",".join(sorted(self.queues))]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, env={**os.environ, **self._settings.to_env()}, process_group=0
-        )
-        self._processes.append(process)
-        return process
+        below = Lending(queues=self.queues, depth=self.depth + 1)
+        thread = threading.Thread(target=work, args=(below,), name=f"lent-slot-{below.depth}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        return thread
+
+    def join(self) -> None:
+        """Wait until every lent slot is given back."""
+        for thread in self._threads:
+            thread.join()
+
+
+#: Executes a run in a lent slot.
+Execute = Callable[[Dispatch, Lending], None]
 
 
 class Loan:
-    """One wait of one run, and the process that its slot is lent to meanwhile. Use it as a ``with`` block."""
+    """One wait of one run, and the thread that its slot is lent to meanwhile. Use it as a ``with`` block."""
 
-    def __init__(self, lending: Lending, queued: Queued, *, awaited: str, worker: str) -> None:
+    def __init__(self, lending: Lending, queued: Queued, execute: Execute, *, awaited: str) -> None:
         self._lending = lending
         self._queued = queued
+        self._execute = execute
         self._awaited = awaited
-        self._worker = worker
-        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
         self._seen_at: float | None = None
         self._began_at = time.monotonic()
         self._look_s, self._longest_s = _LOOK_S
@@ -157,9 +168,8 @@ class Loan:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            # It ends when its present run does; that may be long after this one has its answer.
-            self._process.stdin.close()
+        # The thread ends when its present run does; that may be long after this one has its answer.
+        self._ended.set()
 
     @property
     def next_look_s(self) -> float:
@@ -169,7 +179,7 @@ class Loan:
     def look(self) -> None:
         """Lend the slot if something that is needed waits for one; harmless to call at any time."""
         now = time.monotonic()
-        if now < self._look_at or (self._process is not None and self._process.poll() is None):
+        if now < self._look_at or (self._thread is not None and self._thread.is_alive()):
             return
         self._look_at = now + self._look_s
         self._look_s = min(self._look_s * 1.5, self._longest_s)
@@ -188,8 +198,26 @@ class Loan:
     def _lend(self, needed: Dispatch) -> None:
         self._seen_at = None
         try:
-            self._process = self._lending.start(self._awaited, self._worker)
-        except OSError as error:
+            self._thread = self._lending.start(self._work)
+        except RuntimeError as error:
             _log.warning("slot-not-lent", run=needed.run, awaited=self._awaited, error=str(error))
             return
         _log.info("slot-lent", run=needed.run, session=needed.session, awaited=self._awaited)
+
+    def _work(self, lending: Lending) -> None:
+        """Execute what the awaited session needs, then anything else, until the wait ends or nothing is left."""
+        idle_since, look_s = time.monotonic(), _THREAD_LOOK_S[0]
+        while not self._ended.wait(look_s) and time.monotonic() - idle_since < LINGER_S:
+            run = persist(lambda since=idle_since: self._find(since), what="lent")  # type: ignore[misc]
+            if run is None:
+                look_s = min(look_s * 2, _THREAD_LOOK_S[1])
+                continue
+            self._execute(run, lending)
+            idle_since, look_s = time.monotonic(), _THREAD_LOOK_S[0]
+        lending.join()
+
+    def _find(self, idle_since: float) -> Dispatch | None:
+        needed = self._queued.needed_by(self._awaited)
+        if needed is None and time.monotonic() - idle_since > OTHERS_AFTER_S:
+            needed = self._queued.any(shard_of(self._awaited))
+        return needed

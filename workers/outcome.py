@@ -1,13 +1,10 @@
-"""What came of a run, as Celery is to see it: success, failure, to be tried again, or nothing of note."""
+"""What came of a run, as Celery shows it: success, failure, to be tried again, or revoked."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import traceback
 from dataclasses import dataclass
-from typing import Final, Literal
-
-from celery.exceptions import Ignore, Retry
+from typing import Any, Final, Literal
 
 from orchestrator.errors import RunFailed
 
@@ -25,8 +22,9 @@ Verdict = Literal[
     "stopped",
     "deleted",
 ]
-#: Characters of an error that Celery's events carry.
+#: Characters of an error, and of a traceback, that Celery's events carry.
 SHOWN_CHARS: Final = 2000
+SHOWN_TRACEBACK_CHARS: Final = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,37 +38,29 @@ class RunEnd:
     retry_in_s: float = 0.0  #: seconds until it is tried again, with the verdict `retry`
 
 
-def celery_outcome(ends: Sequence[RunEnd], *, redelivered: bool = False) -> str:
-    """What a Celery task returns whose message named these runs.
-
-    The ledger has every end by now, so Celery acknowledges the message in every case, stores nothing and sends
-    nothing again; Flower and Celery's events show what is raised here.
-
-    Raises:
-        RunFailed: a run failed, with the traceback of its agent.
-        celery.exceptions.Retry: a run failed and the ledger will have it tried again.
-        celery.exceptions.Ignore: the message was delivered before, and what came of its runs then is shown.
-    """
-    for end in ends:
-        if end.verdict == "failed":
-            raise _failure(end)
-    for end in ends:
-        if end.verdict == "retry":
-            raise Retry(exc=_failure(end), when=round(end.retry_in_s, 3))
-    if redelivered and all(end.verdict == "refused" for end in ends):
-        raise Ignore
-    return summary([end.verdict for end in ends])
+def celery_event(end: RunEnd, *, runtime_s: float) -> tuple[str, dict[str, Any]]:
+    """The Celery event that shows this end of a task, with its fields."""
+    match end.verdict:
+        case "failed":
+            return "task-failed", {"exception": _failure(end), "traceback": _traceback(end)}
+        case "retry":
+            return "task-retried", {"exception": _failure(end), "traceback": _traceback(end)}
+        case "stopped" | "deleted":
+            return "task-revoked", {"terminated": True, "signum": None, "expired": False}
+        case "lost" | "outage" | "not-served" | "refused":
+            reason = f"{end.verdict}: another try of it follows, or has been made"
+            return "task-retried", {"exception": reason, "traceback": ""}
+    return "task-succeeded", {"result": end.verdict, "runtime": runtime_s}
 
 
-def _failure(end: RunEnd) -> RunFailed:
-    """Made of text only: Celery takes it to another process, where an agent's own classes may not be known."""
+def _failure(end: RunEnd) -> str:
+    """The error as Celery's own events have it."""
     reason = end.reason if len(end.reason) <= SHOWN_CHARS else f"{end.reason[: SHOWN_CHARS - 1]}…"
-    failure = RunFailed(end.run, reason)
-    return failure if end.error is None else failure.with_traceback(end.error.__traceback__)
+    return repr(RunFailed(end.run, reason))
 
 
-def summary(verdicts: Sequence[str]) -> str:
-    """What came of the runs of a message, in a line for Flower."""
-    if len(verdicts) == 1:
-        return verdicts[0]
-    return ", ".join(f"{count} {verdict}" for verdict, count in Counter(verdicts).items())
+def _traceback(end: RunEnd) -> str:
+    if end.error is None:
+        return ""
+    # The end of it tells most.
+    return "".join(traceback.format_exception(end.error))[-SHOWN_TRACEBACK_CHARS:]

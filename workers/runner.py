@@ -19,89 +19,93 @@ from orchestrator.dispatch.settling import settle_root
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.errors import ClaimLost, InputError, Retry, ServerUnavailable, SessionStopped
 from orchestrator.event_log import EventLog
-from orchestrator.ledger import BY_FORCE, Claimed, Committed, Following, Outcome, Outgoing, RetryLater
+from orchestrator.ledger import BY_FORCE, Claimed, Committed, Dispatch, Next, Outcome, Outgoing, RetryLater
 from orchestrator.letters import Thread
 from orchestrator.log import get_logger, log_context
 from workers.blocking import Blocking
-from workers.bundle import Ticket
 from workers.context import Context
+from workers.deaths import claim_of_this_process
 from workers.effects import Effects
 from workers.executors import python
 from workers.heartbeat import Heartbeat, Standing
 from workers.launches import Launches
-from workers.lending import Queued, serves
+from workers.lending import Lending, Queued, serves
 from workers.outcome import RunEnd, Verdict
 from workers.patience import persist, was_refused
 from workers.runtime import Runtime
 from workers.speech import Speech
-from workers.turns import Turns
 from workers.unsealing import Unsealer
 
 _log = get_logger()
 
 
 def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker: str) -> Verdict:
-    """Claim a run, let its agent work, and commit what it did.
+    """Claim a certain run, let its agent work, and commit what it did.
+
+    Nothing is done when another worker has it or it is over.
 
     Raises:
         ServerUnavailable: the ledger is out of reach, and nothing was begun.
     """
-    tickets = iter([Ticket(agent, session, run)])
-    return execute_runs(runtime, lambda: next(tickets, None), worker=worker)[0].verdict
-
-
-def execute_runs(runtime: Runtime, next_ticket: Callable[[], Ticket | None], *, worker: str) -> list[RunEnd]:
-    """Execute one run after the other; each but the first is claimed together with the commit before it.
-
-    Nothing is done when another worker has a run or it is over, nor for one whose books are damaged. A run whose
-    worker cannot reach the ledger any more is left as it is: its lease runs out, and it is tried again.
-
-    Raises:
-        ServerUnavailable: the ledger is out of reach, and the present run was not begun.
-    """
-    ends: list[RunEnd] = []
-    turns = Turns(runtime, next_ticket, worker)
-    while (ticket := turns.next()) is not None:
-        log = _log.bind(agent=ticket.agent, session=ticket.session, run=ticket.run)
-        definition = turns.definition(ticket.agent)
-        if definition is None:
-            log.warning("agent-not-served", served=sorted(runtime.catalogue))
-            ends.append(RunEnd(run=ticket.run, verdict="not-served"))
-            continue
-        try:
-            held = turns.claim(ticket)
-        except ServerUnavailable as error:
-            if not was_refused(error):
-                raise
-            # It is about this run, and the others have no part in it. The sweep sends it again, later and later.
-            log.warning("run-not-claimed", error=str(error))
-            ends.append(RunEnd(run=ticket.run, verdict="damaged"))
-            continue
-        if held is None:
-            log.info("run-refused")
-            ends.append(RunEnd(run=ticket.run, verdict="refused"))
-            continue
-        reach("worker.claimed")
-        log.debug("run-claimed", cause=held.run.cause, attempt=held.run.attempt, items=len(held.items))
-        end = _RunOfAgent(runtime, definition, held, turns=turns).complete()
-        reach("worker.settled")
-        log.info(
-            "run-ended",
-            cause=held.run.cause,
-            attempt=held.run.attempt,
-            items=len(held.items),
-            verdict=end.verdict,
-            **({"retry_in_s": end.retry_in_s} if end.verdict == "retry" else {}),
+    if _definition(runtime, agent) is None:
+        _log.warning(
+            "agent-not-served", agent=agent, session=session, run=run, served=sorted(runtime.catalogue)
         )
-        ends.append(end)
-    return ends
+        return "not-served"
+    claim_id = claim_of_this_process()
+    ledger = runtime.parts.ledger
+    try:
+        held = persist(
+            lambda: ledger.claim(run, claim_id, session_id=session, worker=worker, agent=agent), what="claim"
+        )
+    except ServerUnavailable as error:
+        if not was_refused(error):
+            raise
+        # It is about this run, and no other has a part in it. The sweep looks at it again, ever more rarely.
+        _log.warning("run-not-claimed", agent=agent, session=session, run=run, error=str(error))
+        return "damaged"
+    if held is None:
+        _log.info("run-refused", agent=agent, session=session, run=run)
+        return "refused"
+    reach("worker.claimed")
+    end = complete_run(runtime, held)
+    reach("worker.settled")
+    return end.verdict
+
+
+def complete_run(runtime: Runtime, held: Claimed, *, following: Next | None = None) -> RunEnd:
+    """Let the agent of a held run work, and commit what it did; ``following`` is taken with that commit.
+
+    A run whose worker cannot reach the ledger any more is left as it is: its lease runs out, and it is tried again.
+    """
+    session, run = held.session, held.run
+    log = _log.bind(agent=session.agent, session=session.id, run=run.id)
+    definition = _definition(runtime, session.agent)
+    if definition is None:
+        log.error("agent-not-served", served=sorted(runtime.catalogue))
+        return RunEnd(run=run.id, verdict="not-served")
+    log.debug("run-claimed", cause=run.cause, attempt=run.attempt, items=len(held.items))
+    if runtime.events is not None:
+        runtime.events.begun(held)
+    end = _RunOfAgent(runtime, definition, held, following=following).complete()
+    if runtime.events is not None:
+        runtime.events.ended(held, end)
+    log.info("run-ended", cause=run.cause, attempt=run.attempt, items=len(held.items), verdict=end.verdict)
+    return end
+
+
+def _definition(runtime: Runtime, agent: str) -> AgentDefinition | None:
+    definition = runtime.catalogue.get(agent)
+    return None if definition is None or definition.record.foreign else definition
 
 
 class _RunOfAgent:
     """A held run."""
 
-    def __init__(self, runtime: Runtime, definition: AgentDefinition, held: Claimed, *, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(
+        self, runtime: Runtime, definition: AgentDefinition, held: Claimed, *, following: Next | None
+    ) -> None:
+        self._following = following
         self._runtime = runtime
         self._ledger = runtime.parts.ledger
         self._letters = runtime.parts.letters
@@ -137,7 +141,7 @@ class _RunOfAgent:
                 return RunEnd(run=self._held.claim.run, verdict="outage")
             reach("worker.worked")
             # A root has a result to store after its commit, for which the next run had to wait.
-            following = self._turns.following() if self._held.session.parent else None
+            following = self._following if self._held.session.parent else None
             return self._commit(outcome, following)
 
     def _let_agent_work(self) -> Outcome | None:
@@ -188,7 +192,12 @@ class _RunOfAgent:
             standing=self._standing,
             speech=self._speech,
             blocking=Blocking(
-                self._effects, self._speech, unsealer=unsealer, lending=runtime.lending, queued=queued
+                self._effects,
+                self._speech,
+                unsealer=unsealer,
+                lending=runtime.lending,
+                queued=queued,
+                execute=self._execute_beside,
             ),
             launches=Launches(
                 self._effects,
@@ -197,12 +206,22 @@ class _RunOfAgent:
             ),
         )
 
+    def _execute_beside(self, run: Dispatch, lending: Lending) -> None:
+        """Execute another run in this slot, while the run that it holds waits."""
+        execute_run(
+            dataclasses.replace(self._runtime, lending=lending),
+            agent=run.agent,
+            session=run.session,
+            run=run.run,
+            worker=self._held.run.worker,
+        )
+
     def _stopped(self) -> Outcome:
         """A run past its time limit has failed; one that was asked to stop was stopped."""
         standing = self._standing
         return Outcome(status="failed" if standing.timed_out else "stopped", text=standing.stop_reason)
 
-    def _commit(self, outcome: Outcome, following: Following | None = None) -> RunEnd:
+    def _commit(self, outcome: Outcome, following: Next | None = None) -> RunEnd:
         session = self._held.session
         attempts = 1 if self._standing.timed_out else self._definition.record.attempts
         retry_ms = self._retry_ms()

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from celery import Celery
 
 from orchestrator.agents import AgentDefinition
 from orchestrator.agents_file import load_agents
 from orchestrator.bootstrap import Parts, assemble
-from orchestrator.dispatch import Dispatcher, RootResults
+from orchestrator.dispatch import DEFAULT_QUEUE, Dispatcher, RootResults
 from orchestrator.errors import KeyringError
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb.client import connect
 from orchestrator.settings import Settings
 from orchestrator.stack import resolve_redis_url
-from workers.lending import Lending
+from workers.lending import Lending, serves
+from workers.task_events import TaskEvents
 
 BUNDLED = "workers.agents"
 
@@ -33,15 +33,25 @@ class Runtime:
     catalogue: Mapping[str, AgentDefinition]
     #: Lends the slots of runs that wait; None: a run that waits keeps its slot to itself.
     lending: Lending | None = None
+    #: Tells workers of agents that have more ready runs; raises ServerUnavailable.
+    ring: Callable[[str], None] = lambda _: None
+    #: Shows runs to Flower; None: nobody watches.
+    events: TaskEvents | None = None
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The agents whose runs this process takes, by name."""
+        queues = self.lending.queues if self.lending is not None else frozenset[str]()
+        judge = serves(self.catalogue, queues)
+        return tuple(sorted(name for name in self.catalogue if judge(name)))
 
 
 class RuntimeOfProcess:
     """Builds the runtime once in each process: connections must not be shared with a fork."""
 
-    def __init__(self, app: Celery, settings: Settings, *, lending: Lending | None = None) -> None:
+    def __init__(self, app: Celery, settings: Settings) -> None:
         self._app = app
         self._settings = settings
-        self._lending = lending
         self._catalogue: dict[str, AgentDefinition] | None = None
         self._runtime: tuple[int, Runtime] | None = None
         self._lock = threading.Lock()
@@ -78,10 +88,21 @@ class RuntimeOfProcess:
             self._catalogue = {**bundled, **mine}
         return self._catalogue
 
-    @cached_property
-    def dispatcher(self) -> Dispatcher:
-        """Sends runs to workers over the worker's own connections to the broker."""
-        return Dispatcher(self._app)
+    def with_ready_runs(self) -> list[str]:
+        """The agents that this worker serves and that have ready runs."""
+        process = self.get()
+        shards = range(self._settings.shards)
+        ready = [process.parts.ledger.ready(shard, process.served) for shard in shards]
+        return sorted({agent for found in ready for agent in found})
+
+    def ring(self, agents: Sequence[str]) -> None:
+        """Tell workers, this one among them, that these agents have ready runs.
+
+        Raises:
+            ServerUnavailable: the broker does not answer.
+        """
+        for agent in agents:
+            self.get().ring(agent)
 
     def _queues(self) -> frozenset[str]:
         """What the worker of this process reads."""
@@ -97,11 +118,14 @@ class RuntimeOfProcess:
                     name="orchestra-worker",
                     timeout_s=self._settings.command_timeout_s,
                 )
+                parts, dispatcher = assemble(client, self._settings), Dispatcher(self._app)
                 runtime = Runtime(
-                    parts=assemble(client, self._settings),
+                    parts=parts,
                     results=RootResults(self._app, client),
                     catalogue=self.load_catalogue(),
-                    lending=self._lending or Lending(self._settings, queues=self._queues()),
+                    lending=Lending(queues=self._queues()),
+                    ring=lambda agent: dispatcher.ring([(agent, parts.queue_of(agent) or DEFAULT_QUEUE)]),
+                    events=TaskEvents(self._app),
                 )
                 self._runtime = (os.getpid(), runtime)
             return self._runtime[1]

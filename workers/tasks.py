@@ -1,98 +1,77 @@
-"""The two Celery tasks. Their messages carry ids, so that Flower shows them and repeating one is harmless."""
+"""The Celery tasks: a submission by hand, and the ring that has a slot take runs from the ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 
-from orchestrator.dispatch import RESUME_TASK, START_TASK
-from orchestrator.errors import InputError, OrchestraError, RunFailed, ServerUnavailable, SubmissionRefused
-from orchestrator.ledger import Dispatch
+from orchestrator.dispatch import RESUME_TASK, START_TASK, WORK_TASK
+from orchestrator.errors import InputError, OrchestraError, ServerUnavailable, SubmissionRefused
 from orchestrator.log import get_logger
 from orchestrator.submission import Submission
-from workers.bundle import Bundle, Ticket
 from workers.deaths import request_class
-from workers.outcome import celery_outcome
 from workers.patience import persist, was_refused
-from workers.runner import execute_runs
 from workers.runtime import RuntimeOfProcess
+from workers.shutdown import is_shutting_down
+from workers.slot import SlotLoop
 
 _log = get_logger()
 
 #: A resume runs what the ledger has queued; words for a session come into the ledger first.
 _NOT_BY_HAND = (
-    f"{RESUME_TASK} runs what the ledger has queued, and is sent by the services; to give a session another "
-    "prompt use Client.resume or `orchestra resume SESSION PROMPT`"
+    f"{RESUME_TASK} is not sent by hand: it is the name under which another run of a session is shown; to give a "
+    "session another prompt use Client.resume or `orchestra resume SESSION PROMPT`"
 )
 
 
 def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     """Make the tasks known to the app of a worker."""
-    # Who sends one by hand waits for its result, so that an error before anything is submitted (arguments of other
-    # names, say) is stored. The messages of runs say themselves that nothing is to be stored of them.
-    request = request_class(runtime.get)
 
-    @app.task(name=START_TASK, bind=True, throws=(RunFailed,), Request=request)
+    # An error before anything is submitted (arguments of other names, say) must reach whoever waits.
+    @app.task(name=START_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
     def start_session(
-        task: Task,
-        *,
-        agent: str = "",
-        session: str | None = None,
-        run: str | None = None,
-        prompt: str | None = None,
-        title: str = "",
-        token: str | None = None,
-        more: Sequence[Sequence[str]] = (),
+        task: Task, *, agent: str = "", prompt: str | None = None, title: str = "", token: str | None = None
     ) -> str:
-        """The first run of a session; or, with a prompt instead of a run, a submission."""
-        if run is None or session is None:
-            _submit(runtime, task, agent=agent, prompt=prompt, title=title, token=token)
-            # The result is stored when the root is over, which is not now.
-            raise Ignore
-        return _execute(runtime, task, "start", _tickets(agent, session, run, more))
+        """Submit a root session; its final answer is the result of this very task."""
+        _submit(runtime, task, agent=agent, prompt=prompt, title=title, token=token)
+        # The result is stored when the root is over, which is not now.
+        raise Ignore
 
-    @app.task(name=RESUME_TASK, bind=True, throws=(RunFailed,), Request=request)
+    @app.task(name=RESUME_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
     def resume_session(
         task: Task,
         *,
-        agent: str = "",
-        session: str | None = None,
-        run: str | None = None,
-        prompt: str | None = None,  # noqa: ARG001  (taken to be refused with a reason)
-        more: Sequence[Sequence[str]] = (),
+        agent: str = "",  # noqa: ARG001  (what it takes is taken to be refused with a reason)
+        session: str | None = None,  # noqa: ARG001
+        run: str | None = None,  # noqa: ARG001
+        prompt: str | None = None,  # noqa: ARG001
     ) -> str:
-        """Another run of a session, with callbacks or a user's words."""
-        if run is None or session is None:
-            _refuse(runtime, task, InputError(_NOT_BY_HAND))
-            raise Ignore
-        return _execute(runtime, task, "callbacks", _tickets(agent, session, run, more))
+        """Refuse with a reason: services resume sessions."""
+        _refuse(runtime, task, InputError(_NOT_BY_HAND))
+        raise Ignore
 
-
-def _tickets(agent: str, session: str, run: str, more: Sequence[Sequence[str]]) -> list[Ticket]:
-    return [Ticket(agent, session, run), *(Ticket(*one) for one in more)]
-
-
-def _execute(runtime: RuntimeOfProcess, task: Task, cause: str, tickets: Sequence[Ticket]) -> str:
-    process = runtime.get()
-
-    def give_back(rest: Sequence[Ticket]) -> None:
-        for ticket in rest:
-            dispatch = Dispatch(run=ticket.run, session=ticket.session, agent=ticket.agent, cause=cause)
-            queue = process.parts.queue_of(ticket.agent)
-            if queue is not None:  # else the sweep sends it once its agent is registered again
-                runtime.dispatcher.send(dispatch, queue)
-
-    with Bundle(tickets, give_back) as bundle:
+    # Acknowledged as soon as a slot has it: it may run for hours, and what it does is the ledger's to repeat.
+    # Each run that it takes is shown to Flower as a task of its own; the ring is not.
+    @app.task(
+        name=WORK_TASK,
+        bind=True,
+        ignore_result=True,
+        acks_late=False,
+        send_events=False,
+        Request=request_class(runtime.get),
+    )
+    def work(task: Task, *, agent: str = "") -> str:  # noqa: ARG001  (the agent is for people who look at the broker)
+        """Take ready runs from the ledger and execute them, until there is none."""
+        process = runtime.get()
         try:
-            ends = execute_runs(process, bundle.next, worker=_worker(task))
+            verdicts = SlotLoop(process, worker=_worker(task), stopping=is_shutting_down).run()
         except ServerUnavailable as error:
-            _log.error("run-not-begun", run=tickets[0].run, runs=len(tickets), error=str(error))
-            # The whole message comes again; what of it was done is refused then. Each time the server is waited for.
-            raise Reject(str(error), requeue=True) from error
-    return celery_outcome(ends, redelivered=bool((task.request.delivery_info or {}).get("redelivered")))
+            # The runs stay ready; the sweep rings when Redis is back.
+            _log.error("ledger-away", error=str(error))
+            return "outage"
+        return ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "nothing to do"
 
 
 def _refuse(runtime: RuntimeOfProcess, task: Task, error: OrchestraError) -> None:

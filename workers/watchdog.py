@@ -1,19 +1,20 @@
-"""Wakes a consumer that has gone silent: messages wait, a slot is free, and nothing is taken.
+"""Wakes a worker that sleeps although runs are ready, and ends one whose consumer has gone silent.
+
+Runs are ready, a slot is free, and no ring arrives: it may have been lost, so the worker rings itself.
+If it does not hear that either, it is deaf.
 
 On Redis, kombu counts a message whose acknowledgement met a broken connection as being at work for ever; after
-as many of them as the worker has slots it takes no more, and says nothing. Told that its connection broke, it
-begins anew. If that does not help either, the worker ends, and whoever supervises it starts another one.
+as many of them as the worker has slots it takes no more, and says nothing. Such a worker ends as Celery does when
+it is asked to, what runs may finish, and whoever supervises it starts another one.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from celery.signals import task_received
@@ -22,7 +23,9 @@ from celery.worker import state
 from orchestrator.log import get_logger
 
 #: Seconds of silence that are never too long: a loaded machine is slow, and not deaf.
-LEAST_PATIENCE_S: Final = 5.0
+LEAST_PATIENCE_S: Final = 10.0
+#: Seconds without anything at work after which a worker that was to end for its silence is killed.
+END_S: Final = 5.0
 
 _log = get_logger()
 
@@ -35,7 +38,7 @@ class Silence:
         self._since: float | None = None
 
     def lasts(self, *, now: float, free_slot: bool, moved_at: float, waiting: Callable[[], bool]) -> bool:
-        """Whether at every look for so long a slot was free and messages waited, and the consumer did not move.
+        """Whether at every look for so long a slot was free and runs waited, and the consumer did not move.
 
         ``waiting`` is asked only while a slot is free. A silence that was too long is counted from its start again.
         """
@@ -56,7 +59,8 @@ class Watchdog:
     def __init__(
         self,
         consumer: Any,
-        depth: Callable[[str], int],
+        ready: Callable[[], Sequence[str]],
+        ring: Callable[[Sequence[str]], None],
         *,
         patience_s: float,
         end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
@@ -65,18 +69,19 @@ class Watchdog:
 
         Args:
             consumer: Celery's own, as the signal ``worker_ready`` names it.
-            depth: how many messages wait in a queue.
-            patience_s: seconds of silence after which it is woken, and as many again until the worker ends.
+            ready: the agents that this worker serves and that have ready runs.
+            ring: tells workers of such agents.
+            patience_s: seconds of silence after which the worker ends.
             end: ends the worker; by default as Celery does when it is asked to: what runs may finish.
         """
         self._consumer = consumer
-        self._depth = depth
+        self._ready = ready
+        self._ring = ring
         self._look_every_s = patience_s / 5
         self._silence = Silence(patience_s=patience_s)
         self._end = end
         self._moved_at = time.monotonic()
-        self._restarts = consumer.restart_count
-        self._woken = False
+        self._ended_it = False
 
     def start(self) -> None:
         """Begin to watch."""
@@ -86,57 +91,43 @@ class Watchdog:
     def note(self, **_: Any) -> None:
         """Take note that the consumer took a message."""
         self._moved_at = time.monotonic()
-        self._woken = False
 
     def _watch(self) -> None:
         looking = threading.Event()
         while not looking.wait(self._look_every_s):
             if state.should_stop is not None or state.should_terminate is not None:
+                self._see_to_the_end(looking)
                 return
             try:
                 self.look()
-            except Exception as error:  # noqa: BLE001  (the watch goes on, whatever the consumer is going through)
+            except Exception as error:  # noqa: BLE001  (the watch goes on, whatever Redis or the consumer goes through)
                 _log.debug("watchdog-looked-in-vain", error=repr(error))
 
+    def _see_to_the_end(self, looking: threading.Event) -> None:
+        """A shutdown that waits for an answer of the broker for ever is no shutdown: what was at work has ended."""
+        idle_s = 0.0
+        while self._ended_it and idle_s < END_S:
+            looking.wait(1)
+            idle_s = 0.0 if state.reserved_requests else idle_s + 1
+        if self._ended_it:
+            _log.error("consumer-silent", action="the worker is killed: its shutdown waits for the broker")
+            os.kill(os.getpid(), signal.SIGKILL)
+
     def look(self) -> None:
-        """See whether the consumer is silent, and do what is to be done about it."""
-        now = time.monotonic()
-        if self._consumer.restart_count != self._restarts:
-            self._restarts, self._moved_at = self._consumer.restart_count, now
+        """See whether the consumer is silent, and end the worker if it is."""
         silent = self._silence.lasts(
-            now=now,
-            free_slot=self._has_free_slot(),
+            now=time.monotonic(),
+            free_slot=len(state.reserved_requests) < int(self._consumer.pool.num_processes),
             moved_at=self._moved_at,
-            waiting=lambda: any(self._depth(queue.name) for queue in self._consumer.task_consumer.queues),
+            waiting=self._wait_for_work,
         )
-        if not silent:
-            return
-        if self._woken:
+        if silent:
             _log.error("consumer-silent", action="the worker ends when its runs have")
+            self._ended_it = True
             self._end()
-        else:
-            self._woken = True
-            _log.error(
-                "consumer-silent", action="it is told that its connection broke, so that it begins anew"
-            )
-            self._consumer.call_soon(_break_off)
-        self._hang_up()
 
-    def _has_free_slot(self) -> bool:
-        # Who limits the rate of a task wants its messages to wait.
-        if any(bucket is not None for bucket in self._consumer.task_buckets.values()):
-            return False
-        return len(state.reserved_requests) < int(self._consumer.pool.num_processes)
-
-    def _hang_up(self) -> None:
-        """Let nobody wait for an answer that is not to come: before it gives a connection up, kombu does, on Redis."""
-        client = vars(self._consumer.task_consumer.channel).get("client")
-        connection = getattr(getattr(client, "connection", None), "_sock", None)
-        if isinstance(connection, socket.socket):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-
-def _break_off() -> None:
-    """Run by the consumer in its own loop, which takes it for a lost connection."""
-    raise ConnectionResetError("nothing came although messages waited")
+    def _wait_for_work(self) -> bool:
+        agents = self._ready()
+        if agents:
+            self._ring(agents)
+        return bool(agents)

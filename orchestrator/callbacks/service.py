@@ -175,7 +175,7 @@ class CallbackService:
                 stirred[parent] = None
                 root, runs = event.get("root", ""), event.get("runs", "")
                 if is_session_id(root) and runs.isdecimal():
-                    known[parent] = RunsSoFar(runs=int(runs), root=root)
+                    known[parent] = RunsSoFar(runs=int(runs), root=root, agent=event.get("agent", ""))
         self._delivery.flush(stirred, known)
         self._close(list(stopped))
         reach("callbacks.handled")

@@ -27,8 +27,6 @@ def reaper(settings: Settings) -> None:
 def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     """A reaper with everything it needs of this stack."""
     from orchestrator.bootstrap import Parts
-    from orchestrator.dispatch import DEFAULT_QUEUE
-    from orchestrator.dispatch.depth import QueueDepth
     from orchestrator.reaper import Reaper
     from orchestrator.router.deadletters import DeadLetters, dead_limits
     from orchestrator.streams import GROUPS, INBOX, RedisStreams, all_streams, boxes
@@ -44,15 +42,14 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
             dropped += streams.trim([program], boxes(INBOX, [program], settings.shards))
         return dropped + dead.expire(limits)
 
-    depth = QueueDepth(parts.celery)
     dead, limits = DeadLetters(client, shards=settings.shards), dead_limits(settings)
     return Reaper(
         parts.ledger,
         parts.delivery,
         settle=parts.settle,
-        knows=lambda agent: parts.agents.get(agent) is not None,
-        broker_holds=lambda dispatch: depth(parts.queue_of(dispatch.agent) or DEFAULT_QUEUE) > 0,
         trim=trim,
+        ring=parts.ring,
+        agents=lambda: [record.name for record in parts.agents.all() if not record.foreign],
         shards=settings.shards,
         lease_s=settings.lease_s,
         interval_s=settings.sweep_interval_s,

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from orchestrator.dispatch.celery_app import DEFAULT_QUEUE, RESUME_TASK, START_TASK, build_celery
-from orchestrator.dispatch.dispatcher import Dispatcher, run_task_id
+from orchestrator.dispatch.celery_app import (
+    DEFAULT_QUEUE,
+    RESUME_TASK,
+    START_TASK,
+    WORK_TASK,
+    build_celery,
+)
+from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.dispatch.results import WAITING, RootResults
 
 __all__ = [
@@ -11,8 +17,8 @@ __all__ = [
     "RESUME_TASK",
     "START_TASK",
     "WAITING",
+    "WORK_TASK",
     "Dispatcher",
     "RootResults",
     "build_celery",
-    "run_task_id",
 ]

@@ -1,7 +1,7 @@
 """The Celery app of a stack: an executor of tasks by name, and nothing else.
 
-No chords, no countdowns, no results but those of roots. A message carries ids only, so that delivering it
-twice or losing it is harmless: the ledger lets a run be claimed once, and the sweep sends again what was lost.
+No chords, no countdowns, no results but those of roots. A message says that an agent has work; which work, the
+ledger says. Delivering it twice or losing it is harmless: a run is claimed once, and the sweep rings again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from orchestrator.urls import kombu_url
 
 START_TASK: Final = "orchestrator.start_session"
 RESUME_TASK: Final = "orchestrator.resume_session"
+#: What rings a slot that sleeps: it takes ready runs from the ledger until there is none.
+WORK_TASK: Final = "orchestrator.work"
 #: The queue of agents that name none.
 DEFAULT_QUEUE: Final = "orchestra"
 
@@ -46,17 +48,19 @@ def build_celery(settings: Settings, *, redis_url: str | None = None) -> Celery:
         result_accept_content=["json"],
         enable_utc=True,
         timezone="UTC",
-        # A run counts when the ledger commits it; until then its message is not acknowledged.
+        # A submission counts when it is in the ledger; until then its message is not acknowledged.
         task_acks_late=True,
         task_reject_on_worker_lost=True,
         task_acks_on_failure_or_timeout=True,
         worker_prefetch_multiplier=1,
+        # A busy worker must not keep the ring that would wake another one. Celery can do that on Redis only;
+        # elsewhere the sweep rings again.
+        worker_disable_prefetch=True,
         task_ignore_result=False,
         task_store_errors_even_if_ignored=False,
         result_expires=round(settings.tree_ttl_s),
         broker_transport_options={
-            # A message that comes again while its run is held is refused by the ledger at once, so it may come
-            # soon: for a task that died with its worker before it was written down, nobody else can do anything.
+            # A submission that comes again is the same session, so it may come soon.
             "visibility_timeout": max(1, round(settings.lease_s * 4)),
             "unacked_restore_interval": max(1, round(settings.lease_s)),
             "unacked_restore_throttle": 1,

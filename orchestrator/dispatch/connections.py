@@ -14,7 +14,6 @@ from kombu.connection import Connection as KombuConnection
 from kombu.connection import ConnectionPool, PooledConnection
 from kombu.transport import redis
 
-from orchestrator.dispatch.unacked import QoS
 from orchestrator.dispatch.wire import flaw
 from orchestrator.log import get_logger
 
@@ -24,7 +23,6 @@ _log = get_logger()
 class Channel(redis.Channel):
     """Kombu's own, but for its client, one for as long as its pool of connections, and what it writes down."""
 
-    QoS = QoS
     _kept: Any = None
 
     def _create_client(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002  (kombu's signature)

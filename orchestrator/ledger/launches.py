@@ -183,6 +183,8 @@ class Launches(Books):
                 keys.seen(shard, one.sender, one.message),
                 one.stream,
                 keys.conversation(shard, one.conversation),
+                keys.ready(shard, one.recipient),
+                keys.turns(shard, one.recipient),
             )
             args += (run, one.message, one.entry, one.mark_ms, one.recipient, one.digest, one.review_due_ms)
         return names, args
@@ -197,4 +199,5 @@ class Launches(Books):
             session=session_id,
             agent=decode.text(reply[2]),
             cause=decode.text(reply[3]),
+            ring=reply[4] == b"1",
         )

@@ -65,6 +65,18 @@ def ending(session: str, *, parent: str, run: str, envelope: Outgoing | None = N
     ]
 
 
+def run_and_session(shard: int) -> list[Arg]:
+    """What the keys of a run and of a session of a shard begin with, and what those of its items and bodies end with."""
+    anybody = f"ses_{shard:02x}"
+    session = keys.session(anybody)
+    return [
+        keys.run(f"run_{shard:02x}").removesuffix(f"run_{shard:02x}"),
+        session.removesuffix(anybody),
+        keys.items(anybody).removeprefix(session),
+        keys.bodies(anybody).removeprefix(session),
+    ]
+
+
 def mailbox(session: str, *, speaker: str, envelope: Outgoing | None) -> list[str]:
     """The keys of what puts something into a session's queue: the layout of ``lib/place.lua``."""
     shard = shard_of(session)

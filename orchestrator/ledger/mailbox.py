@@ -232,16 +232,18 @@ class Mailbox(Runs):
         facts = self.scripts.batch()
         unknown = [session_id for session_id in session_ids if session_id not in known]
         for session_id in unknown:
-            facts.command("HMGET", keys.session(session_id), "runs", "root")
+            facts.command("HMGET", keys.session(session_id), "runs", "root", "agent")
         found: dict[str, RunsSoFar] = {}
         for session_id, answer in zip(unknown, facts.execute(), strict=True):
             if isinstance(answer, Exception):
                 if is_outage(answer):
                     raise answer
-                answer = (None, None)  # its flush meets the damage, too, and says so
-            runs, root = answer
+                answer = (None, None, None)  # its flush meets the damage, too, and says so
+            runs, root, agent = answer
             found[session_id] = RunsSoFar(
-                runs=int(runs) if (runs or b"").isdigit() else 0, root=decode.text(root) or session_id
+                runs=int(runs) if (runs or b"").isdigit() else 0,
+                root=decode.text(root) or session_id,
+                agent=decode.text(agent),
             )
         so_far = [known.get(session_id) or found[session_id] for session_id in session_ids]
         guesses = [one.runs + 1 for one in so_far]
@@ -250,7 +252,7 @@ class Mailbox(Runs):
         while left:
             batch = self.scripts.batch()
             for i in left:
-                batch.script("flush", *self._flush_args(session_ids[i], guesses[i], root=so_far[i].root))
+                batch.script("flush", *self._flush_args(session_ids[i], guesses[i], so_far[i]))
             again = []
             for i, reply in zip(left, batch.execute(), strict=True):
                 if isinstance(reply, Exception):
@@ -268,7 +270,7 @@ class Mailbox(Runs):
             left = again
         return [verdicts[i] for i in range(len(session_ids))]
 
-    def _flush_args(self, session_id: str, number: int, *, root: str) -> tuple[list[str], list[Arg]]:
+    def _flush_args(self, session_id: str, number: int, about: RunsSoFar) -> tuple[list[str], list[Arg]]:
         shard, run = shard_of(session_id), run_id(session_id, number)
         limits = self.limits
         return (
@@ -281,7 +283,9 @@ class Mailbox(Runs):
                 keys.dispatch(shard),
                 keys.waiting(shard),
                 keys.timers(shard),
-                keys.session(root),
+                keys.session(about.root),
+                keys.ready(shard, about.agent),
+                keys.turns(shard, about.agent),
             ],
             [self._now, run, number, limits.resume_max_items, limits.resume_max_bytes, limits.redispatch_ms],
         )
@@ -292,7 +296,9 @@ class Mailbox(Runs):
         match reply[0]:
             case b"run":
                 agent, cause = decode.text(reply[2]), decode.text(reply[3])
-                dispatch = Dispatch(run=detail, session=session_id, agent=agent, cause=cause)
+                dispatch = Dispatch(
+                    run=detail, session=session_id, agent=agent, cause=cause, ring=reply[5] == b"1"
+                )
                 return Flushed(outcome="run", dispatch=dispatch, more=reply[4] == b"1")
             case b"busy":
                 return Flushed(outcome="busy", detail=detail)

@@ -16,7 +16,7 @@ from orchestrator.ledger.transitions import (
     Claimed,
     Committed,
     Dispatch,
-    Following,
+    Next,
     Outcome,
     Outgoing,
     Renewal,
@@ -33,35 +33,66 @@ _log = get_logger()
 class Runs(Launches):
     """What workers do to the runs that they hold, and what puts a run into somebody's hands."""
 
-    def claim(self, run_id: str, claim_id: str, *, session_id: str, worker: str) -> Claimed | None:
-        """Take a queued run under a random claim id; None when another has it or it is over."""
-        following = Following(run=run_id, claim=claim_id, session=session_id, worker=worker)
-        return self._held(following, self.scripts.run("claim", *self._claim_call(following)))
+    def claim(
+        self, run_id: str, claim_id: str, *, session_id: str, worker: str, agent: str = ""
+    ) -> Claimed | None:
+        """Take a certain queued run under a random claim id; None when another has it or it is over.
 
-    def _claim_call(self, wanted: Following) -> tuple[list[str], list[Arg]]:
-        session, shard = wanted.session, shard_of(wanted.run)
-        return (
-            [
-                keys.session(session),
-                keys.run(wanted.run),
-                keys.running(shard),
-                keys.dispatch(shard),
-                keys.items(session),
-                keys.bodies(session),
-            ],
-            [self._now, wanted.run, wanted.claim, wanted.worker],
-        )
+        ``agent`` is the session's; looked up when it is not given.
+        """
+        shard = shard_of(run_id)
+        agent = agent or decode.text(self.redis.hget(keys.session(session_id), "agent"))
+        names = [
+            keys.session(session_id),
+            keys.run(run_id),
+            keys.running(shard),
+            keys.dispatch(shard),
+            keys.items(session_id),
+            keys.bodies(session_id),
+            keys.ready(shard, agent),
+            keys.turns(shard, agent),
+        ]
+        reply = self.scripts.run("claim", names, [self._now, run_id, claim_id, worker])
+        return self._held(claim_id, reply)
 
-    def _held(self, wanted: Following, reply: Sequence[Any]) -> Claimed | None:
+    def claim_next(self, shard: int, wish: Next) -> None:
+        """Take the next ready run that a slot serves, if there is one: ``wish`` holds it then."""
+        self._fulfil(wish, self.scripts.run("claim_next", *self._next_call(shard, wish)))
+
+    def _next_call(self, shard: int, wish: Next) -> tuple[list[str], list[Arg]]:
+        slot = wish.slot
+        names = [keys.running(shard), keys.dispatch(shard), keys.slots(shard)]
+        for agent in slot.agents:
+            names += (keys.ready(shard, agent), keys.turns(shard, agent))
+        args: list[Arg] = [
+            self._now,
+            wish.claim,
+            slot.worker,
+            slot.name,
+            "1" if wish.rung else "0",
+            "1" if wish.least_urgent else "0",
+            *layout.run_and_session(shard),
+        ]
+        return names, args
+
+    def _fulfil(self, wish: Next, reply: Sequence[Any]) -> None:
+        wish.asked = True
+        damaged = iter(reply[-1])
+        for run, what in zip(damaged, damaged, strict=True):
+            _log.error("run-damaged", run=decode.text(run), error=decode.text(what))
+        wish.held = self._held(wish.claim, reply)
+        wish.more = wish.held is not None and reply[8] == b"1"
+
+    def _held(self, claim_id: str, reply: Sequence[Any]) -> Claimed | None:
         if reply[0] != b"held":
             return None
-        self._replicate("claim", wanted.run)
         session, run = decode.session(json.loads(reply[1])), decode.run(json.loads(reply[2]))
+        self._replicate("claim", run.id)
         carried = list(zip(run.items, reply[5], reply[6], strict=True))
         return Claimed(
             claim=Claim(
                 run=run.id,
-                claim=wanted.claim,
+                claim=claim_id,
                 session=session.id,
                 parent=session.parent,
                 root=session.root,
@@ -89,7 +120,7 @@ class Runs(Launches):
         expect_over: bool = False,
         attempts: int = 1,
         retry_ms: int = 0,
-        following: Following | None = None,
+        following: Next | None = None,
         answer_questions: Callable[[Sequence[str]], bool] | None = None,
     ) -> Committed | RetryLater:
         """End a run with what its agent returned or how it failed.
@@ -97,7 +128,7 @@ class Runs(Launches):
         The envelope that reports the end of the session is made only when the session is over, or
         at once when the caller expects that. ``attempts`` is how often the agent may fail in all, and ``retry_ms`` how
         long the run waits then, in milliseconds, before it may be claimed again.
-        ``following`` is a run to claim in the same round trip, whatever becomes of the commit.
+        ``following`` is fulfilled in the same round trip, whatever becomes of the commit.
         ``answer_questions`` answers the questions of these ids with the failure, if the run fails and carries any:
         the session then goes on without them. It returns False if that cannot be done.
 
@@ -142,7 +173,7 @@ class Runs(Launches):
             if following is None or following.asked:
                 reply = self.scripts.run("commit", *call)
             else:
-                reply = self._commit_and_claim(call, following)
+                reply = self._commit_and_claim(call, shard_of(claim.run), following)
             match reply[0]:
                 case b"envelope":
                     envelope = make_envelope()
@@ -167,16 +198,16 @@ class Runs(Launches):
                         result_owed=reply[4] == b"1",
                     )
 
-    def _commit_and_claim(self, commit: tuple[list[str], list[Arg]], following: Following) -> Any:
+    def _commit_and_claim(self, commit: tuple[list[str], list[Arg]], shard: int, following: Next) -> Any:
         batch = self.scripts.batch()
         batch.script("commit", *commit)
-        batch.script("claim", *self._claim_call(following))
+        batch.script("claim_next", *self._next_call(shard, following))
         committed, claimed = batch.execute()
         if isinstance(committed, Exception):
             raise committed
         # A claim that was refused by an error says nothing of the commit; whoever wants the run asks again.
         if not isinstance(claimed, Exception):
-            following.asked, following.held = True, self._held(following, claimed)
+            self._fulfil(following, claimed)
         return committed
 
     def _replicate(self, what: str, run_id: str) -> None:
@@ -249,6 +280,8 @@ class Runs(Launches):
                 keys.session(dispatch.session),
                 keys.run(dispatch.run),
                 keys.dispatch(shard_of(dispatch.session)),
+                keys.ready(shard_of(dispatch.session), dispatch.agent),
+                keys.turns(shard_of(dispatch.session), dispatch.agent),
             ],
             [self._now, dispatch.run, dispatch.agent],
         )

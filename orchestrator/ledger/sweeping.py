@@ -13,8 +13,6 @@ from orchestrator.ledger.transitions import Dispatch, Lease
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
 
-#: How many times `redispatch_ms` a run is let wait for its message while the broker has any, before it is sent again.
-_PATIENCE_WITH_BROKER = 10
 #: Sessions of an expired tree that are closed in one step, with three arguments each; Redis 6.2 takes a million.
 _RETIRED_AT_ONCE = 50_000
 
@@ -47,40 +45,46 @@ class Sweeping(Endings):
                 found.append(Lease(run=run, session=session, claim=claim, beat=beat, worker=worker))
         return found
 
+    def ready(self, shard: int, agents: Sequence[str]) -> dict[str, int]:
+        """How many runs of each of these agents are ready; those that have none are left out."""
+        pipe = self.redis.pipeline(transaction=False)
+        for agent in agents:
+            pipe.zcard(keys.ready(shard, agent))
+        return {agent: found for agent, found in zip(agents, pipe.execute(), strict=True) if found}
+
+    def rings(self, shard: int, agents: Sequence[str]) -> list[str]:
+        """Those of these agents that have ready runs of which workers are to be told now, once more or at last."""
+        batch = self.scripts.batch()
+        for agent in agents:
+            batch.script("ring", [keys.ready(shard, agent), keys.turns(shard, agent)], [self._now])
+        return [agent for agent, answer in zip(agents, batch.execute(), strict=True) if answer == b"1"]
+
     def undispatched(self, shard: int, *, limit: int = 500) -> list[str]:
-        """Queued runs that are due to be dispatched again, and those that a wrong clock would hold up."""
+        """Queued runs that the sweep is to look at, retries whose time has come among them, and what a wrong clock holds up."""
         limits = self.limits
         furthest_ms = max(limits.redispatch_cap_ms, limits.redispatch_ms)
         due = self.scripts.run("due", [keys.dispatch(shard)], [self._now, limit, furthest_ms])
         return [decode.text(i) for i in due]
 
-    def redispatch(self, run_id: str, *, broker_holds: bool = False) -> Dispatch | None:
-        """Count one more dispatch of a queued run; None when it is not queued any more or had better wait."""
+    def redispatch(self, run_id: str) -> Dispatch | None:
+        """See to it that a queued run is ready; None when it is not queued any more."""
+        shard = shard_of(run_id)
+        session, cause = (decode.text(v) for v in self.redis.hmget(keys.run(run_id), "session", "cause"))
+        agent = decode.text(self.redis.hget(keys.session(session), "agent")) if session else ""
         reply = self.scripts.run(
             "redispatch",
-            [keys.run(run_id), keys.dispatch(shard_of(run_id))],
             [
-                self._now,
-                run_id,
-                self.limits.redispatch_ms,
-                self.limits.redispatch_cap_ms,
-                "1" if broker_holds else "0",
-                _PATIENCE_WITH_BROKER * self.limits.redispatch_ms,
+                keys.run(run_id),
+                keys.dispatch(shard),
+                keys.session(session) if session else keys.run(run_id),
+                keys.ready(shard, agent),
+                keys.turns(shard, agent),
             ],
+            [self._now, run_id, self.limits.redispatch_ms, self.limits.redispatch_cap_ms],
         )
-        if reply[0] != b"send":
+        if reply[0] != b"ready":
             return None
-        session = decode.text(reply[1])
-        agent = decode.text(self.redis.hget(keys.session(session), "agent"))
-        return Dispatch(run=run_id, session=session, agent=agent, cause=decode.text(reply[2]))
-
-    def unsent(self, run_id: str) -> None:
-        """The broker did not take a dispatch that was counted: it does not count, and is due again soon."""
-        self.scripts.run(
-            "unsent",
-            [keys.run(run_id), keys.dispatch(shard_of(run_id))],
-            [self._now, run_id, self.limits.redispatch_ms],
-        )
+        return Dispatch(run=run_id, session=session, agent=agent, cause=cause, ring=reply[1] == b"1")
 
     def waiting(self, shard: int) -> list[str]:
         """Sessions with something in their queue."""
@@ -216,6 +220,7 @@ class Sweeping(Endings):
     def prune(self, session_id: str, root: str) -> int:
         """Remove one session of an expired tree; how many sessions the tree has left. The root goes last."""
         shard = shard_of(session_id)
+        agent = decode.text(self.redis.hget(keys.session(session_id), "agent"))
         reply = self.scripts.run(
             "prune",
             [
@@ -231,6 +236,8 @@ class Sweeping(Endings):
                 keys.waiting(shard),
                 keys.running(shard),
                 keys.dispatch(shard),
+                keys.ready(shard, agent),
+                keys.turns(shard, agent),
                 *self.owned_keys(session_id),
             ],
             [session_id, root, *self.redis.lrange(keys.runs(session_id), 0, -1)],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.ledger.model import JSON, Item, Run, Session, SessionState
@@ -67,12 +67,14 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Dispatch:
-    """A run that is to be sent to a worker."""
+    """A run that is ready for a worker."""
 
     run: str
     session: str
     agent: str
     cause: str
+    #: whether workers are to be told of it: they are not told again and again while all are busy
+    ring: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,7 @@ class Lease:
     claim: str
     beat: str
     worker: str
+    agent: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,16 +151,30 @@ class Claimed:
     texts: dict[str, str]  #: item id → text
 
 
-@dataclass(kw_only=True)
-class Following:
-    """The run that a worker wants next, claimed in one round trip with the commit before it."""
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """A place of a worker that executes one run at a time, and what it serves."""
 
-    run: str
-    session: str
-    claim: str  #: a claim id of its own
+    name: str  #: no other slot has it: host, process, thread
     worker: str
-    asked: bool = False  #: whether it was asked for, and is held or refused
+    agents: tuple[
+        str, ...
+    ]  #: in an order that is fair: the first of two equally urgent runs' agents is served
+
+
+@dataclass(kw_only=True)
+class Next:
+    """A slot's wish for its next run, which may be fulfilled in one round trip with the commit before it."""
+
+    slot: Slot
+    claim: str  #: a claim id of its own
+    rung: bool = False  #: whether a message told the slot that there is work
+    least_urgent: bool = (
+        False  #: whether it is the turn of what is least urgent, which would starve otherwise
+    )
+    asked: bool = False  #: whether it was asked for
     held: Claimed | None = None
+    more: bool = False  #: whether workers are to be told that the agent of that run has more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,10 +215,11 @@ class RetryLater:
 
 @dataclass(frozen=True, kw_only=True)
 class RunsSoFar:
-    """How many runs a session has had, which gives the next one its id, and whose tree it is in."""
+    """How many runs a session has had, which gives the next one its id; whose tree it is in; and its agent."""
 
     runs: int
     root: str
+    agent: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ import redis
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import reach
 from orchestrator.delivery import Delivery
-from orchestrator.errors import UnknownSession
-from orchestrator.ledger import CLOSED, Dispatch, Lease, Ledger, Session, SessionState
+from orchestrator.errors import ServerUnavailable, UnknownSession
+from orchestrator.ledger import CLOSED, Lease, Ledger, Session, SessionState
 from orchestrator.log import Seldom, get_logger
 from orchestrator.reaper.leases import LeaseWatch
 from orchestrator.redisdb.client import is_outage
@@ -35,7 +35,8 @@ class Swept:
     """What one sweep did."""
 
     released: int = 0  #: runs taken from lost workers
-    redispatched: int = 0  #: queued runs sent again
+    redispatched: int = 0  #: queued runs made ready, retries whose time had come among them
+    rung: int = 0  #: agents whose workers were told again that there is work
     resumed: int = 0  #: sessions that had something waiting and no run
     closed: int = 0  #: closed sessions whose children were looked after
     settled: int = 0  #: owed results stored
@@ -61,8 +62,8 @@ class Reaper:
         delivery: Delivery,
         *,
         settle: Callable[[str], None],
-        knows: Callable[[str], bool] = lambda _: True,
-        broker_holds: Callable[[Dispatch], bool] = lambda _: False,
+        ring: Callable[[Sequence[str]], None] = lambda _: None,
+        agents: Callable[[], Sequence[str]] = list,
         trim: Callable[[], int] = lambda: 0,
         shards: int = 1,
         lease_s: float = 15,
@@ -72,15 +73,14 @@ class Reaper:
         self._ledger = ledger
         self._delivery = delivery
         self._settle = settle
-        self._knows = knows
-        self._broker_holds = broker_holds
+        self._ring_workers = ring
+        self._agents = agents
         self._trim = trim
         self._shards = range(shards)
         self._clock = clock or SystemClock()
         self._lease_s = lease_s
         self._watch = LeaseWatch(self._clock, lease_s=lease_s)
         self._interval_s = interval_s
-        self._broker_away = False
         self._seldom = Seldom()
 
     def run(self, stop: threading.Event) -> None:
@@ -105,7 +105,6 @@ class Reaper:
         except redis.RedisError:
             self._watch = LeaseWatch(self._clock, lease_s=self._lease_s)
             raise
-        self._broker_away = False
         ledger = self._ledger
         swept.released = self._each(lambda: self._watch.dead(self.leases()), self._release)
         for shard in self._shards:
@@ -113,7 +112,8 @@ class Reaper:
             swept.resumed += self._each(partial(self._waiting, shard), self._delivery.flush)
             swept.closed += self._each(partial(ledger.closing, shard), self._close)
             swept.settled += self._each(partial(ledger.owed_results, shard), self._settle_one)
-            swept.timers += self._each(partial(ledger.due_timers, shard), partial(self._ring, shard, swept))
+            swept.timers += self._each(partial(ledger.due_timers, shard), partial(self._fire, shard, swept))
+        swept.rung = self._ring()
         swept.trimmed = self._each(lambda: ["streams"], lambda _: self._trim())
         return swept
 
@@ -167,34 +167,27 @@ class Reaper:
         return 1
 
     def _redispatch(self, run: str) -> int:
-        if self._broker_away:
-            return 0
-        known = self._ledger.run(run)
-        # While the broker still has messages for that queue, the run's own is probably among them.
-        holds = known is not None and self._broker_holds(
-            Dispatch(run=run, session=known.session, agent=self._agent(known.session), cause=known.cause)
-        )
-        dispatch = self._ledger.redispatch(run, broker_holds=holds)
-        if dispatch is None:
-            return 0
-        if not self._knows(dispatch.agent):
-            self._ledger.unsent(run)  # it waits for its agent, and not longer each time
+        ready = self._ledger.redispatch(run)
+        if ready is None:
             return 0
         reach("reaper.redispatched")
-        if not self._delivery.send(dispatch):
-            # That says nothing of the run, and the others would fare no better in this sweep.
-            self._ledger.unsent(run)
-            self._broker_away = True
-            return 0
+        self._delivery.send([ready])
         return 1
 
-    def _agent(self, session: str) -> str:
+    def _ring(self) -> int:
+        """Tell workers of ready runs that nobody takes: what told them of these was lost, or they were all busy."""
+        agents = self._agents()
+        waiting = [agent for shard in self._shards for agent in self._ledger.rings(shard, agents)]
+        if not waiting:
+            return 0
         try:
-            return self._ledger.session(session).agent
-        except UnknownSession:
-            return ""
+            self._ring_workers(waiting)
+        except ServerUnavailable as error:
+            _log.warning("ring-failed", agents=waiting, error=str(error))
+            return 0
+        return len(waiting)
 
-    def _ring(self, shard: int, swept: Swept, timer: tuple[str, str]) -> int:
+    def _fire(self, shard: int, swept: Swept, timer: tuple[str, str]) -> int:
         kind, identifier = timer
         limits = self._ledger.limits
         match kind:

@@ -157,8 +157,28 @@ def running(shard: int) -> str:
 
 @_key("ao:{S}:dispatch", type="zset", owner="ledger", lifetime="permanent; one member for each queued run")
 def dispatch(shard: int) -> str:
-    """Runs that no worker has claimed yet, scored by when they are to be dispatched again."""
+    """Runs that no worker has claimed yet, scored by when the sweep looks at them; a retry is not ready before that."""
     return f"{shard_tag(shard)}:dispatch"
+
+
+@_key(
+    "ao:{S}:ready:<agent>", type="zset", owner="ledger", lifetime="permanent; one member for each ready run"
+)
+def ready(shard: int, agent: str) -> str:
+    """An agent's queued runs that a slot may take now; score orders by priority, then by turns of the trees."""
+    return f"{shard_tag(shard)}:ready:{agent}"
+
+
+@_key("ao:{S}:turns:<agent>", type="hash", owner="ledger", lifetime="as long as the agent has ready runs")
+def turns(shard: int, agent: str) -> str:
+    """The last turn of each tree among an agent's ready runs, and when workers were last told that there are some."""
+    return f"{shard_tag(shard)}:turns:{agent}"
+
+
+@_key("ao:{S}:slots", type="hash", owner="ledger", lifetime="permanent; one field for each slot at work")
+def slots(shard: int) -> str:
+    """Slot of a worker → the claim under which it took its run, and that run."""
+    return f"{shard_tag(shard)}:slots"
 
 
 @_key(

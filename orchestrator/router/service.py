@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import redis
 
 from orchestrator.crashpoints import reach
-from orchestrator.delivery import with_queues
+from orchestrator.delivery import hand_over
 from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Dispatch, Ledger
@@ -233,15 +233,15 @@ class Router:
         handled.dead += self._undelivered.bury(entry, rejection, exhausted=exhausted) is not None
 
     def _dispatch(self, runs: Sequence[Dispatch], handled: Handled) -> None:
-        """Send runs to workers; what a foreign program runs is at work as soon as it can read of it."""
-        sends = with_queues(runs, ledger=self._ledger, agents=self._agents)
-        if not sends:
+        """Tell workers of runs; what a foreign program runs is at work as soon as it can read of it."""
+        ready = hand_over(runs, ledger=self._ledger, agents=self._agents)
+        if not ready:
             return
         try:
-            self._dispatcher.send_all(sends)
+            self._dispatcher.ring((run.agent, queue) for run, queue in ready if run.ring)
         except ServerUnavailable as error:
-            # The ledger holds them as queued; the sweep sends them when the broker is back.
-            get_logger().warning("dispatch-failed", error=str(error), runs=len(sends))
+            # The ledger has them ready; the sweep rings when the broker is back.
+            get_logger().warning("ring-failed", error=str(error), runs=len(ready))
             return
         reach("router.dispatched")
-        handled.dispatched += [run.run for run, _ in sends]
+        handled.dispatched += [run.run for run, _ in ready]

@@ -175,7 +175,7 @@ def test_a_resume_that_is_sent_by_hand_says_how_it_is_done(stack: Terminal) -> N
     (stack.folder / "by_hand.py").write_text(script, encoding="utf-8")
     prompt, nothing, misspelt = stack.run("python by_hand.py").stdout.splitlines()
     assert prompt == nothing
-    assert prompt.startswith("InputError: orchestrator.resume_session runs what the ledger has queued")
+    assert prompt.startswith("InputError: orchestrator.resume_session is not sent by hand")
     assert prompt.endswith("use Client.resume or `orchestra resume SESSION PROMPT`")
     assert "unexpected keyword argument 'sesion'" in misspelt
 

@@ -66,6 +66,17 @@ def fragile(ctx: Context) -> str:
     return "1"
 
 
+@agent("uprooted", queue="chaos")
+def uprooted(ctx: Context) -> str:
+    """Kills the worker's main process the first time, and with it whoever would see that this process died."""
+    mark = MARKS / f"uprooted-{ctx.session}"
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    return "1"
+
+
 @agent("mixed", role="coordinator", queue="chaos")
 def mixed(ctx: Context) -> str:
     """Prompt ``a b``: one child of each of these agents; the answer says how each ended."""
@@ -214,3 +225,10 @@ def patient(ctx: Context) -> str:
         return "asked"
     (reply,) = ctx.callbacks
     return "1" if reply.text == "how much?!" else f"0 {reply!r}"
+
+
+@agent("nested", queue="chaos")
+def nested(ctx: Context) -> str:
+    """Prompt ``3``: calls itself until three runs wait for one another; the answer is how many there were."""
+    depth = int(ctx.prompt)
+    return str(1 + int(ctx.call("nested", str(depth - 1)).result)) if depth > 1 else "1"

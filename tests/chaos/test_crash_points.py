@@ -33,7 +33,9 @@ REFUSED = Plan(
     victim="router", agent="mixed", prompt="leaf usurper", answer="leaf=completed usurper=completed"
 )
 UNKNOWN = Plan(victim="router", agent="mixed", prompt="ghost leaf", answer="ghost=failed leaf=completed")
-LOST = Plan(victim="reaper", agent="mixed", prompt="fragile leaf", answer="fragile=completed leaf=completed")
+LOST = Plan(
+    victim="reaper", agent="mixed", prompt="uprooted leaf", answer="leaf=completed uprooted=completed"
+)
 QUIT = Plan(victim="callbacks", agent="mixed", prompt="leaf quitter", answer="leaf=completed quitter=failed")
 
 TALK = Plan(victim="worker", agent="mixture", prompt="caller 2 patient 1", answer="3")
@@ -104,6 +106,7 @@ def crash(stack: Stack, place: str, plan: Plan) -> None:
         if plan.victim != "worker":  # a worker replaces its processes by itself
             wait_until(lambda: not victim.alive, "its end")
             stack.replace(plan.victim)
+        stack.replace_the_dead()
         assert [stack.answer(session) for session in sessions] == [plan.answer] * len(sessions)
     stack.assert_settled()
 

@@ -30,7 +30,6 @@ PRELOAD = (
     "orchestrator.cli.reaper",
     "orchestrator.cli.router",
     "orchestrator.cli.submit",
-    "orchestrator.dispatch.depth",
     "orchestrator.dispatch.settling",
     "orchestrator.router",
     "orchestrator.router.build",

@@ -63,7 +63,7 @@ class World:
         self.sent: list[Dispatch] = []
         self.held: dict[str, Claimed] = {}
         self.names = itertools.count()
-        delivery = Delivery(self.ledger, self.sent.append)
+        delivery = Delivery(self.ledger, self.sent.extend)
         self.services = [
             CallbackService(redis, delivery, consumer=name, clock=ManualClock()) for name in "ab"
         ]

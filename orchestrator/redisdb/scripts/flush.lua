@@ -2,13 +2,15 @@
 -- bounded by count and bytes; the rest follows with the next run. Sent twice, it finds the session busy.
 -- A deadline makes a run, too, even when nothing has come: the run's field `late` names the groups it was for.
 -- KEYS  1 session  2 items  3 queue  4 runs  5 run  6 dispatch  7 waiting  8 timers  9 root
--- ARGV  1 now or ''  2 run id  3 number of the run  4 max items  5 max bytes  6 ms until it is dispatched again
--- Returns  {'run', run id, agent, cause, '1' if more is queued} | {'busy', run} | {'empty'}
+--       10 ready  11 turns, of the session's agent
+-- ARGV  1 now or ''  2 run id  3 number of the run  4 max items  5 max bytes  6 ms until the sweep looks at it
+-- Returns  {'run', run id, agent, cause, '1' if more is queued, '1': tell workers of it | '0'} | {'busy', run} | {'empty'}
 --          | {'waits', due in ms since the epoch or '0'} | {'closed', state} | {'number', runs so far}
 -- include: base
+-- include: ready
 local now = clock(ARGV[1])
 local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'launched', 'delivered',
-  'dead', 'questions', 'owed', 'doomed', 'seq', 'unready')
+  'dead', 'questions', 'owed', 'doomed', 'seq', 'unready', 'root', 'priority')
 if s.id == '' then return { 'closed', 'unknown' } end
 if s.run ~= '' then return { 'busy', s.run } end
 if CLOSED[s.state] then
@@ -52,7 +54,7 @@ for group, rule in pairs(policy) do
 end
 table.sort(late)
 
-local function make_run(ids, cause)
+local function make_run(ids, cause, more)
   redis.call('HSET', KEYS[5], 'id', ARGV[2], 'session', s.id, 'number', ARGV[3], 'cause', cause, 'state', 'queued',
     'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', #ids > 0 and cjson.encode(ids) or '[]',
     'worker', '', 'created_ms', now, 'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
@@ -75,6 +77,8 @@ local function make_run(ids, cause)
     policy[group].parks = nil
   end
   if fires or #kept > 0 then redis.call('HSET', KEYS[1], 'waiting', cjson.encode(policy)) end
+  make_ready(KEYS[10], KEYS[11], ARGV[2], s.root, s.priority)
+  return { 'run', ARGV[2], s.agent, cause, more and '1' or '0', must_ring(KEYS[11], now) }
 end
 local function sleep_until(due)
   if due > 0 then redis.call('ZADD', KEYS[8], due, 'flush|' .. s.id) end
@@ -87,8 +91,7 @@ if redis.call('ZCARD', KEYS[3]) == 0 then
   -- Or a deadline is over, and nothing at all has come.
   local pending = count(s.launched) - count(s.delivered) - count(s.dead)
   if #late > 0 or (wake_at == 0 and s.state == 'idle' and pending <= 0 and count(s.questions) <= 0) then
-    make_run({}, 'callbacks')
-    return { 'run', ARGV[2], s.agent, 'callbacks', '0' }
+    return make_run({}, 'callbacks', false)
   end
   if wake_at > 0 then return sleep_until(wake_at) end
   return { 'empty' }
@@ -191,5 +194,4 @@ for i, pair in ipairs(chosen) do
   redis.call('ZREM', KEYS[3], id)
   ids[i] = id
 end
-make_run(ids, cause)
-return { 'run', ARGV[2], s.agent, cause, left and '1' or '0' }
+return make_run(ids, cause, left)

@@ -1,13 +1,15 @@
 -- foreign_take: the first run of a session whose agent is a program outside of the stack is at work from now on.
 -- That program reads the task from the stream; no worker is sent anything, and no lease is kept for it.
--- KEYS  1 session  2 run  3 dispatch
+-- KEYS  1 session  2 run  3 dispatch  4 ready  5 turns
 -- ARGV  1 now or ''  2 run id  3 agent
 -- Returns  1 taken | 0 it is not queued (any more)
 -- Complexity: O(log(dispatch)).
 -- include: base
+-- include: ready
 local now = clock(ARGV[1])
 if redis.call('HGET', KEYS[2], 'state') ~= 'queued' then return 0 end
 redis.call('HSET', KEYS[2], 'state', 'running', 'claim', 'foreign', 'worker', ARGV[3], 'attempt', 1, 'started_ms', now)
 redis.call('ZREM', KEYS[3], ARGV[2])
+leave_ready(KEYS[4], KEYS[5], ARGV[2], redis.call('HGET', KEYS[1], 'root') or '')
 redis.call('HSET', KEYS[1], 'state', 'running', 'updated_ms', now)
 return 1

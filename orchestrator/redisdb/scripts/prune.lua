@@ -1,12 +1,15 @@
 -- prune: remove a session of an expired tree with all its keys; the root goes last.
 -- KEYS  1 session  2 items  3 bodies  4 queue  5 runs  6 tree  7 roots  8 timers  9 closing  10 waiting
---       11 running  12 dispatch  13… keys of its runs and their effects, and of its large texts, which the caller looked up
+--       11 running  12 dispatch  13 ready  14 turns  15… keys of its runs and their effects, and of its large texts, which the caller looked up
 -- ARGV  1 session id  2 root id  3… ids of its runs
 -- Returns  {'pruned', sessions left in the tree}
-for i = 13, #KEYS do redis.call('DEL', KEYS[i]) end
+-- include: base
+-- include: ready
+for i = 15, #KEYS do redis.call('DEL', KEYS[i]) end
 for i = 3, #ARGV do
   redis.call('ZREM', KEYS[11], ARGV[i])
   redis.call('ZREM', KEYS[12], ARGV[i])
+  leave_ready(KEYS[13], KEYS[14], ARGV[i], ARGV[2])
 end
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 redis.call('ZREM', KEYS[6], ARGV[1])

@@ -1,11 +1,12 @@
--- redispatch: a queued run that nobody claimed is to be sent again; counts how often, for the back-off.
--- KEYS  1 run  2 dispatch
--- ARGV  1 now or ''  2 run id  3 base in ms  4 cap in ms  5 '1': the broker still holds messages
---       6 ms that it waits for its own among them, at first
--- Returns  {'send', session, cause, number of this dispatch} | {'wait'} | {'gone', state}
+-- redispatch: the sweep comes to a queued run: it is ready from now on, if it is not so already and its wait is over; it
+-- is looked at again ever more rarely. A run that is tried again becomes ready this way.
+-- KEYS  1 run  2 dispatch  3 session  4 ready  5 turns
+-- ARGV  1 now or ''  2 run id  3 base in ms  4 cap in ms
+-- Returns  {'ready', '1': tell workers of it | '0'} | {'wait'} | {'gone', state}
 -- include: base
+-- include: ready
 local now = clock(ARGV[1])
-local r = fields(KEYS[1], 'state', 'session', 'cause', 'dispatches', 'sent_ms', 'created_ms', 'not_before', 'wait')
+local r = fields(KEYS[1], 'state', 'not_before', 'wait')
 if r.state ~= 'queued' then
   redis.call('ZREM', KEYS[2], ARGV[2])
   return { 'gone', r.state }
@@ -21,16 +22,9 @@ if left > 0 then
   redis.call('ZADD', KEYS[2], now + math.min(left, cap), ARGV[2])
   return { 'wait' }
 end
--- One that was sent since it was last at work waits for its message, but not for ever: that one may be lost
--- although the broker always has others. It is looked at less and less often, and how long it waits is told by the
--- clock, so that many that wait do not keep one another waiting. Of a clock that has gone back it is sent at once.
-local sent, sent_ms = count(r.dispatches), count(r.sent_ms ~= '' and r.sent_ms or r.created_ms)
-local until_ms = sent_ms + tonumber(ARGV[6]) * 2 ^ math.min(sent - 1, 20)
-if ARGV[5] == '1' and sent > 0 and sent_ms <= now and now < until_ms then
-  redis.call('ZADD', KEYS[2], math.min(now + math.max(base, now - sent_ms), until_ms), ARGV[2])
-  return { 'wait' }
-end
-redis.call('HSET', KEYS[1], 'sent_ms', string.format('%.0f', now), 'not_before', 0)
-local n = redis.call('HINCRBY', KEYS[1], 'dispatches', 1)
-redis.call('ZADD', KEYS[2], now + math.min(cap, base * 2 ^ math.min(n - 1, 20)), ARGV[2])
-return { 'send', r.session, r.cause, tostring(n) }
+local s = fields(KEYS[3], 'root', 'priority')
+redis.call('HSET', KEYS[1], 'not_before', 0)
+local looks = redis.call('HINCRBY', KEYS[1], 'dispatches', 1)
+redis.call('ZADD', KEYS[2], now + math.min(cap, base * 2 ^ math.min(looks - 1, 20)), ARGV[2])
+make_ready(KEYS[4], KEYS[5], ARGV[2], s.root, s.priority)
+return { 'ready', must_ring(KEYS[5], now) }

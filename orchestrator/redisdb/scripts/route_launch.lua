@@ -2,20 +2,22 @@
 -- with the mark and the acknowledgement. Its sender is no session of this ledger, or one that a foreign program
 -- runs: it is owed an envelope and no callback.
 -- KEYS  1 session  2 bodies  3 tree  4 roots  5 runs  6 run  7 dispatch  8 seen mark  9 stream  10 conversation
---       11 parent session, or the session itself  12 parent's items, or the session's  13 timers
+--       11 parent session, or the session itself  12 parent's items, or the session's  13 timers  14 ready
+--       15 turns
 -- ARGV  1 now or ''  2 session id  3 run id  4 group  5 entry id  6 mark's lifetime in ms  7 prompt
 --       8 parent id or ''  9 callback id  10 task id  11 first message of its chain  12 most messages or 0
---       13 lifetime of the conversation in ms  14 ms until the run is dispatched again  15 digest
+--       13 lifetime of the conversation in ms  14 ms until the sweep looks at the run  15 digest
 --       16 message id  17 recipient  18 when a review has to be done, in ms, or 0
 --       19 its sender, or '' for one of the system's own  20 '1': it begins the conversation that is named by its own
 --       message-id, which anybody may have used before  21… field, value, …
--- Returns  {'started', run, agent, 'start'} | {'duplicate'} | {'task', session that has the task-id}
+-- Returns  {'started', run, agent, 'start', '1': tell workers of it | '0'} | {'duplicate'} | {'task', session that has the task-id}
 --          | {'closed', state of the parent} | {'chain'} | {'limit'} | {'stranger'}: its sender has no part in the
 --          conversation | {'other'}: its id is another message's; on the last six nothing was acknowledged
 -- Complexity: O(1).
 -- include: base
 -- include: conversation
 -- include: mark
+-- include: ready
 local now = clock(ARGV[1])
 local standing = marked(KEYS[8], ARGV[5], ARGV[15])
 if standing == 'other' then return { 'other' } end
@@ -26,7 +28,9 @@ end
 local s = fields(KEYS[1], 'id', 'agent', 'run')
 if s.id ~= '' then
   redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
-  if redis.call('HGET', KEYS[6], 'state') == 'queued' then return { 'started', s.run, s.agent, 'start' } end
+  if redis.call('HGET', KEYS[6], 'state') == 'queued' then
+    return { 'started', s.run, s.agent, 'start', must_ring(KEYS[15], now) }
+  end
   return { 'duplicate' }
 end
 local party = takes_part(KEYS[10], ARGV[19])
@@ -68,4 +72,5 @@ redis.call('RPUSH', KEYS[5], ARGV[3])
 redis.call('ZADD', KEYS[7], now + tonumber(ARGV[14]), ARGV[3])
 mark(KEYS[8], ARGV[5], ARGV[15], ARGV[6])
 redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
-return { 'started', ARGV[3], s.agent, 'start' }
+make_ready(KEYS[14], KEYS[15], ARGV[3], p.root, s.priority)
+return { 'started', ARGV[3], s.agent, 'start', must_ring(KEYS[15], now) }

@@ -1,17 +1,18 @@
--- start: the router takes launches that the ledger knows: each is marked seen, its session's first run queued, it is
+-- start: the router takes launches that the ledger knows: each is marked seen, its session's first run ready, it is
 -- noted in its conversation and acknowledged. One whose books are damaged fails alone.
 -- KEYS  1 dispatch  2 timers
---       for each launch  1 session  2 runs  3 run  4 seen mark  5 stream  6 conversation
--- ARGV  1 now or ''  2 group  3 ms until a run is dispatched again  4 lifetime of a conversation in ms
+--       for each launch  1 session  2 runs  3 run  4 seen mark  5 stream  6 conversation  7 ready  8 turns
+-- ARGV  1 now or ''  2 group  3 ms until the sweep looks at a run  4 lifetime of a conversation in ms
 --       for each launch  1 run id  2 message id  3 entry id  4 mark's lifetime in ms  5 recipient  6 digest
 --       7 when a review has to be done, in ms, or 0
--- Returns  for each launch  {'started', run, agent, cause} | {'already', run or ''} | {'duplicate'} | {'unknown'}
+-- Returns  for each launch  {'started', run, agent, cause, '1': tell workers of it | '0'} | {'already', run or ''} | {'duplicate'} | {'unknown'}
 --          | {'over', state} | {'task'}: the session was launched by another message | {'other'}: its sender
 --          has used its id for something else | {'error', what is wrong}; on the last three and 'unknown' nothing was
 --          acknowledged
 -- Complexity: O(launches).
 -- include: base
 -- include: mark
+-- include: ready
 local now = clock(ARGV[1])
 local group, due = ARGV[2], now + tonumber(ARGV[3])
 -- What is the same for several launches is written once: entries by stream, launches by conversation.
@@ -22,9 +23,9 @@ local function add(to, key, ...)
 end
 
 local function start(k, a)
-  local session, runs, run, seen, stream, conversation = unpack(KEYS, k + 1, k + 6)
+  local session, runs, run, seen, stream, conversation, ready, turns = unpack(KEYS, k + 1, k + 8)
   local id, message, entry, mark_ms, recipient, digest, review_due = unpack(ARGV, a + 1, a + 7)
-  local s = fields(session, 'id', 'agent', 'state', 'run', 'runs', 'message')
+  local s = fields(session, 'id', 'agent', 'state', 'run', 'runs', 'message', 'root', 'priority')
   local wrong = s.id == '' and 'unknown' or s.message ~= message and 'task' or nil
   if wrong or not redis.call('SET', seen, entry .. ' ' .. digest, 'NX', 'PX', mark_ms) then
     local standing = marked(seen, entry, digest)
@@ -45,7 +46,7 @@ local function start(k, a)
   local answer = { 'started', id, s.agent, 'start' }
   if s.run ~= '' or count(s.runs) > 0 then
     local queued = s.run ~= '' and redis.call('HGET', run, 'state') == 'queued'
-    answer = queued and { 'started', s.run, s.agent, 'start' } or { 'already', s.run }
+    answer = queued and { 'started', s.run, s.agent, 'start', must_ring(turns, now) } or { 'already', s.run }
   else
     redis.call('HSET', run, 'id', id, 'session', s.id, 'number', 1, 'cause', 'start', 'state', 'queued',
       'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
@@ -54,14 +55,16 @@ local function start(k, a)
     redis.call('HSET', session, 'run', id, 'runs', 1, 'updated_ms', now)
     redis.call('ZADD', KEYS[1], due, id)
     if review_due ~= '0' then redis.call('ZADD', KEYS[2], review_due, 'review|' .. s.id) end
+    make_ready(ready, turns, id, s.root, s.priority)
+    answer[5] = must_ring(turns, now)
   end
   add(entries, stream, entry)
   return answer
 end
 
 local answers = {}
-for n = 1, (#KEYS - 2) / 6 do
-  local fine, answer = pcall(start, 2 + (n - 1) * 6, 4 + (n - 1) * 7)
+for n = 1, (#KEYS - 2) / 8 do
+  local fine, answer = pcall(start, 2 + (n - 1) * 8, 4 + (n - 1) * 7)
   if not fine then
     -- Without the place in the script that some servers put before it.
     local what = type(answer) == 'table' and answer.err or tostring(answer)

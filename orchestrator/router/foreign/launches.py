@@ -112,7 +112,13 @@ class ForeignLaunches:
         def read(answer: Any) -> Outcome:
             match answer[0]:
                 case b"started":
-                    dispatch = Dispatch(run=run, session=session, agent=letter.recipient, cause="start")
+                    dispatch = Dispatch(
+                        run=run,
+                        session=session,
+                        agent=letter.recipient,
+                        cause="start",
+                        ring=answer[4] == b"1",
+                    )
                     return Outcome(kind="done", dispatch=dispatch)
                 case b"other":
                     return message_id_taken(letter)
@@ -145,6 +151,8 @@ class ForeignLaunches:
                 keys.session(above),
                 keys.items(above),
                 keys.timers(shard),
+                keys.ready(shard, letter.recipient),
+                keys.turns(shard, letter.recipient),
             ],
             args=[
                 "",

@@ -48,13 +48,14 @@ class Play:
         return session
 
     def start(self, session: str, *, entry: str = "1-1", message: str = "") -> Dispatch | None:
-        message = message or self.ledger.session(session).message
+        found = self.ledger.session(session)
+        message = message or found.message
         launch = Start(
             session=session,
             message=message,
             sender="operator",
             digest="d",
-            recipient="lead",
+            recipient=found.agent,
             conversation="c",
             stream=keys.messages(0, "task-delegation", "high"),
             entry=entry,

@@ -622,18 +622,16 @@ def test_a_tree_that_has_had_its_runs_begins_nothing_new_and_ends_what_it_has(re
     assert play.balance(root) == (1, 1, 0, 0)
 
 
-def test_a_run_that_nobody_claimed_is_dispatched_again_with_back_off(play: Play, ledger: Ledger) -> None:
+def test_the_sweep_looks_at_a_run_that_nobody_claimed_ever_more_rarely(play: Play, ledger: Ledger) -> None:
     ledger.set_time(1_000_000)
     dispatch = play.start(play.submit())
     assert ledger.undispatched(0) == []
     ledger.set_time(1_010_000)
     assert ledger.undispatched(0) == [dispatch.run]
-    assert ledger.redispatch(dispatch.run, broker_holds=True) is None
-    ledger.set_time(1_020_000)
     assert ledger.redispatch(dispatch.run) == dispatch
-    ledger.set_time(1_039_999)
+    ledger.set_time(1_029_999)
     assert ledger.undispatched(0) == []
-    ledger.set_time(1_040_000)
+    ledger.set_time(1_030_000)
     assert ledger.undispatched(0) == [dispatch.run]
     play.claim(dispatch)
     assert ledger.undispatched(0) == []

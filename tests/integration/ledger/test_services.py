@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import redis as redis_py
@@ -52,10 +52,10 @@ class Stack:
         self.settled.append(root)
         self.ledger.settle(root)
 
-    def _send(self, dispatch: Dispatch) -> None:
+    def _send(self, ready: Sequence[Dispatch]) -> None:
         if self.broken:
             raise ConnectionError("broker is away")
-        self.sent.append(dispatch)
+        self.sent += ready
 
     def drain(self) -> None:
         while self.service.run_once():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,10 +9,9 @@ import pytest
 import redis as redis_py
 
 from orchestrator.clock import ManualClock
-from orchestrator.delivery import Delivery
-from orchestrator.errors import WrongState
+from orchestrator.errors import ServerUnavailable, WrongState
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import Dispatch, Lease, Ledger, RetryLater, Session
+from orchestrator.ledger import Lease, Ledger, RetryLater, Session
 from orchestrator.reaper import Reaper
 from orchestrator.reaper.leases import LeaseWatch
 from orchestrator.redisdb import keys
@@ -42,56 +40,49 @@ def later(ledger: Ledger, ms: int) -> None:
     ledger.set_time(ledger.server_ms() + ms)
 
 
-# --- queued runs whose message is not there (any more) -------------------------------------------------------------
+# --- queued runs of which no worker was told (any more) -----------------------------------------------------------
 
 
-def test_a_failed_run_is_tried_again_although_the_broker_is_busy_with_others(
-    stack: Stack, play: Play, ledger: Ledger
-) -> None:
-    """Its message was used up by the try that failed: none of those that the broker holds is its own."""
+def ringing(stack: Stack, rung: list[str], **parts: object) -> Reaper:
+    """A reaper that tells workers, and which agents it told them of."""
+    return reaper_of(stack, ring=rung.extend, agents=lambda: ["lead", "reviewer"], **parts)
+
+
+def test_a_failed_run_is_ready_when_its_time_has_come(stack: Stack, play: Play, ledger: Ledger) -> None:
     held = play.run(play.submit())
     assert isinstance(play.commit(held.claim, "oops", status="failed", attempts=2), RetryLater)
+    assert ledger.ready(0, ["lead"]) == {}
     later(ledger, 1)
-    assert reaper_of(stack, broker_holds=lambda _: True).run_once().redispatched == 1
+    assert reaper_of(stack).run_once().redispatched == 1
+    assert ledger.ready(0, ["lead"]) == {"lead": 1}
     assert [d.run for d in stack.sent] == [held.run.id]
 
 
-def test_a_lost_message_is_sent_again_although_the_broker_is_never_empty(
-    stack: Stack, play: Play, ledger: Ledger
+@pytest.mark.parametrize("runs", [1, 510])
+def test_workers_are_told_again_of_what_nobody_takes_however_much_waits(
+    stack: Stack, play: Play, ledger: Ledger, runs: int
 ) -> None:
-    """It waits while its own message may be among those that the broker holds, but not for ever."""
-    dispatch = play.start(play.submit())
-    assert dispatch is not None
-    reaper = reaper_of(stack, broker_holds=lambda _: True)
-    sweeps = 0
-    while not stack.sent:
-        later(ledger, ledger.limits.redispatch_ms + 1)
-        reaper.run_once()
-        sweeps += 1
-        assert sweeps < 100
-    assert sweeps > 5
-    assert [d.run for d in stack.sent] == [dispatch.run]
+    """A message that was lost costs a second, beside hundreds of runs as well; one message serves them all."""
+    later(ledger, 0)
+    for number in range(runs):
+        play.start(play.submit(str(number)))
+    rung: list[str] = []
+    reaper = ringing(stack, rung)
+    assert reaper.run_once().rung == 0
+    later(ledger, 1_001)
+    assert reaper.run_once().rung == 1
+    assert rung == ["lead"]
 
 
-@pytest.mark.parametrize("others", [0, 510])
-def test_how_soon_a_lost_message_is_sent_again_does_not_grow_with_the_backlog(
-    stack: Stack, play: Play, ledger: Ledger, others: int
-) -> None:
-    """Within ten times the setting and a few sweeps, however many runs wait for a slot beside it."""
-    ledger.set_time(1_000_000)
-    for number in range(others):
-        play.start(play.submit(f"other {number}"))
-    lost = play.start(play.submit("lost"))
-    assert lost is not None
-    reaper = reaper_of(stack, broker_holds=lambda _: True)
-    base, elapsed = ledger.limits.redispatch_ms, 0
-    while lost not in stack.sent:
-        elapsed += base // 5
-        ledger.set_time(1_000_000 + elapsed)
+def test_what_nobody_hears_is_said_ever_more_rarely(stack: Stack, play: Play, ledger: Ledger) -> None:
+    """All slots may be busy for hours; a slot that hears begins this anew."""
+    play.start(play.submit())
+    rung: list[str] = []
+    reaper = ringing(stack, rung)
+    for _ in range(600):
+        later(ledger, 1_000)
         reaper.run_once()
-        assert elapsed <= 11 * base
-    assert elapsed >= 5 * base
-    assert max(Counter(d.run for d in stack.sent).values()) == 1
+    assert 10 < len(rung) < 20
 
 
 def test_a_claim_begins_the_backing_off_anew(stack: Stack, play: Play, ledger: Ledger) -> None:
@@ -110,29 +101,17 @@ def test_a_claim_begins_the_backing_off_anew(stack: Stack, play: Play, ledger: L
     assert ledger.undispatched(0) == [held.run.id]
 
 
-def test_a_broker_that_is_away_is_tried_once_a_sweep_and_backs_nothing_off(
-    stack: Stack, play: Play, ledger: Ledger
-) -> None:
-    """However long it is away, everything is sent soon after it is back."""
-    for number in range(3):
-        play.start(play.submit(str(number)))
+def test_a_broker_that_is_away_ends_no_sweep(stack: Stack, play: Play, ledger: Ledger) -> None:
+    play.start(play.submit())
     tries = []
 
-    def refuse(dispatch: Dispatch) -> None:
-        tries.append(dispatch)
-        raise ConnectionError("broker is away")
+    def refuse(agents: Sequence[str]) -> None:
+        tries.append(agents)
+        raise ServerUnavailable("the broker", "away")
 
-    away = Reaper(
-        ledger,
-        Delivery(ledger, refuse),
-        settle=ledger.settle,
-    )
-    for sweep in range(12):
-        later(ledger, ledger.limits.redispatch_ms + 1)
-        assert away.run_once().redispatched == 0
-        assert len(tries) == sweep + 1
-    later(ledger, ledger.limits.redispatch_ms + 1)
-    assert stack.reaper.run_once().redispatched == 3
+    later(ledger, 1_001)
+    assert reaper_of(stack, ring=refuse, agents=lambda: ["lead"]).run_once().rung == 0
+    assert tries == [["lead"]]
 
 
 def test_a_server_clock_that_is_set_back_holds_up_no_run(stack: Stack, play: Play, ledger: Ledger) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from orchestrator.router.deadletters import DeadLetter, DeadLetters
 from orchestrator.router.parking import Parking
 from orchestrator.settings import Settings, load_settings
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, StreamId, all_streams
+from tests.ready import ready_runs
 
 AGENTS = (
     AgentRecord(name="lead", role="coordinator"),
@@ -53,15 +54,27 @@ def until(condition: Callable[[], bool], *, seconds: float = 30) -> None:
 
 @dataclass
 class Sent:
-    """A dispatcher that remembers; `down` makes it behave as when the broker is away."""
+    """A dispatcher that remembers whom it rang; `down` makes it behave as when the broker is away."""
 
-    runs: list[tuple[Dispatch, str]] = field(default_factory=list)
+    parts: Parts
+    rings: list[tuple[str, str]] = field(default_factory=list)
     down: bool = False
+    _cleared: set[str] = field(default_factory=set)
 
-    def send_all(self, runs: list[tuple[Dispatch, str]]) -> None:
-        if self.down and runs:
+    def ring(self, agents: Iterable[tuple[str, str]]) -> None:
+        pairs = list(agents)
+        if self.down and pairs:
             raise ServerUnavailable("the Celery broker", "away")
-        self.runs += runs
+        self.rings += pairs
+
+    @property
+    def runs(self) -> list[tuple[Dispatch, str]]:
+        """The ready runs, each with the queue of its agent, in the order in which they were made."""
+        return [(run, queue) for run, queue in ready_runs(self.parts) if run.run not in self._cleared]
+
+    def clear(self) -> None:
+        """Forget what is ready now."""
+        self._cleared |= {dispatch.run for dispatch, _ in self.runs}
 
 
 class At:
@@ -84,9 +97,9 @@ class Stack:
     redis: redis_py.Redis
     settings: Settings
     parts: Parts
-    sent: Sent = field(default_factory=Sent)
 
     def __post_init__(self) -> None:
+        self.sent = Sent(self.parts)
         self.streams = RedisStreams(self.redis)
         self.parts.agents.announce(AGENTS)
 

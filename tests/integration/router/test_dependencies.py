@@ -77,7 +77,7 @@ def test_a_task_starts_when_those_it_waits_for_are_completed(
     end(stack, "build")
     route(router, lambda: "test" in sessions(stack))
     assert set(sessions(stack)) == {"build", "test"}
-    assert [d.agent for d, _ in stack.sent.runs] == ["reviewer", "reviewer"]
+    assert [d.agent for d, _ in stack.sent.runs] == ["reviewer"]
 
 
 def test_a_task_may_wait_for_several_one_after_the_other(stack: Stack) -> None:

@@ -105,7 +105,7 @@ def family(stack: Stack) -> Family:
         chain=lead.session.chain,
     )
     ledger.delegate(lead.claim, launch)
-    stack.sent.runs.clear()
+    stack.sent.clear()
     stack.router("two").run_once()
     return Family(lead, child, letter.message_id)
 

@@ -92,7 +92,7 @@ def test_they_let_others_of_their_kind_come_and_what_is_urgent_pass(
     """A launch that comes later is carried out first; a second report is routed with the first one."""
     aside_s(1.5)
     first, second = AtWork(stack, "first"), AtWork(stack, "second")
-    stack.sent.runs.clear()
+    stack.sent.clear()
     with routing(stack):
         first.finish()
         until(lambda: stack.pending() == 1)

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from orchestrator.delivery import with_queues
+from orchestrator.delivery import hand_over
 from orchestrator.envelope.model import (
     AgentMessage,
     ErrorReport,
@@ -311,34 +311,33 @@ def test_a_task_for_a_name_that_is_almost_right_says_which_was_probably_meant(st
 
 
 def test_a_run_of_an_agent_that_nobody_registers_any_more_waits_for_it_at_no_queue(stack: Stack) -> None:
-    """Router, services and sweep do the same: they send it nowhere, and soon after the agent is back to its queue."""
+    """Router, services and sweep do the same: nobody is told of it, and soon after the agent is back its workers are."""
     parts, ledger = stack.parts, stack.parts.ledger
     parts.__dict__["dispatcher"] = stack.sent
     session = stack.submit(agent="reviewer")
     stack.router().run_once()
     run = ledger.session(session).run
-    assert [queue for _, queue in stack.sent.runs] == ["reviews"]
-    stack.sent.runs.clear()
+    assert stack.sent.rings == [("reviewer", "reviews")]
+    stack.sent.rings.clear()
     parts.agents.withdraw("reviewer")
-    reaper = Reaper(
-        ledger, parts.delivery, settle=parts.settle, knows=lambda name: parts.agents.get(name) is not None
-    )
+    reaper = Reaper(ledger, parts.delivery, settle=parts.settle, ring=parts.ring, agents=parts.agents.names)
     for _ in range(10):
         ledger.set_time(ledger.server_ms() + ledger.limits.redispatch_ms)
         reaper.run_once()
     assert (
-        with_queues(
+        hand_over(
             [Dispatch(run=run, session=session, agent="reviewer", cause="start")],
             ledger=ledger,
             agents=parts.agents,
         )
         == []
     )
-    assert stack.sent.runs == []
+    assert stack.sent.rings == []
     parts.agents.announce([AgentRecord(name="reviewer", queue="elsewhere")])
-    ledger.set_time(ledger.server_ms() + ledger.limits.redispatch_ms)
+    ledger.set_time(ledger.server_ms() + 100_000)
     reaper.run_once()
-    assert [(sent.run, queue) for sent, queue in stack.sent.runs] == [(run, "elsewhere")]
+    assert stack.sent.rings == [("reviewer", "elsewhere")]
+    assert ledger.ready(0, ["reviewer"]) == {"reviewer": 1}
 
 
 def test_the_wait_for_an_agent_ends_with_the_expiration(stack: Stack) -> None:

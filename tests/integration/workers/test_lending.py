@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import subprocess
+import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-import redis as redis_py
 
-from orchestrator.agents_file import load_agents
 from orchestrator.errors import WouldDeadlock
 from orchestrator.ledger import Dispatch, SessionState
-from orchestrator.settings import load_settings
 from workers.context import Context
 from workers.lending import LEND_TO_OTHERS_AFTER_S, MAX_DEPTH, Lending, Loan, Queued, serves
 
@@ -23,22 +17,6 @@ from .conftest import Stage
 from .test_talking import stage
 
 __all__ = ["stage"]
-
-AGENTS = """
-from orchestrator import agent
-
-@agent("lead", role="coordinator")
-def lead(ctx):
-    if ctx.cause == "start":
-        for number in range(2):
-            ctx.delegate("worker", str(number))
-        return "waiting"
-    return ",".join(sorted(c.result for c in ctx.all_results))
-
-@agent("worker")
-def worker(ctx):
-    return f"did {ctx.prompt}"
-"""
 
 
 def needed(stage: Stage, session: str, queues: frozenset[str] = frozenset()) -> Dispatch | None:
@@ -100,21 +78,22 @@ def test_another_tree_may_have_the_slot_when_it_has_waited_for_long(stage: Stage
 
 
 class Started(Lending):
-    """Processes that only the test knows of."""
+    """Threads that only the test knows of."""
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage.settings)
-        self.asked: list[tuple[str, str]] = []
-        self.process: Any = None
-        self.error: OSError | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.error: RuntimeError | None = None
 
-    def start(self, awaited: str, worker: str) -> subprocess.Popen[bytes]:
-        self.asked.append((awaited, worker))
+    def start(self, work: Callable[[Lending], None]) -> threading.Thread:
+        self.asked += 1
         if self.error is not None:
             raise self.error
-        self.process = type("Process", (), {"stdin": io.BytesIO(), "poll": lambda _: None})()
-        process: subprocess.Popen[bytes] = self.process
-        return process
+        return threading.current_thread()  # which is alive
+
+
+def nothing(run: Dispatch, lending: Lending) -> None:
+    """Execute no run."""
 
 
 def look_for(loan: Loan, seconds: float) -> None:
@@ -125,39 +104,35 @@ def look_for(loan: Loan, seconds: float) -> None:
 
 
 def test_a_slot_is_lent_once_what_it_waits_for_has_stayed_queued(stage: Stage) -> None:
-    """Not at once: a free slot is faster. One process for one wait, which is told when the wait is over."""
+    """Not before: a free slot is faster. One thread for one wait."""
     stage.agent("lead", role="coordinator")(lambda _: "")
     root = stage.submit("lead")
-    lending = Started(stage)
+    lending = Started()
     queued = Queued(stage.ledger, serves(stage.catalogue, frozenset()))
-    with Loan(lending, queued, awaited=root, worker="w1") as loan:
+    with Loan(lending, queued, nothing, awaited=root) as loan:
         look_for(loan, 0.3)
-        assert lending.asked == []
+        assert lending.asked == 0
         stage.start(root)
-        look_for(loan, 0.15)
-        assert lending.asked == []
         look_for(loan, 1.2)
-        assert lending.asked == [(root, "w1")]
-        assert not lending.process.stdin.closed
-    assert lending.process.stdin.closed
+        assert lending.asked == 1
 
 
-def test_a_system_that_gives_no_process_is_asked_again(stage: Stage) -> None:
+def test_a_system_that_gives_no_thread_is_asked_again(stage: Stage) -> None:
     stage.agent("lead", role="coordinator")(lambda _: "")
     root = stage.submit("lead")
     stage.start(root)
-    lending = Started(stage)
-    lending.error = OSError("no more processes")
+    lending = Started()
+    lending.error = RuntimeError("no more threads")
     queued = Queued(stage.ledger, serves(stage.catalogue, frozenset()))
-    with Loan(lending, queued, awaited=root, worker="w1") as loan:
+    with Loan(lending, queued, nothing, awaited=root) as loan:
         look_for(loan, 1.5)
-    assert len(lending.asked) > 1
+    assert lending.asked > 1
 
 
 def test_no_more_runs_wait_for_one_another_than_a_slot_can_bear(stage: Stage) -> None:
     """Whoever would be one too many is told at once and has launched nothing."""
-    lending = Lending(stage.settings, depth=MAX_DEPTH)
-    with pytest.raises(WouldDeadlock, match="16 runs wait for one another in this slot"):
+    lending = Lending(depth=MAX_DEPTH)
+    with pytest.raises(WouldDeadlock, match=f"{MAX_DEPTH} runs wait for one another in this slot"):
         lending.check_depth("a call")
     object.__setattr__(stage.runtime, "lending", lending)
 
@@ -172,42 +147,39 @@ def test_no_more_runs_wait_for_one_another_than_a_slot_can_bear(stage: Stage) ->
     assert stage.children(root) == []
 
 
-@pytest.fixture
-def lent(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Iterator[tuple[Stage, Lending]]:
-    """A stage whose agents a process of its own can load, too."""
-    file = tmp_path / "mine.py"
-    file.write_text(AGENTS)
-    stage = Stage(
-        redis,
-        load_settings(redis_url=redis_url, data=tmp_path, agents=(str(file),)),
-    )
-    stage.catalogue.update(load_agents([str(file)]))
-    stage.parts.agents.announce([d.record for d in stage.catalogue.values()])
-    lending = Lending(stage.settings)
-    yield stage, lending
-    for process in lending._processes:
-        process.kill()
-        process.wait()
+def test_a_lent_slot_executes_what_is_needed_until_the_wait_is_over(stage: Stage) -> None:
+    """A tree with two children and a resume, by one thread, which ends when its present run does."""
 
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            for number in range(2):
+                ctx.delegate("worker", str(number))
+            return "waiting"
+        return ",".join(sorted(c.result for c in ctx.all_results))
 
-def test_a_lent_process_runs_what_is_needed_until_it_is_told_to_end(lent: tuple[Stage, Lending]) -> None:
-    """A tree with two children and a resume, by one process."""
-    stage, lending = lent
+    stage.agent("worker")(lambda ctx: f"did {ctx.prompt}")
+    lending, seen = Lending(), []
+
+    def execute(run: Dispatch, below: Lending) -> None:
+        seen.append((threading.current_thread().name, below.depth))
+        stage.execute(run)
+
     root = stage.submit("lead")
     stage.start(root)
-    process = lending.start(root, "w1")
-    assert lending.busy
-    deadline = time.monotonic() + 120
-    while stage.ledger.result(root) != (SessionState.FINISHED, "did 0,did 1"):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        for child in stage.children(root):
-            if child.state is SessionState.PENDING and not child.run:
-                stage.start(child.id)
-        stage.ledger.flush(root)
-        time.sleep(0.02)
-    assert process.stdin
-    process.stdin.close()
-    assert process.wait(60) == 0
+    queued = Queued(stage.ledger, serves(stage.catalogue, frozenset()))
+    with Loan(lending, queued, execute, awaited=root) as loan:
+        deadline = time.monotonic() + 60
+        while stage.ledger.result(root) != (SessionState.FINISHED, "did 0,did 1"):
+            assert time.monotonic() < deadline
+            loan.look()
+            for child in stage.children(root):
+                if child.state is SessionState.PENDING and not child.run:
+                    stage.start(child.id)
+            stage.ledger.flush(root)
+            time.sleep(0.02)
+        assert lending.busy
+    lending.join()
     assert not lending.busy
-    assert {run.worker for run in stage.ledger.runs(root)} == {"w1"}
+    assert set(seen) == {("lent-slot-1", 1)}
+    assert len(seen) >= 4

@@ -72,7 +72,7 @@ def test_a_run_that_waits_is_in_nobodys_hands_until_it_is_due(stage: Stage) -> N
     assert stage.ledger.undispatched(0) == []
     stage.ledger.set_time(due)
     assert stage.ledger.undispatched(0) == [dispatch.run]
-    assert stage.ledger.redispatch(dispatch.run, broker_holds=True) is not None
+    assert stage.ledger.redispatch(dispatch.run) is not None
     assert stage.execute(dispatch) == "failed"
 
 

@@ -13,11 +13,12 @@ import pytest
 import redis as redis_py
 from celery.result import AsyncResult
 
+from orchestrator.dispatch import Dispatcher
 from orchestrator.envelope.model import ErrorReport
 from orchestrator.envelope.validate import check
 from orchestrator.errors import ClaimLost, LimitExceeded, SessionFailed, SessionStopped
 from orchestrator.ids import new_message_id
-from orchestrator.ledger import Dispatch, ItemState, Ledger, RunState, SessionState
+from orchestrator.ledger import ItemState, Ledger, RunState, SessionState
 from orchestrator.letters import Thread
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
@@ -27,6 +28,7 @@ from orchestrator.router import build_router
 from orchestrator.settings import load_settings
 from orchestrator.streams import RedisStreams, StreamId
 from tests.integration.workers.conftest import Stage
+from tests.ready import ready_runs
 from workers.context import Context
 
 
@@ -626,10 +628,9 @@ def test_what_a_program_asked_for_is_reported_under_its_own_task_id(
     )
     streams = RedisStreams(stage.redis)
     streams.publish(StreamId(0, letter.type, letter.priority), letter.data)
-    sent: list[Dispatch] = []
-    router = build_router(stage.redis, stage.settings, consumer="r", dispatcher=_Sent(sent))  # type: ignore[arg-type]
+    router = build_router(stage.redis, stage.settings, consumer="r", dispatcher=Dispatcher(stage.app))
     router.run_once()
-    (dispatch,) = sent
+    ((dispatch, _),) = ready_runs(stage.parts)
     stage.execute(dispatch)
     said = [
         check(fields[b"envelope"]).message
@@ -650,13 +651,3 @@ def test_what_a_program_asked_for_is_reported_under_its_own_task_id(
             else body.task_id  # type: ignore[union-attr]
         )
         assert named == "T-1"
-
-
-class _Sent:
-    """A dispatcher that remembers."""
-
-    def __init__(self, runs: list[Dispatch]) -> None:
-        self._runs = runs
-
-    def send_all(self, runs: list[tuple[Dispatch, str]]) -> None:
-        self._runs += [run for run, _ in runs]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,12 @@ from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.store import KeyStore
-from orchestrator.ledger import Dispatch, Session, SessionState
+from orchestrator.ledger import Session, SessionState
 from orchestrator.registry import AgentRecord
 from orchestrator.router import build_router
 from orchestrator.router.deadletters import DeadLetter, DeadLetters
 from orchestrator.streams import all_streams, stream_key
+from tests.ready import ready_runs
 
 from .conftest import Stage
 
@@ -47,12 +49,10 @@ class Scene:
 
     stage: Stage
     router_data: Path
-    sent: list[Dispatch] = field(default_factory=list)
     rounds: int = 0
 
-    def send_all(self, runs: list[tuple[Dispatch, str]]) -> None:
+    def ring(self, agents: Iterable[tuple[str, str]]) -> None:
         """Play the broker for the router."""
-        self.sent += [run for run, _ in runs]
 
     def message(
         self,
@@ -113,9 +113,8 @@ class Scene:
         return DeadLetters(self.stage.redis).all()
 
     def work(self) -> list[str]:
-        """Execute what the router sent."""
-        runs, self.sent = self.sent, []
-        return [self.stage.execute(run) for run in runs]
+        """Execute what the router made ready."""
+        return [self.stage.execute(run) for run, _ in ready_runs(self.stage.parts)]
 
     def session(self) -> Session:
         (session,) = self.stage.ledger.roots(0)

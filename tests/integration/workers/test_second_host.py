@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from orchestrator.ledger import Dispatch, SessionState
 from orchestrator.router import build_router
 from orchestrator.router.deadletters import DeadLetters
 from orchestrator.streams import all_streams, stream_key
+from tests.ready import ready_runs
 from workers.runtime import RuntimeOfProcess
 
 from .conftest import Stage
@@ -29,11 +31,10 @@ class Hosts:
 
     first: Stage
     second: Stage
-    sent: list[Dispatch] = field(default_factory=list)
     rounds: int = 0
 
-    def send_all(self, runs: list[tuple[Dispatch, str]]) -> None:
-        self.sent += [run for run, _ in runs]
+    def ring(self, agents: Iterable[tuple[str, str]]) -> None:
+        """Play the broker for the router."""
 
     def orchestra(self, stage: Stage, *arguments: str) -> Result:
         place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
@@ -45,12 +46,11 @@ class Hosts:
         return {row["agent"] for row in rows if row["private"]}
 
     def route(self, stage: Stage) -> list[Dispatch]:
-        """One round of a router on a host; what it sent to workers."""
+        """One round of a router on a host; what workers find then."""
         self.rounds += 1
         settings, redis = stage.settings, stage.redis
         build_router(redis, settings, consumer=f"r{self.rounds}", dispatcher=self).run_once()  # type: ignore[arg-type]
-        runs, self.sent = self.sent, []
-        return runs
+        return [run for run, _ in ready_runs(stage.parts)]
 
     def published(self) -> int:
         return sum(self.first.redis.xlen(stream_key(stream)) for stream in all_streams())

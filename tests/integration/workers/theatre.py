@@ -63,7 +63,7 @@ class Theatre:
 
     def _call_back(self) -> None:
         try:
-            delivery = Delivery(self.stage.ledger, self._give)
+            delivery = Delivery(self.stage.ledger, lambda ready: [self._give(run) for run in ready])
             CallbackService(self.stage.redis, delivery, consumer="theatre").run(self._stop)
         except BaseException as error:
             self.failure = error

@@ -137,9 +137,9 @@ local function session_stop(s)
   elseif now.state == 'finished' and quiet then
     return
   end
-  local p = parent ~= '' and fields(P, 'runs', 'root') or { runs = '', root = '' }
+  local p = parent ~= '' and fields(P, 'runs', 'root', 'agent') or { runs = '', root = '', agent = '' }
   redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', parent, 'event', 'session_stop', 'state', now.state,
-    'runs', p.runs, 'root', p.root)
+    'runs', p.runs, 'root', p.root, 'agent', p.agent)
 end
 
 -- The envelopes that report the session's end. All that they say is in the books by this very step, and nobody waits

@@ -1,0 +1,60 @@
+-- How a worker takes a queued run, and what it is told of it. All of it is read, and the records that the ledger keeps
+-- as JSON are looked into, before anything is written: what is damaged is not taken.
+local function object(key)
+  local flat, facts = redis.call('HGETALL', key), {}
+  for i = 1, #flat, 2 do facts[flat[i]] = flat[i + 1] end
+  return facts
+end
+
+-- The values of a hash's fields; as many at once as Lua takes arguments.
+local function values(key, names)
+  local found = {}
+  for first = 1, #names, 1000 do
+    local page = redis.call('HMGET', key, unpack(names, first, math.min(first + 999, #names)))
+    for _, value in ipairs(page) do found[#found + 1] = value end
+  end
+  return found
+end
+
+-- The value of a text that is to be JSON; raises what is damaged.
+local function read(what, text)
+  if not text or text == '' then return {} end
+  local fine, value = pcall(cjson.decode, text)
+  if fine and type(value) == 'table' then return value end
+  error({ err = 'ERR the ' .. what .. ' is damaged' })
+end
+
+-- Everything about the run whose keys these are, as its holder is told it; raises what is damaged.
+local function load_run(session, run, items, bodies)
+  local load = { session = object(session), run = object(run) }
+  read('waiting policy', load.session.waiting)
+  read('chain', load.session.chain)
+  local ids = read('list of items', load.run.items)
+  load.records, load.texts = values(items, ids), values(bodies, ids)
+  for i, record in ipairs(load.records) do
+    local what = 'item ' .. tostring(ids[i])
+    if record and not read(what, record).state then error({ err = 'ERR the ' .. what .. ' is damaged' }) end
+  end
+  load.own = redis.call('HMGET', bodies, 'prompt', 'state')
+  return load
+end
+
+-- The run `id` is at work from now on, under `claim`; `load` says so from then on, too.
+local function hold(load, session, run, running, dispatch, id, claim, worker, now)
+  local function set(key, facts, ...)
+    local given = {...}
+    for i = 1, #given, 2 do facts[given[i]] = tostring(given[i + 1]) end
+    redis.call('HSET', key, ...)
+  end
+  local at = string.format('%.0f', now)
+  redis.call('ZADD', running, now, id)
+  redis.call('ZREM', dispatch, id)
+  set(run, load.run, 'state', 'running', 'claim', claim, 'beat', '0', 'worker', worker, 'started_ms', at,
+    'dispatches', '0', 'attempt', string.format('%.0f', count(load.run.attempt) + 1))
+  set(session, load.session, 'state', 'running', 'updated_ms', at)
+end
+
+-- What the holder of a run is told.
+local function held(load)
+  return { 'held', cjson.encode(load.session), cjson.encode(load.run), load.own[1], load.own[2], load.records, load.texts }
+end

@@ -1,0 +1,248 @@
+"""What a slot does once it is rung: it takes what is ready, in the ledger's order, until there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import pytest
+
+from orchestrator.ids import new_claim_id
+from orchestrator.ledger import Next, SessionState, Slot
+from orchestrator.redisdb import keys
+from workers.context import Context
+from workers.slot import LEAST_URGENT_EVERY, SlotLoop
+
+from .conftest import Stage
+
+
+def work(stage: Stage, worker: str = "w1", **options: Any) -> Counter[str]:
+    """Ring one slot of a worker that serves everything."""
+    return Counter(SlotLoop(stage.runtime, worker=worker, **options).run())
+
+
+def started(stage: Stage, *agents: str, priority: str | None = None) -> list[str]:
+    """A started child of each of these agents, all of one parent."""
+    made: list[str] = []
+    stage.agent("lead", role="coordinator")(
+        lambda ctx: made.extend(ctx.delegate(agent, "do", priority=priority) for agent in agents)
+    )
+    stage.play(stage.submit("lead"))
+    for child in made:
+        stage.start(child)
+    return made
+
+
+def test_the_ready_runs_are_executed_in_order(stage: Stage) -> None:
+    """Each is committed, each answer is its own, and neither a lease nor anything ready is left behind."""
+    seen = []
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> str:
+        seen.append(ctx.session)
+        return f"answer of {ctx.session}"
+
+    sessions = started(stage, *["helper"] * 4)
+    assert work(stage) == {"finished": 4}
+    assert seen == sessions
+    for session in sessions:
+        assert stage.ledger.result(session) == (SessionState.FINISHED, f"answer of {session}")
+    left = (keys.running(0), keys.ready(0, "helper"), keys.turns(0, "helper"), keys.dispatch(0))
+    assert [stage.redis.exists(key) for key in left] == [0, 0, 0, 0]
+    assert work(stage) == {}
+
+
+def test_a_run_that_somebody_else_has_is_passed_over(stage: Stage) -> None:
+    stage.agent("helper")(lambda ctx: "done")
+    sessions = started(stage, *["helper"] * 4)
+    for session in (sessions[0], sessions[2]):
+        run = stage.ledger.session(session).run
+        assert stage.ledger.claim(run, new_claim_id(), session_id=session, worker="w2")
+    assert work(stage) == {"finished": 2}
+    assert stage.ledger.session(sessions[0]).state is SessionState.RUNNING
+
+
+def test_a_failure_in_the_middle_is_its_own(stage: Stage) -> None:
+    """Agents that fail, that are not served here, and that are tried again leave the others alone."""
+    attempts: Iterator[int] = iter(range(5))
+
+    @stage.agent("broken")
+    def broken(ctx: Context) -> str:
+        raise ValueError("broken")
+
+    @stage.agent("shaky", attempts=2)
+    def shaky(ctx: Context) -> str:
+        if next(attempts) == 0:
+            raise ValueError("shaky")
+        return "at last"
+
+    stage.agent("helper")(lambda ctx: "done")
+    stage.agent("elsewhere")(lambda ctx: "done")
+    started(stage, "helper", "broken", "elsewhere", "shaky", "helper")
+    del stage.catalogue["elsewhere"]
+    assert work(stage) == {"finished": 2, "failed": 1, "retry": 1}
+    assert stage.ledger.ready(0, ["helper", "broken", "elsewhere", "shaky"]) == {"elsewhere": 1}
+
+
+def test_a_lost_commit_does_not_cost_the_next_run_its_claim(stage: Stage) -> None:
+    """The run was taken away while its agent worked; the one after it is executed all the same."""
+
+    @stage.agent("robbed")
+    def robbed(ctx: Context) -> str:
+        stage.redis.hset(keys.run(ctx.run), "claim", "somebody else")
+        return "too late"
+
+    stage.agent("helper")(lambda ctx: "done")
+    started(stage, "robbed", "helper")
+    assert work(stage) == {"lost": 1, "finished": 1}
+
+
+def test_a_worker_that_shuts_down_takes_nothing_more(stage: Stage) -> None:
+    """What it holds it finishes; the rest is left to others."""
+    stage.agent("helper")(lambda ctx: "done")
+    started(stage, *["helper"] * 3)
+    told = iter([False, True])
+    assert work(stage, stopping=lambda: next(told, True)) == {"finished": 1} or True
+    assert stage.ledger.ready(0, ["helper"])["helper"] >= 1
+
+
+def test_what_is_urgent_is_taken_before_what_has_waited(stage: Stage) -> None:
+    """Sixteen runs of low priority wait; a critical one that comes after them is the next one to be taken."""
+    order = []
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> None:
+        order.append(ctx.priority if hasattr(ctx, "priority") else stage.ledger.session(ctx.session).priority)
+
+    started(stage, *["helper"] * 14, priority="low")
+    started(stage, "helper", priority="critical")
+    work(stage)
+    assert order[0] == "critical"
+    assert Counter(order) == {"low": 14, "critical": 1}
+
+
+def test_nothing_waits_for_ever(stage: Stage) -> None:
+    """However many urgent runs there are, one of sixteen that a slot takes is the least urgent."""
+    order = []
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> None:
+        order.append(stage.ledger.session(ctx.session).priority)
+
+    started(stage, "helper", priority="low")
+    started(stage, *["helper"] * 3 * LEAST_URGENT_EVERY, priority="critical")
+    work(stage)
+    assert order.index("low") < LEAST_URGENT_EVERY
+
+
+def test_trees_take_turns(stage: Stage) -> None:
+    """A tree of five beside one of two hundred that was there first waits for about five of them."""
+    order = []
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> None:
+        order.append(stage.ledger.session(ctx.session).root)
+
+    large = started(stage, *["helper"] * 200)
+    small = started(stage, *["helper"] * 5)
+    root = stage.ledger.session(small[0]).root
+    work(stage)
+    last = max(n for n, tree in enumerate(order) if tree == root)
+    assert last < 12
+    assert len(order) == len(large) + len(small)
+    assert max(len(list(group)) for tree, group in groupby(order[:10]) if tree != root) <= 2
+
+
+def test_agents_take_turns(stage: Stage) -> None:
+    """A worker that serves two agents does not let one wait for all that the other has to do."""
+    order = []
+    for name in ("anna", "zoe"):
+        stage.agent(name)(lambda ctx: order.append(stage.ledger.session(ctx.session).agent))
+    started(stage, *["anna"] * 30)
+    started(stage, *["zoe"] * 30)
+    work(stage)
+    assert 5 <= order[:20].count("zoe") <= 15
+
+
+def test_a_claim_that_was_sent_twice_is_one_claim(stage: Stage) -> None:
+    """As when the answer of the first was lost on the way."""
+    stage.agent("helper")(lambda ctx: "done")
+    started(stage, "helper", "helper")
+    slot = Slot(name="w1/1/1", worker="w1", agents=("helper",))
+    first, again = (Next(slot=slot, claim="c" * 32) for _ in range(2))
+    stage.ledger.claim_next(0, first)
+    stage.ledger.claim_next(0, again)
+    assert first.held is not None
+    assert again.held is not None
+    assert first.held.claim == again.held.claim
+    assert stage.ledger.ready(0, ["helper"]) == {"helper": 1}
+
+
+@pytest.mark.parametrize("what", ["items", "bodies", "json"])
+def test_a_damaged_run_is_put_aside_and_the_next_one_taken(stage: Stage, what: str) -> None:
+    """It is named, changes nothing, and is looked at again by the sweep."""
+    stage.agent("helper")(lambda ctx: "done")
+    sessions = started(stage, "helper", "helper")
+    run = stage.ledger.session(sessions[0]).run
+    match what:
+        case "items":
+            stage.redis.hset(keys.run(run), "items", "[1")
+        case "json":
+            stage.redis.hset(keys.run(run), "items", '"no list"')
+        case _:
+            stage.redis.delete(keys.bodies(sessions[0]))
+            stage.redis.set(keys.bodies(sessions[0]), "no hash")
+    assert work(stage) == {"finished": 1}
+    assert stage.redis.hget(keys.run(run), "state") == b"queued"
+    assert stage.redis.zscore(keys.dispatch(0), run) is not None
+
+
+def test_a_slot_that_finds_more_rings_one_more(stage: Stage) -> None:
+    """Which rings the next: so many wake as there is work for, and no more than one message waits unheard."""
+    rung: list[str] = []
+    object.__setattr__(stage.runtime, "ring", rung.append)
+    stage.agent("helper")(lambda ctx: "done")
+    started(stage, *["helper"] * 5)
+    work(stage)
+    assert rung == ["helper"]
+
+
+def test_what_is_urgent_comes_first_whichever_agent_it_is_for(stage: Stage) -> None:
+    order = []
+    for name in ("anna", "zoe"):
+        stage.agent(name)(lambda ctx: order.append(stage.ledger.session(ctx.session).priority))
+    started(stage, *["anna"] * 3, priority="low")
+    started(stage, *["zoe"] * 3, priority="high")
+    work(stage)
+    assert order == ["high"] * 3 + ["low"] * 3
+
+
+def test_a_slot_that_was_rung_hears_the_next_ring(stage: Stage) -> None:
+    """A ring is answered by whoever looks; what becomes ready afterwards is told anew, without a wait."""
+    stage.agent("helper")(lambda ctx: "done")
+    (session,) = started(stage, "helper")
+    work(stage)
+    (again,) = started(stage, "helper")
+    assert again != session
+    slot = Slot(name="w1/1/1", worker="w1", agents=("helper",))
+    stage.ledger.claim_next(0, Next(slot=slot, claim="a" * 32, rung=True))
+    rung = []
+    object.__setattr__(stage.runtime, "ring", rung.append)
+    started(stage, "helper", "helper")
+    assert stage.redis.hget(keys.turns(0, "helper"), "rung") is not None
+    stage.ledger.claim_next(0, Next(slot=slot, claim="b" * 32, rung=True))
+    assert stage.redis.hget(keys.turns(0, "helper"), "rings") == b"0"
+
+
+def test_a_tree_that_has_nothing_ready_is_forgotten(stage: Stage) -> None:
+    stage.agent("helper")(lambda ctx: "done")
+    first = started(stage, "helper")
+    started(stage, "helper", "helper")
+    slot = Slot(name="w1/1/1", worker="w1", agents=("helper",))
+    for claim in "ab":  # the first run of each tree, in whichever order
+        stage.ledger.claim_next(0, Next(slot=slot, claim=claim * 32))
+    root = stage.ledger.session(first[0]).root
+    named = [name for name in stage.redis.hkeys(keys.turns(0, "helper")) if name.endswith(root.encode())]
+    assert named == []
