@@ -6,6 +6,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -393,5 +394,7 @@ def test_a_key_of_another_type_than_its_record_says_verifies_nothing(keys, signe
 
 
 def test_the_documentation_lists_every_rule_in_its_order(root: Path) -> None:
-    table = re.findall(r"^\| `([a-z-]+)` \|", (root / "docs" / "security.md").read_text(), re.MULTILINE)
-    assert table == list(RULES)
+    lines = (root / "docs" / "security.md").read_text().splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith(f"| `{next(iter(RULES))}` |"))
+    rows = takewhile(lambda line: line.startswith("|"), lines[first:])
+    assert [re.match(r"\| `([a-z-]+)` \|", row)[1] for row in rows] == list(RULES)  # type: ignore[index]
