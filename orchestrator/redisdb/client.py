@@ -197,7 +197,8 @@ def refuses_everything(error: BaseException) -> bool:
 def lacks_permission(error: BaseException) -> bool:
     """Whether the server's ACL keeps the user from what was asked for; said by a transaction or script, it is inside its text."""
     return isinstance(error, redis.exceptions.NoPermissionError) or (
-        isinstance(error, redis.ResponseError) and ("NOPERM" in str(error) or "ACL failure" in str(error))
+        isinstance(error, redis.ResponseError)
+        and ("because of: NOPERM" in str(error) or "ACL failure in script" in str(error))
     )
 
 
