@@ -66,16 +66,6 @@ class Talk:
         held = stack.parts.ledger.claim(run, new_claim_id(), session_id=self.session, worker="w")
         assert held is not None
         self.held = held
-        # Only who was told something in a conversation may speak in it.
-        hello = stack.envelope(
-            Message(content="say what you have to say"),
-            sender="lead",
-            recipient="partner",
-            correlation=held.session.correlation,
-            chain=held.session.chain,
-        )
-        stack.publish(hello, "message", "high")
-        stack.router("first").run_once()
 
     def envelopes(self, count: int, prefix: str = "") -> list[bytes]:
         """Messages to the session, signed."""
