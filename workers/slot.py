@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -26,6 +27,9 @@ from workers.runtime import Runtime
 
 #: Of so many runs that a slot takes one is the least urgent that waits, so that nothing waits for ever.
 LEAST_URGENT_EVERY: Final = 16
+
+#: Seconds between the looks of a slot that finds nothing ready, before its task returns.
+LINGER_S: Final = (0.0, 0.002, 0.004, 0.008, 0.016)
 
 _log = get_logger()
 
@@ -73,9 +77,20 @@ class SlotLoop:
             if following.asked:
                 self._tell_others(following)
             held = following.held
-            if held is None and not self._stopping():
-                held, shard = self._take(first=shard)
+            if held is None:
+                held, shard = self._take_soon(shard)
         return verdicts
+
+    def _take_soon(self, first: int) -> tuple[Claimed | None, int]:
+        """The next ready run, waiting a moment for one: what a run has set off is often ready before a ring arrives."""
+        for pause_s in LINGER_S:
+            if self._stopping():
+                break
+            time.sleep(pause_s)
+            held, shard = self._take(first=first)
+            if held is not None:
+                return held, shard
+        return None, first
 
     def _take(self, *, rung: bool = False, first: int = 0) -> tuple[Claimed | None, int]:
         """The next ready run of any shard, and its shard."""
