@@ -278,4 +278,10 @@ def describe(notice: Notice) -> str:
         "stopping": "stopping",
         "killed": "did not stop in time and was killed",
     }
-    return f"{notice.name} {words[notice.kind]}{f' ({notice.detail})' if notice.detail else ''}"
+    # `callbacks did not stop` would be about callbacks.
+    what = (
+        notice.name
+        if notice.name.startswith("worker") or notice.name in ("stack", "server")
+        else f"service {notice.name}"
+    )
+    return f"{what} {words[notice.kind]}{f' ({notice.detail})' if notice.detail else ''}"
