@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("reaper")
 @stack_options
 def reaper(settings: Settings) -> None:
-    """Run one reaper: takes runs from lost workers, sends again what was lost, lets old trees expire."""
+    """Run one reaper: takes runs from lost workers, rings workers for what none takes, lets old trees expire."""
     from orchestrator.service import serve
 
     serve("reaper", make_reaper, settings)

@@ -73,7 +73,7 @@ def _without_junk(client: Any) -> Any:
 def _is_readable(octets: bytes, *, queue: bytes = b"") -> bool:
     reason = flaw(octets)
     if reason is not None:
-        # Nobody answers for it and nobody waits for it: what a message of ours was for, the sweep sends again.
+        # Nobody answers for it and nobody waits for it: what a message of ours was for, the sweep says again.
         _log.error(
             "message-not-understood",
             queue=queue.decode(errors="replace"),

@@ -69,7 +69,6 @@ class Doctor:
         self._terms = waits.Terms(
             lease_s=settings.lease_s,
             sweep_s=settings.sweep_interval_s,
-            redispatch_s=settings.redispatch_after_s,
             run_limit_s=settings.run_time_limit_s,
         )
 

@@ -22,7 +22,6 @@ class Terms:
 
     lease_s: float
     sweep_s: float
-    redispatch_s: float
     run_limit_s: float
     #: Why nobody takes the runs of the agent, in words; empty: a living worker serves it.
     nobody: str = ""
@@ -93,7 +92,7 @@ def _to_run(session: Session, run: Run, terms: Terms) -> Wait:
             session=session.id,
             subject=session.id,
             waits_for=f"{run.id} waits for its attempt {run.attempt + 1}{failed}{again}",
-            mover="the reaper, which sends it to a worker then",
+            mover="the reaper, which makes it ready for a worker then",
             by=isoformat(run.claimable_ms),
         )
     return Wait(
@@ -102,8 +101,8 @@ def _to_run(session: Session, run: Run, terms: Terms) -> Wait:
         waits_for=f"{run.id} is queued for a worker that serves agent {session.agent!r}{again}",
         mover=f"nobody: {terms.nobody}; start a worker that does, for example: orchestra up --agents my_agents.py"
         if terms.nobody
-        else "a free worker; the reaper sends it again while none takes it",
-        by=f"sent again every {terms.redispatch_s:g} s and more",
+        else "a free worker; the reaper rings workers again while none takes it",
+        by="rung for again after a second, then ever more rarely",
     )
 
 
