@@ -152,6 +152,15 @@ def _counts(utf8: bytes, attributes: int, declared: int) -> None:
             assert excess(utf8, below) is not None, f"{name} are counted too low"
 
 
+def _blank_to_python(root: etree._Element) -> bool:
+    """Whether there is text between elements that Python strips and XML does not: xmlschema takes it for nothing.
+
+    The verdict is libxml2's, which refuses it; xmlschema only says in detail what is wrong.
+    """
+    between = (text for element in root.iter() for text in (element.text, element.tail) if text)
+    return any(text.strip(" \t\r\n") and not text.strip() for text in between)
+
+
 def compare(octets: bytes, chance: random.Random) -> str:
     """Assert that all read alike; what came of it: refused, invalid or valid."""
     try:
@@ -171,7 +180,7 @@ def compare(octets: bytes, chance: random.Random) -> str:
     _counts(utf8, attributes, declared)
     verdict = schema().validate(root)
     assert verdict == (next(first_violations(utf8), None) is None), "stream and tree differ"
-    if chance.random() < 0.02:
+    if chance.random() < 0.02 and not _blank_to_python(root):
         assert verdict == (next(_detailed_schema().iter_errors(root), None) is None), "the two schemas differ"
     report = check(octets, advice=False)
     assert verdict or not report.valid
