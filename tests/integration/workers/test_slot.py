@@ -246,3 +246,13 @@ def test_a_tree_that_has_nothing_ready_is_forgotten(stage: Stage) -> None:
     root = stage.ledger.session(first[0]).root
     named = [name for name in stage.redis.hkeys(keys.turns(0, "helper")) if name.endswith(root.encode())]
     assert named == []
+
+
+def test_a_run_that_was_stopped_while_it_was_ready_is_not_executed(stage: Stage) -> None:
+    executed: list[str] = []
+    stage.agent("helper")(lambda ctx: executed.append(ctx.session))
+    first, second = started(stage, "helper", "helper")
+    assert stage.ledger.stop(first, "not needed any more").outcome == "ended"
+    assert work(stage) == {"finished": 1}
+    assert executed == [second]
+    assert stage.ledger.session(first).state is SessionState.STOPPED
