@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import time
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.errors import PayloadError
 from orchestrator.redisdb import keys
+from tests.cpu import least_cpu_s
 from tests.integration.router.conftest import Stack
 
 MIB = 1024 * 1024
@@ -131,9 +131,9 @@ def test_a_few_kilobytes_do_not_become_megabytes_in_a_router(
     message = sealed(stack, store=False, text="x")
     message = message.model_copy(update={"body": bomb(size), "signature": None})
     publish(stack, message)
-    began_s = time.process_time()
-    assert stack.router().run_once().dead == 1
-    assert time.process_time() - began_s < 0.5
+    router, routed = stack.router(), []
+    assert least_cpu_s(lambda: routed.append(router.run_once().dead), below_s=0.5, tries=1) < 0.5
+    assert routed == [1]
     (dead,) = stack.dead()
     assert (dead.rule, reason in dead.reason, len(dead.data) < 10_000) == ("payload", True, True)
 
