@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -794,3 +795,30 @@ def test_what_is_over_is_in_no_index_and_cannot_be_let_go(
     queued, balance = _item(ledger, root, child), play.balance(root)
     assert not ledger.abandon(root, callback_id(child), "nobody waits")
     assert (_item(ledger, root, child), play.balance(root)) == (queued, balance)
+
+
+def test_an_item_is_taken_under_the_runs_own_claim_only(play: Play, ledger: Ledger) -> None:
+    """Whoever lost the run takes nothing out of the queue that its new holder is to have."""
+    held = play.run(play.submit())
+    ledger.put(held.session.id, "words", item_id="itm_00words")
+    lost = dataclasses.replace(held.claim, claim=new_claim_id())
+    with pytest.raises(ClaimLost):
+        ledger.take(lost, "itm_00words")
+    taken = ledger.take(held.claim, "itm_00words")
+    assert taken is not None
+    assert taken[1] == "words"
+
+
+def test_an_effect_of_the_same_key_is_recorded_and_published_once(play: Play, ledger: Ledger) -> None:
+    held = play.run(play.submit())
+    said = envelope("status-update", "normal")
+    assert ledger.effect(held.claim, effect="status|1", envelope=said, value="first") == "first"
+    assert ledger.effect(held.claim, effect="status|1", envelope=said, value="second") == "first"
+    assert ledger.redis.xlen(keys.messages(0, "status-update", "normal")) == 1
+
+
+def test_a_session_is_started_by_the_message_that_launched_it_only(play: Play, ledger: Ledger) -> None:
+    root = play.submit()
+    assert play.start(root, message="another") is None
+    assert ledger.session(root).run == ""
+    assert play.start(root) is not None
