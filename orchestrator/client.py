@@ -290,10 +290,15 @@ class Client:
     def resume(self, session: str, prompt: str, *, key: str | None = None, patience_s: float = 0) -> str:
         """Give a session another prompt; it runs as soon as the session is not busy. The id of the prompt.
 
-        ``patience_s``: seconds of an outage of Redis that this outlasts; the prompt is given once.
+        Args:
+            session: the session.
+            prompt: what it is to do next.
+            key: the same key is the same prompt, however often it is given.
+            patience_s: seconds of an outage of Redis that this outlasts; the prompt is given once.
 
         Raises:
             EmptyPrompt: there is nothing to say.
+            KeyInUse: the session was given another prompt under this key.
             UnknownSession: there is no such session.
             WrongState: the session has failed, or was stopped or deleted.
             LimitExceeded: its tree has had as many runs as it may.

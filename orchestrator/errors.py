@@ -10,6 +10,7 @@
     │   ├── UnknownAgent
     │   ├── UnknownSession
     │   ├── KeyInUse
+    │   │   └── PromptKeyInUse
     │   └── EmptyPrompt
     ├── Refused                   a rule of the system said no; nothing was changed
     │   ├── LimitExceeded
@@ -134,6 +135,14 @@ class KeyInUse(InputError):
     template = (
         "key {0!r} is that of session {1} of agent {2!r}, which was submitted with another {3}; choose another key, "
         "or submit what that session was submitted with"
+    )
+
+
+class PromptKeyInUse(KeyInUse):
+    """An idempotency key under which a session was given another prompt. Raised with (session id)."""
+
+    template = (
+        "session {0} was given another prompt under the same key; choose another key, or give it the same prompt"
     )
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
-from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongState
+from orchestrator.errors import ClaimLost, LimitExceeded, PromptKeyInUse, UnknownSession, WrongState
 from orchestrator.ids import run_id, shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.model import Item
@@ -50,6 +50,7 @@ class Mailbox(Runs):
 
         Raises:
             UnknownSession: there is no such session.
+            PromptKeyInUse: it is a user's prompt, and another prompt is there under the same id.
             LimitExceeded: it is a user's prompt, and the session's tree has had as many runs as it may.
             WrongState: the session is closed and will not run again, or the question has its reply.
         """
@@ -78,6 +79,8 @@ class Mailbox(Runs):
         )
         if reply[0] == b"limit":
             raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"the tree of session {session_id}")
+        if kind == "prompt" and reply[:2] == [b"exists", b"0"]:
+            raise PromptKeyInUse(session_id)
         return self._placed(session_id, reply) == "queued"
 
     def say(

@@ -4,12 +4,15 @@
 --       9 speaking session, or the session itself  10 tree  11 root
 -- ARGV  1 now or ''  2 item id  3 record as JSON  4 text  5 envelope or ''  6 '1': it opens a question of KEYS[9]
 --       7 id of the question it answers or ''  8 max runs in the tree, or '' for what is never refused
--- Returns  {'queued', seq} | {'exists'} | {'closed', state} | {'unknown'} | {'answered'}: it has its reply already
+-- Returns  {'queued', seq} | {'exists', '1': with this text, '0': with another, '': its text is gone} | {'closed', state} | {'unknown'} | {'answered'}: it has its reply already
 --          | {'limit', name, limit}
 -- include: base
 -- include: place
 local now = clock(ARGV[1])
-if redis.call('HEXISTS', KEYS[2], ARGV[2]) == 1 then return { 'exists' } end
+if redis.call('HEXISTS', KEYS[2], ARGV[2]) == 1 then
+  local text = redis.call('HGET', KEYS[3], ARGV[2])
+  return { 'exists', text and (text == ARGV[4] and '1' or '0') or '' }
+end
 if ARGV[8] ~= '' and runs_of(redis.call('ZCARD', KEYS[10]), KEYS[11]) >= tonumber(ARGV[8]) then
   return { 'limit', 'max_runs_per_tree', ARGV[8] }
 end

@@ -18,6 +18,7 @@ from orchestrator import AsyncClient, Client
 from orchestrator.errors import (
     EmptyPrompt,
     InputError,
+    KeyInUse,
     ServerUnavailable,
     SessionFailed,
     SessionStopped,
@@ -139,6 +140,8 @@ def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(stage: S
     stage.play(session)
     item = client.resume(session, "second", key="k")
     assert client.resume(session, "second", key="k") == item
+    with pytest.raises(KeyInUse, match="another prompt under the same key"):
+        client.resume(session, "third", key="k")
     worker = in_background(lambda: stage.resume(session))
     client.wait(session, timeout_s=90, item=item)
     assert client.answer(session) == "second"
