@@ -141,9 +141,7 @@ class KeyInUse(InputError):
 class PromptKeyInUse(KeyInUse):
     """An idempotency key under which a session was given another prompt. Raised with (session id)."""
 
-    template = (
-        "session {0} was given another prompt under the same key; choose another key, or give it the same prompt"
-    )
+    template = "session {0} was given another prompt under the same key; choose another key, or give it the same prompt"
 
 
 class EmptyPrompt(InputError):

@@ -206,7 +206,9 @@ def test_resume_and_stop(stage: Stage, orchestra: Orchestra) -> None:
     # Nobody is to take the answer to another prompt for that to their own.
     refused = orchestra("resume", session, "third", "--key", "k", "--wait")
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert f"session {session} was given another prompt under the same key; choose" in one_line(refused.stderr)
+    assert f"session {session} was given another prompt under the same key; choose" in one_line(
+        refused.stderr
+    )
     other = orchestra("submit", "solo", "never").stdout.strip()
     assert orchestra("stop", other, "--reason", "why not").stdout == f"{other} is stopped\n"
     assert orchestra("stop", other).stdout.startswith(f"{other} had ended already")
