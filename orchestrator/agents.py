@@ -13,11 +13,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from orchestrator.agent_options import ExecutorOptions, PythonOptions, check_options, setting_error
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.routing import Backoff
 from orchestrator.registry import SYSTEM_AGENTS, AgentRecord, Role, Tier
@@ -29,9 +30,6 @@ MODULE_ATTRIBUTE = "__orchestra_agents__"
 #: Where a function keeps its definition.
 FUNCTION_ATTRIBUTE = "__orchestra_agent__"
 
-#: What can run an agent; `foreign` is a program that reads its work from the streams itself.
-EXECUTORS = ("foreign", "python")
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -40,14 +38,18 @@ class AgentDefinition:
     """An agent as its author wrote it."""
 
     record: AgentRecord  #: what clients, routers and services are told of it
-    function: Callable[[Any], Any] | None  #: what the `python` executor calls
     source: str  #: file and line of the definition
-    options: Mapping[str, Any] = field(default_factory=dict)  #: settings of its executor
+    options: ExecutorOptions  #: settings of its executor
 
     @property
     def name(self) -> str:
         """The name it is known by in the whole stack."""
         return self.record.name
+
+    @property
+    def function(self) -> Callable[[Any], Any] | None:
+        """What the `python` executor calls; None for the other executors."""
+        return self.options.function if isinstance(self.options, PythonOptions) else None
 
 
 def agent(
@@ -137,14 +139,23 @@ def check_name(name: str) -> None:
 def define_agent(
     name: str,
     *,
-    function: Callable[[Any], Any] | None,
     source: str,
-    options: Mapping[str, Any] | None = None,
+    function: Callable[[Any], Any] | None = None,
+    options: ExecutorOptions | Mapping[str, Any] | None = None,
     queue: str | None = None,
     executor: str = "python",
     **fields: Any,
 ) -> AgentDefinition:
     """The definition of an agent, checked.
+
+    Args:
+        name: the agent's name.
+        source: file and line of the definition.
+        function: what the `python` executor calls.
+        options: settings of the executor, checked already or not.
+        queue: the Celery queue of its runs; by default one of its own.
+        executor: what runs the agent.
+        fields: the other fields of its record.
 
     Raises:
         ConfigurationError: names the agent, the value and what it may be.
@@ -152,20 +163,14 @@ def define_agent(
     check_name(name)
     if name in SYSTEM_AGENTS:
         raise ConfigurationError(f"agent {name!r}: the system itself uses this name; choose another")
-    if executor not in EXECUTORS:
-        raise ConfigurationError(
-            f"agent {name!r}: there is no executor {executor!r} (there are: {', '.join(EXECUTORS)})"
-        )
+    if not isinstance(options, ExecutorOptions):
+        given = {} if function is None else {"function": function}
+        options = check_options(name, executor, {**given, **(options or {})})
     try:
         record = AgentRecord(name=name, executor=executor, queue=queue or default_queue(name), **fields)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        setting = str(first["loc"][0]) if first["loc"] else "value"
-        message = str(first["msg"])
-        raise ConfigurationError(
-            f"agent {name!r}: {setting} = {first['input']!r}: {message[0].lower()}{message[1:]}"
-        ) from None
-    return AgentDefinition(record=record, function=function, source=source, options=options or {})
+        raise setting_error(name, error) from None
+    return AgentDefinition(record=record, source=source, options=options)
 
 
 def default_queue(name: str) -> str:

@@ -17,13 +17,15 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from orchestrator.agent_options import Surroundings, check_options
 from orchestrator.agents import FUNCTION_ATTRIBUTE, MODULE_ATTRIBUTE, AgentDefinition, define_agent
-from orchestrator.errors import AgentsFileError, ConfigurationError
-from orchestrator.settings import did_you_mean, is_agents_file, unknown_table
+from orchestrator.errors import AgentSettingError, AgentsFileError, ConfigurationError
+from orchestrator.settings import is_agents_file, unknown_table
 
 #: Settings of ``[agents.NAME]`` that are the agent's own; the rest are its executor's.
 _FIELDS = (
@@ -181,45 +183,65 @@ def _from_toml(source: str, path: Path) -> list[AgentDefinition]:
     tables = document.get("agents", {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise AgentsFileError(source, "an agent is a table, written [agents.name]")
-    return [
-        _from_table(source, f"{path}:{_line_of(name, text)}", name, table) for name, table in tables.items()
-    ]
+    surroundings = Surroundings(path.parent, partial(_load_reference, source))
+    where = (source, path, text, surroundings)
+    return [_from_table(where, name, table) for name, table in tables.items()]
 
 
-def _line_of(name: str, text: str) -> int:
-    """The line of ``[agents.name]``; 1 if it is spelt in another way."""
+def _line_of(name: str, text: str, key: str = "") -> int:
+    """The line of ``[agents.name]``, or of a key in that table where it is found there; 1 if it is spelt otherwise."""
     heading = re.compile(rf"\s*\[\s*agents\s*\.\s*[\"']?{re.escape(name)}[\"']?\s*\]")
-    lines = (number for number, line in enumerate(text.splitlines(), 1) if heading.match(line))
-    return next(lines, 1)
+    lines = text.splitlines()
+    first = next((number for number, line in enumerate(lines, 1) if heading.match(line)), 1)
+    if key:
+        entry = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]")
+        for number, line in enumerate(lines[first:], first + 1):
+            if entry.match(line):
+                return number
+            if line.lstrip().startswith("[agents") and not line.lstrip().startswith(f"[agents.{name}."):
+                break
+    return first
 
 
-def _from_table(source: str, where: str, name: str, table: dict[str, Any]) -> AgentDefinition:
+def _from_table(
+    where: tuple[str, Path, str, Surroundings], name: str, table: dict[str, Any]
+) -> AgentDefinition:
+    source, path, text, surroundings = where
     fields = {key: value for key, value in table.items() if key in _FIELDS}
     options = {key: value for key, value in table.items() if key not in _FIELDS}
     fields["escalates_to"] = options.pop("escalation", "")
-    function = None
+    executor = fields.pop("executor", "python")
     try:
-        if fields.get("executor", "python") == "python":
-            function = _function(name, options.pop("function", None), source)
-            if options:
-                hint = did_you_mean(min(options), (*_FIELDS, "escalation", "function"))
-                raise ConfigurationError(f"agent {name!r}: there is no setting {min(options)!r}{hint}")
-        return define_agent(name, function=function, source=where, options=options, **fields)
+        checked = check_options(
+            name, executor, options, surroundings=surroundings, others=(*_FIELDS, "escalation")
+        )
+        return define_agent(
+            name,
+            source=f"{path}:{_line_of(name, text)}",
+            options=checked,
+            executor=executor,
+            **fields,
+        )
     except AgentsFileError:
         raise
     except ConfigurationError as error:
-        raise AgentsFileError(source, f"line {where.rpartition(':')[2]}: {error}") from None
+        key = error.key if isinstance(error, AgentSettingError) else ""
+        raise AgentsFileError(source, f"line {_line_of(name, text, key)}: {error}") from None
 
 
-def _function(name: str, reference: object, source: str) -> Any:
-    module_name, _, attribute = reference.partition(":") if isinstance(reference, str) else ("", "", "")
+def _load_reference(source: str, reference: str) -> Any:
+    """What ``module:name`` refers to.
+
+    Raises:
+        ValueError: it is no such reference, or the module has no such name.
+        AgentsFileError: the module cannot be imported.
+    """
+    module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:
-        raise ConfigurationError(
-            f'agent {name!r}: the python executor needs function = "module:function", not {reference!r}'
-        )
-    function = getattr(_import_module(module_name, source), attribute, None)
-    if not callable(function):
-        raise ConfigurationError(
-            f"agent {name!r}: there is no function {attribute!r} in module {module_name!r}"
-        )
-    return function
+        raise ValueError('write "module:name"')
+    value: Any = _import_module(module_name, source)
+    for part in attribute.split("."):
+        value = getattr(value, part, None)
+    if value is None:
+        raise ValueError(f"there is no {attribute!r} in module {module_name!r}")
+    return value

@@ -3,6 +3,7 @@
     OrchestraError
     ├── ConfigurationError        the user's set-up: settings, agents files, data folder
     │   ├── AgentsFileError
+    │   ├── AgentSettingError
     │   ├── AuditError
     │   ├── KeyringError
     │   └── UnsupportedServer
@@ -77,6 +78,17 @@ class AgentsFileError(ConfigurationError):
     """An agents file could not be loaded."""
 
     template = "cannot load agents from {0}: {1}"
+
+
+class AgentSettingError(ConfigurationError):
+    """A setting of an agent is unknown or has a bad value. Raised with (agent, key, what is wrong with it)."""
+
+    template = "agent {0!r}: {2}"
+
+    @property
+    def key(self) -> str:
+        """The key of the setting, as it stands in the agent's table."""
+        return str(self.args[1])
 
 
 class AuditError(ConfigurationError):

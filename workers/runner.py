@@ -26,7 +26,7 @@ from workers.blocking import Blocking
 from workers.context import Context
 from workers.deaths import claim_of_this_process
 from workers.effects import Effects
-from workers.executors import python
+from workers.executors import executor_of
 from workers.heartbeat import Heartbeat, Standing
 from workers.launches import Launches
 from workers.lending import Lending, Queued, serves
@@ -110,6 +110,7 @@ class _RunOfAgent:
         self._ledger = runtime.parts.ledger
         self._letters = runtime.parts.letters
         self._definition = definition
+        self._executor = executor_of(definition)
         self._held = held
         self._standing = Standing(held.claim)
         self._error: BaseException | None = None
@@ -149,7 +150,7 @@ class _RunOfAgent:
         standing = self._standing
         try:
             context = self._make_context()
-            text = python.execute(self._definition, context)
+            text = self._executor.execute(self._definition, context)
             return _completed(text, context)
         except (ClaimLost, SessionStopped) as error:
             if standing.stop_reason:
@@ -170,7 +171,7 @@ class _RunOfAgent:
         self._error = error
         return Outcome(
             status="failed",
-            text=python.explain(error, self._definition),
+            text=self._executor.explain(error, self._definition),
             traceback="".join(traceback.format_exception(error)),
         )
 

@@ -192,23 +192,39 @@ def test_an_error_in_another_file_names_both_lines(write: Write) -> None:
         ("agents = 1\n", "an agent is a table, written [agents.name]"),
         (
             "\n[agents.a]\n",
-            "line 2: agent 'a': the python executor needs function = \"module:function\", not None",
+            "line 2: agent 'a': the python executor needs the setting 'function'",
         ),
         (
             "[agents.a]\nexecutor = 'fax'\n",
-            "line 1: agent 'a': there is no executor 'fax' (there are: foreign, python)",
+            "line 2: agent 'a': there is no executor 'fax' (there are: foreign, python)",
         ),
         (
             "[agents.a]\nfunction = 'textwrap:dedent'\ncolour = 1\n",
-            "line 1: agent 'a': there is no setting 'colour'",
+            "line 3: agent 'a': there is no setting 'colour'",
         ),
         (
             "[agents.a]\nfunction = 'textwrap:dedent'\nrol = 'coordinator'\n",
-            "line 1: agent 'a': there is no setting 'rol'; did you mean 'role'?",
+            "line 3: agent 'a': there is no setting 'rol'; did you mean 'role'?",
         ),
         (
             "[agents.a]\nfunction = 'textwrap:indentt'\n",
-            "line 1: agent 'a': there is no function 'indentt' in module 'textwrap'",
+            "line 2: agent 'a': function = 'textwrap:indentt': there is no 'indentt' in module 'textwrap'",
+        ),
+        (
+            "[agents.a]\nfunction = 'dedent'\n",
+            "line 2: agent 'a': function = 'dedent': write \"module:name\"",
+        ),
+        (
+            "[agents.a]\nfunction = 'string:digits'\n",
+            "line 2: agent 'a': function = 'string:digits': the python executor needs function = ",
+        ),
+        (
+            "[agents.b]\nfunction = 'textwrap:dedent'\n[agents.a]\nfunction = 'textwrap:dedent'\nattempts = 0\n",
+            "line 5: agent 'a': attempts = 0: input should be greater than or equal to 1",
+        ),
+        (
+            "[agents.a]\nexecutor = 'foreign'\nfunction = 'textwrap:dedent'\n",
+            "line 3: agent 'a': there is no setting 'function'",
         ),
         ("[agents.a]\nfunction = 'no_such_mod:f'\n", "there is no module 'no_such_mod'"),
         ("[agent.a]\n", "there is no table [agent], and nobody reads it"),

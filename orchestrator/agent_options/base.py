@@ -1,0 +1,45 @@
+"""What the options of all executors share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo
+
+
+class ExecutorOptions(BaseModel):
+    """The options of one agent; each executor has a model of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where the definition of an agent stands: relative paths begin there, and ``module:name`` is imported from there."""
+
+    folder: Path
+    #: Imports what ``module:name`` refers to; raises ConfigurationError.
+    load: Callable[[str], Any]
+
+
+def _load(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, str) or not isinstance(info.context, Surroundings):
+        return value
+    return info.context.load(value)
+
+
+#: An object, or where it is to be imported from: ``module:name``.
+Reference = Annotated[Any, BeforeValidator(_load)]
+
+
+def _from_folder(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, str | Path) and isinstance(info.context, Surroundings):
+        return info.context.folder / Path(value).expanduser()
+    return value
+
+
+#: A path; a relative one begins at the folder of the file that names it.
+FilePath = Annotated[Path, BeforeValidator(_from_folder)]
