@@ -8,6 +8,7 @@ import redis
 
 from orchestrator.audit.facts import FactsReader
 from orchestrator.audit.heads import HeadSigner
+from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
@@ -36,7 +37,7 @@ def build_writer(parts: Parts, *, consumer: str) -> AuditWriter:
     """A writer to the audit database of the settings.
 
     Raises:
-        AuditError: the database cannot be opened or made.
+        AuditError: the database cannot be opened or made, or the head of it that is kept cannot be read.
     """
     settings, keyring = parts.settings, parts.keyring
     heads = HeadSigner(lambda: keyring.signer(OPERATOR), EitherKeys(keyring, keyring.store))
@@ -52,4 +53,5 @@ def build_writer(parts: Parts, *, consumer: str) -> AuditWriter:
             opener=parts.opener,
             keys=keyring if settings.signatures_required else None,
         ),
+        kept=KeptHeads.of(settings),
     )

@@ -47,6 +47,11 @@ class Head:
         """The end of one table."""
         return self.messages if table == "messages" else self.dead_letters
 
+    def follows(self, other: Head) -> bool:
+        """Whether this head says at least as much of both tables as another one, and more of one of them."""
+        ours = [(self.end(table).seq, other.end(table).seq) for table in ("messages", "dead_letters")]
+        return all(mine >= theirs for mine, theirs in ours) and any(mine > theirs for mine, theirs in ours)
+
     def to_json(self) -> str:
         """The head as it is stored."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
@@ -112,8 +117,13 @@ class HeadSigner:
         return self._signer()
 
     def believe(self, head: Head | None, database: str) -> None:
-        """Take a head that was kept elsewhere for what this database had reached, if the operator stands for it."""
-        if head is not None and head.database == database and not head.fault(self._keys):
+        """Take a head that was kept elsewhere for what this database had reached, if the operator stands for it.
+
+        Of several the one that says most counts.
+        """
+        if head is None or head.database != database or head.fault(self._keys):
+            return
+        if self.known is None or head.follows(self.known):
             self.known = head
 
     def next(self, stored: Head | None, before: Head, after: Head, signer: Signer) -> Head:

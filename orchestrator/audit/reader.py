@@ -75,6 +75,11 @@ class AuditReader:
         self._store = store
 
     @property
+    def store(self) -> AuditStore:
+        """The database that is read."""
+        return self._store
+
+    @property
     def database(self) -> str:
         """The name of the database among all."""
         return self._store.id

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.audit.heads import Head
+from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import Proof
 from orchestrator.audit.store import AuditStore, Break
+from orchestrator.errors import AuditError
 
 _TABLES = ("messages", "dead_letters")
 
@@ -28,6 +30,7 @@ def verify(
     proof: Proof,
     *,
     noted: Head | None,
+    kept: KeptHeads,
     signed_here: bool,
     undecided: Callable[[Iterable[Suspect]], set[str]],
     unaudited: int = 0,
@@ -35,13 +38,15 @@ def verify(
     """Name each place where the trail is not what was written.
 
     Args:
-        noted: the head that was kept elsewhere.
+        noted: the head in Redis.
+        kept: the heads in the data folder.
         signed_here: whether the operator's key is in this data folder, so that an absent head is no accident.
         undecided: which of the suspects' digests a router has yet to judge.
         unaudited: dead letters that were dropped before the writer had read them: so many may have been refused.
     """
     with store.snapshot():
         yield from store.broken_chain()
+        yield from rolled_back(store, proof, kept)
         yield from _heads(store, proof, noted=noted, signed_here=signed_here)
         suspects = list(_suspects(store, proof))
     if suspects:
@@ -52,6 +57,24 @@ def verify(
         for suspect in left if len(left) > unaudited else ():
             what = f"nobody is known to have said it ({suspect.rule}), and no router refused it"
             yield Break(table="messages", seq=suspect.seq, what=what)
+
+
+def rolled_back(store: AuditStore, proof: Proof, kept: KeptHeads) -> Iterator[Break]:
+    """Where the database lacks what it had by the head in the data folder: it was put back to an older state."""
+    try:
+        head = kept.read(store.id)
+    except AuditError as error:
+        yield Break(table="heads", seq=0, what=f"the head beside the keys does not count: {error}")
+        return
+    if head is None:
+        return
+    file = kept.file(store.id)
+    if fault := head.fault(proof.keys):
+        yield Break(table="heads", seq=0, what=f"the head in {file} does not count: {fault}")
+        return
+    for broken in _against(store, head):
+        what = f"{broken.what}, by the head in {file}; if you restored a backup, remove that file"
+        yield replace(broken, what=what)
 
 
 def _heads(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: bool) -> Iterator[Break]:
@@ -91,7 +114,11 @@ def _against(store: AuditStore, head: Head) -> Iterator[Break]:
             continue
         chain = store.chain_at(table, end.seq)
         if chain is None:
-            yield Break(table=table, seq=end.seq, what="the end was cut off: this row was written")
+            yield Break(
+                table=table,
+                seq=end.seq,
+                what="the end was cut off, or an older state put back: this row was written",
+            )
         elif chain != end.chain:
             yield Break(table=table, seq=end.seq, what="it is not the row that was written")
 

@@ -15,6 +15,7 @@ import redis
 
 from orchestrator.audit.facts import FactsReader
 from orchestrator.audit.heads import Head
+from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.records import DeadRecord, read_entry
 from orchestrator.audit.store import AuditStore
 from orchestrator.clock import Clock, SystemClock
@@ -41,6 +42,8 @@ _RECLAIM_EVERY_S: Final = 5.0
 _DEAD_EVERY_S: Final = 0.5
 _RETRY_S: Final = 2.0
 _LINGER_S: Final = 0.25
+#: Seconds between two heads that are kept in a file while there is no pause: each costs the disk a flush.
+_KEEP_EVERY_S: Final = 1.0
 
 
 class AuditWriter:
@@ -56,8 +59,12 @@ class AuditWriter:
         clock: Clock | None = None,
         reclaim_idle_ms: int = RECLAIM_IDLE_MS,
         facts: FactsReader | None = None,
+        kept: KeptHeads | None = None,
     ) -> None:
         self._redis = client
+        self._kept = kept
+        self._to_keep: Head | None = None
+        self._next_keep = 0.0
         self._store = store
         self._streams = RedisStreams(client)
         self._consumer = consumer
@@ -76,6 +83,8 @@ class AuditWriter:
         self._ensure_dead_groups()
         noted: Any = client.hget(keys.audit_heads(), store.id)
         store.believe(Head.from_json(noted) if noted is not None else None)
+        if kept is not None:
+            store.believe(kept.read(store.id))
 
     def run(self, stop: threading.Event) -> None:
         """Write until told to stop; a database that cannot be written to is tried again and again."""
@@ -85,6 +94,7 @@ class AuditWriter:
             except AuditError as error:
                 get_logger().error("audit-not-written", error=str(error), held=len(self._held))
                 stop.wait(_RETRY_S)
+        self._keep_head()
 
     def run_once(self, *, block_ms: int = 0, linger: Callable[[], object] | None = None) -> int:
         """One round: what was left over, dead letters, what is new; how many records were written.
@@ -111,7 +121,10 @@ class AuditWriter:
             # Few big transactions cost the disk, and everybody else on it, less than many small ones.
             linger()
             entries += self._streams.read(AUDIT_GROUP, self._consumer, everything)
-        return written + self._write(entries)
+        written += self._write(entries)
+        if not entries or time.monotonic() >= self._next_keep:
+            self._keep_head()
+        return written
 
     def _write(self, entries: Sequence[Entry]) -> int:
         """Commit, then acknowledge; what could not be committed is held and goes first the next time."""
@@ -138,6 +151,19 @@ class AuditWriter:
         # Where nobody signs, the ends are noted all the same: other databases of this stack count what is written here.
         head = self._store.signed_head or self._store.ends()
         self._redis.hset(keys.audit_heads(), self._store.id, head.to_json())
+        if head.signature:
+            self._to_keep = head
+
+    def _keep_head(self) -> None:
+        """Keep how far this database has come where neither it nor Redis is, so that putting both back shows."""
+        head, self._to_keep = self._to_keep, None
+        if head is None or self._kept is None:
+            return
+        try:
+            self._kept.keep(head)
+        except AuditError as error:
+            self._say_once("audit-head-not-kept", str(error))
+        self._next_keep = time.monotonic() + _KEEP_EVERY_S
 
     def tidy(self, *, gone_ms: int = GONE_MS) -> int:
         """Forget writers that were silent for so long and hold nothing; how many, counted for each stream."""

@@ -11,6 +11,7 @@ import redis
 
 from orchestrator.audit import AuditReader, AuditStore, Break, Coverage
 from orchestrator.audit.heads import Head
+from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys, Proof, proof_of
 from orchestrator.audit.verification import Suspect, verify
 from orchestrator.bootstrap import Parts, assemble
@@ -70,6 +71,7 @@ def inspect(settings: Settings) -> Inspected:
             store,
             proof_of(folder, settings),
             noted=None,
+            kept=KeptHeads.of(settings),
             signed_here=signed_here,
             undecided=lambda suspects: {suspect.sha256 for suspect in suspects},
         )
@@ -90,6 +92,7 @@ def _online(store: AuditStore, parts: Parts, *, signed_here: bool) -> Inspected:
         store,
         proof,
         noted=Head.from_json(noted) if noted is not None else None,
+        kept=KeptHeads.of(parts.settings),
         signed_here=signed_here,
         undecided=lambda suspects: _undecided(parts, suspects),
         unaudited=_unaudited(parts),

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys, proof_of
 from orchestrator.audit.reader import AuditReader, Launches, Parent
+from orchestrator.audit.verification import rolled_back
 from orchestrator.bootstrap import Parts
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.doctor import promise, vitals, waits
@@ -369,6 +371,15 @@ class Doctor:
                 message=f"{others} other audit databases hold a part of what was said: a launch that this one lacks "
                 "may be in them; run the audit writers of one stack on one database",
             )
+        if self._audit is not None:
+            for broken in rolled_back(self._audit.store, self._proof, KeptHeads.of(self._parts.settings)):
+                yield Finding(
+                    severity=Severity.BREAK,
+                    rule="audit-rolled-back",
+                    session="",
+                    subject="",
+                    message=f"{self._parts.settings.audit_file}: {broken.table} row {broken.seq}: {broken.what}",
+                )
         if self._audit is None:
             yield Finding(
                 severity=Severity.WARNING,

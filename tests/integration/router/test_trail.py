@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 from click.testing import CliRunner, Result
 
 from orchestrator.audit import AuditStore, AuditWriter, build_writer
+from orchestrator.audit.kept import KeptHeads
 from orchestrator.cli import main
 from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.envelope.model import (
@@ -246,6 +250,69 @@ def test_tampering_with_either_table_is_found(stack: Stack, how: str, covered: b
     assert len(found(stack, "number 0")) >= 1 or how in ("all deleted", "deleted")
 
 
+def copy(source: Path, target: Path) -> None:
+    """Make the content of one SQLite file that of another."""
+    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as other:
+        one.backup(other)
+
+
+def test_an_older_state_of_database_and_redis_is_found(stack: Stack, tmp_path: Path) -> None:
+    """The newest head is beside the keys, too: `verify` and `doctor` name the rollback, and a writer signs no more."""
+    said(stack, 2)
+    write(stack)
+    aside = tmp_path / "aside.sqlite"
+    copy(stack.settings.audit_file, aside)
+    heads: dict[bytes, bytes] = stack.redis.hgetall(keys.audit_heads())
+
+    def put_back() -> None:
+        copy(aside, stack.settings.audit_file)
+        stack.redis.hset(keys.audit_heads(), mapping=heads)  # type: ignore[arg-type]
+
+    said(stack, 3)
+    write(stack)
+    assert verify(stack).exit_code == 0
+    put_back()
+    bad = verify(stack)
+    assert (bad.exit_code, "an older state" in bad.stdout) == (1, True), bad.output
+    found_by_doctor = json.loads(run(stack, "doctor", "--quick", "--json").stdout)
+    assert "audit-rolled-back" in {f["rule"] for f in found_by_doctor["findings"]}
+    assert not found_by_doctor["holds"]
+    said(stack, 4)
+    write(stack)
+    assert verify(stack).exit_code == 1
+    kept = KeptHeads.of(stack.settings).file(AuditStore(stack.settings.audit_file, read_only=True).id)
+    assert str(kept) in bad.stdout.replace("\n", "")
+    # Whoever restored a backup says so by removing the file: what is left is what the heads of that time say.
+    kept.unlink()
+    put_back()
+    assert "an older state" not in verify(stack).stdout
+
+
+def test_a_kept_head_is_not_replaced_by_an_older_or_a_false_one(stack: Stack) -> None:
+    """Two writers on one folder keep the newest; a false or unreadable head in the folder is named."""
+    said(stack, 2)
+    write(stack)
+    store = AuditStore(stack.settings.audit_file, read_only=True)
+    kept = KeptHeads.of(stack.settings)
+    old = kept.read(store.id)
+    assert old is not None
+    said(stack, 1)
+    write(stack)
+    new = kept.read(store.id)
+    assert new is not None
+    assert new.follows(old)
+    kept.keep(old)
+    assert kept.read(store.id) == new
+    file = kept.file(store.id)
+    for content, why in (
+        (replace(new, signature="AAAA").to_json(), "its signature does not hold"),
+        ("{", "it is no head"),
+    ):
+        file.write_text(content, encoding="utf-8")
+        bad = verify(stack)
+        assert (bad.exit_code, why in bad.stdout) == (1, True), bad.output
+
+
 def test_a_row_that_nobody_signed_is_found(stack: Stack) -> None:
     """A message in the trail that was not refused carries a signature that holds; `verify` checks it again."""
     said(stack, 2)
@@ -317,6 +384,7 @@ def test_a_database_of_the_first_version_opens_and_goes_on(stack: Stack) -> None
     db.close()
     store = AuditStore(file, read_only=True)
     stack.redis.hset(keys.audit_heads(), store.id, f"{seq} {chain}")
+    KeptHeads.of(stack.settings).file(store.id).unlink()
     assert len(found(stack, "number")) == 2
     old = verify(stack)
     assert (old.exit_code, "`orchestra audit writer`" in old.stdout) == (1, True), old.output
