@@ -16,7 +16,7 @@ from celery.result import AsyncResult
 from orchestrator.dispatch import Dispatcher
 from orchestrator.envelope.model import ErrorReport
 from orchestrator.envelope.validate import check
-from orchestrator.errors import ClaimLost, LimitExceeded, SessionFailed, SessionStopped
+from orchestrator.errors import ClaimLost, LimitExceeded, OrchestraError, SessionFailed, SessionStopped
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import ItemState, Ledger, RunState, SessionState
 from orchestrator.letters import Thread
@@ -328,6 +328,9 @@ def test_who_lost_the_claim_can_do_nothing_more(stage: Stage) -> None:
 
 
 def test_an_agent_that_works_on_is_told_that_it_lost_its_run(stage: Stage) -> None:
+    """By its heartbeat, and not only when its time is up."""
+    told: list[Exception] = []
+
     @stage.agent("solo")
     def solo(ctx: Context) -> str:
         (lease,) = stage.ledger.leases(0)
@@ -336,11 +339,27 @@ def test_an_agent_that_works_on_is_told_that_it_lost_its_run(stage: Stage) -> No
             (lease,) = stage.ledger.leases(0)
         while not ctx.stopping:
             threading.Event().wait(0.01)
-        ctx.check()
+        try:
+            ctx.check()
+        except OrchestraError as error:
+            told.append(error)
+            raise
         return "never"
 
     dispatch = stage.start(stage.submit("solo"))
     assert stage.execute(dispatch) == "lost"
+    assert [type(error) for error in told] == [ClaimLost]
+
+
+def test_a_damaged_run_that_was_asked_for_is_left_alone_and_its_worker_goes_on(stage: Stage) -> None:
+    """No other run has a part in it, so it is no outage."""
+    stage.agent("solo")(lambda ctx: "done")
+    dispatch = stage.start(stage.submit("solo"))
+    items = stage.redis.hget(keys.run(dispatch.run), "items")
+    stage.redis.hset(keys.run(dispatch.run), "items", "[1")
+    assert stage.execute(dispatch) == "damaged"
+    stage.redis.hset(keys.run(dispatch.run), "items", items or "")
+    assert stage.execute(dispatch) == "finished"
 
 
 def test_the_lease_of_an_agent_that_computes_is_renewed(stage: Stage) -> None:
