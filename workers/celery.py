@@ -26,7 +26,7 @@ from orchestrator.settings import Settings, load_settings, unknown_variables
 from orchestrator.stack import resolve, resolve_redis_url
 from orchestrator.tether import die_with_parent
 from orchestrator.text import visible
-from workers.flower import guard_flower
+from workers.flower import FlowerApp, guard_flower, is_flower
 from workers.runtime import RuntimeOfProcess
 from workers.tasks import register_tasks
 
@@ -52,7 +52,8 @@ def _make_app() -> tuple[Celery, Settings]:
         if settings.redis_url is None and _is_celery_program() and "orchestra" in sys.argv:
             # `celery -A workers orchestra up` makes the stack that this app would talk to.
             return Celery("orchestra", set_as_current=False), settings
-        made = build_celery(settings)
+        kind = FlowerApp if _is_celery_program() and is_flower(sys.argv[1:]) else Celery
+        made = build_celery(settings, kind=kind)
     except OrchestraError as error:
         if not _is_celery_program():
             raise

@@ -27,8 +27,8 @@ _PUBLISH_RETRIES = {"max_retries": 2, "interval_start": 0.05, "interval_step": 0
 _CONNECT_TIMEOUT_S = 5
 
 
-def build_celery(settings: Settings, *, redis_url: str | None = None) -> Celery:
-    """The app for this stack; ``redis_url`` spares looking up the ledger's Redis.
+def build_celery(settings: Settings, *, redis_url: str | None = None, kind: type[Celery] = Celery) -> Celery:
+    """The app for this stack, of that ``kind``; ``redis_url`` spares looking up the ledger's Redis.
 
     The broker is ``settings.broker_url``, else the ledger's Redis; results of roots live in the ledger's Redis.
 
@@ -36,7 +36,7 @@ def build_celery(settings: Settings, *, redis_url: str | None = None) -> Celery:
         ConfigurationError: no Redis is set and no stack runs on the data folder.
     """
     ledger_url = redis_url or resolve_redis_url(settings)
-    app = Celery("orchestra", set_as_current=False, amqp=Amqp)
+    app = kind("orchestra", set_as_current=False, amqp=Amqp)
     app.conf.update(
         broker_url=kombu_url(settings.broker_url or ledger_url),
         result_backend=kombu_url(ledger_url),
@@ -71,6 +71,8 @@ def build_celery(settings: Settings, *, redis_url: str | None = None) -> Celery:
         },
         broker_connection_timeout=_CONNECT_TIMEOUT_S,
         broker_connection_retry_on_startup=True,
+        # A worker waits for its broker, however long that is away.
+        broker_connection_max_retries=None,
         # What a server refuses while it is a replica, full, or has forgotten its scripts, it takes a moment later.
         broker_channel_error_retry=True,
         broker_pool_limit=8,

@@ -1,4 +1,4 @@
-"""Celery's connections to a Redis broker, each channel with one client of redis-py.
+"""Celery's connections to the broker: how soon they are back, and on Redis one client of redis-py for each channel.
 
 Kombu makes a new client for every command. That takes redis-py 0.2 ms, longer than the command, twice for each
 message that a worker takes and once for each that a service sends: all of it between a wake-up and its run.
@@ -7,7 +7,7 @@ The clients leave out what is no message: kombu itself would end the worker.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from celery.app.amqp import AMQP
 from kombu.connection import Connection as KombuConnection
@@ -16,6 +16,10 @@ from kombu.transport import redis
 
 from orchestrator.dispatch.wire import flaw
 from orchestrator.log import get_logger
+
+#: The longest pause in seconds between two tries to reach a broker that is away: whoever waits for it, a worker or
+#: Flower, is back so soon after it. Celery's own pauses grow to 30 s, and no setting says otherwise.
+LONGEST_PAUSE_S: Final = 5
 
 _log = get_logger()
 
@@ -35,7 +39,21 @@ class Channel(redis.Channel):
 
 
 class Connection(KombuConnection):
-    """Kombu's own, but for the channels of a Redis broker."""
+    """Kombu's own, but for the channels of a Redis broker and the pauses between tries to reach any broker."""
+
+    def ensure_connection(
+        self,
+        errback: Any = None,
+        max_retries: int | None = None,
+        interval_start: float = 1,
+        interval_step: float = 1,
+        interval_max: float = LONGEST_PAUSE_S,
+        **options: Any,
+    ) -> Any:
+        """Connect, and try again for as long as the caller says."""
+        return super().ensure_connection(  # type: ignore[no-untyped-call]
+            errback, max_retries, interval_start, interval_step, interval_max, **options
+        )
 
     def create_transport(self) -> Any:
         """The transport of this connection."""
