@@ -22,7 +22,7 @@ from typing import Any
 from fanin import cpu, peers
 from fanin.ours import Ours
 
-from orchestrator.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 
 #: The key of each system in the JSON lines.
 KEYS = {

@@ -10,7 +10,7 @@ import click
 
 def settings_table() -> str:
     """One row for each setting."""
-    from orchestrator.settings import ENV_PREFIX, Settings
+    from orchestrator.config.settings import ENV_PREFIX, Settings
 
     rows = ["| setting | variable | default | meaning |", "| --- | --- | --- | --- |"]
     for name, field in Settings.model_fields.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lxml import etree
 
-import schemas
+from orchestrator.envelope import schemas
 
 _XS = "{http://www.w3.org/2001/XMLSchema}"
 _REQUIRED = {"0": "optional", "1": "required"}
@@ -24,7 +24,7 @@ def rules_table(*severities: str) -> str:
 def live_rules_table() -> str:
     """One row for each rule of layer 3, those about signatures included."""
     from orchestrator.envelope.signature import RULES as SIGNATURE_RULES
-    from orchestrator.router.live_rules import RULES
+    from orchestrator.router.validation.live_rules import RULES
 
     demands = {**{name: text for name, (_, text) in RULES.items()}, **SIGNATURE_RULES}
     return "\n".join(

@@ -10,9 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.agents import AgentDefinition, agent
-    from orchestrator.async_client import AsyncClient
-    from orchestrator.client import Client
+    from orchestrator.agents.definition import AgentDefinition, agent
+    from orchestrator.client.async_client import AsyncClient
+    from orchestrator.client.client import Client
+    from orchestrator.config.settings import Settings, load_settings
     from orchestrator.errors import (
         AgentsFileError,
         ConfigurationError,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     )
     from orchestrator.ledger.model import Session, SessionState
     from orchestrator.policy.callback_text import Callback, parse_callbacks
-    from orchestrator.settings import Settings, load_settings
 
 __all__ = [
     "AgentDefinition",
@@ -57,15 +57,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "AgentDefinition": "orchestrator.agents",
-    "AsyncClient": "orchestrator.async_client",
+    "AgentDefinition": "orchestrator.agents.definition",
+    "AsyncClient": "orchestrator.client.async_client",
     "Callback": "orchestrator.policy.callback_text",
-    "Client": "orchestrator.client",
+    "Client": "orchestrator.client.client",
     "Session": "orchestrator.ledger.model",
     "SessionState": "orchestrator.ledger.model",
-    "Settings": "orchestrator.settings",
-    "agent": "orchestrator.agents",
-    "load_settings": "orchestrator.settings",
+    "Settings": "orchestrator.config.settings",
+    "agent": "orchestrator.agents.definition",
+    "load_settings": "orchestrator.config.settings",
     "parse_callbacks": "orchestrator.policy.callback_text",
 }
 

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 import redis
 from pydantic import ValidationError
 
+from orchestrator.agents.registry import OPERATOR, AgentRegistry
+from orchestrator.agents.routing_config import load_routing
+from orchestrator.config.settings import Settings
 from orchestrator.envelope.payload import BlobStore
 from orchestrator.envelope.sealing import Opener, Sealer
 from orchestrator.keyring.registry import KeyRegistry
@@ -20,19 +23,16 @@ from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
 from orchestrator.keyring.vouchers import AgentVouchers
 from orchestrator.ledger import Dispatch, Ledger, Limits, Outgoing, Session
-from orchestrator.letters import Letters, Thread
 from orchestrator.log import get_logger
+from orchestrator.messages.factory import Letters, Thread
 from orchestrator.policy.routing import RoutingTable
-from orchestrator.registry import OPERATOR, AgentRegistry
-from orchestrator.routing_config import load_routing
-from orchestrator.settings import Settings
 from orchestrator.streams.pressure import Backpressure
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from orchestrator.delivery import Delivery
     from orchestrator.dispatch import Dispatcher, RootResults
+    from orchestrator.reconciler.delivery import Delivery
 
 #: The system agent in whose name the reaper reports.
 REAPER = "reaper"
@@ -133,13 +133,13 @@ class Parts:
     @cached_property
     def delivery(self) -> Delivery:
         """Turns the ledger's state into dispatched runs."""
-        from orchestrator.delivery import Delivery
+        from orchestrator.reconciler.delivery import Delivery
 
         return Delivery(self.ledger, self._send)
 
     def _send(self, runs: Sequence[Dispatch]) -> None:
         """Workers are told of runs of our own; those of programs outside of the stack go into their hands."""
-        from orchestrator.delivery import hand_over
+        from orchestrator.reconciler.delivery import hand_over
 
         ready = hand_over(runs, ledger=self.ledger, agents=self.agents)
         self.dispatcher.ring((run.agent, queue) for run, queue in ready if run.ring)
@@ -160,7 +160,7 @@ class Parts:
 
     def settle(self, root: str) -> None:
         """Store what the caller of a root waits for; harmless to repeat."""
-        from orchestrator.dispatch.settling import settle_root
+        from orchestrator.dispatch.publishing import settle_root
 
         settle_root(self.ledger, self.results, root)
 

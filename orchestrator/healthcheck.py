@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import sys
 
+from orchestrator.config.settings import load_settings
+from orchestrator.config.stack import resolve_redis_url
+from orchestrator.display.text import visible
 from orchestrator.errors import OrchestraError
 from orchestrator.redisdb.client import connect
-from orchestrator.service import live_services
-from orchestrator.settings import load_settings
-from orchestrator.stack import resolve_redis_url
-from orchestrator.text import visible
+from orchestrator.runtime.service import live_services
 
 
 def check(service: str) -> str | None:

@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from orchestrator.clock import isoformat
-from orchestrator.settings import Settings
-from orchestrator.text import visible
+from orchestrator.config.settings import Settings
+from orchestrator.display.text import visible
 
 _LOGGER = logging.getLogger("orchestra")
 #: What `logging` puts on every record; anything else was given with the line.

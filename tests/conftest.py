@@ -16,7 +16,7 @@ for _name in [name for name in os.environ if name.startswith("ORCHESTRA_")]:
 import fakeredis
 import redis as redis_py
 
-from orchestrator.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 from orchestrator.redisdb.client import connect
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import redis as redis_py
 
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 
 #: A port of the loopback interface on which nobody listens.
 _NOBODY = ("127.0.0.1", "1")

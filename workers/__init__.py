@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workers.celery import app
-    from workers.context import Context
+    from orchestrator.celery import app
+    from orchestrator.worker.context.context import Context
 
 __all__ = ["Context", "app"]
 
@@ -18,11 +18,11 @@ __all__ = ["Context", "app"]
 def __getattr__(name: str) -> Any:
     # Imported when asked for: the app looks for a stack, and an agents file needs none.
     if name == "app":
-        from workers.celery import app
+        from orchestrator.celery import app
 
         return app
     if name == "Context":
-        from workers.context import Context
+        from orchestrator.worker.context.context import Context
 
         return Context
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

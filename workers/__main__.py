@@ -1,7 +1,4 @@
-"""`python -P -m workers worker …` is ``celery -A workers worker …``, but imports nothing from the working directory.
-
-Celery's own command looks for the app, and for each of its parts, in the working directory first.
-"""
+"""`python -P -m workers worker …` is ``celery -A workers worker …``, but imports nothing from the working directory."""
 
 from __future__ import annotations
 

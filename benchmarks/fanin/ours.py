@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from orchestrator.client import Client
-from orchestrator.embedded.valkey import ValkeyProcess
-from orchestrator.local_stack import LocalStack
+from orchestrator.client.client import Client
+from orchestrator.config.settings import Settings
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.local_stack import LocalStack
 from orchestrator.redisdb.client import connect
-from orchestrator.settings import Settings
 from orchestrator.streams import GROUPS, RedisStreams, all_streams
 
 _TIMEOUT_S = 600.0

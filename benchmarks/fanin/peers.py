@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
-from orchestrator.tether import tethered
+from orchestrator.runtime.parent_death import tethered
 
 _HERE = Path(__file__).resolve().parent
 #: Where `make bench-peers` installs them.

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.ids import derived_uuid, root_session_id
-from orchestrator.letters import Thread
+from orchestrator.messages.factory import Thread
 from orchestrator.streams import StreamId, stream_key
 from routing.stack import DELEGATIONS, REPORTS, Bench, cpu_s, memory_mib, orchestra
 

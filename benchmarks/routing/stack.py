@@ -13,15 +13,15 @@ from pathlib import Path
 
 import redis as redis_py
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import Parts, assemble
-from orchestrator.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.config.settings import load_settings
+from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 from orchestrator.envelope.model import AgentMessage, Header, Party, StatusUpdate, TaskCompletion
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.signature import sign_message
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb.client import connect
-from orchestrator.registry import AgentRecord
-from orchestrator.settings import load_settings
 from orchestrator.streams import GROUPS, ROUTER_GROUP, RedisStreams, StreamId, all_streams, stream_key
 
 UPDATES = StreamId(0, "status-update", "normal")

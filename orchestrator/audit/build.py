@@ -6,17 +6,17 @@ from typing import Protocol
 
 import redis
 
+from orchestrator.agents.registry import OPERATOR
 from orchestrator.audit.facts import FactsReader
 from orchestrator.audit.heads import HeadSigner
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
+from orchestrator.config.settings import Settings
 from orchestrator.envelope.parse import Limits
 from orchestrator.envelope.sealing import Opener
 from orchestrator.keyring.ring import Keyring
-from orchestrator.registry import OPERATOR
-from orchestrator.settings import Settings
 from orchestrator.streams import all_streams
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
+from orchestrator.agents.registry import OPERATOR
 from orchestrator.audit.proof import Keys, KeysAt
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import SignatureError
-from orchestrator.registry import OPERATOR
 
 #: Stands before the head in what is signed. An envelope begins with ``<``: neither passes for the other.
 _DOMAIN: Final = b"agent-orchestra audit head 1\n"

@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 
 from orchestrator.audit.heads import Head
+from orchestrator.config.settings import Settings
 from orchestrator.errors import AuditError
 from orchestrator.keyring.files import locked, make_private, read_if_there, write_whole
-from orchestrator.settings import Settings
 
 _NAME = re.compile(r"[0-9a-f]{1,64}")
 

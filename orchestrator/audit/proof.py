@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from orchestrator.config.settings import Settings
 from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, parse
 from orchestrator.envelope.signature import verify
 from orchestrator.errors import SignatureError
 from orchestrator.keyring.trusted import TrustedKey
-from orchestrator.settings import Settings
 
 
 class Keys(Protocol):

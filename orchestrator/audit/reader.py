@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from orchestrator.agents.registry import SYSTEM_AGENTS
 from orchestrator.audit.proof import Proof
 from orchestrator.audit.records import MessageRecord
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.text import condition
 from orchestrator.ids import is_session_id
 from orchestrator.policy.routing import LAUNCHES
-from orchestrator.registry import SYSTEM_AGENTS
 from orchestrator.streams import AUDIT_GROUP, RedisStreams, StreamId
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

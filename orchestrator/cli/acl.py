@@ -10,7 +10,7 @@ from orchestrator.cli.options import stack_options
 from orchestrator.cli.output import say
 
 if TYPE_CHECKING:
-    from orchestrator.settings import Settings
+    from orchestrator.config.settings import Settings
 
 
 @click.command("acl")
@@ -35,7 +35,7 @@ def acl(*, settings: Settings, user: str, queues: tuple[str, ...], program: bool
     Roles are router, callbacks, reaper, worker, audit, operator and console (reads only). Any other name is that of
     an external program. Put a password where PASSWORD stands; needs no server.
     """
-    from orchestrator.agents import check_name
+    from orchestrator.agents.definition import check_name
     from orchestrator.redisdb.acl import KEYS, acl_line, program_rules, role_rules
 
     check_name(user)

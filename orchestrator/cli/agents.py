@@ -10,9 +10,9 @@ from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
+    from orchestrator.agents.registry import AgentRegistry
     from orchestrator.bootstrap import Parts
-    from orchestrator.registry import AgentRegistry
-    from orchestrator.settings import Settings
+    from orchestrator.config.settings import Settings
 
 
 @click.group("agents", cls=SubCommands, invoke_without_command=True)
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None:
     """List the registered agents."""
     from orchestrator.cli.documents import AgentDocument, Agents
-    from orchestrator.service import is_served, living_agents
+    from orchestrator.runtime.service import is_served, living_agents
 
     if context.invoked_subcommand is not None:
         return
@@ -72,11 +72,11 @@ def register(
 
     It stays registered until it is withdrawn. Its public key is made known with `orchestra keys`.
     """
-    from orchestrator.agents import check_name
+    from orchestrator.agents.definition import check_name
+    from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord
     from orchestrator.cli.documents import AgentDocument
     from orchestrator.errors import InputError
-    from orchestrator.registry import SYSTEM_AGENTS, AgentRecord
-    from orchestrator.router.foreign import make_boxes
+    from orchestrator.router.external import make_boxes
     from orchestrator.streams import RedisStreams
 
     for named in (name, *filter(None, [escalates_to]), *may_send_to, *accepts_from):
@@ -132,7 +132,7 @@ def vouch(*, settings: Settings, sources: tuple[str, ...]) -> None:
     On the host that has the operator's key. Their keys are made if there are none; `orchestra keys export` then
     takes keys and records along. What is served on this host is vouched for as it is announced.
     """
-    from orchestrator.agents_file import load_agents
+    from orchestrator.agents.loader import load_agents
     from orchestrator.keyring.store import KeyStore
 
     registry = _registry(settings)
@@ -150,7 +150,7 @@ def _registry(settings: Settings) -> AgentRegistry:
 
 def _parts(settings: Settings) -> Parts:
     from orchestrator.bootstrap import assemble
+    from orchestrator.config.stack import resolve_redis_url
     from orchestrator.redisdb.client import connect
-    from orchestrator.stack import resolve_redis_url
 
     return assemble(connect(resolve_redis_url(settings), name="orchestra-agents"), settings)

@@ -9,13 +9,13 @@ import click
 
 from orchestrator.cli.options import SubCommands, json_option, known_type, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
-from orchestrator.text import counted
+from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
     import redis
 
     from orchestrator.audit import AuditReader, AuditStore, AuditWriter, MessageRecord, Node
-    from orchestrator.settings import Settings
+    from orchestrator.config.settings import Settings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -29,7 +29,7 @@ def audit() -> None:
 @stack_options
 def writer(settings: Settings) -> None:
     """Run one audit writer: everything that is published goes into the audit database."""
-    from orchestrator.service import serve
+    from orchestrator.runtime.service import serve
 
     def make(client: redis.Redis, settings: Settings) -> AuditWriter:
         from orchestrator.audit import build_writer
@@ -134,9 +134,9 @@ def replay(*, settings: Settings, message_id: str, sign_unverified: bool, as_jso
     """
     from orchestrator.bootstrap import assemble
     from orchestrator.cli.documents import ReplayedDocument
+    from orchestrator.config.stack import resolve, resolve_redis_url
     from orchestrator.redisdb.client import connect
-    from orchestrator.router.replay import Replays
-    from orchestrator.stack import resolve, resolve_redis_url
+    from orchestrator.router.deadletters.replay import Replays
 
     records = _reader(settings).find(message_id)
     if not records or records[0].message_id != message_id.lower():
@@ -286,11 +286,11 @@ def messages_about(reader: AuditReader, identifier: str, settings: Settings) -> 
     A session whose task an external program gave has that program's task-id in the trail: the ledger, where it
     answers, knows which message it was.
     """
+    from orchestrator.config.stack import resolve_redis_url
     from orchestrator.errors import ConfigurationError, ServerUnavailable, UnknownSession
     from orchestrator.ids import is_session_id
     from orchestrator.ledger import Ledger
     from orchestrator.redisdb.client import connect
-    from orchestrator.stack import resolve_redis_url
 
     records = reader.find(identifier)
     if records or not is_session_id(identifier):

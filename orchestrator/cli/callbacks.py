@@ -11,22 +11,22 @@ from orchestrator.cli.options import stack_options
 if TYPE_CHECKING:
     import redis
 
-    from orchestrator.callbacks import CallbackService
-    from orchestrator.settings import Settings
+    from orchestrator.config.settings import Settings
+    from orchestrator.reconciler.callbacks import CallbackService
 
 
 @click.command("callbacks")
 @stack_options
 def callbacks(settings: Settings) -> None:
     """Run one callback service: on every session_stop, resume who has callbacks waiting."""
-    from orchestrator.service import serve
+    from orchestrator.runtime.service import serve
 
     serve("callbacks", _make, settings)
 
 
 def _make(client: redis.Redis, settings: Settings) -> CallbackService:
     from orchestrator.bootstrap import Parts, process_name
-    from orchestrator.callbacks import CallbackService
+    from orchestrator.reconciler.callbacks import CallbackService
 
     return CallbackService(
         client,

@@ -10,12 +10,12 @@ import click
 from orchestrator.cli.options import json_option, stack_options, text_of
 from orchestrator.cli.output import print_json, say
 from orchestrator.cli.submit import check_timeout, say_outage, timeout_option, wait_and_print
-from orchestrator.text import counted
+from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.client import Client
+    from orchestrator.client.client import Client
+    from orchestrator.config.settings import Settings
     from orchestrator.ledger import Session, StopVerdict
-    from orchestrator.settings import Settings
 
 
 @click.command()
@@ -38,8 +38,8 @@ def resume(
 ) -> None:
     """Give SESSION another PROMPT (- reads it from standard input). It runs once the session is not busy."""
     from orchestrator.cli.documents import Resumed
-    from orchestrator.client import Client
-    from orchestrator.redisdb.patience import PATIENCE_S
+    from orchestrator.client.client import Client
+    from orchestrator.redisdb.retry import PATIENCE_S
 
     check_timeout(timeout, wait=wait)
     with Client(settings, on_outage=say_outage) as client:
@@ -74,7 +74,7 @@ def stop(settings: Settings, *, session: str, reason: str, wait: bool, as_json: 
     A queued run never starts. The agent of a running one is asked to stop, and killed if it does not within
     the grace period; the command waits for that and says which of the two happened.
     """
-    from orchestrator.client import Client
+    from orchestrator.client.client import Client
 
     with Client(settings, on_outage=say_outage) as client:
         verdict = client.stop(session, reason)
@@ -94,7 +94,7 @@ def delete(settings: Settings, *, session: str, reason: str, wait: bool, as_json
 
     A running agent is asked to stop first, as by `orchestra stop`.
     """
-    from orchestrator.client import Client
+    from orchestrator.client.client import Client
 
     with Client(settings, on_outage=say_outage) as client:
         verdict = client.delete(session, reason)

@@ -18,14 +18,14 @@ import click
 
 from orchestrator.cli.options import settings_of
 from orchestrator.cli.output import say
-from orchestrator.signals import set_soon
-from orchestrator.text import counted
+from orchestrator.display.text import counted
+from orchestrator.runtime.signals import set_soon
 
 if TYPE_CHECKING:
+    from orchestrator.config.settings import Settings
+    from orchestrator.deployment.local_stack import LocalStack
+    from orchestrator.deployment.supervisor import Notice
     from orchestrator.ledger import Session
-    from orchestrator.local_stack import LocalStack
-    from orchestrator.settings import Settings
-    from orchestrator.supervisor import Notice
 
 #: A killed worker is to be noticed within the time that somebody watches a demo.
 _SETTINGS = {
@@ -101,7 +101,7 @@ def demo(path: Path | None, data: Path | None, concurrency: int | None) -> None:
 
 
 def _run(settings: Settings, targets: list[Path], interruption: _Interruption) -> None:
-    from orchestrator.local_stack import LocalStack
+    from orchestrator.deployment.local_stack import LocalStack
 
     began = time.monotonic()
     say(f"starting an embedded Valkey, the services and a worker to review {_names(targets)}")
@@ -122,7 +122,7 @@ def _review(
     """The final picture of the tree, the report, and how many callbacks each resume carried."""
     from orchestrator.cli.submit import say_outage
     from orchestrator.cli.watch import tree_display
-    from orchestrator.client import Client
+    from orchestrator.client.client import Client
 
     with Client(stack.settings, on_outage=say_outage) as client, tree_display() as show:
         session = client.submit("lead", "\n".join(map(str, targets)), title=f"Review {_names(targets)}").id
@@ -189,7 +189,7 @@ def _wait_ready(stack: LocalStack, interruption: _Interruption) -> None:
 
 
 def _notice(notice: Notice) -> None:
-    from orchestrator.local_stack import describe
+    from orchestrator.deployment.local_stack import describe
 
     if notice.kind in ("restarting", "died", "recovered"):
         say(f"  {describe(notice)}", err=True)

@@ -13,8 +13,8 @@ from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from orchestrator.bootstrap import Parts
-    from orchestrator.router.deadletters import DeadLetter
-    from orchestrator.settings import Settings
+    from orchestrator.config.settings import Settings
+    from orchestrator.router.deadletters.store import DeadLetter
 
 
 @click.group("dlq", cls=SubCommands)
@@ -93,7 +93,7 @@ def replay(
     """
     from orchestrator.cli.documents import ReplayedDocument, ReplayedLetters
     from orchestrator.errors import Refused, Unverified
-    from orchestrator.router.replay import Replays
+    from orchestrator.router.deadletters.replay import Replays
 
     if sign_unverified and (everything or len(dead_ids) != 1):
         raise click.UsageError("--sign-unverified takes exactly one id, after reading what it says")
@@ -144,7 +144,7 @@ def drop(
 ) -> None:
     """Remove dead letters for good; the audit trail keeps them and that they were dropped."""
     from orchestrator.cli.documents import Dropped
-    from orchestrator.router.replay import Replays
+    from orchestrator.router.deadletters.replay import Replays
 
     dropped = []
     with _parts(settings) as parts:
@@ -163,8 +163,8 @@ def drop(
 @contextmanager
 def _parts(settings: Settings) -> Iterator[Parts]:
     from orchestrator.bootstrap import assemble
+    from orchestrator.config.stack import resolve, resolve_redis_url
     from orchestrator.redisdb.client import connect
-    from orchestrator.stack import resolve, resolve_redis_url
 
     settings = resolve(settings)
     client = connect(resolve_redis_url(settings), name="orchestra-dlq")
@@ -178,7 +178,7 @@ def _select(
     parts: Parts, *, message_type: str | None = None, agent: str | None = None, since: str | None = None
 ) -> list[DeadLetter]:
     from orchestrator.cli.audit import parse_time
-    from orchestrator.router.deadletters import DeadLetters
+    from orchestrator.router.deadletters.store import DeadLetters
 
     since_ms = parse_time(since) or 0
     return [
@@ -205,7 +205,7 @@ def _chosen(
 
 
 def _get(parts: Parts, dead_id: str) -> DeadLetter:
-    from orchestrator.router.deadletters import DeadLetters
+    from orchestrator.router.deadletters.store import DeadLetters
 
     letter = DeadLetters(parts.redis, shards=parts.settings.shards).get(dead_id)
     if letter is None:

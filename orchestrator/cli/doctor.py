@@ -11,11 +11,11 @@ import click
 
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
-from orchestrator.text import counted
+from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
+    from orchestrator.config.settings import Settings
     from orchestrator.doctor import Diagnosis, Doctor
-    from orchestrator.settings import Settings
 
 _MARKS = {"break": ("BREAK", "red"), "stuck": ("stuck", "yellow"), "warning": ("warning", "cyan")}
 #: Pending callbacks that are shown one by one; the JSON has all.
@@ -26,9 +26,9 @@ def _doctor(settings: Settings) -> Doctor:
     from orchestrator.audit.reader import AuditReader
     from orchestrator.audit.store import AuditStore
     from orchestrator.bootstrap import assemble
+    from orchestrator.config.stack import resolve_redis_url
     from orchestrator.doctor import Doctor
     from orchestrator.redisdb.client import connect
-    from orchestrator.stack import resolve_redis_url
 
     client = connect(resolve_redis_url(settings), name="orchestra-doctor")
     path = settings.audit_file
@@ -85,8 +85,8 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
 
 def _sweep(settings: Settings) -> None:
     from orchestrator.cli.reaper import make_reaper
+    from orchestrator.config.stack import resolve_redis_url
     from orchestrator.redisdb.client import connect
-    from orchestrator.stack import resolve_redis_url
 
     client = connect(resolve_redis_url(settings), name="orchestra-doctor")
     reaper = make_reaper(client, settings)

@@ -9,22 +9,22 @@ from typing import Any, Final
 
 import redis
 
+from orchestrator.agents.registry import OPERATOR
 from orchestrator.audit import AuditReader, AuditStore, Break, Coverage
 from orchestrator.audit.heads import Head
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys, Proof, proof_of
 from orchestrator.audit.verification import Suspect, verify
 from orchestrator.bootstrap import Parts, assemble
+from orchestrator.config.settings import Settings
+from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.errors import OrchestraError
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.registry import OPERATOR
-from orchestrator.router.deadletters import DeadLetters
-from orchestrator.router.parking import Parking
-from orchestrator.settings import Settings
-from orchestrator.stack import resolve, resolve_redis_url
+from orchestrator.router.deadletters.store import DeadLetters
+from orchestrator.router.delayed.parked import Parking
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, StreamId, all_streams
 
 #: Looks at what seems to be lost, and the seconds between them: a writer may be at work between two reads.

@@ -12,9 +12,9 @@ from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
 
 if TYPE_CHECKING:
+    from orchestrator.config.settings import Settings
     from orchestrator.keyring.record import KeyRecord, Use
     from orchestrator.keyring.store import KeyStore
-    from orchestrator.settings import Settings
 
 use_option = click.option(
     "--use",
@@ -178,7 +178,7 @@ def revoke(key_ids: tuple[str, ...], *, as_json: bool, settings: Settings) -> No
 
 def _check_names(agents: Iterable[str]) -> None:
     """A key for a name that no agent can have would only lie about."""
-    from orchestrator.agents import check_name
+    from orchestrator.agents.definition import check_name
 
     for agent in agents:
         check_name(agent)
@@ -192,9 +192,9 @@ def _store(settings: Settings, algorithm: str | None = None) -> KeyStore:
 
 def _registry(settings: Settings, store: KeyStore) -> Any:
     """The registry of the stack that runs, or None."""
+    from orchestrator.config.stack import resolve
     from orchestrator.keyring.registry import KeyRegistry
     from orchestrator.redisdb.client import connect
-    from orchestrator.stack import resolve
 
     url = resolve(settings).redis_url
     return None if url is None else KeyRegistry(connect(url), store)

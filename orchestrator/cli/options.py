@@ -17,7 +17,7 @@ import click
 from orchestrator.cli.output import say
 
 if TYPE_CHECKING:
-    from orchestrator.settings import Settings
+    from orchestrator.config.settings import Settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def stack_options(command: Callable[..., T]) -> Callable[..., T]:
 
 def settings_of(**options: Any) -> Settings:
     """The settings of a command; what the environment says in vain is named on standard error."""
-    from orchestrator.settings import load_settings, unknown_variables
+    from orchestrator.config.settings import load_settings, unknown_variables
 
     settings = load_settings(**options)
     for sentence in unknown_variables():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.text import acts, visible
+from orchestrator.display.text import acts, visible
 
 if TYPE_CHECKING:
     from orchestrator.cli.documents import Document

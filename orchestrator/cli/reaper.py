@@ -11,15 +11,15 @@ from orchestrator.cli.options import stack_options
 if TYPE_CHECKING:
     import redis
 
-    from orchestrator.reaper import Reaper
-    from orchestrator.settings import Settings
+    from orchestrator.config.settings import Settings
+    from orchestrator.reconciler.reaper import Reaper
 
 
 @click.command("reaper")
 @stack_options
 def reaper(settings: Settings) -> None:
     """Run one reaper: takes runs from lost workers, rings workers for what none takes, lets old trees expire."""
-    from orchestrator.service import serve
+    from orchestrator.runtime.service import serve
 
     serve("reaper", make_reaper, settings)
 
@@ -27,8 +27,8 @@ def reaper(settings: Settings) -> None:
 def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     """A reaper with everything it needs of this stack."""
     from orchestrator.bootstrap import Parts
-    from orchestrator.reaper import Reaper
-    from orchestrator.router.deadletters import DeadLetters, dead_limits
+    from orchestrator.reconciler.reaper import Reaper
+    from orchestrator.router.deadletters.store import DeadLetters, dead_limits
     from orchestrator.streams import GROUPS, INBOX, RedisStreams, all_streams, boxes
 
     parts = Parts(client, settings)

@@ -10,7 +10,7 @@ from orchestrator.cli.options import json_option, stack_options, text_of
 from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from orchestrator.settings import Settings
+    from orchestrator.config.settings import Settings
 
 
 @click.command()
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> None:
     """Answer QUESTION (its id, as `orchestra why` and `orchestra logs` show it) with TEXT (- reads standard input)."""
     from orchestrator.cli.documents import Replied
-    from orchestrator.client import Client
+    from orchestrator.client.client import Client
 
     with Client(settings) as client:
         session = client.reply(question, text_of(text))

@@ -11,8 +11,8 @@ from orchestrator.cli.options import stack_options
 if TYPE_CHECKING:
     import redis
 
+    from orchestrator.config.settings import Settings
     from orchestrator.router import Router
-    from orchestrator.settings import Settings
 
 
 @click.command("router")
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def router(settings: Settings, types: str | None) -> None:
     """Run one router: validates messages and acts on them, the urgent ones first."""
     from orchestrator.router import Aside
-    from orchestrator.service import serve
+    from orchestrator.runtime.service import serve
 
     wanted = parse_types(types)
     aside = Aside()  # it outlives an outage, after which the router is made anew

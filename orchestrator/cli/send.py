@@ -12,7 +12,7 @@ from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from orchestrator.settings import Settings
+    from orchestrator.config.settings import Settings
 
 
 @click.command("send")
@@ -32,6 +32,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     """
     from orchestrator.bootstrap import assemble
     from orchestrator.cli.documents import Published
+    from orchestrator.config.stack import resolve, resolve_redis_url
     from orchestrator.envelope import codec
     from orchestrator.envelope.parse import Limits
     from orchestrator.envelope.sealing import Recipient
@@ -40,8 +41,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     from orchestrator.policy.priority import priority_of
     from orchestrator.policy.routing import LAUNCHES
     from orchestrator.redisdb.client import connect
-    from orchestrator.router.letter import shard_of_message
-    from orchestrator.stack import resolve, resolve_redis_url
+    from orchestrator.router.received import shard_of_message
     from orchestrator.streams import RedisStreams, StreamId
 
     if encrypt and signer is None:

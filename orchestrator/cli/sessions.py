@@ -11,7 +11,7 @@ from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from orchestrator.settings import Settings
+    from orchestrator.config.settings import Settings
 
 
 @click.command()
@@ -22,7 +22,7 @@ def sessions(settings: Settings, *, limit: int, as_json: bool) -> None:
     """List the latest root sessions, newest first."""
     from orchestrator.cli.documents import Sessions
     from orchestrator.cli.render import age, agent_width, session_line
-    from orchestrator.client import Client
+    from orchestrator.client.client import Client
 
     with Client(settings) as client:
         found = client.sessions(limit=limit)
@@ -45,7 +45,7 @@ def tree(settings: Settings, *, session: str, as_json: bool) -> None:
     """Show SESSION and everything below it."""
     from orchestrator.cli.documents import Sessions
     from orchestrator.cli.render import Promise, tree_lines
-    from orchestrator.client import Client
+    from orchestrator.client.client import Client
 
     with Client(settings) as client:
         found = client.tree(session)
@@ -64,7 +64,7 @@ def tree(settings: Settings, *, session: str, as_json: bool) -> None:
 def logs(settings: Settings, *, session: str, as_json: bool) -> None:
     """Show what happened in SESSION, in order: its runs, what they carried, and what it launched and heard."""
     from orchestrator.cli.documents import Events
-    from orchestrator.client import Client
+    from orchestrator.client.client import Client
 
     with Client(settings) as client:
         events = client.history(session)

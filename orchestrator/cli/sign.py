@@ -13,8 +13,8 @@ from orchestrator.cli.output import print_json, say, write_raw
 
 if TYPE_CHECKING:
     from orchestrator.cli.documents.messages import Verified
+    from orchestrator.config.settings import Settings
     from orchestrator.envelope.signature import KeyLookup
-    from orchestrator.settings import Settings
 
 
 @click.command()
@@ -101,11 +101,11 @@ def _sentence(row: Verified) -> str:
 
 def _keyring(settings: Settings) -> Any:
     """What signs and looks keys up: with the registry of the stack that runs, else the data folder alone."""
+    from orchestrator.config.stack import resolve
     from orchestrator.keyring.registry import KeyRegistry
     from orchestrator.keyring.ring import Keyring
     from orchestrator.keyring.store import KeyStore
     from orchestrator.redisdb.client import connect
-    from orchestrator.stack import resolve
 
     store = KeyStore(settings.keys_dir, settings.signature_algorithm)
     url = resolve(settings).redis_url

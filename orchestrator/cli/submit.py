@@ -12,8 +12,8 @@ from orchestrator.cli.output import print_json, say, write_raw
 from orchestrator.errors import SessionFailed
 
 if TYPE_CHECKING:
-    from orchestrator.client import Client
-    from orchestrator.settings import Settings
+    from orchestrator.client.client import Client
+    from orchestrator.config.settings import Settings
 
 timeout_option = click.option(
     "--timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds to wait at most. Default: no limit."
@@ -45,8 +45,8 @@ def submit(
     With --wait: print the final answer and exit with 0, or print the failure and exit with 1.
     """
     from orchestrator.cli.documents import Submitted
-    from orchestrator.client import Client
-    from orchestrator.redisdb.patience import PATIENCE_S
+    from orchestrator.client.client import Client
+    from orchestrator.redisdb.retry import PATIENCE_S
 
     check_timeout(timeout, wait=wait)
     with Client(settings, on_outage=say_outage) as client:
@@ -79,8 +79,8 @@ def submit(
 def result(settings: Settings, *, session: str, wait: bool, timeout: float | None, as_json: bool) -> None:
     """Print the final answer of SESSION; exit with 1 if it failed or has none yet."""
     from orchestrator.cli.documents import Answer
-    from orchestrator.client import Client
-    from orchestrator.waiting import is_over
+    from orchestrator.client.client import Client
+    from orchestrator.client.waiting import is_over
 
     check_timeout(timeout, wait=wait)
     with Client(settings, on_outage=say_outage) as client:

@@ -10,7 +10,7 @@ from orchestrator.cli.options import stack_options, text_of
 from orchestrator.cli.output import write_raw
 
 if TYPE_CHECKING:
-    from orchestrator.settings import Settings
+    from orchestrator.config.settings import Settings
 
 
 @click.command()
@@ -35,7 +35,7 @@ def token(
     Where `submissions` is "token" a plain `send_task` needs it:
     send_task("orchestrator.start_session", kwargs={"agent": …, "prompt": …, "token": TOKEN}, task_id=TASK_ID)
     """
-    from orchestrator.client import Client
+    from orchestrator.client.client import Client
 
     with Client(settings) as client:
         made = client.token(agent, text_of(prompt), title=title, task_id=task_id, lifetime_s=expires)

@@ -14,7 +14,7 @@ from orchestrator.cli.options import settings_of
 from orchestrator.cli.output import say
 
 if TYPE_CHECKING:
-    from orchestrator.settings import Settings
+    from orchestrator.config.settings import Settings
 
 
 @click.command()
@@ -60,8 +60,8 @@ def up(
     Without a URL it runs on an embedded Valkey whose data stays in the data folder. A process that dies is
     started again. Several of them on one data folder or one Redis are one bigger stack.
     """
-    from orchestrator.local_stack import LocalStack, describe
-    from orchestrator.urls import redact_url
+    from orchestrator.config.urls import redact_url
+    from orchestrator.deployment.local_stack import LocalStack, describe
 
     settings = settings_of(
         agents=list(agents) or None,
@@ -104,9 +104,9 @@ def up(
 
 def _welcome(settings: Settings, seconds: float) -> str:
     from orchestrator.bootstrap import assemble
+    from orchestrator.config.stack import resolve_redis_url
     from orchestrator.redisdb.client import connect
-    from orchestrator.service import is_served, living_agents
-    from orchestrator.stack import resolve_redis_url
+    from orchestrator.runtime.service import is_served, living_agents
 
     with connect(resolve_redis_url(settings), check=False) as client:
         living, found = living_agents(client), assemble(client, settings).agents.all()

@@ -15,14 +15,14 @@ import click
 
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
-from orchestrator.text import counted
+from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.cli.documents.messages import Validated
+    from orchestrator.config.settings import Settings
     from orchestrator.envelope.findings import Finding
     from orchestrator.envelope.parse import Limits
     from orchestrator.envelope.validate import Report
-    from orchestrator.settings import Settings
 
 #: Says what the live rules (layer 3) find in an envelope that layers 1 and 2 have passed.
 LiveCheck = Callable[[bytes, "Report"], Iterable["Finding"]]
@@ -149,9 +149,9 @@ def live_rules(settings: Settings) -> Iterator[LiveCheck]:
         ServerUnavailable: its Redis does not answer.
     """
     from orchestrator.bootstrap import assemble
+    from orchestrator.config.stack import resolve, resolve_redis_url
     from orchestrator.redisdb.client import connect
-    from orchestrator.router.preview import Preview
-    from orchestrator.stack import resolve, resolve_redis_url
+    from orchestrator.router.validation.preview import Preview
 
     settings = resolve(settings)
     client = connect(resolve_redis_url(settings), name="orchestra-validate")

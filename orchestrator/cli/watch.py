@@ -17,8 +17,8 @@ from orchestrator.cli.submit import say_outage
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from orchestrator.config.settings import Settings
     from orchestrator.ledger import Session
-    from orchestrator.settings import Settings
 
 #: Lines of the terminal that the tree leaves free.
 _SPARE_ROWS = 4
@@ -35,7 +35,7 @@ def watch(settings: Settings, *, session: str, timeout: float | None, as_json: b
     On a terminal: a live tree. To a pipe: one line for each change. With --json: one JSON document a line.
     """
     from orchestrator.cli.render import Promise
-    from orchestrator.client import Client
+    from orchestrator.client.client import Client
 
     with Client(settings, on_outage=say_outage) as client:
         picture: list[Session] = []
@@ -74,7 +74,7 @@ def _picture(console: Console, sessions: list[Session]) -> RenderableType:
     from rich.text import Text
 
     from orchestrator.cli.render import Promise, tree_lines
-    from orchestrator.text import visible
+    from orchestrator.display.text import visible
 
     text = Text(no_wrap=True, overflow="ellipsis")
     for line in tree_lines(sessions, rows=max(8, console.height - _SPARE_ROWS)):

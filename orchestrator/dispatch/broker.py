@@ -6,9 +6,9 @@ from typing import Final
 
 from kombu.connection import Connection
 
+from orchestrator.config.urls import kombu_url, redact_url, redis_py_url
 from orchestrator.errors import ConfigurationError, ServerUnavailable
 from orchestrator.redisdb.client import connect
-from orchestrator.urls import kombu_url, redact_url, redis_py_url
 
 _CONNECT_TIMEOUT_S: Final = 5
 

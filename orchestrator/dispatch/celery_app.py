@@ -10,10 +10,10 @@ from typing import Final
 
 from celery import Celery
 
+from orchestrator.config.settings import Settings
+from orchestrator.config.stack import resolve_redis_url
+from orchestrator.config.urls import kombu_url
 from orchestrator.dispatch.connections import Amqp
-from orchestrator.settings import Settings
-from orchestrator.stack import resolve_redis_url
-from orchestrator.urls import kombu_url
 
 START_TASK: Final = "orchestrator.start_session"
 RESUME_TASK: Final = "orchestrator.resume_session"

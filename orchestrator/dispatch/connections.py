@@ -14,7 +14,7 @@ from kombu.connection import Connection as KombuConnection
 from kombu.connection import ConnectionPool, PooledConnection
 from kombu.transport import redis
 
-from orchestrator.dispatch.wire import flaw
+from orchestrator.dispatch.junk import flaw
 from orchestrator.log import get_logger
 
 #: The longest pause in seconds between two tries to reach a broker that is away: whoever waits for it, a worker or

@@ -14,9 +14,9 @@ import redis
 from celery import Celery
 from kombu.exceptions import KombuError
 
+from orchestrator.config.urls import redact_url
 from orchestrator.dispatch.celery_app import WORK_TASK
 from orchestrator.errors import ServerUnavailable
-from orchestrator.urls import redact_url
 
 #: Seconds after a failure in which the broker is taken to be still away, so that nobody waits for it again and again.
 AWAY_S: Final = 1.0

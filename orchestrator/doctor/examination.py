@@ -16,7 +16,10 @@ from orchestrator.audit.reader import AuditReader, Launches, Parent
 from orchestrator.audit.verification import rolled_back
 from orchestrator.bootstrap import Parts
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.doctor import promise, vitals, waits
+from orchestrator.display.text import counted
+from orchestrator.doctor import blockers as waits
+from orchestrator.doctor import health as vitals
+from orchestrator.doctor import invariants as promise
 from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wait
 from orchestrator.doctor.launches import taken
 from orchestrator.doctor.policies import is_ready
@@ -26,8 +29,7 @@ from orchestrator.ids import is_session_id
 from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionState, decode
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage, refuses_everything
-from orchestrator.service import is_served, living_agents
-from orchestrator.text import counted
+from orchestrator.runtime.service import is_served, living_agents
 
 #: Looks at a session that seems wrong, and the seconds before each: a live system moves between two reads.
 SECOND_LOOKS = (0.05, 0.25, 1.0)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from lxml import etree
 
-import schemas
+from orchestrator.envelope import schemas
 from orchestrator.envelope.document import BODIES
 from orchestrator.envelope.findings import Finding, found
 from orchestrator.envelope.model_base import bindings

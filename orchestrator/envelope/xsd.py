@@ -8,7 +8,7 @@ from itertools import islice
 
 from lxml import etree
 
-import schemas
+from orchestrator.envelope import schemas
 
 #: Octets that no element can do without: ``<b/>``.
 _SMALLEST_ELEMENT = 4

@@ -1,6 +1,5 @@
 """The ledger: sessions, runs, delegations and callbacks in Redis, changed only by atomic transitions."""
 
-from orchestrator.ledger.books import Books
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.model import (
     BY_FORCE,
@@ -14,6 +13,7 @@ from orchestrator.ledger.model import (
     SessionState,
     Try,
 )
+from orchestrator.ledger.reader import Books
 from orchestrator.ledger.transitions import (
     Claim,
     Claimed,

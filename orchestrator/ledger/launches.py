@@ -9,8 +9,8 @@ from typing import Final
 from orchestrator.errors import ClaimLost, LimitExceeded
 from orchestrator.ids import callback_id, run_id, shard_of
 from orchestrator.ledger import decode, layout
-from orchestrator.ledger.books import Books
 from orchestrator.ledger.model import SessionState
+from orchestrator.ledger.reader import Books
 from orchestrator.ledger.transitions import (
     Claim,
     Delegated,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from orchestrator.ids import shard_of
+from orchestrator.ledger.large_text import Shortened
 from orchestrator.ledger.transitions import Outgoing
-from orchestrator.ledger.wholes import Shortened
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import redis
 
-from orchestrator.ledger.sweeping import Sweeping
+from orchestrator.ledger.sweep import Sweeping
 from orchestrator.ledger.transitions import Limits, Report
 from orchestrator.redisdb.scripts import Scripts
 

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.errors import ClaimLost
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
+from orchestrator.ledger.large_text import Shortened, beginning
 from orchestrator.ledger.launches import Launches
 from orchestrator.ledger.model import SessionState
 from orchestrator.ledger.transitions import (
@@ -22,7 +23,6 @@ from orchestrator.ledger.transitions import (
     Renewal,
     RetryLater,
 )
-from orchestrator.ledger.wholes import Shortened, beginning
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg

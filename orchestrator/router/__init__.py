@@ -8,8 +8,8 @@ becomes a dead letter in `undelivered`.
 
 from __future__ import annotations
 
-from orchestrator.router.aside import Aside
 from orchestrator.router.build import build_router
+from orchestrator.router.report_buffer import Aside
 from orchestrator.router.service import Handled, Router
 
 __all__ = ["Aside", "Handled", "Router", "build_router"]

@@ -9,28 +9,28 @@ import redis
 
 from orchestrator.bootstrap import Parts, assemble
 from orchestrator.clock import Clock
+from orchestrator.config.settings import Settings
 from orchestrator.dispatch import Dispatcher, build_celery
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.redisdb.server_clock import ServerClock
-from orchestrator.router.acts import Acts
-from orchestrator.router.admission import Admission
-from orchestrator.router.aside import Aside
+from orchestrator.router.already_applied import Marking
+from orchestrator.router.commands import Limits
 from orchestrator.router.conversations import Conversations
-from orchestrator.router.deadletters import dead_limits
-from orchestrator.router.dependencies import Dependencies
+from orchestrator.router.deadletters.dead_lettering import Undelivered
+from orchestrator.router.deadletters.store import dead_limits
+from orchestrator.router.delayed.dependencies import Dependencies
+from orchestrator.router.delayed.parked import Parking
+from orchestrator.router.delayed.redelivery import Redelivery
+from orchestrator.router.delayed.retries import Retries
 from orchestrator.router.execution import Execution
-from orchestrator.router.foreign import Inboxes, Outboxes
-from orchestrator.router.intake import Intake
-from orchestrator.router.marking import Marking
-from orchestrator.router.parking import Parking
-from orchestrator.router.redelivery import Redelivery
-from orchestrator.router.retries import Retries
+from orchestrator.router.external import Inboxes, Outboxes
+from orchestrator.router.handlers import Acts
+from orchestrator.router.report_buffer import Aside
 from orchestrator.router.service import Router
 from orchestrator.router.starting import Starting
-from orchestrator.router.steps import Limits
-from orchestrator.router.undelivered import Undelivered
-from orchestrator.settings import Settings
+from orchestrator.router.validation.admission import Admission
+from orchestrator.router.validation.validator import Intake
 from orchestrator.streams import MESSAGE_TYPES, RedisStreams, all_streams
 
 

@@ -9,13 +9,13 @@ import redis
 from orchestrator.ledger import Ledger
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb.client import refuses_everything
-from orchestrator.router.acts import Acts
-from orchestrator.router.foreign import Inboxes
-from orchestrator.router.letter import Letter
-from orchestrator.router.marking import Marking
+from orchestrator.router.already_applied import Marking
+from orchestrator.router.batching import Together
+from orchestrator.router.commands import Act, Begun, Noted, Outcome, failed
+from orchestrator.router.external import Inboxes
+from orchestrator.router.handlers import Acts
+from orchestrator.router.received import Letter
 from orchestrator.router.starting import Starting
-from orchestrator.router.steps import Act, Begun, Noted, Outcome, failed
-from orchestrator.router.together import Together
 from orchestrator.streams import StreamId
 
 

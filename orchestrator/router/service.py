@@ -14,25 +14,25 @@ from dataclasses import dataclass, field
 
 import redis
 
+from orchestrator.agents.registry import AgentRegistry
 from orchestrator.crashpoints import reach
-from orchestrator.delivery import hand_over
 from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Dispatch, Ledger
 from orchestrator.log import get_logger
 from orchestrator.policy.retry import RetryEnd
+from orchestrator.reconciler.delivery import hand_over
 from orchestrator.redisdb.client import is_outage, refuses_everything
 from orchestrator.redisdb.groups import GONE_MS, TIDY_EVERY_S
-from orchestrator.registry import AgentRegistry
-from orchestrator.router.admission import Admission
-from orchestrator.router.aside import Aside
+from orchestrator.router.deadletters.dead_lettering import Undelivered
+from orchestrator.router.delayed.redelivery import Redelivery
+from orchestrator.router.delayed.retries import Retries
 from orchestrator.router.execution import Execution
-from orchestrator.router.foreign import Outboxes
-from orchestrator.router.intake import reject
-from orchestrator.router.letter import Letter, Rejection
-from orchestrator.router.redelivery import Redelivery
-from orchestrator.router.retries import Retries
-from orchestrator.router.undelivered import Undelivered
+from orchestrator.router.external import Outboxes
+from orchestrator.router.received import Letter, Rejection
+from orchestrator.router.report_buffer import Aside
+from orchestrator.router.validation.admission import Admission
+from orchestrator.router.validation.validator import reject
 from orchestrator.streams import GROUPS, OUTBOX, ROUTER_GROUP, Entry, RedisStreams, StreamId
 from orchestrator.streams.priority import BLOCK_MS, PriorityReader
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from orchestrator.ledger import Ledger, Start
 from orchestrator.redisdb.scripts import Arg
-from orchestrator.router.letter import Letter, task_id_of
-from orchestrator.router.steps import (
+from orchestrator.router.batching import Together
+from orchestrator.router.commands import (
     DUPLICATE,
     Limits,
     Outcome,
@@ -17,7 +17,7 @@ from orchestrator.router.steps import (
     task_taken,
     task_unknown,
 )
-from orchestrator.router.together import Together
+from orchestrator.router.received import Letter, task_id_of
 from orchestrator.streams import stream_key
 
 

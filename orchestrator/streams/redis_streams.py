@@ -10,8 +10,8 @@ import redis
 from orchestrator.errors import StreamFull
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import MAX_BLOCK_MS
-from orchestrator.redisdb.exchange import exchange
 from orchestrator.redisdb.groups import ensure_groups, forget_consumers, is_missing_group
+from orchestrator.redisdb.raw_pipeline import exchange
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.streams import port
 from orchestrator.streams.port import ENVELOPE_FIELD, Backlog, Entry, Portion, StreamId

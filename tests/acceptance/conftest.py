@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.client import Client
+from orchestrator.client.client import Client
 
 #: Seconds that anything may take here: the machine is shared with the other tests.
 PATIENCE_S = 180.0

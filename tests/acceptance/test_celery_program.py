@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
 from tests.acceptance.conftest import Terminal, wait_until
 

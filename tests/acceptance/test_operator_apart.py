@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from tests.acceptance.conftest import Terminal
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]

@@ -13,14 +13,14 @@ import pytest
 from orchestrator import Client
 from orchestrator.audit import AuditReader, AuditStore
 from orchestrator.bootstrap import assemble
+from orchestrator.config.settings import load_settings
+from orchestrator.config.stack import resolve
 from orchestrator.envelope import codec
 from orchestrator.envelope.model import AgentMessage, Header, Message, Party, TaskCompletion
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id, shard_of
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
-from orchestrator.settings import load_settings
-from orchestrator.stack import resolve
 from tests.acceptance.conftest import Terminal, open_terminal, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]

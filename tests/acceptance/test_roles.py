@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import SessionState
-from orchestrator.client import Client
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.client.client import Client
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.acl import PASSWORD
 from orchestrator.redisdb.client import connect
 from tests.acceptance.conftest import Terminal, wait_until

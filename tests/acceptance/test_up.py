@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
-from orchestrator.service import live_services
+from orchestrator.runtime.service import live_services
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 

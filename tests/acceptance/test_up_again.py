@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from orchestrator.client import Client
+from orchestrator.client.client import Client
 from tests.acceptance.conftest import Terminal, wait_until
 from tests.acceptance.test_quickstart import tasks_in_flower
 

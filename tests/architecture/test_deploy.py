@@ -16,10 +16,10 @@ import yaml
 from click.testing import CliRunner
 
 from orchestrator.cli import main
+from orchestrator.config.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings
+from orchestrator.deployment.local_stack import SERVICES
 from orchestrator.errors import OrchestraError, ServerUnavailable
-from orchestrator.local_stack import SERVICES
 from orchestrator.redisdb.client import connect
-from orchestrator.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 
 from .stack import Stack, Zygote
 

@@ -18,18 +18,18 @@ from typing import Self
 
 from orchestrator.audit import AuditReader, AuditStore
 from orchestrator.bootstrap import assemble
-from orchestrator.client import Client, SessionHandle
+from orchestrator.client.client import Client, SessionHandle
+from orchestrator.config.settings import Settings
 from orchestrator.crashpoints import VARIABLE
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.doctor import Doctor
 from orchestrator.doctor.findings import Severity
-from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.ledger import ItemState, Ledger, RunState, Session, SessionState
 from orchestrator.ledger.decode import text
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
-from orchestrator.settings import Settings
+from orchestrator.runtime.parent_death import is_alive
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
-from orchestrator.tether import is_alive
 
 HERE = Path(__file__).parent
 #: What runs a stack, by the name of the process.

@@ -20,9 +20,9 @@ from typing import TypeVar
 import pytest
 import redis as redis_py
 
-from orchestrator.client import SessionHandle
+from orchestrator.client.client import SessionHandle
+from orchestrator.client.waiting import is_over
 from orchestrator.errors import ServerUnavailable
-from orchestrator.waiting import is_over
 
 from .stack import Stack, children_of
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import SessionHandle
+from orchestrator.client.client import SessionHandle
 from orchestrator.dispatch import build_celery
 from orchestrator.errors import SessionFailed
 from orchestrator.ids import run_id
 from orchestrator.ledger import SessionState
-from workers.task_events import task_id_of as run_task_id
+from orchestrator.worker.execution.task_events import task_id_of as run_task_id
 
 from .stack import Stack, wait_until
 

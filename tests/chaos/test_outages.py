@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 import pytest
 import redis as redis_py
 
-from orchestrator.client import SessionHandle
+from orchestrator.client.client import SessionHandle
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.dispatch import START_TASK, build_celery
-from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.ledger import RunState
 from tests.door import door_to
 from tests.refusing import REFUSALS, Refusing

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.dispatch import START_TASK, build_celery
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.worker.execution.watchdog import LEAST_PATIENCE_S
 from tests.door import Door, door_to
-from workers.watchdog import LEAST_PATIENCE_S
 
 from .stack import Stack, wait_until
 

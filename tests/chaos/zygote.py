@@ -14,7 +14,7 @@ import signal
 import sys
 import warnings
 
-# What the services and the worker would import; not `workers.celery`, which reads its settings when imported.
+# What the services and the worker would import; not `orchestrator.celery`, which reads its settings when imported.
 PRELOAD = (
     "celery.__main__",
     "celery.apps.worker",
@@ -24,19 +24,19 @@ PRELOAD = (
     "celery.worker.consumer",
     "kombu.transport.redis",
     "orchestrator.audit",
-    "orchestrator.callbacks",
+    "orchestrator.reconciler.callbacks",
     "orchestrator.cli.audit",
     "orchestrator.cli.callbacks",
     "orchestrator.cli.reaper",
     "orchestrator.cli.router",
     "orchestrator.cli.submit",
-    "orchestrator.dispatch.settling",
+    "orchestrator.dispatch.publishing",
     "orchestrator.router",
     "orchestrator.router.build",
-    "orchestrator.submission",
-    "workers.announce",
-    "workers.runner",
-    "workers.tasks",
+    "orchestrator.client.submission",
+    "orchestrator.worker.announce",
+    "orchestrator.worker.execution.runner",
+    "orchestrator.worker.tasks",
 )
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     """Fork what is asked for until standard input ends; what was forked ends then, too."""
     import importlib
 
-    from orchestrator.tether import die_with_parent
+    from orchestrator.runtime.parent_death import die_with_parent
 
     for name in PRELOAD:
         importlib.import_module(name)

@@ -16,7 +16,7 @@ import pytest
 import xmlschema
 from lxml import etree
 
-import schemas
+from orchestrator.envelope import schemas
 from orchestrator.envelope.catalogue import RULES
 from orchestrator.envelope.parse import Refused, parse
 from orchestrator.envelope.validate import check

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.valkey import make_socket_dir, remove_socket_dir
+from orchestrator.deployment.embedded.valkey import make_socket_dir, remove_socket_dir
 from orchestrator.errors import StreamFull
 from orchestrator.redisdb.client import connect
 from orchestrator.streams import GROUPS, Entry, Portion, RedisStreams, StreamId, Streams

@@ -8,7 +8,7 @@ from xml.parsers import expat
 
 from lxml import etree
 
-import schemas
+from orchestrator.envelope import schemas
 from orchestrator.envelope.document import read_message
 from orchestrator.envelope.markup import excess
 from orchestrator.envelope.parse import Limits, Refused, parse

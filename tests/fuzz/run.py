@@ -18,10 +18,10 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from lxml import etree
 
+from orchestrator.display.text import acts, visible
 from orchestrator.envelope import codec
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.policy.callback_text import Callback, parse_callbacks, render_callbacks
-from orchestrator.text import acts, visible
 from tests.fuzz import readers
 from tests.properties.envelopes import messages
 

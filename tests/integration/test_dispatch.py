@@ -10,10 +10,10 @@ import pytest
 import redis as redis_py
 from celery import Celery
 
+from orchestrator.config.settings import load_settings
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.dispatch import Dispatcher, RootResults, build_celery
-from orchestrator.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ServerUnavailable, SessionFailed
-from orchestrator.settings import load_settings
 from tests.door import door_to
 
 LEAD = ("lead", "orchestra")

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.keeper import lock_path, read_record
-from orchestrator.embedded.membership import Membership, join
-from orchestrator.embedded.valkey import (
+from orchestrator.deployment.embedded.membership import Membership, join
+from orchestrator.deployment.embedded.server_manager import lock_path, read_record
+from orchestrator.deployment.embedded.valkey import (
     MAX_SOCKET_PATH,
     ServerDied,
     ValkeyProcess,
@@ -27,7 +27,7 @@ from orchestrator.embedded.valkey import (
 )
 from orchestrator.errors import ConfigurationError
 from orchestrator.redisdb.client import connect
-from orchestrator.tether import is_alive
+from orchestrator.runtime.parent_death import is_alive
 
 
 def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
@@ -158,7 +158,7 @@ def test_the_second_joins_the_server_of_the_first_and_keeps_it(data: Path) -> No
 
 def test_many_that_start_at_once_share_one_server(data: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from orchestrator.embedded.membership import join;"
+        "import sys; from pathlib import Path; from orchestrator.deployment.embedded.membership import join;"
         "m = join(Path(sys.argv[1])); print(m.url, flush=True); sys.stdin.read(); m.leave()"
     )
     command = [sys.executable, "-c", code, str(data)]
@@ -176,7 +176,7 @@ def test_many_that_start_at_once_share_one_server(data: Path) -> None:
 def test_a_member_that_is_killed_takes_the_server_along(data: Path) -> None:
     """After `kill -9` of the only `up`, no process and no socket is left."""
     code = (
-        "import sys; from pathlib import Path; from orchestrator.embedded.membership import join;"
+        "import sys; from pathlib import Path; from orchestrator.deployment.embedded.membership import join;"
         "m = join(Path(sys.argv[1])); print(m.url, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -250,7 +250,7 @@ def test_a_command_cut_short_by_a_crash_does_not_stop_the_start(data: Path) -> N
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from orchestrator.embedded.valkey import ServerDied, ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.deployment.embedded.valkey import ServerDied, ValkeyProcess, make_socket_dir, remove_socket_dir
 from orchestrator.redisdb.client import connect
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
@@ -310,7 +310,7 @@ def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
 
 def test_two_keepers_cannot_hold_one_folder(member: Membership, data: Path) -> None:
     code = subprocess.run(
-        [sys.executable, "-m", "orchestrator.embedded.keeper", str(data)],
+        [sys.executable, "-m", "orchestrator.deployment.embedded.server_manager", str(data)],
         capture_output=True,
         check=False,
         timeout=30,

@@ -12,9 +12,9 @@ from types import FrameType
 import pytest
 import redis as redis_py
 
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
-from orchestrator.redisdb.exchange import exchange
+from orchestrator.redisdb.raw_pipeline import exchange
 
 
 def connections(client: redis_py.Redis) -> int:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.keeper import read_record
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.config.settings import Settings, load_settings
+from orchestrator.config.stack import running_stacks
+from orchestrator.deployment.embedded.server_manager import read_record
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.local_stack import LocalStack, describe, worker_spec
+from orchestrator.deployment.supervisor import ChildSpec, Notice
 from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable
-from orchestrator.local_stack import LocalStack, describe, worker_spec
 from orchestrator.redisdb.client import connect
-from orchestrator.settings import Settings, load_settings
-from orchestrator.stack import running_stacks
-from orchestrator.supervisor import ChildSpec, Notice
 
 READY = "import os, time; os.write(int(os.environ['ORCHESTRA_READY_FD']), b'ready');"
 TOY = ChildSpec(

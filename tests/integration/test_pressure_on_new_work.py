@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import assemble
+from orchestrator.client.submission import Submission
+from orchestrator.config.settings import load_settings
 from orchestrator.errors import StreamFull
-from orchestrator.registry import AgentRecord
-from orchestrator.settings import load_settings
 from orchestrator.streams import RedisStreams, StreamId
 from orchestrator.streams.pressure import Backpressure
-from orchestrator.submission import Submission
 
 
 def test_a_submission_is_refused_while_the_routers_are_behind(

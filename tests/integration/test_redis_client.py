@@ -15,7 +15,8 @@ import redis
 from celery import Celery
 from kombu import Connection
 
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.config.urls import kombu_url
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable, UnsupportedServer
 from orchestrator.redisdb.client import (
     MAX_BLOCK_MS,
@@ -25,7 +26,6 @@ from orchestrator.redisdb.client import (
     explain,
     is_outage,
 )
-from orchestrator.urls import kombu_url
 from tests.refusing import REFUSALS, Refusing
 
 

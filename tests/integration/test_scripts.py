@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.scripts import Scripts
 
 RESULT = ("store_result", ["celery-task-meta-x"], ['{"status": "SUCCESS"}', 60])

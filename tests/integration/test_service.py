@@ -16,11 +16,11 @@ import pytest
 import redis
 from fakeredis import FakeRedis
 
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.config.settings import Settings, load_settings
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ConfigurationError, ServerUnavailable
 from orchestrator.redisdb.client import connect
-from orchestrator.service import Service, live_services, notify_ready, serve
-from orchestrator.settings import Settings, load_settings
+from orchestrator.runtime.service import Service, live_services, notify_ready, serve
 
 
 def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
@@ -91,8 +91,8 @@ def test_one_that_died_without_a_word_is_not_among_the_living(redis_url: str, re
     """A service that was killed counts as alive for a few heartbeats, and no longer."""
     code = (
         "import os, sys, threading\n"
-        "from orchestrator.service import serve\n"
-        "from orchestrator.settings import load_settings\n"
+        "from orchestrator.runtime.service import serve\n"
+        "from orchestrator.config.settings import load_settings\n"
         "class Dying:\n"
         "    def run(self, stop): os.kill(os.getpid(), 9)\n"
         "serve('dying', lambda client, settings: Dying(), load_settings(redis_url=sys.argv[1], heartbeat_s=0.2))\n"
@@ -172,8 +172,8 @@ def test_under_up_a_service_waits_for_a_server_that_is_just_restarting(
 def test_a_signal_stops_a_service_cleanly(number: signal.Signals, redis_url: str, redis: redis.Redis) -> None:
     code = (
         "import sys\n"
-        "from orchestrator.service import serve\n"
-        "from orchestrator.settings import load_settings\n"
+        "from orchestrator.runtime.service import serve\n"
+        "from orchestrator.config.settings import load_settings\n"
         "class Idle:\n"
         "    def run(self, stop): stop.wait()\n"
         "serve('idle', lambda client, settings: Idle(), load_settings(redis_url=sys.argv[1]))\n"

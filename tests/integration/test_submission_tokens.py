@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import redis as redis_py
 
+from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Parts, assemble
+from orchestrator.client.submission_tokens import SubmissionToken, check_token, make_token
+from orchestrator.config.settings import load_settings
 from orchestrator.errors import SubmissionRefused
-from orchestrator.registry import OPERATOR
-from orchestrator.settings import load_settings
-from orchestrator.tokens import SubmissionToken, check_token, make_token
 
 WORK: dict[str, Any] = {"agent": "solo", "prompt": "go", "title": ""}
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
 from orchestrator.errors import ConfigurationError
-from orchestrator.supervisor import ChildSpec, Notice, Supervisor
-from orchestrator.tether import is_alive
+from orchestrator.runtime.parent_death import is_alive
 
 READY = "import os, signal, sys, time; os.write(int(os.environ['ORCHESTRA_READY_FD']), b'ready');"
 SLEEP = READY + "time.sleep(600)"
@@ -178,7 +178,7 @@ def test_asking_twice_kills_at_once(supervise: Supervise) -> None:
 def test_a_log_that_grew_too_long_is_kept_once_and_begun_anew(
     supervise: Supervise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.supervisor._LOG_LIMIT_BYTES", 1000)
+    monkeypatch.setattr("orchestrator.deployment.supervisor._LOG_LIMIT_BYTES", 1000)
     code = READY + "print('x' * 2000, flush=True); time.sleep(600)"
     supervisor, _ = supervise(child("a", code))
     log = supervisor.logs["a"]
@@ -195,7 +195,7 @@ def test_children_end_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     code = f"""
 import os, sys, time
 from pathlib import Path
-from orchestrator.supervisor import ChildSpec, Supervisor
+from orchestrator.deployment.supervisor import ChildSpec, Supervisor
 spec = ChildSpec(name="a", command=(sys.executable, "-S", "-c", {SLEEP!r}))
 supervisor = Supervisor([spec], env=os.environ, logs=Path({str(tmp_path)!r}))
 while not supervisor.ready:

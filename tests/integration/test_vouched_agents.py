@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import redis as redis_py
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import Parts, assemble
+from orchestrator.config.settings import load_settings
 from orchestrator.redisdb import keys
-from orchestrator.registry import AgentRecord
-from orchestrator.settings import load_settings
 
 RECORD = AgentRecord(name="clerk", role="specialist", accepts_from=("lead",), queue="orchestra.clerk")
 

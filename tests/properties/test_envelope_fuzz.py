@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import schemas
-from orchestrator.envelope import codec
+from orchestrator.envelope import codec, schemas
 from orchestrator.envelope.catalogue import RULES
 from orchestrator.envelope.validate import Report, check
 from orchestrator.errors import InvalidEnvelope

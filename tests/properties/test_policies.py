@@ -20,15 +20,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.bootstrap import assemble
-from orchestrator.callbacks import CallbackService
 from orchestrator.clock import ManualClock
-from orchestrator.delivery import Delivery
+from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Doctor, Severity
 from orchestrator.errors import ClaimLost, WrongState
 from orchestrator.ids import question_id, reply_id
 from orchestrator.ledger import CLOSED, Claimed, Dispatch, Session, SessionState
-from orchestrator.reaper import Reaper
-from orchestrator.settings import load_settings
+from orchestrator.reconciler.callbacks import CallbackService
+from orchestrator.reconciler.delivery import Delivery
+from orchestrator.reconciler.reaper import Reaper
 from tests.integration.ledger.conftest import Play
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "60"))

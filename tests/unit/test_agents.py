@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agents import agent
-from orchestrator.agents_file import load_agents
+from orchestrator.agents.definition import agent
+from orchestrator.agents.loader import load_agents
 from orchestrator.errors import AgentsFileError, ConfigurationError
 
 Write = Callable[[str, str], str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.router.aside import ASIDE_S, BLIND_S, MANY, Aside
+from orchestrator.router.report_buffer import ASIDE_S, BLIND_S, MANY, Aside
 from orchestrator.streams import Entry, StreamId
 from orchestrator.streams.priority import SHARES
 
@@ -24,7 +24,7 @@ class Time:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     made = Time()
-    monkeypatch.setattr("orchestrator.router.aside.time", made)
+    monkeypatch.setattr("orchestrator.router.report_buffer.time", made)
     return made
 
 

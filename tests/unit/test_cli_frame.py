@@ -18,8 +18,8 @@ from orchestrator.cli import COMMANDS, main
 from orchestrator.cli.documents import DOCUMENTS, Dropped
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json
+from orchestrator.config.settings import Settings
 from orchestrator.errors import OrchestraError, UnknownSession
-from orchestrator.settings import Settings
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import multiprocessing
 from pathlib import Path
 
-from orchestrator.event_log import EventLog
+from orchestrator.worker.context.event_log import EventLog
 
 AT = "2026-01-02T03:04:05.678Z"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config.settings import load_settings
 from orchestrator.log import configure_logging, get_logger
-from orchestrator.settings import load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,7 @@ def test_importing_the_package_is_cheap() -> None:
 
 
 def test_workers_offers_the_type_of_a_context() -> None:
-    from workers.context import Context
+    from orchestrator.worker.context.context import Context
 
     assert workers.Context is Context
 

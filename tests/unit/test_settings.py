@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli import main
+from orchestrator.config.settings import Settings, load_settings, unknown_variables
 from orchestrator.errors import ConfigurationError
-from orchestrator.settings import Settings, load_settings, unknown_variables
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ConfigurationError
-from orchestrator.settings import load_settings
-from orchestrator.stack import (
+from orchestrator.config.settings import load_settings
+from orchestrator.config.stack import (
     Announcement,
     Stack,
     prepare_data_folder,
@@ -19,6 +18,7 @@ from orchestrator.stack import (
     resolve_redis_url,
     running_stacks,
 )
+from orchestrator.errors import ConfigurationError
 
 
 def stack(number: int, *, agents: tuple[str, ...] = (), broker_url: str | None = None) -> Stack:
@@ -49,7 +49,7 @@ def test_an_announcement_may_hold_a_password_and_is_for_its_user_only(tmp_path: 
 
 def test_a_stack_that_was_killed_is_not_found_and_its_file_is_swept_away(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from orchestrator.stack import Announcement, Stack\n"
+        "import os, sys; from pathlib import Path; from orchestrator.config.stack import Announcement, Stack\n"
         "Announcement(Path(sys.argv[1]), Stack(redis_url='redis://h/0', broker_url=None, agents=(), pid=1, started_ms=1))\n"
         "os.kill(os.getpid(), 9)"
     )

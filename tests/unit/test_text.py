@@ -7,7 +7,7 @@ import json
 import pytest
 
 from orchestrator.cli.output import json_text
-from orchestrator.text import counted, visible
+from orchestrator.display.text import counted, visible
 
 #: What a terminal acts on: a title, a colour, a cursor move, C1 forms of the same, the other direction, hidden marks.
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x1b[2J\x9b1A\x9d0;x\x9c\u202egnp.exe\u2066\u200b\ufeff\x7f\r\x08\u2028\U000e0041"

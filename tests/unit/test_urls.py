@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.urls import check_redis_url, kombu_url, redact_url, redis_py_url, unix_url
+from orchestrator.config.urls import check_redis_url, kombu_url, redact_url, redis_py_url, unix_url
 
 
 @pytest.mark.parametrize(

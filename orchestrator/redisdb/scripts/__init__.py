@@ -17,7 +17,7 @@ from typing import Any
 import redis
 from redis.exceptions import NoScriptError
 
-from orchestrator.redisdb.exchange import exchange
+from orchestrator.redisdb.raw_pipeline import exchange
 
 Arg = str | bytes | int | float
 

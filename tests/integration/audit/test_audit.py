@@ -17,11 +17,11 @@ from orchestrator.audit.heads import HeadSigner
 from orchestrator.audit.proof import Proof
 from orchestrator.bootstrap import assemble
 from orchestrator.cli import main
+from orchestrator.config.settings import load_settings
 from orchestrator.errors import AuditError
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
-from orchestrator.settings import load_settings
 from orchestrator.streams import Portion, RedisStreams, StreamId, all_streams, stream_key
 from tests.documents import hold_to_models
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from orchestrator.cli import main
-from orchestrator.client import Client
+from orchestrator.client.client import Client
 from tests.documents import hold_to_models
 from tests.integration.workers.conftest import Stage, stage
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator import AsyncClient, Client
+from orchestrator.config.settings import load_settings
 from orchestrator.errors import (
     EmptyPrompt,
     InputError,
@@ -27,9 +28,8 @@ from orchestrator.errors import (
     WrongState,
 )
 from orchestrator.ledger import SessionState
-from orchestrator.settings import load_settings
+from orchestrator.worker.context.context import Context
 from tests.integration.workers.conftest import Stage
-from workers.context import Context
 
 
 def in_background(work: Callable[[], Any]) -> threading.Thread:

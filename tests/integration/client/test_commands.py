@@ -6,14 +6,14 @@ import json
 import re
 import threading
 
-from orchestrator.callbacks import CallbackService
-from orchestrator.client import Client
-from orchestrator.service import SignsOfLife
+from orchestrator.client.client import Client
+from orchestrator.reconciler.callbacks import CallbackService
+from orchestrator.runtime.service import SignsOfLife
+from orchestrator.worker.announce import queues_of
+from orchestrator.worker.context.context import Context
 from tests.integration.client.conftest import Orchestra
 from tests.integration.client.test_client import asks_two, echo
 from tests.integration.workers.conftest import Stage
-from workers.announce import queues_of
-from workers.context import Context
 
 
 def one_line(text: str) -> str:

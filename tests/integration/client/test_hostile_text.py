@@ -18,15 +18,15 @@ from rich.console import Console
 
 from orchestrator.audit import AuditStore, AuditWriter
 from orchestrator.cli.watch import _picture
-from orchestrator.client import Client
+from orchestrator.client.client import Client
 from orchestrator.envelope.bodies import Message
 from orchestrator.ids import new_message_id
 from orchestrator.streams import all_streams
+from orchestrator.worker.context.context import Context
 from tests.integration.client.conftest import Orchestra
 from tests.integration.router.conftest import Stack, stack
 from tests.integration.router.test_commands import run
 from tests.integration.workers.conftest import Stage
-from workers.context import Context
 
 __all__ = ["stack"]
 

@@ -15,11 +15,11 @@ import pytest
 import redis as redis_py
 
 from orchestrator import AsyncClient, Client
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.config.settings import load_settings
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Ledger
 from orchestrator.redisdb.client import connect
-from orchestrator.settings import load_settings
 from tests.integration.client.test_client import echo
 from tests.integration.workers.conftest import Stage
 

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 
 from orchestrator.bootstrap import Parts, assemble
 from orchestrator.cli import main
+from orchestrator.config.settings import load_settings
 from orchestrator.doctor import examination
 from orchestrator.ids import callback_id
 from orchestrator.redisdb import keys
-from orchestrator.settings import load_settings
 
 from .conftest import Play
 

@@ -15,12 +15,12 @@ from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
 from orchestrator.bootstrap import Parts, assemble
 from orchestrator.cli import main
+from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Diagnosis, Doctor, Severity
 from orchestrator.ids import callback_id, child_session_id, derived_uuid, root_session_id
 from orchestrator.ledger import Claimed
-from orchestrator.letters import Thread
+from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
-from orchestrator.settings import load_settings
 from orchestrator.streams import all_streams
 from tests.documents import hold_to_models
 

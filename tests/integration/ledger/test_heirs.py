@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import redis as redis_py
 
-from orchestrator.delivery import Delivery
 from orchestrator.errors import WrongState
 from orchestrator.ids import callback_id
 from orchestrator.ledger import Ledger, Session, SessionState
+from orchestrator.reconciler.delivery import Delivery
 
 from .conftest import Play
 from .test_services import Stack

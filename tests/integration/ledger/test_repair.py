@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 
 from orchestrator.bootstrap import Parts, assemble
 from orchestrator.cli import main
+from orchestrator.config.settings import load_settings
 from orchestrator.doctor import examination
 from orchestrator.ids import callback_id, child_session_id, question_id, root_session_id
 from orchestrator.ledger import Claimed, Lease, SessionState
 from orchestrator.redisdb import keys
-from orchestrator.settings import load_settings
 
 from .conftest import Play
 

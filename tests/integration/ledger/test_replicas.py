@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 
-from orchestrator.embedded.valkey import find_binary
+from orchestrator.deployment.embedded.valkey import find_binary
 from orchestrator.ledger import Ledger, Limits
 
 from .conftest import Play

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 import pytest
 import redis as redis_py
 
-from orchestrator.callbacks import CallbackService
 from orchestrator.clock import ManualClock
-from orchestrator.delivery import Delivery
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.ids import callback_id, new_claim_id
 from orchestrator.ledger import Dispatch, ItemState, Ledger, SessionState
-from orchestrator.reaper import Reaper
+from orchestrator.reconciler.callbacks import CallbackService
+from orchestrator.reconciler.delivery import Delivery
+from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect, is_outage
 from tests.refusing import REFUSALS, Refusing

@@ -12,8 +12,8 @@ from orchestrator.clock import ManualClock
 from orchestrator.errors import ServerUnavailable, WrongState
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Lease, Ledger, RetryLater, Session
-from orchestrator.reaper import Reaper
-from orchestrator.reaper.leases import LeaseWatch
+from orchestrator.reconciler.reaper import Reaper
+from orchestrator.reconciler.reaper.leases import LeaseWatch
 from orchestrator.redisdb import keys
 
 from .conftest import Play
@@ -233,7 +233,7 @@ def test_a_tree_of_more_sessions_than_a_server_takes_arguments_is_removed_all_th
     stack: Stack, play: Play, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is closed in parts, of one session each here, before anything of it goes."""
-    monkeypatch.setattr("orchestrator.ledger.sweeping._RETIRED_AT_ONCE", 1)
+    monkeypatch.setattr("orchestrator.ledger.sweep._RETIRED_AT_ONCE", 1)
     finished_tree(play)
     stack.reaper.run_once()
     later(ledger, ledger.limits.tree_ttl_ms + 1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import redis as redis_py
 
-from orchestrator.delivery import Delivery
 from orchestrator.envelope.payload import BlobStore
 from orchestrator.errors import PayloadError
 from orchestrator.ids import callback_id
 from orchestrator.ledger import Ledger, Limits, SessionState
-from orchestrator.ledger.wholes import Wholes, beginning
+from orchestrator.ledger.large_text import Wholes, beginning
+from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys
 
 from .conftest import Play

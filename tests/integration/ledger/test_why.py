@@ -10,14 +10,14 @@ import pytest
 import redis as redis_py
 from click.testing import CliRunner
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import assemble
 from orchestrator.cli import main
 from orchestrator.clock import isoformat
+from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Doctor, Severity, Wait
 from orchestrator.ids import callback_id, new_claim_id, question_id, reply_id
 from orchestrator.ledger import Claimed
-from orchestrator.registry import AgentRecord
-from orchestrator.settings import load_settings
 
 from .conftest import Play
 

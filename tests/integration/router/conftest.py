@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 
+from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord, system_record
 from orchestrator.bootstrap import Parts, assemble
+from orchestrator.config.settings import Settings, load_settings
 from orchestrator.envelope.model import AgentMessage, Body, Header, Party, RetryPolicy
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.signature import sign_message
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import derived_uuid, new_message_id, root_session_id
 from orchestrator.ledger import Dispatch
-from orchestrator.letters import Thread
+from orchestrator.messages.factory import Thread
 from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
 from orchestrator.redisdb.client import connect, is_outage
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.registry import SYSTEM_AGENTS, AgentRecord, system_record
 from orchestrator.router import Router, build_router
-from orchestrator.router.deadletters import DeadLetter, DeadLetters
-from orchestrator.router.parking import Parking
-from orchestrator.settings import Settings, load_settings
+from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
+from orchestrator.router.delayed.parked import Parking
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, StreamId, all_streams
 from tests.ready import ready_runs
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis as redis_py
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.model import (
     Dependency,
     ErrorReport,
@@ -21,12 +22,11 @@ from orchestrator.envelope.model import (
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import child_session_id, new_claim_id, new_message_id, run_id
 from orchestrator.ledger import Claimed, Launch, SessionState
-from orchestrator.letters import Thread
+from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.registry import AgentRecord
 from orchestrator.router import Router
-from orchestrator.router.parking import Parking
+from orchestrator.router.delayed.parked import Parking
 from orchestrator.streams import StreamId, stream_key
 from tests.integration.router.conftest import At, Stack
 

@@ -7,6 +7,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import assemble
 from orchestrator.cli import main
 from orchestrator.cli.reaper import make_reaper
@@ -16,9 +17,8 @@ from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.registry import AgentRecord
-from orchestrator.router.foreign import Inboxes, Outboxes
-from orchestrator.router.parking import Parking
+from orchestrator.router.delayed.parked import Parking
+from orchestrator.router.external import Inboxes, Outboxes
 from orchestrator.streams import AUDIT_GROUP, Entry
 from tests.integration.router.conftest import Stack, until
 
@@ -270,7 +270,7 @@ def test_the_doctor_finds_what_was_taken_from_an_outbox_and_not_routed(
 ) -> None:
     """And what no router has read."""
     stack.router()
-    monkeypatch.setattr("orchestrator.doctor.vitals.LATE_MS", -1)
+    monkeypatch.setattr("orchestrator.doctor.health.LATE_MS", -1)
     stack.router().run_once()
     stack.redis.xadd(OUT, {"envelope": "a"})
     stack.redis.xreadgroup("router", "thief", {OUT: ">"})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import AuditStore, AuditWriter
 from orchestrator.cli import main
 from orchestrator.envelope.model import (
@@ -26,7 +27,6 @@ from orchestrator.errors import StreamFull
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb import keys
-from orchestrator.registry import AgentRecord
 from orchestrator.streams import StreamId, all_streams
 from orchestrator.streams.pressure import Backpressure
 from tests.documents import hold_to_models

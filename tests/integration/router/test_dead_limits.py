@@ -8,15 +8,15 @@ import time
 import pytest
 from click.testing import CliRunner, Result
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import build_writer
 from orchestrator.bootstrap import assemble
 from orchestrator.cli import main
 from orchestrator.cli.reaper import make_reaper
+from orchestrator.config.settings import load_settings
 from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.envelope.model import Message
 from orchestrator.redisdb import keys
-from orchestrator.registry import AgentRecord
-from orchestrator.settings import load_settings
 from tests.integration.router.conftest import Stack, until
 
 LATER = AgentRecord(name="later", role="specialist")

@@ -8,15 +8,15 @@ from typing import Literal
 
 import pytest
 
+from orchestrator.config.settings import load_settings
 from orchestrator.envelope.model import Dependency, Task, TaskDelegation
 from orchestrator.ids import child_session_id, derived_uuid, new_claim_id, new_message_id, root_session_id
 from orchestrator.ledger import Claimed, Launch, Outcome, Session
 from orchestrator.ledger.transitions import Outgoing
-from orchestrator.letters import Thread
+from orchestrator.messages.factory import Thread
 from orchestrator.router import Router
-from orchestrator.router.dependencies import Held
-from orchestrator.router.letter import Letter
-from orchestrator.settings import load_settings
+from orchestrator.router.delayed.dependencies import Held
+from orchestrator.router.received import Letter
 from tests.integration.router.conftest import At, Stack
 
 CONVERSATION, FIRST = new_message_id(), new_message_id()

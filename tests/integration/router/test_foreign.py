@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
 from orchestrator.cli import main
-from orchestrator.delivery import Delivery
+from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Doctor
 from orchestrator.envelope.model import (
     Blocker,
@@ -37,16 +38,15 @@ from orchestrator.envelope.payload import BlobStore
 from orchestrator.envelope.sealing import Sealer
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
-from orchestrator.genuine import callback_from
 from orchestrator.ids import asker_of, child_session_id, new_claim_id, new_message_id, reply_id
 from orchestrator.ledger import Claimed, ItemState, Launch, Outcome, Session, SessionState
-from orchestrator.letters import Thread
+from orchestrator.messages.authenticity import callback_from
+from orchestrator.messages.factory import Thread
 from orchestrator.policy.callback_text import render_callbacks
-from orchestrator.reaper import Reaper
+from orchestrator.reconciler.delivery import Delivery
+from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
-from orchestrator.registry import AgentRecord
-from orchestrator.router.replay import Replays
-from orchestrator.settings import load_settings
+from orchestrator.router.deadletters.replay import Replays
 from orchestrator.streams import all_streams
 from tests.integration.router.conftest import At, Stack
 

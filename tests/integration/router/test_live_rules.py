@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import schemas
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.cli import main
+from orchestrator.envelope import schemas
 from orchestrator.envelope.model import (
     Body,
     CompressedBody,
@@ -29,9 +30,8 @@ from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id, root_session_id
 from orchestrator.keyring.store import FileSigner, KeyStore
 from orchestrator.redisdb import keys
-from orchestrator.registry import AgentRecord
-from orchestrator.router.intake import Intake
-from orchestrator.router.live_rules import RULES
+from orchestrator.router.validation.live_rules import RULES
+from orchestrator.router.validation.validator import Intake
 from tests.integration.router.conftest import At, Stack
 
 UPDATE = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)

@@ -13,10 +13,10 @@ from orchestrator.envelope.model import Dependency, StatusUpdate, Task, TaskComp
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_claim_id, new_message_id
 from orchestrator.ledger import Committed, Outcome
-from orchestrator.letters import Thread
+from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
 from orchestrator.router import Aside
-from orchestrator.router.aside import MANY
+from orchestrator.router.report_buffer import MANY
 from orchestrator.streams import ROUTER_GROUP, all_streams, stream_key
 from tests.integration.router.conftest import Stack, until
 
@@ -69,7 +69,7 @@ def test_the_ledger_says_of_a_report_that_it_has_its_effect(stack: Stack) -> Non
 @pytest.fixture
 def aside_s(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets for how long such reports are put aside."""
-    return lambda seconds: monkeypatch.setattr("orchestrator.router.aside.ASIDE_S", seconds)
+    return lambda seconds: monkeypatch.setattr("orchestrator.router.report_buffer.ASIDE_S", seconds)
 
 
 @contextmanager

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.delivery import Delivery
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.model import Message, TaskCompletion
 from orchestrator.ids import child_session_id, new_claim_id, run_id
 from orchestrator.ledger import Claimed, ItemState, Launch, Outgoing, SessionState
-from orchestrator.letters import Thread
-from orchestrator.reaper import Reaper
+from orchestrator.messages.factory import Thread
+from orchestrator.reconciler.delivery import Delivery
+from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
-from orchestrator.registry import AgentRecord
 from orchestrator.router import Router
 from tests.integration.router.conftest import Stack
 

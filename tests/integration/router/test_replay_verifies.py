@@ -6,14 +6,14 @@ import json
 
 from click.testing import CliRunner, Result
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import AuditStore, AuditWriter
 from orchestrator.cli import main
 from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.envelope.model import Body, Message, Task, TaskDelegation
 from orchestrator.ids import root_session_id
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.registry import AgentRecord
-from orchestrator.router.parking import Parking
+from orchestrator.router.delayed.parked import Parking
 from orchestrator.streams import all_streams
 from tests.integration.router.conftest import Stack
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from orchestrator.delivery import hand_over
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.model import (
     AgentMessage,
     ErrorReport,
@@ -21,12 +21,12 @@ from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.validate import check
 from orchestrator.ids import derived_uuid, new_message_id
 from orchestrator.ledger import Dispatch, SessionState
-from orchestrator.reaper import Reaper
+from orchestrator.reconciler.delivery import hand_over
+from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.registry import AgentRecord
-from orchestrator.router.parking import Parking
-from orchestrator.router.replay import Replays
+from orchestrator.router.deadletters.replay import Replays
+from orchestrator.router.delayed.parked import Parking
 from tests.integration.router.conftest import At, Stack
 
 LATER = AgentRecord(name="later", role="specialist")

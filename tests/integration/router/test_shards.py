@@ -9,11 +9,11 @@ import pytest
 import redis as redis_py
 
 from orchestrator.bootstrap import assemble
+from orchestrator.config.settings import load_settings
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.model import Escalation, EscalationMatter, Task, TaskDelegation
 from orchestrator.ids import new_message_id, shard_of
-from orchestrator.router.deadletters import DeadLetter, DeadLetters
-from orchestrator.settings import load_settings
+from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.streams import StreamId
 from tests.integration.router.conftest import Stack
 

@@ -18,11 +18,11 @@ import redis as redis_py
 
 from orchestrator.audit import AuditReader, AuditStore, AuditWriter
 from orchestrator.bootstrap import assemble
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.config.settings import load_settings
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.envelope.model import Message, Task, TaskDelegation
 from orchestrator.ids import new_claim_id, new_message_id
 from orchestrator.redisdb.client import connect, is_outage
-from orchestrator.settings import load_settings
 from orchestrator.streams import StreamId, all_streams, stream_key
 from tests.integration.router.conftest import Stack, until
 
@@ -160,7 +160,7 @@ def test_a_killed_server_takes_nothing_back(
 #: A router that falls over one message, as over a bug in a parser written in C.
 FRAGILE = """
 import os, signal
-from orchestrator.router import intake
+from orchestrator.router.validation import validator as intake
 check = intake.check
 def fall_over(data, **options):
     if b"poison" in data:

@@ -9,8 +9,6 @@ from functools import partial
 import pytest
 
 from orchestrator import Client
-from orchestrator.callbacks import CallbackService
-from orchestrator.delivery import Delivery
 from orchestrator.envelope.model import (
     ErrorReport,
     RetryPolicy,
@@ -22,8 +20,10 @@ from orchestrator.envelope.model import (
 from orchestrator.envelope.validate import check
 from orchestrator.ids import child_session_id, new_claim_id
 from orchestrator.ledger import Claimed, Launch, Outcome, Session, SessionState
-from orchestrator.letters import Thread
-from orchestrator.reaper import Reaper
+from orchestrator.messages.factory import Thread
+from orchestrator.reconciler.callbacks import CallbackService
+from orchestrator.reconciler.delivery import Delivery
+from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
 from tests.integration.router.conftest import Stack, until
 

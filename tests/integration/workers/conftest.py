@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from orchestrator.agents import AgentDefinition, define_agent
+from orchestrator.agents.definition import AgentDefinition, define_agent
 from orchestrator.bootstrap import Parts, assemble
+from orchestrator.client.submission import Submission
+from orchestrator.config.settings import Settings, load_settings
 from orchestrator.dispatch import RootResults, build_celery
 from orchestrator.ledger import Dispatch, Ledger, Session, Start
 from orchestrator.redisdb import keys
-from orchestrator.settings import Settings, load_settings
-from orchestrator.submission import Submission
-from workers.context import Context
-from workers.runner import execute_run
-from workers.runtime import Runtime
+from orchestrator.worker.container import Runtime
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution.runner import execute_run
 
 
 @dataclass

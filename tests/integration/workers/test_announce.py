@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from orchestrator.agents import AgentDefinition, define_agent
+from orchestrator.agents.definition import AgentDefinition, define_agent
+from orchestrator.agents.registry import AgentRegistry
 from orchestrator.bootstrap import assemble
+from orchestrator.demo import BUNDLED_QUEUE
 from orchestrator.keyring.registry import KeyRegistry
-from orchestrator.registry import AgentRegistry
-from orchestrator.service import SignsOfLife
+from orchestrator.runtime.service import SignsOfLife
+from orchestrator.worker.announce import Announcer, queues_of
 from tests.integration.workers.conftest import Stage
-from workers.agents import BUNDLED_QUEUE
-from workers.announce import Announcer, queues_of
 
 
 def defined(name: str, **options: object) -> dict[str, AgentDefinition]:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.config.settings import load_settings
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.ledger import Ledger, RunState
 from orchestrator.redisdb.client import connect
-from orchestrator.settings import load_settings
+from orchestrator.worker.context.context import Context
 from tests.door import door_to
 from tests.integration.workers.conftest import Stage
-from workers.context import Context
 
 
 def test_a_lease_is_renewed_in_time_over_another_connection(

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from kombu.exceptions import OperationalError
 
+from orchestrator.config.settings import load_settings
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.dispatch import build_celery
 from orchestrator.dispatch.connections import LONGEST_PAUSE_S
-from orchestrator.embedded.valkey import ValkeyProcess
-from orchestrator.settings import load_settings
-from workers.flower import FlowerApp
+from orchestrator.worker.flower import FlowerApp
 
 
 class Enough(Exception):

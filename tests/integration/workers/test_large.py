@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 
+from orchestrator.config.settings import load_settings
 from orchestrator.ledger import SessionState
 from orchestrator.policy.callback_text import parse_callbacks
 from orchestrator.redisdb import keys
-from orchestrator.settings import load_settings
-from workers.context import Context
-from workers.view import MAX_PROMPT_BYTES_PER_CALLBACK
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.context.view import MAX_PROMPT_BYTES_PER_CALLBACK
 
 from .conftest import Stage
 
@@ -69,7 +69,7 @@ def test_fifty_mebibytes_cross_from_child_to_parent(stage: Stage) -> None:
 def test_an_answer_that_no_store_takes_fails_its_session_with_that_reason(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.runner.MAX_PAYLOAD_BYTES", 1000)
+    monkeypatch.setattr("orchestrator.worker.execution.runner.MAX_PAYLOAD_BYTES", 1000)
 
     @stage.agent("lead", role="coordinator")
     def lead(_: Context) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.client import Client
+from orchestrator.client.client import Client
 from orchestrator.redisdb import keys
-from workers.context import Context
+from orchestrator.worker.context.context import Context
 
 from .conftest import Stage
 

@@ -10,8 +10,15 @@ import pytest
 
 from orchestrator.errors import WouldDeadlock
 from orchestrator.ledger import Dispatch, SessionState
-from workers.context import Context
-from workers.lending import LEND_TO_OTHERS_AFTER_S, MAX_DEPTH, Lending, Loan, Queued, serves
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution.slot_sharing import (
+    LEND_TO_OTHERS_AFTER_S,
+    MAX_DEPTH,
+    Lending,
+    Loan,
+    Queued,
+    serves,
+)
 
 from .conftest import Stage
 from .test_talking import stage

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 
+from orchestrator.config.settings import load_settings
 from orchestrator.errors import LimitExceeded
-from orchestrator.settings import load_settings
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.context.effects import AT_ONCE
 from tests.integration.workers.conftest import Stage
-from workers.context import Context
-from workers.effects import AT_ONCE
 
 TASKS = [f"task {number // 2}" for number in range(AT_ONCE + 10)]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.ledger import SessionState
-from workers.context import Context
+from orchestrator.worker.context.context import Context
 
 from .conftest import Stage
 from .theatre import Theatre

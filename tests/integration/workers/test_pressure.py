@@ -10,10 +10,10 @@ from orchestrator.errors import StreamFull
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router import build_router
-from orchestrator.router.parking import Parking
+from orchestrator.router.delayed.parked import Parking
 from orchestrator.streams import RedisStreams, all_streams, stream_key
 from orchestrator.streams.pressure import Backpressure
-from workers.context import Context
+from orchestrator.worker.context.context import Context
 
 from .conftest import Stage
 from .theatre import Theatre

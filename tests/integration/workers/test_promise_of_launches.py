@@ -11,7 +11,7 @@ from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
 from orchestrator.doctor import Doctor, Finding, Severity
 from orchestrator.streams import all_streams
-from workers.context import Context
+from orchestrator.worker.context.context import Context
 
 from .conftest import Stage
 from .theatre import Theatre

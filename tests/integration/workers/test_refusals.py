@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.valkey import ValkeyProcess
+from orchestrator.config.settings import load_settings
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.ledger import RunState, SessionState
 from orchestrator.redisdb.client import connect
-from orchestrator.settings import load_settings
+from orchestrator.worker.context.context import Context
 from tests.integration.workers.conftest import Stage
 from tests.refusing import REFUSALS, Refusing
-from workers.context import Context
 
 
 @pytest.fixture(params=REFUSALS)

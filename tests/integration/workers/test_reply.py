@@ -10,7 +10,7 @@ import pytest
 from orchestrator import AsyncClient, Client
 from orchestrator.errors import InputError, UnknownSession, WrongState
 from orchestrator.ledger import ItemState
-from workers.context import Context
+from orchestrator.worker.context.context import Context
 
 from .conftest import Stage
 from .test_talking import stage

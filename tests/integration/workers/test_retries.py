@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Retry
-from orchestrator.agents_file import load_agents
+from orchestrator.agents.loader import load_agents
 from orchestrator.cli.render import tree_lines
+from orchestrator.client.history import history
 from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError
-from orchestrator.history import history
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Dispatch, Run, RunState, SessionState
-from workers.context import Context
+from orchestrator.worker.context.context import Context
 
 from .conftest import Stage
 

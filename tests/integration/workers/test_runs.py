@@ -13,23 +13,23 @@ import pytest
 import redis as redis_py
 from celery.result import AsyncResult
 
+from orchestrator.agents.registry import AgentRecord
+from orchestrator.config.settings import load_settings
 from orchestrator.dispatch import Dispatcher
 from orchestrator.envelope.model import ErrorReport
 from orchestrator.envelope.validate import check
 from orchestrator.errors import ClaimLost, LimitExceeded, OrchestraError, SessionFailed, SessionStopped
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import ItemState, Ledger, RunState, SessionState
-from orchestrator.letters import Thread
+from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.scripts import Batch
-from orchestrator.registry import AgentRecord
 from orchestrator.router import build_router
-from orchestrator.settings import load_settings
 from orchestrator.streams import RedisStreams, StreamId
+from orchestrator.worker.context.context import Context
 from tests.integration.workers.conftest import Stage
 from tests.ready import ready_runs
-from workers.context import Context
 
 
 def wait_for_event(event: threading.Event) -> None:
@@ -105,7 +105,7 @@ def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its code lies among the libraries then, as a project's own virtual environment lies in the project."""
-    monkeypatch.setattr("workers.executors.python._LIBRARIES", (tmp_path,))
+    monkeypatch.setattr("orchestrator.worker.executors.python._LIBRARIES", (tmp_path,))
     package, library = tmp_path / "mine", tmp_path / "library"
     for folder in (package, library):
         folder.mkdir()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.cli import main
 from orchestrator.envelope import codec
 from orchestrator.envelope.model import (
@@ -31,9 +32,8 @@ from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.store import KeyStore
 from orchestrator.ledger import Session, SessionState
-from orchestrator.registry import AgentRecord
 from orchestrator.router import build_router
-from orchestrator.router.deadletters import DeadLetter, DeadLetters
+from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.streams import all_streams, stream_key
 from tests.ready import ready_runs
 

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from orchestrator.agents import define_agent
-from orchestrator.agents_file import load_agents
+from orchestrator.agents.definition import define_agent
+from orchestrator.agents.loader import load_agents
 from orchestrator.cli import main
 from orchestrator.errors import KeyringError
 from orchestrator.ledger import Dispatch, SessionState
 from orchestrator.router import build_router
-from orchestrator.router.deadletters import DeadLetters
+from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.streams import all_streams, stream_key
+from orchestrator.worker.container import RuntimeOfProcess
 from tests.ready import ready_runs
-from workers.runtime import RuntimeOfProcess
 
 from .conftest import Stage
 

@@ -12,24 +12,24 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner, Result
 
-from orchestrator.agents import define_agent
+from orchestrator.agents.definition import define_agent
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import assemble
 from orchestrator.cli import main
 from orchestrator.clock import SystemClock
+from orchestrator.demo import BUNDLED_QUEUE
 from orchestrator.doctor import Doctor
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb import keys
-from orchestrator.registry import AgentRecord
-from orchestrator.service import MISSED_HEARTBEATS, SignsOfLife, living_agents
+from orchestrator.runtime.service import MISSED_HEARTBEATS, SignsOfLife, living_agents
+from orchestrator.worker.announce import Announcer, queues_of
 from tests.integration.workers.conftest import Stage
-from workers.agents import BUNDLED_QUEUE
-from workers.announce import Announcer, queues_of
 
 _WORKER = """
 import os, sys, time
 from orchestrator.redisdb.client import connect
-from orchestrator.service import SignsOfLife
-from orchestrator.settings import load_settings
+from orchestrator.runtime.service import SignsOfLife
+from orchestrator.config.settings import load_settings
 settings = load_settings(heartbeat_s=0.05, lease_s=1)
 SignsOfLife("worker", connect(sys.argv[1]), settings, serves={"lead": "orchestra.lead"}).begin()
 print("ready", flush=True)

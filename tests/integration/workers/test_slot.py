@@ -12,8 +12,8 @@ import pytest
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Next, SessionState, Slot
 from orchestrator.redisdb import keys
-from workers.context import Context
-from workers.slot import LEAST_URGENT_EVERY, SlotLoop
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution.slot import LEAST_URGENT_EVERY, SlotLoop
 
 from .conftest import Stage
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import redis as redis_py
 
+from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Doctor, Severity
 from orchestrator.errors import InputError, NoReply, WrongState
 from orchestrator.ids import asker_of
 from orchestrator.ledger import ItemState, SessionState
 from orchestrator.policy.callback_text import Callback, parse_callbacks
 from orchestrator.redisdb import keys
-from orchestrator.settings import load_settings
-from workers.context import Context
+from orchestrator.worker.context.context import Context
 
 from .conftest import Stage
 from .theatre import Theatre
@@ -233,7 +233,7 @@ def test_a_question_that_nobody_answers_does_not_cost_its_asker_the_run(
     stage: Stage, theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a limit of its own it waits for a share of the run's time, and leaves the agent the rest."""
-    monkeypatch.setattr("workers.talking._WAIT_SHARE", 0.1)
+    monkeypatch.setattr("orchestrator.worker.context.messaging._WAIT_SHARE", 0.1)
 
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:

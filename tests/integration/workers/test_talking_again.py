@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.ledger import SessionState
-from workers.context import Context
+from orchestrator.worker.context.context import Context
 
 from .conftest import Stage
 from .test_talking import events, stage

@@ -15,7 +15,7 @@ from orchestrator.ids import callback_id
 from orchestrator.ledger import Dispatch, ItemState, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.router import build_router
-from workers.context import Context
+from orchestrator.worker.context.context import Context
 
 from .conftest import Stage
 from .test_talking import stage

@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from orchestrator.callbacks import CallbackService
-from orchestrator.delivery import Delivery
 from orchestrator.ledger import CLOSED, Dispatch, Session, SessionState
+from orchestrator.reconciler.callbacks import CallbackService
+from orchestrator.reconciler.delivery import Delivery
 
 from .conftest import Stage
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agents_file import load_agents
+from orchestrator.agents.loader import load_agents
+from orchestrator.demo import BUNDLED_QUEUE
+from orchestrator.demo.lead import _take_in
+from orchestrator.demo.module_review import ModuleReview, complexity, review_module
+from orchestrator.demo.package_review import PackageReview, find_cycles, find_modules, review_package
+from orchestrator.demo.report import render_report
 from orchestrator.policy.callback_text import Callback
-from workers.agents import BUNDLED_QUEUE
-from workers.agents.lead import _take_in
-from workers.agents.module_review import ModuleReview, complexity, review_module
-from workers.agents.package_review import PackageReview, find_cycles, find_modules, review_package
-from workers.agents.report import render_report
 
 
 def review(source: str) -> ModuleReview:
@@ -28,7 +28,7 @@ def findings(source: str, kind: str) -> list[tuple[int, str]]:
 
 
 def test_the_bundled_agents_share_a_queue_of_their_own() -> None:
-    agents = load_agents(["workers.agents"])
+    agents = load_agents(["orchestrator.demo"])
     assert {name: agent.record.queue for name, agent in agents.items()} == dict.fromkeys(
         agents, BUNDLED_QUEUE
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.demo.package_review import find_modules
+from orchestrator.demo.sources import MAX_SOURCE_BYTES, SourceTrees
 from orchestrator.errors import InputError
-from workers.agents.package_review import find_modules
-from workers.agents.sources import MAX_SOURCE_BYTES, SourceTrees
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from lxml import etree
 
-import schemas
-from orchestrator.envelope import codec
+from orchestrator.envelope import codec, schemas
 from orchestrator.envelope.model import (
     AgentMessage,
     ClaimCheckBody,

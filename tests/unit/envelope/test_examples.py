@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-import schemas
-from orchestrator.envelope import codec
+from orchestrator.envelope import codec, schemas
 from orchestrator.envelope.catalogue import RULES
 from orchestrator.envelope.validate import check
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import schemas
-from orchestrator.envelope import report
+from orchestrator.envelope import report, schemas
 from orchestrator.envelope.findings import FINDINGS_LIMIT, VALUE_LIMIT
 from orchestrator.envelope.parse import Limits
 from orchestrator.envelope.validate import check

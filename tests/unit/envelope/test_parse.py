@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import schemas
+from orchestrator.envelope import schemas
 from orchestrator.envelope.parse import Limits, Refused, check_depth, parse
 from orchestrator.envelope.validate import check
 

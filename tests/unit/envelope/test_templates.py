@@ -7,8 +7,7 @@ from typing import get_args
 import pytest
 from lxml import etree
 
-import schemas
-from orchestrator.envelope import codec
+from orchestrator.envelope import codec, schemas
 from orchestrator.envelope.document import BODIES
 from orchestrator.envelope.model_base import Part, bindings
 from orchestrator.envelope.model_values import NAMESPACE, BodyType

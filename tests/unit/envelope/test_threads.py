@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import schemas
+from orchestrator.envelope import schemas
 from orchestrator.envelope.validate import check
 
 

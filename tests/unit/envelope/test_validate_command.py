@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import schemas
 from orchestrator.cli import main
 from orchestrator.cli.validate import LiveCheck, build, validate
+from orchestrator.config.settings import Settings
+from orchestrator.envelope import schemas
 from orchestrator.envelope.findings import Finding
-from orchestrator.settings import Settings
 from tests.documents import hold_to_models
 
 GOOD = schemas.read("templates/query.xml")

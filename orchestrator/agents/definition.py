@@ -1,0 +1,178 @@
+"""What an agent is: a function of a context, and what the system must know of it.
+
+    @agent("lead", role="coordinator", tier="opus")
+    def lead(ctx):
+        ...
+
+The decorated function stays what it was. Its definition is kept beside it in the module that defines it,
+so that there is no registry in this process: `orchestrator.agents.loader` collects what a module holds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from orchestrator.agents.options import ExecutorOptions, PythonOptions, check_options, setting_error
+from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord, Role, Tier
+from orchestrator.errors import ConfigurationError
+from orchestrator.policy.routing import Backoff
+
+F = TypeVar("F", bound=Callable[[Any], Any])
+
+#: Where a module keeps the definitions that were made in it.
+MODULE_ATTRIBUTE = "__orchestra_agents__"
+#: Where a function keeps its definition.
+FUNCTION_ATTRIBUTE = "__orchestra_agent__"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentDefinition:
+    """An agent as its author wrote it."""
+
+    record: AgentRecord  #: what clients, routers and services are told of it
+    source: str  #: file and line of the definition
+    options: ExecutorOptions  #: settings of its executor
+
+    @property
+    def name(self) -> str:
+        """The name it is known by in the whole stack."""
+        return self.record.name
+
+    @property
+    def function(self) -> Callable[[Any], Any] | None:
+        """What the `python` executor calls; None for the other executors."""
+        return self.options.function if isinstance(self.options, PythonOptions) else None
+
+
+def agent(
+    name: str,
+    *,
+    role: Role = "specialist",
+    tier: Tier | None = None,
+    queue: str | None = None,
+    attempts: int = 1,
+    backoff: Backoff = "exponential",
+    backoff_s: float = 1,
+    backoff_max_s: float = 300,
+    time_limit_s: float | None = None,
+    escalation: str = "",
+    may_send_to: Sequence[str] | None = None,
+    accepts_from: Sequence[str] | None = None,
+) -> Callable[[F], F]:
+    """Make a function of a context an agent.
+
+    Args:
+        name: letters, digits, dots, dashes and underscores; what others delegate to.
+        role: `specialist`, `coordinator` or `orchestrator`; it may delegate to equal or lower ranks.
+        tier: `opus`, `sonnet` or `haiku`, for executors that choose a model by it.
+        queue: the Celery queue of its runs; by default one of its own, so that workers with different
+            agents can share a stack.
+        attempts: how often a run may fail before its session fails.
+        backoff: how the waits before further attempts grow: `exponential` or `linear`. Each is shortened at random,
+            by up to a half.
+        backoff_s: seconds of the first of these waits.
+        backoff_max_s: seconds of the longest.
+        time_limit_s: seconds that one run may take; by default the stack's own limit.
+        escalation: the agent that its errors go to; by default its parent, then up the path.
+        may_send_to: the agents it may send messages to, and no others; by default whomever the routing table allows.
+        accepts_from: the agents it takes messages from, and no others; likewise. Neither list concerns the
+            operator, nor reports, questions and replies, which go to whoever gave the task or asked.
+
+    Raises:
+        ConfigurationError: a value is not allowed, or the function does not take one argument.
+    """
+
+    def define(function: F) -> F:
+        code = function.__code__ if inspect.isfunction(function) else None
+        source = f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError:
+            raise ConfigurationError(
+                f"agent {name!r}: its function must take one argument, the context"
+            ) from None
+        definition = define_agent(
+            name,
+            function=function,
+            source=source,
+            description=(inspect.getdoc(function) or "").partition("\n")[0],
+            role=role,
+            tier=tier,
+            queue=queue,
+            attempts=attempts,
+            backoff=backoff,
+            backoff_s=backoff_s,
+            backoff_max_s=backoff_max_s,
+            time_limit_s=time_limit_s,
+            escalates_to=escalation,
+            may_send_to=may_send_to,
+            accepts_from=accepts_from,
+        )
+        function.__globals__.setdefault(MODULE_ATTRIBUTE, []).append(definition)
+        setattr(function, FUNCTION_ATTRIBUTE, definition)
+        return function
+
+    return define
+
+
+def check_name(name: str) -> None:
+    """See that an agent may have this name.
+
+    Raises:
+        ConfigurationError: it may not.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"agent {name!r}: a name has 1 to 100 letters, digits, dots, dashes and underscores, "
+            "and begins with a letter or digit"
+        )
+
+
+def define_agent(
+    name: str,
+    *,
+    source: str,
+    function: Callable[[Any], Any] | None = None,
+    options: ExecutorOptions | Mapping[str, Any] | None = None,
+    queue: str | None = None,
+    executor: str = "python",
+    **fields: Any,
+) -> AgentDefinition:
+    """The definition of an agent, checked.
+
+    Args:
+        name: the agent's name.
+        source: file and line of the definition.
+        function: what the `python` executor calls.
+        options: settings of the executor, checked already or not.
+        queue: the Celery queue of its runs; by default one of its own.
+        executor: what runs the agent.
+        fields: the other fields of its record.
+
+    Raises:
+        ConfigurationError: names the agent, the value and what it may be.
+    """
+    check_name(name)
+    if name in SYSTEM_AGENTS:
+        raise ConfigurationError(f"agent {name!r}: the system itself uses this name; choose another")
+    if not isinstance(options, ExecutorOptions):
+        given = {} if function is None else {"function": function}
+        options = check_options(name, executor, {**given, **(options or {})})
+    try:
+        record = AgentRecord(name=name, executor=executor, queue=queue or default_queue(name), **fields)
+    except ValidationError as error:
+        raise setting_error(name, error) from None
+    return AgentDefinition(record=record, source=source, options=options)
+
+
+def default_queue(name: str) -> str:
+    """The queue of an agent that names none: only workers that serve this very agent read it."""
+    return f"orchestra.{name}"

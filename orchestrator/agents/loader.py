@@ -1,0 +1,247 @@
+"""Agents from where a user keeps them: a module, a ``.py`` file or a TOML file.
+
+    [agents.reviewer]
+    role = "specialist"
+    executor = "python"
+    function = "my_package.agents:review"
+
+Whatever is wrong with a file ends in one sentence that names the file, the line and the cause.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+import tomllib
+import traceback
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from orchestrator.agents.definition import FUNCTION_ATTRIBUTE, MODULE_ATTRIBUTE, AgentDefinition, define_agent
+from orchestrator.agents.options import Surroundings, check_options
+from orchestrator.config.settings import is_agents_file, unknown_table
+from orchestrator.errors import AgentSettingError, AgentsFileError, ConfigurationError
+
+#: Settings of ``[agents.NAME]`` that are the agent's own; the rest are its executor's.
+_FIELDS = (
+    "role",
+    "tier",
+    "executor",
+    "queue",
+    "attempts",
+    "backoff",
+    "backoff_s",
+    "backoff_max_s",
+    "time_limit_s",
+    "description",
+    "may_send_to",
+    "accepts_from",
+)
+
+
+def load_agents(sources: Iterable[str]) -> dict[str, AgentDefinition]:
+    """The agents of all ``sources`` (module names and files), by name.
+
+    Raises:
+        AgentsFileError: a source cannot be loaded, holds no agent, or names an agent that another has too.
+    """
+    catalogue: dict[str, AgentDefinition] = {}
+    for source in dict.fromkeys(sources):
+        found = _load(source)
+        if not found:
+            how = (
+                "write a table [agents.name]"
+                if source.endswith(".toml")
+                else 'put @agent("name") on a function of a context'
+            )
+            raise AgentsFileError(source, f"it defines no agent; {how}")
+        earlier = {(definition.name, definition.source) for definition in catalogue.values()}
+        for definition in found:
+            if (definition.name, definition.source) in earlier:
+                continue  # one file under two names, as a module and as a path
+            other = catalogue.setdefault(definition.name, definition)
+            if other is not definition:
+                raise AgentsFileError(
+                    source,
+                    f"agent {definition.name!r} is defined twice, at {other.source} and at {definition.source}; "
+                    "rename one of them",
+                )
+    return catalogue
+
+
+def _load(source: str) -> list[AgentDefinition]:
+    if not is_agents_file(source):
+        return _definitions(_import_module(source, source))
+    path = Path(source).expanduser().absolute()
+    if not path.is_file():
+        kind = "it is a folder" if path.is_dir() else "there is no such file"
+        raise AgentsFileError(source, f"{kind}; give a module name, a .py file or a .toml file")
+    if path.suffix == ".toml":
+        return _from_toml(source, path)
+    return _definitions(_import_file(source, path))
+
+
+def _definitions(module: ModuleType) -> list[AgentDefinition]:
+    """What was defined in the module, then what it imported from elsewhere to offer it."""
+    own: list[AgentDefinition] = list(getattr(module, MODULE_ATTRIBUTE, ()))
+    held = (getattr(value, FUNCTION_ATTRIBUTE, None) for value in vars(module).values())
+    for definition in held:
+        if isinstance(definition, AgentDefinition) and not any(definition is other for other in own):
+            own.append(definition)
+    return own
+
+
+def _import_module(name: str, source: str) -> ModuleType:
+    if not all(part.strip() for part in name.split(".")):
+        raise AgentsFileError(
+            repr(source), "that is no name of a module; give a module name, a .py file or a .toml file"
+        )
+    # After everything that is installed, so that what stands there hides nothing.
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            hint = f"; did you mean {name}.py?" if Path(f"{name}.py").is_file() else ""
+            raise AgentsFileError(
+                source, f"there is no module {error.name!r} in {folder} or on the Python path{hint}"
+            ) from None
+        raise AgentsFileError(source, _explain(error, None)) from error
+    except (Exception, SystemExit) as error:
+        raise AgentsFileError(source, _explain(error, None)) from error
+
+
+def _import_file(source: str, path: Path) -> ModuleType:
+    name = "orchestra_agents_" + re.sub(r"\W", "_", path.stem)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise AgentsFileError(
+            source, "Python cannot import it; give a module name, a .py file or a .toml file"
+        )
+    module = importlib.util.module_from_spec(spec)
+    # What stands beside the file can be imported by it, as when Python runs it; last, so that it hides nothing.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(name, None)
+        raise AgentsFileError(source, _explain(error, path)) from error
+    return module
+
+
+def _explain(error: BaseException, path: Path | None) -> str:
+    """The user's own line, the error, and where it was raised if that is in another file."""
+    if isinstance(error, SyntaxError) and error.filename:
+        where = (
+            f"line {error.lineno}"
+            if Path(error.filename) == path
+            else f"{error.filename} line {error.lineno}"
+        )
+        return f"{where}: {type(error).__name__}: {error.msg}; correct it"
+    if isinstance(error, SystemExit):
+        text = f"it calls sys.exit({error.code!r}) while it is imported"
+    elif isinstance(error, ConfigurationError):
+        text = str(error)
+    elif isinstance(error, ModuleNotFoundError):
+        text = f"{type(error).__name__}: {error}; install it for {sys.executable}, or correct the import"
+    else:
+        text = f"{type(error).__name__}: {error}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    theirs = [f for f in frames if _is_theirs(f.filename)]
+    if not theirs:
+        return text
+    own = [f for f in theirs if path is not None and Path(f.filename) == path]
+    last = theirs[-1]
+    if not own:
+        return f"{last.filename} line {last.lineno}: {text}"
+    raised = "" if last is own[-1] else f" (raised in {last.filename} line {last.lineno})"
+    return f"line {own[-1].lineno}: {text}{raised}"
+
+
+def _is_theirs(filename: str) -> bool:
+    here = Path(__file__).parent
+    return here not in Path(filename).parents and Path(filename).parent.name != "importlib"
+
+
+def _from_toml(source: str, path: Path) -> list[AgentDefinition]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise AgentsFileError(source, str(error)) from error
+    if (problem := unknown_table(document)) is not None:
+        raise AgentsFileError(source, problem)
+    tables = document.get("agents", {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise AgentsFileError(source, "an agent is a table, written [agents.name]")
+    surroundings = Surroundings(path.parent, partial(_load_reference, source))
+    where = (source, path, text, surroundings)
+    return [_from_table(where, name, table) for name, table in tables.items()]
+
+
+def _line_of(name: str, text: str, key: str = "") -> int:
+    """The line of ``[agents.name]``, or of a key in that table where it is found there; 1 if it is spelt otherwise."""
+    heading = re.compile(rf"\s*\[\s*agents\s*\.\s*[\"']?{re.escape(name)}[\"']?\s*\]")
+    lines = text.splitlines()
+    first = next((number for number, line in enumerate(lines, 1) if heading.match(line)), 1)
+    if key:
+        entry = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]")
+        for number, line in enumerate(lines[first:], first + 1):
+            if entry.match(line):
+                return number
+            if line.lstrip().startswith("[agents") and not line.lstrip().startswith(f"[agents.{name}."):
+                break
+    return first
+
+
+def _from_table(
+    where: tuple[str, Path, str, Surroundings], name: str, table: dict[str, Any]
+) -> AgentDefinition:
+    source, path, text, surroundings = where
+    fields = {key: value for key, value in table.items() if key in _FIELDS}
+    options = {key: value for key, value in table.items() if key not in _FIELDS}
+    fields["escalates_to"] = options.pop("escalation", "")
+    executor = fields.pop("executor", "python")
+    try:
+        checked = check_options(
+            name, executor, options, surroundings=surroundings, others=(*_FIELDS, "escalation")
+        )
+        return define_agent(
+            name,
+            source=f"{path}:{_line_of(name, text)}",
+            options=checked,
+            executor=executor,
+            **fields,
+        )
+    except AgentsFileError:
+        raise
+    except ConfigurationError as error:
+        key = error.key if isinstance(error, AgentSettingError) else ""
+        raise AgentsFileError(source, f"line {_line_of(name, text, key)}: {error}") from None
+
+
+def _load_reference(source: str, reference: str) -> Any:
+    """What ``module:name`` refers to.
+
+    Raises:
+        ValueError: it is no such reference, or the module has no such name.
+        AgentsFileError: the module cannot be imported.
+    """
+    module_name, _, attribute = reference.partition(":")
+    if not module_name or not attribute:
+        raise ValueError('write "module:name"')
+    value: Any = _import_module(module_name, source)
+    for part in attribute.split("."):
+        value = getattr(value, part, None)
+    if value is None:
+        raise ValueError(f"there is no {attribute!r} in module {module_name!r}")
+    return value

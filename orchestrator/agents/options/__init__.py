@@ -1,0 +1,75 @@
+"""The options of each executor: what an agent's table, or the call that defines it, says beside the agent's own settings.
+
+One module for each executor. An unknown key or a bad value is an error that names the agent and the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from orchestrator.agents.options.base import ExecutorOptions, Surroundings
+from orchestrator.agents.options.foreign import ForeignOptions
+from orchestrator.agents.options.python import PythonOptions
+from orchestrator.config.settings import did_you_mean
+from orchestrator.errors import AgentSettingError, ConfigurationError
+
+__all__ = ["EXECUTORS", "ExecutorOptions", "ForeignOptions", "PythonOptions", "Surroundings", "check_options"]
+
+#: What can run an agent, by name; `foreign` is a program that reads its work from the streams itself.
+EXECUTORS: Final[Mapping[str, type[ExecutorOptions]]] = {
+    "foreign": ForeignOptions,
+    "python": PythonOptions,
+}
+
+
+def check_options(
+    agent: str,
+    executor: str,
+    table: Mapping[str, Any],
+    *,
+    surroundings: Surroundings | None = None,
+    others: tuple[str, ...] = (),
+) -> ExecutorOptions:
+    """The options of an agent, checked by the model of its executor.
+
+    Args:
+        agent: the agent's name, for errors.
+        executor: the name of the executor.
+        table: the options as they were written.
+        surroundings: where the file stands that names files and functions, and how to import these.
+        others: the agent's own settings, for the hint after a misspelt key.
+
+    Raises:
+        AgentSettingError: there is no such executor or key, or a value is not allowed.
+    """
+    if executor not in EXECUTORS:
+        raise AgentSettingError(
+            agent, "executor", f"there is no executor {executor!r} (there are: {', '.join(EXECUTORS)})"
+        )
+    model = EXECUTORS[executor]
+    unknown = sorted(set(table) - set(model.model_fields))
+    if unknown:
+        hint = did_you_mean(unknown[0], (*others, *model.model_fields))
+        raise AgentSettingError(agent, unknown[0], f"there is no setting {unknown[0]!r}{hint}")
+    try:
+        return model.model_validate(dict(table), context=surroundings)
+    except ValidationError as error:
+        raise setting_error(agent, error, needed_by=f"the {executor} executor") from None
+
+
+def setting_error(agent: str, error: ValidationError, *, needed_by: str = "an agent") -> ConfigurationError:
+    """What is wrong with the first of an agent's settings that a model refused."""
+    first = error.errors(include_url=False)[0]
+    place = [str(part) for part in first["loc"]]
+    if not place:
+        return ConfigurationError(f"agent {agent!r}: {str(first['msg']).removeprefix('Value error, ')}")
+    name = ".".join(place)
+    if first["type"] == "missing":
+        return AgentSettingError(agent, place[0], f"{needed_by} needs the setting {name!r}")
+    if first["type"] == "extra_forbidden":
+        return AgentSettingError(agent, place[0], f"there is no setting {name!r}")
+    said = str(first["msg"]).removeprefix("Value error, ")
+    return AgentSettingError(agent, place[0], f"{name} = {first['input']!r}: {said[0].lower()}{said[1:]}")

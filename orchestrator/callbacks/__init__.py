@@ -1,5 +1,0 @@
-"""The callback service: on every `session_stop`, resume who has callbacks waiting."""
-
-from orchestrator.callbacks.service import CallbackService
-
-__all__ = ["CallbackService"]

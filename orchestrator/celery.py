@@ -1,0 +1,139 @@
+"""The Celery app of a stack: ``celery -A workers worker``, ``… flower``, ``… orchestra``.
+
+Celery wants one object at module level; this is it. Agents are loaded when a worker starts, so that
+Flower and clients need none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready, worker_shutdown
+
+from orchestrator.config.settings import Settings, load_settings, unknown_variables
+from orchestrator.config.stack import resolve, resolve_redis_url
+from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
+from orchestrator.dispatch.broker import check_broker
+from orchestrator.display.text import visible
+from orchestrator.errors import KeyringError, OrchestraError, ServerUnavailable
+from orchestrator.log import configure_logging
+from orchestrator.redisdb.client import connect
+from orchestrator.runtime.parent_death import die_with_parent
+from orchestrator.runtime.service import SignsOfLife, notify_ready, spare_the_collector
+from orchestrator.worker.container import RuntimeOfProcess
+from orchestrator.worker.flower import FlowerApp, guard_flower, is_flower
+from orchestrator.worker.tasks import register_tasks
+
+#: The process that imported this: the worker itself, of which the pool's processes are forks.
+_MASTER = os.getpid()
+
+
+def _is_celery_program() -> bool:
+    program = Path(sys.argv[0])
+    return program.stem == "celery" or program.parent.name in ("celery", "workers")
+
+
+def _give_up(error: OrchestraError) -> SystemExit:
+    return SystemExit(visible(f"Error: {' '.join(str(error).split())}"))
+
+
+def _make_app() -> tuple[Celery, Settings]:
+    try:
+        settings = resolve(load_settings())
+        if _is_celery_program():
+            for sentence in unknown_variables():
+                print(sentence, file=sys.stderr)  # logs are not set up yet
+        if settings.redis_url is None and _is_celery_program() and "orchestra" in sys.argv:
+            # `celery -A workers orchestra up` makes the stack that this app would talk to.
+            return Celery("orchestra", set_as_current=False), settings
+        kind = FlowerApp if _is_celery_program() and is_flower(sys.argv[1:]) else Celery
+        made = build_celery(settings, kind=kind)
+    except OrchestraError as error:
+        if not _is_celery_program():
+            raise
+        # Celery would print its own traceback around the one line that matters.
+        raise _give_up(error) from error
+    if _is_celery_program() and (notice := guard_flower(sys.argv[1:], os.environ)):
+        print(notice, file=sys.stderr)
+    made.conf.update(worker_concurrency=settings.concurrency)
+    return made, settings
+
+
+app, _settings = _make_app()
+_runtime = RuntimeOfProcess(app, _settings)
+register_tasks(app, _runtime)
+
+
+@celeryd_init.connect(weak=False)
+def _choose_queues(conf: Any, **_: Any) -> None:
+    """A worker reads the queues of the agents that it serves, and the one for submissions."""
+    try:
+        catalogue = _runtime.load_catalogue()
+    except OrchestraError as error:
+        raise _give_up(error) from error
+    _check_servers()
+    served = {definition.record.queue for definition in catalogue.values() if not definition.record.foreign}
+    conf.task_queues = {name: {} for name in sorted({DEFAULT_QUEUE, *served})}
+
+
+def _check_servers() -> None:
+    """End with one line where waiting would be of no use; a server that is away is waited for, as Celery does."""
+    try:
+        connect(resolve_redis_url(_settings)).close()
+        if _settings.broker_url is not None:
+            check_broker(_settings.broker_url)
+    except ServerUnavailable as error:
+        print(f"waiting: {error}", file=sys.stderr)  # logs are not set up yet
+    except OrchestraError as error:
+        raise _give_up(error) from error
+
+
+@setup_logging.connect(weak=False)
+def _log_like_the_services(**_: Any) -> None:
+    configure_logging(_settings, service="worker")
+    if _settings.log_level == "info":
+        # Our own lines say of a run what Celery says of its message, and each line costs time before the next run.
+        for name in ("celery.worker.strategy", "celery.app.trace"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@worker_process_init.connect(weak=False)
+def _end_with_the_master(**_: Any) -> None:
+    """A pool process whose master was killed would hold its run on, where no one can stop it."""
+    if os.getpid() != _MASTER:
+        die_with_parent(signal.SIGKILL)
+
+
+@worker_process_init.connect(weak=False)
+def _spare_the_collector(**_: Any) -> None:
+    spare_the_collector()
+
+
+@worker_ready.connect(weak=False)
+def _announce(sender: Any = None, **_: Any) -> None:
+    from orchestrator.worker.announce import Announcer, queues_of
+    from orchestrator.worker.execution.watchdog import LEAST_PATIENCE_S, Watchdog
+
+    parts, catalogue = _runtime.get().parts, _runtime.load_catalogue()
+    life = SignsOfLife("worker", parts.redis, _settings, serves=queues_of(catalogue))
+    try:
+        life.begin()
+        Announcer(parts, catalogue).start()
+    except KeyringError as error:
+        # Nothing that its agents say could be signed.
+        life.end()
+        raise _give_up(error) from error
+    worker_shutdown.connect(lambda **_: life.end(), weak=False)
+    Watchdog(
+        sender,
+        _runtime.with_ready_runs,
+        _runtime.ring,
+        patience_s=max(LEAST_PATIENCE_S, _settings.lease_s * 2, _settings.sweep_interval_s * 3),
+    ).start()
+    notify_ready()

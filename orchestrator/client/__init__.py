@@ -1,0 +1,1 @@
+"""The stack from Python: submit, wait, look, reply, stop."""

@@ -1,0 +1,142 @@
+"""The client for asyncio: every call runs in a thread, so that the event loop never waits for Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial, wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from orchestrator.client.client import Client
+from orchestrator.config.settings import Settings
+from orchestrator.ledger import Session
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _in_thread(
+    method: Callable[Concatenate[Client, P], R],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]]:
+    """A method of `Client` as a coroutine."""
+
+    @wraps(method)
+    async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        client = await self._client()
+        return await asyncio.to_thread(method, client, *args, **kwargs)
+
+    return call
+
+
+@dataclass(frozen=True)
+class AsyncSessionHandle:
+    """A submitted session."""
+
+    id: str
+    _client: AsyncClient
+    #: False: the key was used before, and this is the session that it made.
+    new: bool = True
+
+    async def result(self, timeout_s: float | None = None) -> str:
+        """As :meth:`Client.result`."""
+        return await self._client.result(self.id, timeout_s=timeout_s)
+
+    async def session(self) -> Session:
+        """As :meth:`Client.session`."""
+        return await self._client.session(self.id)
+
+
+class AsyncClient:
+    """`Client` for asyncio: the same methods, to be awaited. A cancelled wait ends within a quarter of a second.
+
+    It connects when it is entered or first used, and raises then what the constructor of `Client` raises.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        redis_url: str | None = None,
+        data: Path | str | None = None,
+        on_outage: Callable[[str], None] | None = None,
+    ) -> None:
+        self._connect = partial(Client, settings, redis_url=redis_url, data=data, on_outage=on_outage)
+        self._lock = threading.Lock()
+        self._connected: Client | None = None
+
+    async def _client(self) -> Client:
+        return await asyncio.to_thread(self._connect_once) if self._connected is None else self._connected
+
+    def _connect_once(self) -> Client:
+        with self._lock:
+            found = self._connected
+            if found is None:
+                found = self._connected = self._connect()
+            return found
+
+    async def __aenter__(self) -> Self:
+        await self._client()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """As :meth:`Client.close`."""
+        if self._connected is not None:
+            await asyncio.to_thread(self._connected.close)
+
+    resume = _in_thread(Client.resume)
+    reply = _in_thread(Client.reply)
+    stop = _in_thread(Client.stop)
+    delete = _in_thread(Client.delete)
+    session = _in_thread(Client.session)
+    sessions = _in_thread(Client.sessions)
+    tree = _in_thread(Client.tree)
+    parse_callbacks = _in_thread(Client.parse_callbacks)
+    runs = _in_thread(Client.runs)
+    history = _in_thread(Client.history)
+    agents = _in_thread(Client.agents)
+    token = _in_thread(Client.token)
+    serves = _in_thread(Client.serves)
+
+    async def submit(
+        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", patience_s: float = 0
+    ) -> AsyncSessionHandle:
+        """As :meth:`Client.submit`."""
+        client = await self._client()
+        handle = await asyncio.to_thread(
+            client.submit, agent, prompt, key=key, title=title, patience_s=patience_s
+        )
+        return AsyncSessionHandle(handle.id, self, new=handle.new)
+
+    async def result(self, session: str, *, timeout_s: float | None = None) -> str:
+        """As :meth:`Client.result`."""
+        client = await self._client()
+        answering = client.answering(session, timeout_s=timeout_s)
+        while (answer := await asyncio.to_thread(client.step, answering)) is None:
+            pass
+        return answer
+
+    async def wait(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Session:
+        """As :meth:`Client.wait`."""
+        client = await self._client()
+        waiting = client.waiting(session, timeout_s=timeout_s, item=item)
+        while (over := await asyncio.to_thread(client.step, waiting)) is None:
+            pass
+        return over
+
+    async def watch(self, session: str, *, timeout_s: float | None = None) -> AsyncIterator[list[Session]]:
+        """As :meth:`Client.watch`."""
+        client = await self._client()
+        watching = client.watching(session, timeout_s=timeout_s)
+        while not watching.over:
+            picture = await asyncio.to_thread(client.step, watching)
+            if picture is not None:
+                yield picture

@@ -1,0 +1,454 @@
+"""The stack from Python: submit work, wait for answers, look at trees, resume and stop.
+
+    with Client() as client:
+        answer = client.submit("lead", "review src/").result(timeout_s=600)
+
+`orchestrator.AsyncClient` has the same methods for asyncio.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+import redis
+
+from orchestrator.agents.registry import OPERATOR, AgentRecord
+from orchestrator.bootstrap import assemble
+from orchestrator.client.history import Event, history
+from orchestrator.client.replies import answer_question
+from orchestrator.client.submission import Submission
+from orchestrator.client.submission_tokens import LIFETIME_S, SubmissionToken, make_token
+from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Waiting, Watching, subtree
+from orchestrator.config.settings import Settings, load_settings
+from orchestrator.config.stack import resolve, resolve_redis_url
+from orchestrator.config.urls import redact_url
+from orchestrator.dispatch.publishing import final_answer
+from orchestrator.errors import EmptyPrompt, InputError, ServerUnavailable, SessionFailed
+from orchestrator.ids import asker_of, item_id
+from orchestrator.ledger import Ledger, Run, Session, SessionState, StopVerdict
+from orchestrator.log import get_logger
+from orchestrator.messages.authenticity import checked_callbacks
+from orchestrator.messages.factory import Thread
+from orchestrator.policy.callback_text import Callback
+from orchestrator.redisdb.client import connect, explain
+from orchestrator.redisdb.retry import PATIENCE_S, Outage
+from orchestrator.runtime.service import is_served, living_agents
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SessionHandle:
+    """A submitted session."""
+
+    id: str
+    _client: Client
+    #: False: the key was used before, and this is the session that it made.
+    new: bool = True
+
+    def result(self, timeout_s: float | None = None) -> str:
+        """As :meth:`Client.result`."""
+        return self._client.result(self.id, timeout_s=timeout_s)
+
+    def session(self) -> Session:
+        """As :meth:`Client.session`."""
+        return self._client.session(self.id)
+
+
+class Answering:
+    """Waits for the answer of a session, in steps."""
+
+    def __init__(self, ledger: Ledger, waiting: Waiting, session: str) -> None:
+        self._ledger = ledger
+        self._waiting = waiting
+        self._session = session
+        self._over = False
+
+    def step(self) -> str | None:
+        """The answer once the session is over, else None after a quarter of a second at most.
+
+        Raises:
+            SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
+            TimeoutError, ServerUnavailable, UnknownSession: as :meth:`Waiting.step`.
+        """
+        self._over = self._over or self._waiting.step() is not None
+        return self._waiting.try_to(lambda: read_answer(self._ledger, self._session)) if self._over else None
+
+
+def read_answer(ledger: Ledger, session: str) -> str:
+    """The final answer of a session that is over; empty if it has none yet.
+
+    Raises:
+        SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
+        UnknownSession: there is no such session.
+    """
+    answer = final_answer(ledger, session)
+    if isinstance(answer, SessionFailed):
+        raise answer
+    return answer or ""
+
+
+def _log_outage(sentence: str) -> None:
+    get_logger().warning("redis-away", about=sentence)
+
+
+class Client:
+    """A connection to one stack. Safe to share between threads.
+
+    Args:
+        settings: the settings of the stack; by default from the environment and `orchestra.toml`.
+        redis_url: the ledger's Redis; by default the one that is set, else that of the stack on the data folder.
+        data: the data folder, which holds the operator's key.
+        on_outage: called with a sentence when a call that waits begins to wait for Redis; by default it is logged.
+
+    Raises:
+        ConfigurationError: no stack can be found, or its Redis is not usable.
+        ServerUnavailable: its Redis does not answer.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        redis_url: str | None = None,
+        data: Path | str | None = None,
+        on_outage: Callable[[str], None] | None = None,
+    ) -> None:
+        self._on_outage = on_outage or _log_outage
+        self.settings = resolve(settings or load_settings(redis_url=redis_url, data=data))
+        self._url = resolve_redis_url(self.settings)
+        self._redis = connect(self._url, name="orchestra-client")
+        self._parts = assemble(self._redis, self.settings)
+        self._ledger = self._parts.ledger
+
+    def close(self) -> None:
+        """Close the connections; idempotent."""
+        self._redis.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except redis.RedisError as error:
+            raise explain(error, self._url) from error
+        except ServerUnavailable as error:
+            cause = error.__cause__
+            if isinstance(cause, redis.RedisError):
+                raise explain(cause, self._url) from cause
+            raise
+
+    def _outage(self, patience_s: float = PATIENCE_S) -> Outage:
+        """What a call that waits does while Redis is away."""
+        server = f"Redis at {redact_url(self._url)}"
+
+        def notify(error: BaseException, first: bool, _pause_s: float) -> None:  # noqa: FBT001  (by position)
+            if first:
+                self._on_outage(f"waiting for {server}: {' '.join(str(error).split())}")
+
+        return Outage(notify, patience_s=patience_s, longest_pause_s=LOOK_AGAIN_S, server=server)
+
+    def _outlast(self, call: Callable[[], T], patience_s: float) -> T:
+        """What ``call`` returns, made again for as long as Redis is away; without patience, made once."""
+        outage = self._outage(patience_s)
+        with self._clear_errors():
+            while True:
+                try:
+                    return call()
+                except (redis.RedisError, OSError) as error:
+                    if patience_s <= 0:
+                        raise
+                    outage.bear(error)
+
+    # --- work ----------------------------------------------------------------------------------
+
+    def submit(
+        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", patience_s: float = 0
+    ) -> SessionHandle:
+        """Give ``agent`` a prompt: a new root session, in the ledger when this returns.
+
+        Args:
+            agent: the name of an agent that a worker serves.
+            prompt: what it is to do.
+            key: the same key is the same session, however often it is submitted.
+            title: what people call it; by default the beginning of the prompt.
+            patience_s: seconds of an outage of Redis that this outlasts; the session is made once.
+
+        Raises:
+            EmptyPrompt: there is nothing to do.
+            KeyInUse: the key was used before, for another agent or prompt.
+            UnknownAgent: no worker serves such an agent.
+            ServerUnavailable: Redis does not answer.
+        """
+        # One key for all tries: of one that was lost nobody knows whether it arrived.
+        once = key or uuid.uuid4().hex
+        submission = Submission(self._parts)
+        submitted = self._outlast(lambda: submission.submit(agent, prompt, key=once, title=title), patience_s)
+        return SessionHandle(submitted.session, self, new=submitted.created or key is None)
+
+    def token(
+        self,
+        agent: str,
+        prompt: str,
+        *,
+        title: str = "",
+        task_id: str | None = None,
+        lifetime_s: float = LIFETIME_S,
+    ) -> SubmissionToken:
+        """What a plain Celery message needs to submit just this, where the setting `submissions` is "token".
+
+        Args:
+            agent, prompt, title: what the message will say.
+            task_id: the Celery task id that it will have; by default a new one.
+            lifetime_s: seconds within which it must reach a worker.
+
+        Raises:
+            KeyringError: the key of `operator` is not in this data folder.
+        """
+        with self._clear_errors():
+            return make_token(
+                self._parts.keyring,
+                agent=agent,
+                prompt=prompt,
+                title=title,
+                task_id=task_id,
+                lifetime_s=lifetime_s,
+            )
+
+    def result(self, session: str, *, timeout_s: float | None = None) -> str:
+        """The final answer of a session; waits for it.
+
+        Raises:
+            SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
+            TimeoutError: it is not over after ``timeout_s`` seconds.
+            UnknownSession: there is no such session.
+        """
+        answering = self.answering(session, timeout_s=timeout_s)
+        while (answer := self.step(answering)) is None:
+            pass
+        return answer
+
+    def answer(self, session: str) -> str:
+        """The final answer of a session that is over; empty if it has none yet.
+
+        Raises:
+            SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            return read_answer(self._ledger, session)
+
+    def wait(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Session:
+        """Wait until a session is over; with ``item``, until what was put into its queue is dealt with, too.
+
+        An outage of Redis is outlasted for as long as a worker does, two minutes; so it is by all that waits.
+
+        Raises:
+            TimeoutError: it is not over after ``timeout_s`` seconds.
+            ServerUnavailable: Redis stayed away for longer.
+            UnknownSession: there is no such session.
+        """
+        waiting = self.waiting(session, timeout_s=timeout_s, item=item)
+        while (over := self.step(waiting)) is None:
+            pass
+        return over
+
+    def waiting(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Waiting:
+        """As :meth:`wait`, in steps: call :meth:`step` with it until that returns the session."""
+        return Waiting(self._ledger, session, outage=self._outage(), timeout_s=timeout_s, item=item)
+
+    def answering(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Answering:
+        """As :meth:`result`, in steps: call :meth:`step` with it until that returns the answer."""
+        return Answering(self._ledger, self.waiting(session, timeout_s=timeout_s, item=item), session)
+
+    def watching(self, session: str, *, timeout_s: float | None = None) -> Watching:
+        """As :meth:`watch`, in steps: call :meth:`step` with it until it is over."""
+        return Watching(self._ledger, session, outage=self._outage(), timeout_s=timeout_s)
+
+    def step(self, steps: Steps[T]) -> T:
+        """One step of waiting or watching, a quarter of a second at most.
+
+        Raises:
+            TimeoutError: its time is over.
+        """
+        with self._clear_errors():
+            return steps.step()
+
+    def resume(self, session: str, prompt: str, *, key: str | None = None, patience_s: float = 0) -> str:
+        """Give a session another prompt; it runs as soon as the session is not busy. The id of the prompt.
+
+        Args:
+            session: the session.
+            prompt: what it is to do next.
+            key: the same key is the same prompt, however often it is given.
+            patience_s: seconds of an outage of Redis that this outlasts; the prompt is given once.
+
+        Raises:
+            EmptyPrompt: there is nothing to say.
+            KeyInUse: the session was given another prompt under this key.
+            UnknownSession: there is no such session.
+            WrongState: the session has failed, or was stopped or deleted.
+            LimitExceeded: its tree has had as many runs as it may.
+        """
+        about = self._outlast(lambda: self._ledger.session(session), patience_s)
+        if not isinstance(prompt, str):
+            raise InputError(
+                f"a prompt for session {session} is text, not {type(prompt).__name__}; give a str"
+            )
+        if not prompt.strip():
+            raise EmptyPrompt(about.agent)
+        with self._clear_errors():
+            letter = self._parts.letters.message(
+                sender=OPERATOR, recipient=about.agent, text=prompt, thread=Thread.of(about)
+            )
+        # One id for all tries: of one that was lost nobody knows whether it arrived.
+        item = item_id(session, key or letter.message_id)
+        self._outlast(lambda: self._ledger.put(session, prompt, item_id=item, envelope=letter), patience_s)
+        return item
+
+    def reply(self, question: str, text: str) -> str:
+        """Answer a question of an agent in the place of the session that was asked; the id of the asking session.
+
+        It goes to the call that waits for it, or the session is resumed with it.
+
+        Raises:
+            InputError: this is no id of a question, or there is nothing to say.
+            UnknownSession: the session that asked is not there any more.
+            WrongState: the question has its reply or was withdrawn, or its session will not run again.
+        """
+        asker = asker_of(question)
+        if asker is None:
+            raise InputError(
+                f"{question!r} is no id of a question; `orchestra why SESSION` names what a session waits for"
+            )
+        if not isinstance(text, str):
+            raise InputError(f"a reply is text, not {type(text).__name__}; give a str")
+        if not text.strip():
+            raise InputError(f"the reply to {question} is empty")
+        with self._clear_errors():
+            answer_question(self._parts, asker, question, text)
+        return asker
+
+    def stop(self, session: str, reason: str = "stopped by a user") -> StopVerdict:
+        """Stop a session and, by its policy, everything below it. `ended`: it is over; `asked`: its run was asked.
+
+        Of one that has finished before, children that owe it nothing may still be at work: they are stopped.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        return self._end(session, reason, "stopped")
+
+    def delete(self, session: str, reason: str = "deleted by a user") -> StopVerdict:
+        """Delete a session and, by its policy, everything below it; a tombstone with the counts stays.
+
+        `ended`: it is over, and what it held goes; `asked`: its run was asked to stop, and it goes then.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        return self._end(session, reason, "deleted")
+
+    def _end(self, session: str, reason: str, state: Literal["stopped", "deleted"]) -> StopVerdict:
+        with self._clear_errors():
+            about = self._ledger.session(session)
+            verdict = self._ledger.stop(session, reason, state=state, by=OPERATOR)
+            if verdict.outcome == "ended" and about.parent == "" and about.task:
+                self._parts.settle(session)
+            if verdict.outcome == "over" and verdict.detail == SessionState.FINISHED:
+                below = self._parts.delivery.stop_below(subtree(self._ledger, session), reason)
+                return replace(verdict, below=below)
+            return verdict
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def session(self, session: str) -> Session:
+        """A session as it stands.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            return self._ledger.session(session)
+
+    def sessions(self, *, limit: int = 50) -> list[Session]:
+        """The latest root sessions, newest first."""
+        with self._clear_errors():
+            found = [
+                root
+                for shard in range(self.settings.shards)
+                for root in self._ledger.roots(shard, limit=limit)
+            ]
+        return sorted(found, key=lambda root: root.created_ms, reverse=True)[:limit]
+
+    def tree(self, session: str) -> list[Session]:
+        """A session and everything below it, each after its parent, in the order of their launches.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            return subtree(self._ledger, session)
+
+    def watch(self, session: str, *, timeout_s: float | None = None) -> Iterator[list[Session]]:
+        """Pictures of the tree below a session, as it changes, until the session is over; the last shows that.
+
+        Raises:
+            TimeoutError: it is not over after ``timeout_s`` seconds.
+            UnknownSession: there is no such session.
+        """
+        watching = self.watching(session, timeout_s=timeout_s)
+        while not watching.over:
+            picture = self.step(watching)
+            if picture is not None:
+                yield picture
+
+    def parse_callbacks(self, session: str, text: str) -> tuple[Callback, ...]:
+        """The callbacks in a text that ``session`` was given; `genuine` are those that one of its runs carried.
+
+        They are compared with its books word for word: one that is copied from another session, or altered,
+        is not genuine, whatever its id.
+        """
+        with self._clear_errors():
+            return checked_callbacks(self._ledger, session, text)
+
+    def runs(self, session: str) -> list[Run]:
+        """The runs of a session, oldest first; each names the callbacks it carried."""
+        with self._clear_errors():
+            return self._ledger.runs(session)
+
+    def history(self, session: str) -> list[Event]:
+        """What happened in a session, oldest first.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            return history(self._ledger, session)
+
+    def agents(self) -> list[AgentRecord]:
+        """The registered agents, by name."""
+        with self._clear_errors():
+            return self._parts.agents.all()
+
+    def serves(self, agent: str) -> bool:
+        """Whether a living worker serves an agent now; of an external program that is taken for granted.
+
+        What is submitted to an agent that none serves is kept until one does.
+        """
+        with self._clear_errors():
+            record = self._parts.agents.get(agent)
+            return record is not None and is_served(record, living_agents(self._parts.redis))

@@ -1,0 +1,123 @@
+"""What happened in one session, in order, as the ledger tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from orchestrator.clock import isoformat
+from orchestrator.display.text import counted
+from orchestrator.ledger import Item, ItemState, Ledger, Run, Session, Try
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened."""
+
+    at: str  #: ISO 8601, UTC
+    what: str  #: `launched`, `run`, `delegated`, `callback`, `prompt`, `ended`, …
+    text: str
+    run: str = ""
+    about: str = ""  #: the other session, if there is one
+    detail: str = ""  #: more lines, such as the traceback of a failed try
+
+
+def history(ledger: Ledger, session: str) -> list[Event]:
+    """Every event of a session, oldest first.
+
+    Raises:
+        UnknownSession: there is no such session.
+    """
+    about = ledger.session(session)
+    items = ledger.items(session)
+    timed = [_launched(about), *_ended(about)]
+    for run in ledger.runs(session):
+        timed += _of_run(run)
+    for child in ledger.find([item.child for item in items if item.kind == "completion"]):
+        timed.append(
+            (
+                child.created_ms,
+                Event(
+                    at="",
+                    what="delegated",
+                    text=f"{child.agent}: {child.title}, as {child.id}",
+                    about=child.id,
+                ),
+            )
+        )
+    # A callback may die without ever having been queued.
+    timed += [
+        _of_item(item) for item in items if item.seq or (item.callback and item.state is ItemState.DEAD)
+    ]
+    # Sorting is stable: what happened in one millisecond stays in the order in which it was collected.
+    return [replace(event, at=isoformat(ms)) for ms, event in sorted(timed, key=lambda pair: pair[0])]
+
+
+def _launched(session: Session) -> tuple[int, Event]:
+    by = f"by {session.parent}" if session.parent else "as a root"
+    text = f"{session.agent}: {session.title}, {by}"
+    return session.created_ms, Event(at="", what="launched", text=text, about=session.parent)
+
+
+def _ended(session: Session) -> list[tuple[int, Event]]:
+    if not session.ended_ms:
+        return []
+    text = f"{session.state}{f': {session.reason}' if session.reason else ''}"
+    return [(session.ended_ms, Event(at="", what="ended", text=text))]
+
+
+def _of_run(run: Run) -> list[tuple[int, Event]]:
+    """Its tries, and its end. Only the last tries of many are kept, and the present one is as the run says."""
+    events = [
+        event for number, tried in enumerate(run.tries) for event in _of_try(run, tried, first=number == 0)
+    ]
+    told = bool(run.tries) and run.tries[-1].attempt == run.attempt
+    if run.started_ms and not told:
+        again = f", attempt {run.attempt}" if run.attempt > 1 else ""
+        text = f"{_why(run)} on {run.worker}{again}"
+        events.append((run.started_ms, Event(at="", what="run", text=text, run=run.id)))
+    if run.ended_ms:
+        took = f" after {(run.ended_ms - run.started_ms) / 1000:.3f} s" if run.started_ms else ""
+        text = f"{run.state}{took}{f': {run.reason}' if run.reason else ''}"
+        events.append((run.ended_ms, Event(at="", what="run ended", text=text, run=run.id)))
+    return events
+
+
+def _of_try(run: Run, tried: Try, *, first: bool) -> list[tuple[int, Event]]:
+    events = []
+    if first and tried.attempt > 1:
+        text = f"{tried.attempt - 1} earlier tries are not kept"
+        events.append((tried.started_ms, Event(at="", what="run", text=text, run=run.id)))
+    again = f", attempt {tried.attempt}" if tried.attempt > 1 else ""
+    text = f"{_why(run)} on {tried.worker}{again}"
+    events.append((tried.started_ms, Event(at="", what="run", text=text, run=run.id)))
+    how = {"failed": "failed", "died": "ended with its worker process", "lost": "was lost with its worker"}
+    took = (tried.ended_ms - tried.started_ms) / 1000
+    wait_s = (tried.again_ms - tried.ended_ms) / 1000
+    next_one = (
+        "" if not tried.again_ms else f"; tried again in {wait_s:.3g} s" if wait_s > 0 else "; tried again"
+    )
+    text = f"attempt {tried.attempt} {how[tried.how]} after {took:.3f} s: {tried.reason}{next_one}"
+    event = Event(at="", what="attempt", text=text, run=run.id, detail=tried.traceback)
+    return [*events, (tried.ended_ms, event)]
+
+
+def _why(run: Run) -> str:
+    match run.cause:
+        case "start":
+            return "start"
+        case "user":
+            return "resumed by a user"
+    many = len(run.items)
+    # What a blocking call took into the run counts with what the run was made for.
+    return f"resumed with {counted(many, 'item')}" if many else "resumed, with nothing new"
+
+
+def _of_item(item: Item) -> tuple[int, Event]:
+    if item.kind == "completion":
+        text = f"{item.agent}: {item.title}{f' {item.status}' if item.status else ''}, {item.state}"
+    else:
+        by = f" of {item.agent}" if item.agent else ""
+        text = f"{item.id}{by}, {item.state}"
+    what = "callback" if item.kind == "completion" else item.kind
+    reason = f": {item.reason}" if item.reason else ""
+    return item.at_ms, Event(at="", what=what, text=f"{text}{reason}", run=item.run, about=item.child)

@@ -1,0 +1,99 @@
+"""How a root session comes into being: checked, then written into the ledger with its envelope in one step."""
+
+from __future__ import annotations
+
+import uuid
+
+from orchestrator.agents.registry import OPERATOR
+from orchestrator.bootstrap import Parts
+from orchestrator.client.submission_tokens import check_token
+from orchestrator.crashpoints import reach
+from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, UnknownAgent
+from orchestrator.ids import derived_uuid, root_session_id, shard_of
+from orchestrator.ledger import Submitted
+from orchestrator.messages.factory import Thread, summary
+from orchestrator.streams import StreamId
+
+
+class Submission:
+    """Submits roots for the operator."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def check_token(self, token: object, *, agent: str, prompt: str, title: str, task_id: str) -> None:
+        """Return if a Celery message with this token may be submitted.
+
+        Raises:
+            SubmissionRefused: it may not.
+            redis.RedisError: the server was away or refused it.
+        """
+        check_token(
+            self._parts.keyring,
+            token,
+            agent=agent,
+            prompt=prompt,
+            title=title,
+            task_id=task_id,
+            known=self.is_known(task_id),
+        )
+
+    def is_known(self, key: str) -> bool:
+        """Whether there is a session of that key."""
+        return bool(self._parts.ledger.find([root_session_id(key, self._parts.settings.shards)]))
+
+    def submit(
+        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", task: str = ""
+    ) -> Submitted:
+        """Give ``agent`` a prompt. The same ``key`` is the same session, however often it is submitted.
+
+        Args:
+            agent: the name of an agent that a worker serves.
+            prompt: what it is to do.
+            key: an idempotency key; by default each call is a session of its own.
+            title: what people call it; by default the beginning of the prompt.
+            task: the Celery task id under which the final answer is stored.
+
+        Raises:
+            EmptyPrompt: there is nothing to do.
+            KeyInUse: the key was used before, for another agent or prompt.
+            UnknownAgent: no worker serves such an agent.
+            StreamFull: the routers are too far behind for new work.
+            redis.RedisError: Redis does not answer, or refused it; with the same key it may be called again.
+        """
+        if not isinstance(prompt, str):
+            raise InputError(f"a prompt for agent {agent!r} is text, not {type(prompt).__name__}; give a str")
+        if not prompt.strip():
+            raise EmptyPrompt(agent)
+        parts = self._parts
+        record = parts.agents.get(agent)
+        if record is None or record.system:
+            raise UnknownAgent(agent, parts.agents.names())
+        session = root_session_id(key or uuid.uuid4().hex, parts.settings.shards)
+        thread = Thread(correlation=derived_uuid("conversation", session))
+        heading = title or summary(prompt)
+        letter = parts.letters.delegation(
+            sender=OPERATOR,
+            recipient=agent,
+            task_id=session,
+            title=heading,
+            description=prompt,
+            thread=thread,
+        )
+        parts.pressure.admit(StreamId(shard_of(session), letter.type, letter.priority))
+        reach("submit.checked")
+        submitted = parts.ledger.submit(
+            session,
+            agent=agent,
+            prompt=prompt,
+            envelope=letter,
+            correlation=thread.correlation,
+            title=heading,
+            task=task,
+        )
+        reach("submit.written")
+        if submitted.agent != agent:
+            raise KeyInUse(key, session, submitted.agent, "agent")
+        if submitted.other_prompt:
+            raise KeyInUse(key, session, submitted.agent, "prompt")
+        return submitted

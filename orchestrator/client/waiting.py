@@ -1,0 +1,173 @@
+"""Waiting for sessions without asking again and again: the ledger's events say when to look.
+
+Waiting is done in steps of a quarter of a second at most, so that whoever waits can be interrupted between two.
+An outage of Redis is waited for, too, in steps as short.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import redis
+
+from orchestrator.ids import shard_of
+from orchestrator.ledger import CLOSED, ItemState, Ledger, Session, SessionState
+from orchestrator.ledger.decode import text as decode
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.retry import Outage
+
+#: Longest time in seconds that a session's end can go unnoticed when its event was missed.
+LOOK_AGAIN_S = 0.25
+#: Seconds between two pictures of a tree.
+PICTURE_EVERY_S = 0.2
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Steps(Protocol[T_co]):
+    """Something that is done in steps."""
+
+    def step(self) -> T_co:
+        """Do one."""
+        ...
+
+
+def is_over(session: Session) -> bool:
+    """Whether a session has given its answer, or never will."""
+    return session.state in CLOSED or (session.state is SessionState.FINISHED and not session.busy)
+
+
+def subtree(ledger: Ledger, session: str) -> list[Session]:
+    """A session and everything below it, each after its parent, in the order of their launches.
+
+    Raises:
+        UnknownSession: there is no such session.
+    """
+    top = ledger.session(session)
+    members = {top.id: top}
+    for member in ledger.tree(top.root):
+        if member.parent in members:
+            members[member.id] = member
+    return list(members.values())
+
+
+class Waiting:
+    """Waits for the end of a session; with ``item``, also until what was put into its queue is dealt with."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        session: str,
+        *,
+        outage: Outage,
+        timeout_s: float | None = None,
+        item: str = "",
+    ) -> None:
+        self._ledger = ledger
+        self._session = session
+        self._item = item
+        self._outage = outage
+        self._timeout_s = timeout_s
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._state = "unknown"
+        self._last = b"$"
+
+    def step(self, *, listen: bool = True) -> Session | None:
+        """The session if it is over, else None after an event of it or a quarter of a second; at once without.
+
+        Raises:
+            TimeoutError: it is not over after ``timeout_s`` seconds.
+            ServerUnavailable: Redis stayed away for too long.
+            UnknownSession: there is no such session.
+        """
+        return self.try_to(lambda: self._look(listen=listen))
+
+    def try_to(self, call: Callable[[], T]) -> T | None:
+        """What ``call`` returns; None, after a pause, if Redis is away.
+
+        Raises:
+            TimeoutError: the time to wait is over.
+            ServerUnavailable: Redis stayed away for too long.
+        """
+        try:
+            result = call()
+        except (redis.RedisError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise
+            self._outage.bear(error)
+            self._check_time()
+            return None
+        self._outage.end()
+        return result
+
+    def _look(self, *, listen: bool) -> Session | None:
+        found = self._ledger.session(self._session)
+        self._state = found.state.value
+        if is_over(found) and self._item_is_done():
+            return found
+        self._check_time()
+        if listen:
+            self._listen(LOOK_AGAIN_S)
+        return None
+
+    def _check_time(self) -> None:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            raise TimeoutError(f"session {self._session} is {self._state} after {self._timeout_s:g} s")
+
+    def _item_is_done(self) -> bool:
+        if not self._item:
+            return True
+        found = self._ledger.item(self._session, self._item)
+        return found is None or found.state in (ItemState.DELIVERED, ItemState.DEAD)
+
+    def _listen(self, for_s: float) -> None:
+        """Return at the first event of this session, or after ``for_s`` seconds.
+
+        The callback service takes events off the stream once it has handled them, hence the time limit.
+        """
+        stream = keys.stops(shard_of(self._session))
+        until = time.monotonic() + for_s
+        while (left_s := until - time.monotonic()) > 0.001:
+            answer: Any = self._ledger.redis.xread(
+                {stream: self._last}, count=500, block=max(1, round(left_s * 1000))
+            )
+            for _, entries in answer or []:
+                self._last = entries[-1][0]
+                if any(decode(fields.get(b"session")) == self._session for _, fields in entries):
+                    return
+
+
+class Watching:
+    """Takes pictures of a tree in steps."""
+
+    def __init__(
+        self, ledger: Ledger, session: str, *, outage: Outage, timeout_s: float | None = None
+    ) -> None:
+        self._ledger = ledger
+        self._session = session
+        self._waiting = Waiting(ledger, session, outage=outage, timeout_s=timeout_s)
+        self._last: list[Session] | None = None
+        self._next_at = 0.0
+        self.over = False
+
+    def step(self) -> list[Session] | None:
+        """A picture if the tree has changed since the last one.
+
+        Raises:
+            TimeoutError, ServerUnavailable, UnknownSession: as :meth:`Waiting.step`.
+        """
+        time.sleep(max(0.0, self._next_at - time.monotonic()))
+        began = time.monotonic()
+        over = self._waiting.step(listen=self._last is not None) is not None
+        picture = self._waiting.try_to(lambda: subtree(self._ledger, self._session))
+        if picture is None:
+            return None
+        self.over = over
+        # A large tree takes long to read; reading it is not to be all that the server does.
+        self._next_at = time.monotonic() + max(PICTURE_EVERY_S, 4 * (time.monotonic() - began - LOOK_AGAIN_S))
+        changed = picture != self._last
+        self._last = picture
+        return picture if changed or self.over else None

@@ -1,0 +1,1 @@
+"""Settings, server URLs, and which stack runs on a data folder."""

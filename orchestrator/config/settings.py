@@ -1,0 +1,454 @@
+"""Every knob of a stack, in one validated, frozen object.
+
+A value comes from, first found wins: an override (command-line options), the environment
+(``ORCHESTRA_`` + the name in capitals), the table ``[orchestra]`` of a TOML file (``ORCHESTRA_CONFIG``,
+else ``orchestra.toml`` in the working directory), the default. A name that is none is refused in a file, and
+warned of in the environment, which others use, too. `docs/reference/settings.md` is generated
+from the descriptions below. No ``repr`` and no error message shows a password.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from orchestrator.config.urls import check_broker_url, check_redis_url, redact_url
+from orchestrator.errors import ConfigurationError
+from orchestrator.ids import MAX_SHARDS
+
+ENV_PREFIX = "ORCHESTRA_"
+#: The variable that names the TOML file; not itself a setting.
+CONFIG_VARIABLE = "ORCHESTRA_CONFIG"
+CONFIG_FILE = "orchestra.toml"
+CONFIG_TABLE = "orchestra"
+#: The tables of a TOML file: settings, the routing table, agents. One file may hold all of them.
+TABLES = (CONFIG_TABLE, "routing", "agents")
+#: Variables of the prefix that are no settings: what a supervisor and the tests of crashes tell a process.
+_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "ORCHESTRA_READY_FD", "ORCHESTRA_CRASH_AT"})
+
+KIB = 1024
+MIB = 1024 * KIB
+DAY_S = 86_400
+#: Seconds that the ledger's Redis may take for one command: a loaded server needs so long at times, and none needs longer.
+_LEAST_TIMEOUT_S = 2.0
+_LONGEST_TIMEOUT_S = 30.0
+
+
+def _split_agents(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value.startswith("["):
+        return json.loads(value)
+    return [part.strip() for chunk in value.split(",") for part in chunk.split(os.pathsep) if part.strip()]
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+def is_agents_file(name: str) -> bool:
+    """Whether an entry of ``agents`` names a file, and not a module to import."""
+    return name.endswith((".py", ".toml")) or os.sep in name
+
+
+RedisUrl = Annotated[str, AfterValidator(check_redis_url)]
+BrokerUrl = Annotated[str, AfterValidator(check_broker_url)]
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+Folders = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_split_agents)]
+AgentSources = Annotated[tuple[str, ...], BeforeValidator(_split_agents)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(gt=0)]
+
+
+class Settings(BaseModel):
+    """The settings of one stack. :func:`load_settings` builds them from all their sources."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
+
+    # Where things are
+    redis_url: RedisUrl | None = Field(
+        None,
+        repr=False,
+        description="Redis (6.2 or newer) or Valkey that holds the ledger: `redis://`, `rediss://` or `unix://`, "
+        "with password and database number. Unset: the embedded Valkey of the data folder.",
+    )
+    broker_url: BrokerUrl | None = Field(
+        None,
+        repr=False,
+        description="Celery broker, as kombu or redis-py spells it. Unset: the ledger's Redis.",
+    )
+    data: AbsolutePath = Field(
+        Path(".orchestra"),
+        description="Data folder: the embedded server's append-only file, keys, audit database, logs.",
+    )
+    audit_path: AbsolutePath | None = Field(
+        None, description="Audit database file. Unset: `audit.sqlite` in the data folder."
+    )
+    agents: AgentSources = Field(
+        (),
+        description="Modules or files (`.py`, `.toml`) that define agents, separated by commas or the "
+        "system's path separator. A module is looked up among what is installed, then in the working directory.",
+    )
+    review_roots: Folders = Field(
+        (),
+        description="Folders below which the bundled agents `lead` and `reviewer` may read Python sources, for whoever "
+        "gives them a task; unset: they are not there.",
+    )
+
+    # How much runs at once
+    shards: int = Field(
+        1,
+        ge=1,
+        le=MAX_SHARDS,
+        description="Number of shards that trees are spread over by their root. Cannot change while trees live.",
+    )
+    concurrency: Count = Field(
+        default_factory=lambda: max(4, os.cpu_count() or 1),
+        description="Runs that one worker executes at once (processes). Default: the number of CPUs, at least 4.",
+    )
+
+    # Leases, timers, limits of time
+    lease_s: Seconds = Field(
+        15,
+        description="Seconds without a renewal after which a run's holder counts as lost, "
+        "on the observer's monotonic clock. Routers and audit writers take over what another one has held for "
+        "that long and four times that long, callback services after a third of it. Services and workers give up a "
+        "connection on which no answer came for a third of it, at least 2 s and at most 30 s: with leases under 6 s one "
+        "connection that has gone silent may cost a run its lease.",
+    )
+    heartbeat_s: Seconds = Field(
+        3, description="Seconds between two renewals of a lease, and between two signs of life of a service."
+    )
+    run_time_limit_s: Seconds = Field(
+        3600, description="Seconds that one run may take; after that it is stopped and its session fails."
+    )
+    question_time_limit_s: Seconds | None = Field(
+        None,
+        description="Seconds that an agent's question may stay open; after that its asker is told that no reply came. "
+        "Unset: as long as it takes.",
+    )
+    stop_grace_s: Seconds = Field(
+        10, description="Seconds that a running agent or a service is given to stop before it is killed."
+    )
+    max_lost_workers: Count = Field(
+        20, description="Lost workers that one run survives; they do not use up the agent's attempts."
+    )
+    max_process_deaths: Count = Field(
+        3,
+        description="Worker processes that may die while they execute one run (a crash, or no memory left); at that "
+        "many the run fails. A worker whose lease runs out counts for `max_lost_workers` instead.",
+    )
+    redispatch_after_s: Seconds = Field(
+        10,
+        description="Seconds after which the sweep looks whether a queued run that nobody took is among the ready ones. "
+        "Workers are told of ready runs again after a second, and then ever more rarely.",
+    )
+    sweep_interval_s: Seconds = Field(2, description="Seconds between two reconciliation sweeps of a reaper.")
+    replicas: int = Field(
+        0,
+        ge=0,
+        description="Replicas that must have a claim or a commit before a worker goes on (Redis `WAIT`).",
+    )
+    tree_ttl_s: Seconds = Field(
+        7 * DAY_S, description="Seconds that a tree's keys live after its root is terminal."
+    )
+
+    # Payloads
+    compress_above_bytes: Count = Field(
+        64 * KIB, description="Bodies larger than this many bytes are compressed (zstd)."
+    )
+    claim_check_above_bytes: Count = Field(
+        1 * MIB, description="Bodies larger than this many bytes are stored once and travel as a reference."
+    )
+    blob_ttl_s: Seconds = Field(
+        7 * DAY_S, description="Seconds that a stored payload lives after it was last referenced."
+    )
+    max_payload_bytes: Count = Field(
+        16 * MIB,
+        description="Largest body in bytes that is opened, however it travels, and that a new task may have.",
+    )
+    max_payload_ratio: Count = Field(
+        200,
+        description="How many times its compressed size a body above 1 MiB may have that travels compressed.",
+    )
+    max_message_bytes: Count = Field(
+        8 * MIB, description="Largest envelope in bytes that is parsed; a larger one is refused."
+    )
+
+    # Limits that refuse new work, never a delivery
+    resume_max_items: Count = Field(
+        500, description="Callbacks that one resume carries at most; the rest follows in the next."
+    )
+    resume_max_bytes: Count = Field(
+        1 * MIB,
+        description="Bytes of callback text that one resume carries at most; a single larger one is cut.",
+    )
+    max_depth: Count = Field(50, description="Generations in one tree, the root being the first.")
+    max_children: Count = Field(100_000, description="Children that one session may launch.")
+    max_sessions_per_tree: Count = Field(
+        1_000_000, description="Sessions that one tree may have, the root included."
+    )
+    max_runs_per_tree: Count = Field(
+        10_000_000, description="Runs that one tree may have; then it may only end what it has begun."
+    )
+    stream_max_entries: Count = Field(
+        250_000,
+        description="Entries in one stream above which new work is refused; replies, errors and commits never are.",
+    )
+
+    # Messages
+    message_max_age_s: Seconds = Field(
+        DAY_S,
+        description="Seconds after which an unhandled message is too old to be accepted; duplicates of a message "
+        "are told for at least as long.",
+    )
+    registration_patience_s: float = Field(
+        20,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds that a message waits for its recipient or sender to be registered, an attempt at most its timeout: "
+        "a worker may be starting.",
+    )
+    conversation_max_messages: Count = Field(
+        1_000_000,
+        description="Messages that one conversation may have, reports and replies apart; more are refused, so that no "
+        "two agents talk for ever.",
+    )
+    conversation_max_depth: Count = Field(
+        1_000, description="Messages that the chain of one message may name."
+    )
+    dead_letters_max_entries: Count = Field(
+        10_000,
+        description="Dead letters that one shard keeps; above that the oldest are dropped, first those whose sender's "
+        "signature did not count. The audit trail keeps their messages.",
+    )
+    dead_letters_max_bytes: Count = Field(
+        64 * MIB,
+        description="Bytes of dead letters that one shard keeps; above that they are dropped likewise.",
+    )
+    dead_letters_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="Part of these two limits that one sender may take. All whose signature did not count are one.",
+    )
+    dead_letter_ttl_s: Seconds = Field(
+        30 * DAY_S, description="Seconds after which a dead letter is dropped, if nobody has replayed it."
+    )
+    failed_dependency: Literal["fail", "ignore"] = Field(
+        "fail",
+        description="What becomes of a task when one that it depends on fails: it fails too, or it starts anyway.",
+    )
+
+    # Trust
+    signature_algorithm: Literal["RSA-SHA256", "Ed25519"] = Field(
+        "Ed25519", description="Algorithm of newly generated keys; both are always accepted."
+    )
+    signatures_required: bool = Field(
+        True, description="Whether the router refuses an envelope without a signature."
+    )
+
+    submissions: Literal["open", "token"] = Field(
+        "open",
+        description="Who may begin a session with a plain Celery message: `open`, whoever can write to the broker; "
+        "`token`, whoever brings a token of `orchestra token` or `Client.token`. `Client` and `orchestra submit` write "
+        "to the ledger and need none.",
+    )
+    remote_control: bool = Field(
+        False,
+        description="Whether workers obey Celery's remote control (`celery inspect`, `celery control`, the buttons of "
+        "Flower). It knows no authentication: whoever can write to the broker can then stop every worker.",
+    )
+
+    # Logs
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Lowest level of log lines that are written."
+    )
+    log_format: Literal["auto", "console", "json"] = Field(
+        "auto",
+        description="`console` for people, `json` for machines, `auto`: console on a terminal, else json.",
+    )
+
+    @model_validator(mode="after")
+    def _durations_fit(self) -> Settings:
+        if self.heartbeat_s * 2 > self.lease_s:
+            raise ValueError(
+                f"heartbeat_s = {self.heartbeat_s:g} must be at most half of lease_s = {self.lease_s:g}, "
+                "or one late heartbeat loses a run"
+            )
+        return self
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        yield from super().__repr_args__()
+        for name in ("redis_url", "broker_url"):
+            url = getattr(self, name)
+            yield name, url if url is None else redact_url(url)
+
+    @property
+    def command_timeout_s(self) -> float:
+        """Seconds after which a service or a worker gives up a connection to the ledger that does not answer.
+
+        Together with the longest time between two heartbeats, half of the lease, it leaves time to renew over another.
+        """
+        return min(_LONGEST_TIMEOUT_S, max(_LEAST_TIMEOUT_S, self.lease_s / 3))
+
+    @property
+    def audit_file(self) -> Path:
+        """The audit database, wherever it is."""
+        return self.audit_path or self.data / "audit.sqlite"
+
+    @property
+    def keys_dir(self) -> Path:
+        """The folder of the private keys."""
+        return self.data / "keys"
+
+    @property
+    def logs_dir(self) -> Path:
+        """The folder of the services' log files."""
+        return self.data / "logs"
+
+    def to_env(self) -> dict[str, str]:
+        """The settings that differ from their defaults as environment variables, for child processes.
+
+        Passwords travel this way and not as arguments, which every user of the machine can read.
+        """
+        env: dict[str, str] = {}
+        for name in sorted(self.model_fields_set):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, tuple):
+                value = json.dumps([str(part) for part in value])
+            env[ENV_PREFIX + name.upper()] = str(value)
+        return env
+
+
+def config_file() -> Path | None:
+    """The TOML file that settings are read from, if there is one.
+
+    Raises:
+        ConfigurationError: ORCHESTRA_CONFIG names a file that does not exist.
+    """
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        path = _absolute(Path(named))
+        if not path.is_file():
+            raise ConfigurationError(f"{CONFIG_VARIABLE} names {str(path)!r}, which is not a file")
+        return path
+    path = _absolute(Path(CONFIG_FILE))
+    return path if path.is_file() else None
+
+
+def read_config_file() -> dict[str, Any]:
+    """The table ``[orchestra]`` of the TOML file; paths in it are relative to the file.
+
+    Raises:
+        ConfigurationError: the file cannot be read or is not TOML.
+    """
+    path = config_file()
+    if path is None:
+        return {}
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"cannot read settings from {path}: {error}") from error
+    if (problem := unknown_table(document)) is not None:
+        raise ConfigurationError(f"cannot read settings from {path}: {problem}")
+    table = document.get(CONFIG_TABLE, {})
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"cannot read settings from {path}: [{CONFIG_TABLE}] must be a table")
+    folder = path.parent
+    for name in ("data", "audit_path"):
+        if isinstance(table.get(name), str):
+            table[name] = str(folder / Path(table[name]).expanduser())
+    roots = _split_agents(table.get("review_roots"))
+    if isinstance(roots, list):
+        table["review_roots"] = [str(folder / Path(str(root)).expanduser()) for root in roots]
+    agents = _split_agents(table.get("agents"))
+    if isinstance(agents, list):
+        table["agents"] = [str(folder / a) if isinstance(a, str) and is_agents_file(a) else a for a in agents]
+    return table
+
+
+def unknown_table(document: Mapping[str, Any]) -> str | None:
+    """What is wrong with the names at the top of a TOML file: a table that nobody reads, or a setting outside of one."""
+    for name, value in document.items():
+        if name in TABLES:
+            continue
+        if not isinstance(value, dict):
+            near = did_you_mean(name, Settings.model_fields)
+            place = f"below [{CONFIG_TABLE}]" if name in Settings.model_fields else f"into a table{near}"
+            return f"{name!r} stands outside of a table and is read by nobody; move it {place}"
+        tables = ", ".join(f"[{table}]" for table in TABLES)
+        return f"there is no table [{name}], and nobody reads it (there are: {tables}){did_you_mean(name, TABLES)}"
+    return None
+
+
+def unknown_variables() -> list[str]:
+    """A sentence about each environment variable of our prefix that is no setting."""
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    return [
+        f"warning: the environment variable {name} is no setting and is ignored{did_you_mean(name, known)}"
+        for name in sorted(os.environ)
+        if name.startswith(ENV_PREFIX) and name not in known | _OTHER_VARIABLES
+    ]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a name that is none: the nearest one that is, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def read_environment() -> dict[str, str]:
+    """The settings that environment variables give; an empty variable counts as not set."""
+    variables = {name: os.environ.get(ENV_PREFIX + name.upper()) for name in Settings.model_fields}
+    return {name: value for name, value in variables.items() if value}
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Build the settings; an override that is None counts as not given.
+
+    Raises:
+        ConfigurationError: names the setting, what is wrong with it, and where it may come from.
+    """
+    given = {name: value for name, value in overrides.items() if value is not None}
+    try:
+        return Settings(**{**read_config_file(), **read_environment(), **given})
+    except ValidationError as error:
+        raise ConfigurationError(_explain(error, given)) from None
+
+
+def _explain(error: ValidationError, given: Mapping[str, Any]) -> str:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if not first["loc"]:
+        return f"the settings do not fit together: {message}"
+    name = str(first["loc"][0])
+    if first["type"] == "extra_forbidden":
+        hint = did_you_mean(name, Settings.model_fields)
+        source = config_file() if name not in given else None
+        return f"there is no setting {name!r}{f' (in {source})' if source else ''}{hint}"
+    variable = ENV_PREFIX + name.upper()
+    if name in given:
+        source_text = f"setting {name!r}"
+    elif variable in os.environ:
+        source_text = variable
+    else:
+        source_text = f"setting {name!r} in {config_file()}"
+    return f"{source_text}: {message[0].lower() + message[1:] if message else message}"

@@ -1,0 +1,1 @@
+"""A whole stack on one machine: its processes, their supervisor, and the embedded server."""

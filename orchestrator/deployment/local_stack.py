@@ -1,0 +1,287 @@
+"""A whole stack on this machine: server, services and a worker, for `orchestra up` and `orchestra demo`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from orchestrator.config.settings import ENV_PREFIX, Settings, is_agents_file
+from orchestrator.config.stack import Announcement, Stack, prepare_data_folder, running_stacks
+from orchestrator.deployment.embedded.membership import Membership, join
+from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
+from orchestrator.dispatch.broker import check_broker
+from orchestrator.errors import ConfigurationError
+from orchestrator.redisdb.client import connect
+from orchestrator.runtime.parent_death import python_module
+from orchestrator.runtime.signals import set_soon
+
+_TICK_S = 0.05
+_TRIM_EVERY_S = 10.0
+
+#: The services of a stack, by the arguments that `python -m orchestrator` runs them with.
+SERVICES = {
+    "router": ("router",),
+    "callbacks": ("callbacks",),
+    "reaper": ("reaper",),
+    "audit": ("audit", "writer"),
+}
+
+
+def service_specs() -> list[ChildSpec]:
+    """One process for each service."""
+    return [
+        ChildSpec(name=name, command=(*python_module("orchestrator"), *arguments), stage=2)
+        for name, arguments in SERVICES.items()
+    ]
+
+
+def worker_spec(settings: Settings) -> ChildSpec:
+    """One Celery worker: it is stopped first, and is given time to finish what runs."""
+    return ChildSpec(
+        name="worker",
+        command=(
+            *(*python_module("workers"), "worker"),
+            *("--hostname", f"orchestra-{uuid.uuid4().hex[:8]}@%h"),
+            *("--concurrency", str(settings.concurrency)),
+            *("--loglevel", settings.log_level.upper()),
+            # Workers of a stack need not know each other; this spares a second at the start.
+            *("--without-gossip", "--without-mingle"),
+        ),
+        # Warm first: running agents may finish; then cold: the runs' leases bring them back elsewhere.
+        stop_with=((signal.SIGTERM, settings.stop_grace_s), (signal.SIGQUIT, 3.0)),
+        # Celery's cold shutdown can hang once its broker is gone, and the pool ends with its master.
+        orphan_signal=signal.SIGKILL,
+        stage=1,
+    )
+
+
+class LocalStack:
+    """The processes of one stack. Use :meth:`run` in the foreground, or a ``with`` block for the background.
+
+    Without a Redis URL in the settings it joins the embedded server of the data folder.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        specs: Sequence[ChildSpec] | None = None,
+        notify: Callable[[Notice], None] = lambda _: None,
+    ) -> None:
+        self._given = settings
+        self._specs = specs
+        self._notify = notify
+        self._membership: Membership | None = None
+        self._announcement: Announcement | None = None
+        self._supervisor: Supervisor | None = None
+        self._stop = threading.Event()
+        self._kill = threading.Event()
+        self._ready = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.failure: Exception | None = None
+        #: The settings that the stack's processes run with; complete once it is open.
+        self.settings = settings
+
+    @property
+    def url(self) -> str:
+        """The URL of the ledger's Redis; known once the stack is open."""
+        assert self.settings.redis_url is not None
+        return self.settings.redis_url
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it runs on the embedded server."""
+        return self._membership is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether every process has been ready at least once."""
+        return self._ready.is_set()
+
+    @property
+    def logs(self) -> dict[str, Path]:
+        """The log file of each process."""
+        return self._supervisor.logs if self._supervisor else {}
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process id of each process that runs."""
+        return self._supervisor.pids if self._supervisor else {}
+
+    def open(self) -> None:
+        """Find or start the server and announce the stack; the processes are started by :meth:`run`.
+
+        Raises:
+            ConfigurationError, UnsupportedServer, ServerUnavailable: there is no server to run on, or no broker.
+        """
+        given = self._given
+        prepare_data_folder(given.data)
+        if given.redis_url is None:
+            self._membership = join(given.data)
+            url = self._membership.url
+        else:
+            url = given.redis_url
+            connect(url).close()
+        self._check_broker()
+        agents = tuple(
+            str(Path(name).expanduser().absolute()) if is_agents_file(name) else name for name in given.agents
+        )
+        self.settings = given.model_copy(update={"redis_url": url, "agents": agents})
+        others = len(running_stacks(given.data))
+        self._announcement = Announcement(
+            given.data,
+            Stack(
+                redis_url=url,
+                broker_url=given.broker_url,
+                agents=agents,
+                pid=os.getpid(),
+                started_ms=time.time_ns() // 1_000_000,
+            ),
+        )
+        environment = {
+            k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.endswith("_CONFIG")
+        }
+        self._supervisor = Supervisor(
+            self._specs if self._specs is not None else [*service_specs(), worker_spec(self.settings)],
+            env={**environment, **self.settings.to_env()},
+            logs=given.logs_dir,
+            log_suffix=f".{others + 1}" if others else "",
+            notify=self._notify,
+        )
+
+    def _check_broker(self) -> None:
+        if self._given.broker_url is not None:
+            check_broker(self._given.broker_url)
+
+    def run(self, on_tick: Callable[[], None] = lambda: None) -> None:
+        """Run the processes until :meth:`stop` is called, then stop them in order.
+
+        ``on_tick`` is called many times a second meanwhile.
+
+        Raises:
+            ConfigurationError: a process does not start, or the server cannot go on.
+        """
+        try:
+            if self._supervisor is None:
+                self.open()
+            trim_at = time.monotonic() + _TRIM_EVERY_S
+            while not self._stop.is_set():
+                self._listen_to_keeper()
+                assert self._supervisor is not None
+                self._supervisor.tick()
+                if self._supervisor.ready:
+                    self._ready.set()
+                if time.monotonic() > trim_at:
+                    self._supervisor.trim_logs()
+                    trim_at = time.monotonic() + _TRIM_EVERY_S
+                on_tick()
+                self._stop.wait(_TICK_S)
+            self._notify(Notice(kind="stopping", name="stack"))
+        finally:
+            self.close()
+
+    def _listen_to_keeper(self) -> None:
+        for said in self._membership.events() if self._membership else ():
+            match said["event"]:
+                case "died":
+                    self._notify(Notice(kind="died", name="server", detail=said["reason"]))
+                case "restarted":
+                    self._notify(Notice(kind="recovered", name="server"))
+                case "failed":
+                    raise ConfigurationError(said["reason"])
+                case "lost":
+                    self._move_to_new_server()
+                    return
+
+    def _move_to_new_server(self) -> None:
+        """The keeper was killed and took the server along: go on with another one on the same data."""
+        self._notify(Notice(kind="died", name="server", detail="its keeper was killed"))
+        assert self._supervisor is not None
+        self._supervisor.stop(at_once=lambda: True)
+        if self._announcement is not None:
+            self._announcement.close()
+        if self._membership is not None:
+            self._membership.leave()
+        self.open()
+        self._notify(Notice(kind="recovered", name="server"))
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ask the stack to stop; safe from a signal handler. ``at_once`` kills what does not stop by itself."""
+        set_soon(*([self._kill] if at_once else []), self._stop)
+
+    def close(self) -> None:
+        """Stop what runs and leave the server; idempotent. Nothing is left of the stack after it."""
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.stop(at_once=self._kill.is_set)
+        announcement, self._announcement = self._announcement, None
+        if announcement is not None:
+            announcement.close()
+        membership, self._membership = self._membership, None
+        if membership is not None:
+            membership.leave()
+
+    def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Wait until every process is ready.
+
+        Raises:
+            OrchestraError: it failed to start, for this reason.
+            ConfigurationError: it took longer than ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._ready.wait(0.02):
+            if self.failure is not None:
+                raise self.failure
+            if time.monotonic() > deadline:
+                raise ConfigurationError(
+                    f"the stack is not ready after {timeout_s:g} s; see {self._given.logs_dir}"
+                )
+
+    def __enter__(self) -> Self:
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
+        self._thread = threading.Thread(target=self._run_in_background, name="stack")
+        self._thread.start()
+        return self
+
+    def _run_in_background(self) -> None:
+        try:
+            self.run()
+        except Exception as error:  # noqa: BLE001  (handed to whoever waits in wait_ready)
+            self.failure = error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+
+def describe(notice: Notice) -> str:
+    """One line for the user."""
+    words: dict[str, Any] = {
+        "ready": "ready",
+        "restarting": "ended; starting it again",
+        "died": "ended",
+        "recovered": "is back",
+        "stopping": "stopping",
+        "killed": "did not stop in time and was killed",
+    }
+    # `callbacks did not stop` would be about callbacks.
+    what = (
+        notice.name
+        if notice.name.startswith("worker") or notice.name in ("stack", "server")
+        else f"service {notice.name}"
+    )
+    return f"{what} {words[notice.kind]}{f' ({notice.detail})' if notice.detail else ''}"

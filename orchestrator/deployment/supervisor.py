@@ -1,0 +1,227 @@
+"""Keeps a set of processes running: starts them, hears when they are ready, starts them again, stops them.
+
+Each child runs in a session of its own, so that Ctrl-C reaches only the supervisor, which stops them in
+order, and so that nothing a child started outlives it: its whole process group goes with it. Children
+write to log files and not to pipes: a terminal that is stopped must not stop the stack.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.errors import ConfigurationError
+from orchestrator.runtime.parent_death import tethered
+from orchestrator.runtime.service import READY_VARIABLE
+
+_BACKOFF_FIRST_S = 0.1
+_BACKOFF_CAP_S = 10.0
+#: A child that lived this long is taken to be well, and its next restart comes at once.
+_WELL_AFTER_S = 30.0
+#: A child that never got ready is given up after this many deaths.
+_MAX_FALSE_STARTS = 3
+_LOG_LIMIT_BYTES = 16 * 1024 * 1024
+_REASON = re.compile(
+    r"^(?:Error|orchestrator\.errors\.\w+|click\.exceptions\.\w+): (?!Invalid value for '-A')(.+)$"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildSpec:
+    """How one process is run."""
+
+    #: Shown to the user, and the name of its log file.
+    name: str
+    command: tuple[str, ...]
+    #: Signals to stop it with, each with the seconds to wait before the next; SIGKILL comes after the last.
+    stop_with: tuple[tuple[signal.Signals, float], ...] = ((signal.SIGTERM, 5.0),)
+    #: What it gets if the supervisor itself is killed.
+    orphan_signal: signal.Signals = signal.SIGTERM
+    #: Lower stages are stopped, and gone, before higher ones are asked to stop.
+    stage: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """Something that the user of a stack may want to see."""
+
+    kind: Literal["ready", "restarting", "died", "recovered", "stopping", "killed"]
+    name: str
+    detail: str = ""
+
+
+@dataclass
+class _Child:
+    spec: ChildSpec
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    ready_fd: int | None = None
+    ready: bool = False
+    ever_ready: bool = False
+    log_offset: int = 0
+    started_at: float = 0.0
+    deaths: int = 0
+    start_at: float = field(default=0.0)
+
+
+class Supervisor:
+    """Runs children until it is told to stop; call :meth:`tick` again and again, from one thread."""
+
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        *,
+        env: Mapping[str, str],
+        logs: Path,
+        log_suffix: str = "",
+        notify: Callable[[Notice], None] = lambda _: None,
+    ) -> None:
+        self._env = dict(env)
+        self._notify = notify
+        self._children = [_Child(spec, logs / f"{spec.name}{log_suffix}.log") for spec in specs]
+        logs.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every child runs and has said that it is ready."""
+        return all(child.ready for child in self._children)
+
+    @property
+    def logs(self) -> dict[str, Path]:
+        """The log file of each child."""
+        return {child.spec.name: child.log for child in self._children}
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process id of each child that runs."""
+        return {child.spec.name: child.process.pid for child in self._children if child.process is not None}
+
+    def tick(self) -> None:
+        """Start what is due, note what got ready, and see to what died.
+
+        Raises:
+            ConfigurationError: a child cannot be got to run; the reason is what it said last.
+        """
+        for child in self._children:
+            if child.process is None:
+                if time.monotonic() >= child.start_at:
+                    self._start(child)
+                continue
+            if child.ready_fd is not None:
+                self._hear(child)
+            if child.process.poll() is not None:
+                self._bury(child)
+
+    def _start(self, child: _Child) -> None:
+        if child.log.exists() and child.log.stat().st_size > _LOG_LIMIT_BYTES:
+            child.log.replace(child.log.with_suffix(".log.1"))
+        child.ready_fd, write_end = os.pipe()
+        os.set_blocking(child.ready_fd, False)
+        try:
+            with child.log.open("ab") as log:
+                child.log_offset = log.tell()
+                child.process = subprocess.Popen(
+                    tethered(list(child.spec.command), sig=child.spec.orphan_signal),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**self._env, READY_VARIABLE: str(write_end)},
+                    pass_fds=(write_end,),
+                    start_new_session=True,
+                )
+        finally:
+            os.close(write_end)
+        child.started_at = time.monotonic()
+
+    def _hear(self, child: _Child) -> None:
+        assert child.ready_fd is not None
+        with suppress(BlockingIOError):
+            if os.read(child.ready_fd, 64):
+                child.ready = True
+                self._notify(Notice(kind="recovered" if child.ever_ready else "ready", name=child.spec.name))
+                child.ever_ready = True
+            os.close(child.ready_fd)
+            child.ready_fd = None
+
+    def _bury(self, child: _Child) -> None:
+        assert child.process is not None
+        code = child.process.returncode
+        self._end_group(child)
+        lived_s = time.monotonic() - child.started_at
+        child.deaths = 1 if lived_s > _WELL_AFTER_S else child.deaths + 1
+        reason, is_verdict = self._last_words(child)
+        if not child.ever_ready and (is_verdict or child.deaths >= _MAX_FALSE_STARTS):
+            raise ConfigurationError(f"{child.spec.name} does not start: {reason} (log: {child.log})")
+        delay_s = 0.0 if child.deaths == 1 else min(_BACKOFF_CAP_S, _BACKOFF_FIRST_S * 2**child.deaths)
+        child.start_at = time.monotonic() + delay_s
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        self._notify(
+            Notice(kind="restarting", name=child.spec.name, detail=f"{how}; {reason}" if reason else how)
+        )
+
+    def _last_words(self, child: _Child) -> tuple[str, bool]:
+        """The line that says why a child ended, and whether the child itself meant it as the reason."""
+        with child.log.open("rb") as log:
+            log.seek(child.log_offset)
+            lines = [line.strip() for line in log.read()[-65_536:].decode(errors="replace").splitlines()]
+        for line in reversed(lines):
+            if match := _REASON.match(line):
+                return match[1], True
+        return next((line for line in reversed(lines) if line), "it left no log"), False
+
+    def _end_group(self, child: _Child) -> None:
+        """Leave nothing of a child that has ended, and forget it."""
+        assert child.process is not None
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.process.pid, signal.SIGKILL)
+        if child.ready_fd is not None:
+            os.close(child.ready_fd)
+        child.ready_fd, child.process, child.ready = None, None, False
+
+    def stop(self, *, at_once: Callable[[], bool] = lambda: False) -> None:
+        """Stop every child, stage by stage; idempotent. Once ``at_once`` says so, what still runs is killed."""
+        for stage in sorted({child.spec.stage for child in self._children}):
+            living = [c for c in self._children if c.spec.stage == stage and c.process is not None]
+            self._stop_stage(living, at_once)
+
+    def _stop_stage(self, living: list[_Child], at_once: Callable[[], bool]) -> None:
+        waiting = {id(child): list(child.spec.stop_with) for child in living}
+        deadlines = dict.fromkeys(waiting, 0.0)
+        while living:
+            for child in list(living):
+                assert child.process is not None
+                if child.process.poll() is not None:
+                    self._end_group(child)
+                    living.remove(child)
+                elif at_once() or time.monotonic() >= deadlines[id(child)]:
+                    if waiting[id(child)] and not at_once():
+                        number, seconds = waiting[id(child)].pop(0)
+                        child.process.send_signal(number)
+                        deadlines[id(child)] = time.monotonic() + seconds
+                    else:
+                        self._notify(Notice(kind="killed", name=child.spec.name))
+                        with suppress(ProcessLookupError):
+                            os.killpg(child.process.pid, signal.SIGKILL)
+                        child.process.wait()
+            time.sleep(0.01)
+
+    def trim_logs(self) -> None:
+        """Keep a log that grew too long as one old file, and go on in an empty one.
+
+        Children hold it open for appending, so it is copied and emptied; a line written in between is lost.
+        """
+        for child in self._children:
+            with suppress(OSError):
+                if child.log.stat().st_size > _LOG_LIMIT_BYTES:
+                    shutil.copyfile(child.log, child.log.with_suffix(".log.1"))
+                    os.truncate(child.log, 0)
+                    child.log_offset = 0

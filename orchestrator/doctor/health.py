@@ -1,0 +1,252 @@
+"""The stack as a whole: services that are silent, entries that nobody takes, leases that stand still, weak set-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import redis
+
+from orchestrator.config.settings import Settings
+from orchestrator.display.text import counted
+from orchestrator.doctor.findings import Finding, Severity
+from orchestrator.doctor.snapshot import Snapshot
+from orchestrator.ids import is_session_id
+from orchestrator.ledger import Lease, Ledger, RunState
+from orchestrator.redisdb import keys
+from orchestrator.runtime.service import live_services
+from orchestrator.streams import (
+    AUDIT_GROUP,
+    GROUPS,
+    INBOX,
+    OUTBOX,
+    ROUTER_GROUP,
+    RedisStreams,
+    all_streams,
+    boxes,
+    stream_key,
+)
+from orchestrator.streams.pressure import SOFT
+
+#: The services without which nothing moves, and what stands still without them.
+NEEDED: Mapping[str, str] = {
+    "router": "no message is acted upon: start one with `orchestra router`",
+    "callbacks": "resumes wait for the reaper's sweep: start one with `orchestra callbacks`",
+    "reaper": "nothing lost is found again: start one with `orchestra reaper`",
+    "audit": "nothing is written to the audit trail: start one with `orchestra audit writer`",
+}
+#: Milliseconds that an entry may be held before somebody should have taken it over.
+LATE_MS = 60_000
+_DAY_MS = 86_400_000
+
+
+def _finding(severity: Severity, rule: str, subject: str, message: str) -> Finding:
+    return Finding(severity=severity, rule=rule, session="", subject=subject, message=message)
+
+
+def services(client: redis.Redis) -> Iterator[Finding]:
+    """Kinds of service of which no copy gave a sign of life."""
+    alive = {record.service for record in live_services(client)}
+    for name, consequence in NEEDED.items():
+        if name not in alive:
+            yield _finding(
+                Severity.STUCK, "service-silent", name, f"no {name} service is alive: {consequence}"
+            )
+
+
+def dropped_letters(client: redis.Redis, shards: int) -> Iterator[Finding]:
+    """Dead letters that were dropped in the last day because they were too many or too old."""
+    seconds, _ = client.time()
+    for shard in range(shards):
+        usage: Any = client.hmget(keys.dead_usage(shard), "dropped", "dropped-ms")
+        dropped, last_ms = (int(value or 0) for value in usage)
+        if dropped and int(seconds) * 1000 - last_ms < _DAY_MS:
+            yield _finding(
+                Severity.WARNING,
+                "dead-letters-dropped",
+                keys.dead(shard),
+                f"{counted(dropped, 'dead letter')} dropped from {keys.dead(shard)} so far, as there were too many or "
+                "they were too old; the audit trail has their messages: `orchestra audit search --dead`, and "
+                "`orchestra dlq list` shows who sends what is left",
+            )
+
+
+def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterator[Finding]:
+    """Entries that a consumer took and never acknowledged, and those that none takes; those in outboxes, too."""
+    port = RedisStreams(client)
+    seconds, _ = client.time()
+    for group in GROUPS:
+        outboxes = boxes(OUTBOX, programs, shards) if group == ROUTER_GROUP else []
+        read = [*all_streams(shards), *outboxes]
+        for stream, since_ms in port.unread_since(group, read).items():
+            waited_s = int(seconds) - since_ms // 1000
+            if waited_s * 1000 > LATE_MS:
+                yield _finding(
+                    Severity.STUCK,
+                    "entries-unread",
+                    f"{group}/{stream}",
+                    f"no {_service(group)} has read what is in {stream} for {waited_s} s: they are behind, or none "
+                    f"consumes messages of type {stream.type}; start another one",
+                )
+        for backlog in port.backlog(group, read):
+            if backlog.oldest_pending_ms > LATE_MS:
+                yield _finding(
+                    Severity.STUCK,
+                    "entries-held",
+                    f"{group}/{backlog.stream}",
+                    f"{backlog.pending} entries of {backlog.stream} are held in group {group}, the oldest for "
+                    f"{backlog.oldest_pending_ms // 1000} s: a living {_service(group)} takes them over",
+                )
+
+
+def inboxes(client: redis.Redis, shards: int, programs: Sequence[str], most: int) -> Iterator[Finding]:
+    """Inboxes of external programs that fill up, and messages that left one because it was full."""
+    for stream in boxes(INBOX, programs, shards):
+        key, program = stream_key(stream), stream.priority
+        length: Any = client.xlen(key)
+        if length >= most * SOFT:
+            yield _finding(
+                Severity.WARNING,
+                "inbox-full",
+                key,
+                f"{counted(length, 'message')} are in the inbox of {program!r}, which holds {most} "
+                f"(stream_max_entries): it is away, or does not acknowledge what it reads in group {program!r}; "
+                "start it, or withdraw it with `orchestra agents withdraw`",
+            )
+        dropped: Any = client.hget(keys.totals(stream.shard), f"inbox-dropped:{program}")
+        if dropped:
+            yield _finding(
+                Severity.WARNING,
+                "inbox-dropped",
+                key,
+                f"{counted(int(dropped), 'message')} left the inbox of {program!r} unread so far, as it was full; the "
+                "audit trail has them: `orchestra audit search --recipient` of its name",
+            )
+
+
+def strays(client: redis.Redis, shards: int) -> Iterator[Finding]:
+    """Streams that look like ours and are read by nobody: programs outside of the stack write their names by hand."""
+    known = {stream_key(stream) for stream in all_streams(shards)}
+    found = {name.decode() for name in client.scan_iter(match=keys.any_messages(), count=10_000)} - known
+    for name in sorted(found):
+        yield _finding(
+            Severity.STUCK,
+            "stream-unknown",
+            name,
+            f"nobody reads {name}: its shard, type or priority does not exist; append what is in it (`redis-cli "
+            f"XRANGE` shows it) to one like {stream_key(all_streams()[0])}, then delete it",
+        )
+
+
+def results(ledger: Ledger, shards: Iterable[int]) -> Iterator[Finding]:
+    """Results that the index names and nobody is owed: the session is gone, or is the child of another one."""
+    for shard in shards:
+        owed = ledger.owed_results(shard)
+        roots = {
+            session.id
+            for session in ledger.find(list(filter(is_session_id, owed)))
+            if session.root == session.id
+        }
+        for stray in sorted(set(owed) - roots):
+            yield _finding(
+                Severity.STUCK,
+                "result-owed-to-nobody",
+                stray,
+                f"a result of {stray} is in the index of owed results, and it is no root: the sweep takes it off",
+            )
+
+
+def _service(group: str) -> str:
+    return {ROUTER_GROUP: "router", AUDIT_GROUP: "audit writer"}.get(group, group)
+
+
+def leases(before: list[Lease], after: list[Lease], lease_s: float) -> Iterator[Finding]:
+    """Leases that did not move between two looks that were more than a heartbeat apart."""
+    seen = {(lease.run, lease.claim): lease.beat for lease in before}
+    for lease in after:
+        if seen.get((lease.run, lease.claim)) == lease.beat:
+            yield Finding(
+                severity=Severity.STUCK,
+                rule="lease-still",
+                session=lease.session,
+                subject=lease.run,
+                message=f"{lease.run} on {lease.worker} gave no sign of life while it was watched: "
+                f"the reaper gives it to another worker {lease_s:g} s after its last one",
+            )
+
+
+def deaths(snapshot: Snapshot) -> Iterator[Finding]:
+    """Runs during which worker processes died, unless they came to an answer in the end."""
+    session = snapshot.session
+    for run in snapshot.runs:
+        if run.died and run.state is not RunState.COMPLETED:
+            times = "once" if run.died == 1 else f"{run.died} times"
+            yield Finding(
+                severity=Severity.WARNING,
+                rule="process-died",
+                session=session.id,
+                subject=run.id,
+                message=f"{run.id} of agent {session.agent!r} is {run.state}, and its worker process died {times}: "
+                f"{run.reason}; see `orchestra logs {session.id}`",
+            )
+
+
+def setup(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
+    """What weakens a guarantee without breaking it now."""
+    if not settings.signatures_required:
+        yield _finding(
+            Severity.WARNING,
+            "signatures-optional",
+            "",
+            "signatures are optional (signatures_required = false): anybody who can write to Redis can speak as any agent",
+        )
+    config = _config(client, "appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
+    if config.get("appendonly") == "no":
+        yield _finding(
+            Severity.WARNING,
+            "no-append-only-file",
+            "",
+            "the server keeps no append-only file: a restart loses everything",
+        )
+    elif config and config.get("appendfsync") != "always":
+        yield _finding(
+            Severity.WARNING,
+            "fsync-not-always",
+            "",
+            f"appendfsync is {config.get('appendfsync')}: a server that is killed can take back about a second of "
+            "acknowledged transitions",
+        )
+    replicas = int(_info(client).get("connected_slaves", 0))
+    if replicas and not settings.replicas:
+        yield _finding(
+            Severity.WARNING,
+            "replicas-not-waited-for",
+            "",
+            f"{replicas} replicas are connected and claims do not wait for them (replicas = 0): "
+            "a failover can lose what they had not got",
+        )
+    if config.get("maxmemory", "0") != "0" and config.get("maxmemory-policy") != "noeviction":
+        yield _finding(
+            Severity.WARNING,
+            "eviction",
+            "",
+            f"maxmemory-policy is {config.get('maxmemory-policy')}: a full server drops keys of the ledger; "
+            "set it to noeviction",
+        )
+
+
+def _info(client: redis.Redis) -> dict[str, Any]:
+    answer: Any = client.info("replication")
+    return dict(answer)
+
+
+def _config(client: redis.Redis, *names: str) -> dict[str, str]:
+    try:
+        answer: Any = client.config_get(*names)
+    except redis.ResponseError:  # a managed server does not say
+        return {}
+    return {_text(k): _text(v) for k, v in answer.items()}
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

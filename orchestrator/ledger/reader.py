@@ -1,0 +1,134 @@
+"""Reading the ledger: nothing here changes anything."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+
+import redis
+
+from orchestrator.errors import UnknownSession
+from orchestrator.ids import is_session_id, shard_of
+from orchestrator.ledger import decode
+from orchestrator.ledger.large_text import Wholes
+from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import is_wrong_type
+
+
+class Books:
+    """The ledger as a reader sees it."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.redis = client
+        self.wholes = Wholes(client)
+
+    def session(self, session_id: str) -> Session:
+        """The session of that id.
+
+        Raises:
+            UnknownSession: there is none, or the text is no session id.
+        """
+        if not is_session_id(session_id):
+            raise UnknownSession(session_id)
+        found = self.find([session_id])
+        if not found:
+            raise UnknownSession(session_id)
+        return found[0]
+
+    def find(self, session_ids: Sequence[str]) -> list[Session]:
+        """The sessions of those ids that exist, in one round trip; one that is damaged says so."""
+        pipe = self.redis.pipeline(transaction=False)
+        for session_id in session_ids:
+            pipe.hgetall(keys.session(session_id))
+        found = []
+        for session_id, raw in zip(session_ids, pipe.execute(raise_on_error=False), strict=True):
+            if isinstance(raw, Exception):
+                if not is_wrong_type(raw):
+                    raise raw
+                found.append(decode.unreadable_session(session_id, f"its key is not a hash: {raw}"))
+            elif raw:
+                found.append(decode.session(decode.mapping(raw), session_id))
+        return found
+
+    def run(self, run_id: str) -> Run | None:
+        """The run of that id, or None."""
+        raw = self.redis.hgetall(keys.run(run_id))
+        return decode.run(decode.mapping(raw)) if raw else None
+
+    def runs(self, session_id: str) -> list[Run]:
+        """The runs of a session, oldest first."""
+        pipe = self.redis.pipeline(transaction=False)
+        for run_id in self.redis.lrange(keys.runs(session_id), 0, -1):
+            pipe.hgetall(keys.run(decode.text(run_id)))
+        return [decode.run(decode.mapping(raw)) for raw in pipe.execute() if raw]
+
+    def items(self, session_id: str) -> list[Item]:
+        """Everything a session is owed or was sent, by sequence number; what is still owed comes last."""
+        found = [
+            decode.item(decode.text(i), record)
+            for i, record in self.redis.hgetall(keys.items(session_id)).items()
+        ]
+        return sorted(found, key=lambda i: (i.seq or 1 << 60, i.at_ms, i.id))
+
+    def item(self, session_id: str, item_id: str) -> Item | None:
+        """One item of a session, or None."""
+        record = self.redis.hget(keys.items(session_id), item_id)
+        return decode.item(item_id, record) if record else None
+
+    def texts(self, session_id: str, names: Sequence[str]) -> dict[str, str]:
+        """The texts of items; also of ``prompt``, ``result`` and ``state``. What is missing is left out."""
+        if not names:
+            return {}
+        values = self.redis.hmget(keys.bodies(session_id), list(names))
+        return {n: decode.text(v) for n, v in zip(names, values, strict=True) if v is not None}
+
+    def result(self, session_id: str) -> tuple[SessionState, str | None]:
+        """The state of a session and its latest answer, or the reason for which it was closed.
+
+        Raises:
+            UnknownSession: there is no such session.
+            PayloadError: the answer is large, and the store has lost it.
+        """
+        session = self.session(session_id)
+        if session.state in CLOSED:
+            return session.state, session.reason
+        texts = self.texts(session_id, ["result", "whole"])
+        if "whole" in texts:
+            return session.state, self.wholes.read(json.loads(texts["whole"]))
+        return session.state, texts.get("result")
+
+    def tree(self, root: str) -> list[Session]:
+        """Every session of a tree, in the order in which they were launched."""
+        ids = [decode.text(i) for i in self.redis.zrange(keys.tree(root), 0, -1)]
+        found: list[Session] = []
+        for start in range(0, len(ids), 500):
+            found.extend(self.find(ids[start : start + 500]))
+        return found
+
+    def roots(self, shard: int, *, limit: int = 100) -> list[Session]:
+        """The latest roots of a shard, newest first."""
+        newest = self.redis.zrevrange(keys.roots(shard), 0, limit - 1)
+        return self.find([decode.text(i) for i in newest])
+
+    def all_roots(self, shard: int) -> Iterator[str]:
+        """The ids of every root of a shard."""
+        for member, _ in self.redis.zscan_iter(keys.roots(shard), count=500):
+            yield decode.text(member)
+
+    def all_sessions(self) -> Iterator[tuple[str, str]]:
+        """Every session and its root, whether an index names it or not. Looks through all keys of the server."""
+        names = (decode.text(key) for key in self.redis.scan_iter(match=keys.any_session(), count=10_000))
+        sessions = (name.rpartition(":")[2] for name in names)
+        while batch := list(itertools.islice(filter(is_session_id, sessions), 500)):
+            yield from ((session.id, session.root or session.id) for session in self.find(batch))
+
+    def queue_length(self, session_id: str) -> int:
+        """How many items wait for the session's next run."""
+        return int(self.redis.zcard(keys.queue(session_id)))
+
+    @staticmethod
+    def shard(session_id: str) -> int:
+        """The shard a session lives in."""
+        return shard_of(session_id)

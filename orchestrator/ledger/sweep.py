@@ -1,0 +1,245 @@
+"""What the reaper and the callback service look for: leases, lost dispatches, timers, owed results, old trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.ids import callback_id, shard_of
+from orchestrator.ledger import decode
+from orchestrator.ledger.model import CLOSED, Session, SessionState
+from orchestrator.ledger.termination import Endings
+from orchestrator.ledger.transitions import Dispatch, Lease
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import is_wrong_type
+
+#: Sessions of an expired tree that are closed in one step, with three arguments each; Redis 6.2 takes a million.
+_RETIRED_AT_ONCE = 50_000
+
+
+class Sweeping(Endings):
+    """Reads and transitions of the reconciliation sweep. Every one is idempotent and safe in several processes."""
+
+    def begin_sweep(self, shard: int) -> None:
+        """Note that a sweep begins. Where that cannot be written nobody can renew a lease either.
+
+        Raises:
+            redis.RedisError: the server is away, or takes no writes.
+        """
+        self.redis.set(keys.sweep(shard), self.server_ms())
+
+    def leases(self, shard: int) -> list[Lease]:
+        """Every run that is held, with its renewal counter as it stands; none that cannot be read."""
+        ids = [decode.text(i) for i in self.redis.zrange(keys.running(shard), 0, -1)]
+        pipe = self.redis.pipeline(transaction=False)
+        for run in ids:
+            pipe.hmget(keys.run(run), "session", "claim", "beat", "worker", "state")
+        found = []
+        for run, row in zip(ids, pipe.execute(raise_on_error=False) if ids else [], strict=True):
+            if isinstance(row, Exception):
+                if not is_wrong_type(row):
+                    raise row
+                continue  # the doctor names it
+            session, claim, beat, worker, state = (decode.text(v) for v in row)
+            if state == "running":
+                found.append(Lease(run=run, session=session, claim=claim, beat=beat, worker=worker))
+        return found
+
+    def ready(self, shard: int, agents: Sequence[str]) -> dict[str, int]:
+        """How many runs of each of these agents are ready; those that have none are left out."""
+        pipe = self.redis.pipeline(transaction=False)
+        for agent in agents:
+            pipe.zcard(keys.ready(shard, agent))
+        return {agent: found for agent, found in zip(agents, pipe.execute(), strict=True) if found}
+
+    def rings(self, shard: int, agents: Sequence[str]) -> list[str]:
+        """Those of these agents that have ready runs of which workers are to be told now, once more or at last."""
+        batch = self.scripts.batch()
+        for agent in agents:
+            batch.script("ring", [keys.ready(shard, agent), keys.turns(shard, agent)], [self._now])
+        return [agent for agent, answer in zip(agents, batch.execute(), strict=True) if answer == b"1"]
+
+    def undispatched(self, shard: int, *, limit: int = 500) -> list[str]:
+        """Queued runs that the sweep is to look at, retries whose time has come among them, and what a wrong clock holds up."""
+        limits = self.limits
+        furthest_ms = max(limits.redispatch_cap_ms, limits.redispatch_ms)
+        due = self.scripts.run("due", [keys.dispatch(shard)], [self._now, limit, furthest_ms])
+        return [decode.text(i) for i in due]
+
+    def redispatch(self, run_id: str) -> Dispatch | None:
+        """See to it that a queued run is ready; None when it is not queued any more."""
+        shard = shard_of(run_id)
+        session, cause = (decode.text(v) for v in self.redis.hmget(keys.run(run_id), "session", "cause"))
+        agent = decode.text(self.redis.hget(keys.session(session), "agent")) if session else ""
+        reply = self.scripts.run(
+            "redispatch",
+            [
+                keys.run(run_id),
+                keys.dispatch(shard),
+                keys.session(session) if session else keys.run(run_id),
+                keys.ready(shard, agent),
+                keys.turns(shard, agent),
+            ],
+            [self._now, run_id, self.limits.redispatch_ms, self.limits.redispatch_cap_ms],
+        )
+        if reply[0] != b"ready":
+            return None
+        return Dispatch(run=run_id, session=session, agent=agent, cause=cause, ring=reply[1] == b"1")
+
+    def waiting(self, shard: int) -> list[str]:
+        """Sessions with something in their queue."""
+        return [decode.text(i) for i in self.redis.zrange(keys.waiting(shard), 0, -1)]
+
+    def closing(self, shard: int) -> list[str]:
+        """Closed sessions whose children are not all dealt with."""
+        return [decode.text(i) for i in self.redis.zrange(keys.closing(shard), 0, -1)]
+
+    def owed_results(self, shard: int) -> list[str]:
+        """Roots whose Celery result is owed."""
+        return [decode.text(i) for i in self.redis.zrange(keys.results(shard), 0, -1)]
+
+    def settle(self, root: str) -> None:
+        """The root's result has been stored where its caller waits for it."""
+        shard = shard_of(root)
+        self.scripts.run(
+            "settle",
+            [keys.session(root), keys.results(shard), keys.timers(shard)],
+            [self._now, root, self.limits.tree_ttl_ms],
+        )
+
+    def due_timers(self, shard: int, *, limit: int = 500) -> list[tuple[str, str]]:
+        """Timers that are due, as (kind, id)."""
+        due = self.scripts.run("due", [keys.timers(shard)], [self._now, limit, ""])
+        return [(parts[0], parts[2]) for parts in (decode.text(t).partition("|") for t in due)]
+
+    def ms_to_next_timer(self, shard: int, kind: str, *, at_most: int) -> int:
+        """Milliseconds until the next timer of a kind that is not due yet, or ``at_most``."""
+        now = self.server_ms()
+        coming: Any = self.redis.zrangebyscore(keys.timers(shard), f"({now}", now + at_most, withscores=True)
+        due = [int(score) for timer, score in coming if decode.text(timer).startswith(f"{kind}|")]
+        return min([at_most, *(d - now for d in due)])
+
+    def drop_timer(self, shard: int, kind: str, identifier: str) -> None:
+        """A timer was acted upon."""
+        self.redis.zrem(keys.timers(shard), f"{kind}|{identifier}")
+
+    def drop_due_timer(self, shard: int, kind: str, identifier: str) -> None:
+        """A timer was acted upon; one that was set anew meanwhile, for later, stays."""
+        due = self.redis.zscore(keys.timers(shard), f"{kind}|{identifier}")
+        if due is not None and float(due) <= self.server_ms():
+            self.drop_timer(shard, kind, identifier)
+
+    def server_ms(self) -> int:
+        """The server's time in milliseconds, or what a test fixed."""
+        if self._now:
+            return int(self._now)
+        seconds, micros = self.redis.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def postpone_timer(self, shard: int, kind: str, identifier: str, due_ms: int) -> None:
+        """A timer is not to be acted upon before ``due_ms``."""
+        self.redis.zadd(keys.timers(shard), {f"{kind}|{identifier}": due_ms}, xx=True)
+
+    def reindex(self, session_id: str, *, recount: bool) -> list[str]:
+        """Derive anew what indexes say of a session; with ``recount`` its counters and its queue, too.
+
+        What was put right, by the names of the indexes and of the session's fields.
+        """
+        shard, run = shard_of(session_id), ""
+        while True:
+            facts = self.redis.hmget(keys.session(session_id), "root")
+            root = decode.text(facts[0]) or session_id
+            reply = self.scripts.run(
+                "reindex",
+                [
+                    keys.session(session_id),
+                    keys.items(session_id),
+                    keys.queue(session_id),
+                    keys.run(run) if run else keys.session(session_id),
+                    keys.tree(root),
+                    keys.roots(shard),
+                    keys.running(shard),
+                    keys.dispatch(shard),
+                    keys.waiting(shard),
+                    keys.closing(shard),
+                    keys.timers(shard),
+                    keys.results(shard),
+                ],
+                [self._now, session_id, run, self.limits.tree_ttl_ms, "1" if recount else ""],
+            )
+            if reply[0] != b"run":
+                return [decode.text(what) for what in reply[1:]]
+            run = decode.text(reply[1])
+
+    def restore_text(self, child: str) -> bool:
+        """Copy what a child said at its end from its parent's books, or to them; False: nothing could be copied."""
+        about = self.find([child])
+        if not about or not about[0].parent:
+            return False
+        parent, digest = about[0].parent, ""
+        while True:
+            reply = self.scripts.run(
+                "restore_text",
+                [
+                    keys.session(child),
+                    keys.bodies(child),
+                    keys.items(parent),
+                    keys.bodies(parent),
+                    keys.whole(child, digest) if digest else keys.session(child),
+                ],
+                [callback_id(child), digest],
+            )
+            if reply[0] != b"whole":
+                return bool(reply[0] == b"restored")
+            digest = decode.text(reply[1])
+
+    def retire(self, tree: Sequence[Session]) -> bool:
+        """Close every session of an expired tree before it is removed; False if one was used since it was read.
+
+        A run that nobody has begun, of a session to which nobody was promised an end, does not hold the tree;
+        nor does one of a program outside of the stack. A very large tree is closed in parts, the root's first: a
+        server takes only so many arguments. Who uses a later part meanwhile holds what is left of it.
+        """
+        parts = (tree[start : start + _RETIRED_AT_ONCE] for start in range(0, len(tree), _RETIRED_AT_ONCE))
+        return all(map(self._retire, parts))
+
+    def _retire(self, tree: Sequence[Session]) -> bool:
+        facts: list[str] = []
+        for s in tree:
+            known = self.run(s.run) if s.run else None
+            unheeded = s.state in CLOSED or s.state is SessionState.PENDING or (known and known.foreign)
+            if s.run and not unheeded:
+                return False
+            facts += [f"{s.state} {s.run} {s.runs} {s.owed} {s.children}", "" if unheeded else "1"]
+        named = [key for s in tree for key in (keys.session(s.id), keys.queue(s.id))]
+        reply = self.scripts.run(
+            "retire", named, ["its tree was kept for its whole lifetime and is removed", *facts]
+        )
+        return bool(reply[0] == b"retired")
+
+    def prune(self, session_id: str, root: str) -> int:
+        """Remove one session of an expired tree; how many sessions the tree has left. The root goes last."""
+        shard = shard_of(session_id)
+        agent = decode.text(self.redis.hget(keys.session(session_id), "agent"))
+        reply = self.scripts.run(
+            "prune",
+            [
+                keys.session(session_id),
+                keys.items(session_id),
+                keys.bodies(session_id),
+                keys.queue(session_id),
+                keys.runs(session_id),
+                keys.tree(root),
+                keys.roots(shard),
+                keys.timers(shard),
+                keys.closing(shard),
+                keys.waiting(shard),
+                keys.running(shard),
+                keys.dispatch(shard),
+                keys.ready(shard, agent),
+                keys.turns(shard, agent),
+                *self.owned_keys(session_id),
+            ],
+            [session_id, root, *self.redis.lrange(keys.runs(session_id), 0, -1)],
+        )
+        return int(reply[1])

@@ -1,0 +1,209 @@
+"""Transitions that end sessions from outside their runs: refused, stopped, lease lost, deleted, abandoned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal, cast
+
+from orchestrator.errors import UnknownSession
+from orchestrator.ids import shard_of
+from orchestrator.ledger import decode, layout
+from orchestrator.ledger.inbox import Mailbox
+from orchestrator.ledger.model import SessionState
+from orchestrator.ledger.transitions import Lease, Outgoing, Report, StopVerdict
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import Arg
+
+
+class Endings(Mailbox):
+    """What ends a session without its agent's answer."""
+
+    _report: Report | None  #: makes the envelopes that report such an end; None: nobody outside hears of it
+
+    def _reports(self, session_id: str, reason: str, by: str = "") -> Sequence[Outgoing]:
+        return self._report(self.session(session_id), reason, by) if self._report is not None else ()
+
+    def _reporting(self, reports: Sequence[Outgoing] | None) -> list[Arg]:
+        """The last arguments of what ends a session: whether envelopes are still to be made for it, and those made."""
+        if reports is None:
+            return ["" if self._report is None else "1"]
+        return ["", *(one.data for one in reports)]
+
+    def refuse(self, session_id: str, reason: str, *, envelope: Outgoing | None = None) -> bool:
+        """Fail a session that never started; False when it did, or is over already."""
+        parent = decode.text(self.redis.hget(keys.session(session_id), "parent"))
+        while True:
+            reply = self.scripts.run(
+                "refuse",
+                layout.ending(session_id, parent=parent, run="", envelope=envelope),
+                [self._now, reason, layout.payload(envelope)],
+            )
+            if reply[0] != b"parent":
+                return bool(reply[0] == b"refused")
+            parent = decode.text(reply[1])
+
+    def stop(
+        self,
+        session_id: str,
+        reason: str,
+        *,
+        state: Literal["stopped", "failed", "deleted"] = "stopped",
+        force: bool = False,
+        by: str = "",
+    ) -> StopVerdict:
+        """End a session: at once when nothing of it runs, else by asking; ``force`` does not ask.
+
+        ``by`` is the part of the system in whose name the end is reported, to whoever gave the session its task.
+
+        Raises:
+            KeyringError: the report cannot be signed; nothing was changed.
+        """
+        facts = self.redis.hmget(keys.session(session_id), "parent", "run")
+        parent, run = decode.text(facts[0]), decode.text(facts[1])
+        reports: Sequence[Outgoing] | None = None
+        while True:
+            reply = self.scripts.run(
+                "stop",
+                layout.ending(session_id, parent=parent, run=run, envelope=next(iter(reports or ()), None)),
+                [self._now, reason, state, "1" if force else "0", *self._reporting(reports)],
+            )
+            match reply[0]:
+                case b"run":
+                    run = decode.text(reply[1])
+                case b"parent":
+                    parent = decode.text(reply[1])
+                case b"report":
+                    reports = self._reports(session_id, reason, by)
+                case outcome:
+                    return StopVerdict(
+                        outcome=cast("Literal['ended', 'asked', 'over', 'unknown']", decode.text(outcome)),
+                        detail=decode.text(reply[1]) if len(reply) > 1 else "",
+                    )
+
+    def release(
+        self, lease: Lease, *, died: str = "", wait_ms: int = 0, by: str = ""
+    ) -> Literal["queued", "ended", "moved"]:
+        """Take a run from a holder that is gone: queued again, and not claimed for ``wait_ms``, or ended.
+
+        ``moved``: the holder lives after all, or another one has the run. ``died`` says how the process of the holder
+        ended, where that was seen; without it the lease stood still. An end is reported in the name of ``by``.
+
+        Raises:
+            KeyringError: it would end, and the report of that cannot be signed; nothing was changed.
+        """
+        parent = decode.text(self.redis.hget(keys.session(lease.session), "parent"))
+        reports: Sequence[Outgoing] | None = None
+        while True:
+            reply = self.scripts.run(
+                "release",
+                layout.ending(
+                    lease.session, parent=parent, run=lease.run, envelope=next(iter(reports or ()), None)
+                ),
+                [
+                    self._now,
+                    lease.claim,
+                    lease.beat,
+                    self.limits.max_lost_workers,
+                    self.limits.max_process_deaths,
+                    died,
+                    wait_ms,
+                    layout.end_of_try("died" if died else "lost", died or "lease lost"),
+                    *self._reporting(reports),
+                ],
+            )
+            match reply[0]:
+                case b"parent":
+                    parent = decode.text(reply[1])
+                case b"report":
+                    reports = self._reports(lease.session, decode.text(reply[1]), by)
+                case outcome:
+                    return cast('Literal["queued", "ended", "moved"]', decode.text(outcome))
+
+    def abandon(self, parent: str, callback: str, reason: str) -> bool:
+        """A closed parent lets go of a callback that is still owed; False when it is not owed."""
+        reply = self.scripts.run("abandon", [keys.session(parent), keys.items(parent)], [callback, reason])
+        return bool(reply[0] == b"dead")
+
+    def inherit(
+        self, parent: str, heir: str, child: str, callback: str
+    ) -> Literal["handed", "not owed", "no heir", "kin"]:
+        """A closed parent hands a callback that is still owed to its heir.
+
+        Returns ``handed``; ``not owed`` (any more: the child has ended, or somebody else has seen to it);
+        ``no heir`` (it is gone or will not run again); or ``kin`` (the child is the heir or above it, so
+        that it would wait for its own end).
+        """
+        while True:
+            reply = self.scripts.run(
+                "inherit",
+                [
+                    keys.session(parent),
+                    keys.items(parent),
+                    keys.session(heir),
+                    keys.items(heir),
+                    keys.session(child),
+                    *map(keys.session, self._above(heir)),
+                ],
+                [callback, heir, f"handed to heir {heir}"],
+            )
+            if reply[0] != b"moved":
+                return cast('Literal["handed", "not owed", "no heir", "kin"]', decode.text(reply[0]))
+
+    def _above(self, session_id: str) -> list[str]:
+        """The sessions above a session, nearest first; the last one may be gone."""
+        above: list[str] = []
+        while parent := decode.text(self.redis.hget(keys.session(session_id), "parent")):
+            above.append(parent)
+            session_id = parent
+        return above
+
+    def closed(self, session_id: str, *, seen_as: SessionState | None = None) -> bool:
+        """A closed session's children are all dealt with; False while that is not so.
+
+        ``seen_as``: the state in which whoever calls has just been through all of its items; before anybody has
+        done so in the state that it is in, nothing is done.
+        """
+        reply = self.scripts.run(
+            "closed",
+            [
+                keys.session(session_id),
+                keys.items(session_id),
+                keys.bodies(session_id),
+                keys.queue(session_id),
+                keys.closing(shard_of(session_id)),
+                keys.runs(session_id),
+                *self.owned_keys(session_id, but=self._still_heard(session_id)),
+            ],
+            [session_id, seen_as or ""],
+        )
+        return bool(reply[0] in (b"kept", b"tombstone"))
+
+    def _still_heard(self, session_id: str) -> set[str]:
+        """The digests of a session's large texts that are in the books of a session which is not deleted."""
+        said = self.wholes.digests(session_id)
+        if not said:
+            return set()
+        about = self.find([session_id])
+        spoken_to = [s.parent for s in about if s.parent]
+        spoken_to += [i.child for i in self.items(session_id) if i.kind == "completion"]
+        heard: set[str] = set()
+        for other in self.find(spoken_to):
+            if other.state is not SessionState.DELETED:
+                wholes = (item.extra.get("whole") or {} for item in self.items(other.id))
+                heard |= {w["sha256"] for w in wholes if w.get("session") == session_id}
+        return heard & said
+
+    def owned_keys(self, session_id: str, *, but: Collection[str] = ()) -> list[str]:
+        """The keys of every run of a session, of their effects, and of the large texts that it has said, ``but`` some."""
+        runs = [decode.text(run) for run in self.redis.lrange(keys.runs(session_id), 0, -1)]
+        of_runs = [key for run in runs for key in (keys.run(run), keys.effects(run))]
+        return [*of_runs, *self.wholes.keys_of(session_id, but=but)]
+
+    def require(self, session_id: str) -> None:
+        """Make sure that a session exists.
+
+        Raises:
+            UnknownSession: it does not.
+        """
+        if not self.redis.exists(keys.session(session_id)):
+            raise UnknownSession(session_id)

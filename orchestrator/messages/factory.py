@@ -1,0 +1,313 @@
+"""Envelopes that our own parts send: written, signed with the sender's key, ready for a transition to publish.
+
+Everything an agent does to others is reported by one. The ledger, not the envelope, is the fact: these are
+what the audit trail and programs in other languages read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from orchestrator.agents.registry import OPERATOR, AgentRecord, AgentRegistry
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.envelope.bodies.work import EscalationReason
+from orchestrator.envelope.model import (
+    AgentMessage,
+    Assignment,
+    Body,
+    Dependency,
+    ErrorDetails,
+    ErrorReport,
+    Escalation,
+    EscalationMatter,
+    File,
+    Header,
+    Message,
+    Party,
+    Query,
+    QueryContext,
+    RecoveryOption,
+    Reply,
+    Review,
+    ReviewRequest,
+    StatusUpdate,
+    Task,
+    TaskCompletion,
+    TaskDelegation,
+)
+from orchestrator.envelope.model_values import Priority, Timestamp
+from orchestrator.envelope.sealing import Sealer
+from orchestrator.envelope.signature import Signer, sign_message
+from orchestrator.ids import new_message_id
+from orchestrator.ledger.model import Session
+from orchestrator.ledger.transitions import Outgoing
+from orchestrator.policy.routing import RoutingTable
+
+#: Characters of an answer that its summary repeats.
+SUMMARY_CHARS = 200
+
+ErrorType = Literal["task-failed", "timeout", "blocked", "validation-error"]
+Severity = Literal["critical", "warning", "info"]
+RecommendedAction = Literal["escalate", "retry", "abandon"]
+
+
+class Signers(Protocol):
+    """Where the private keys of senders come from."""
+
+    def signer(self, agent: str) -> Signer:
+        """The agent's current signer."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thread:
+    """Where in a conversation a message stands."""
+
+    correlation: str  #: the conversation
+    chain: tuple[str, ...] = ()  #: ids of the messages that led to it, nearest first
+
+    @classmethod
+    def of(cls, session: Session) -> Thread:
+        """Where whatever the session's agent says stands."""
+        return cls(correlation=session.correlation, chain=session.chain)
+
+
+class Letters:
+    """Writes envelopes for any sender whose key is at hand. Safe to share between threads.
+
+    With a ``sealer``, large reports travel compressed, and very large ones as a reference to where they are kept.
+    """
+
+    def __init__(
+        self,
+        signers: Signers,
+        registry: AgentRegistry,
+        *,
+        sealer: Sealer | None = None,
+        routing: RoutingTable | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._signers = signers
+        self._registry = registry
+        self._sealer = sealer
+        self._routing = routing or RoutingTable()
+        self._clock = clock or SystemClock()
+        # As long as the registry hands out the same record of an agent.
+        self._parties: dict[str, tuple[AgentRecord, Party]] = {}
+
+    def delegation(
+        self,
+        *,
+        sender: str,
+        recipient: str,
+        task_id: str,
+        title: str,
+        description: str,
+        thread: Thread,
+        priority: Priority | None = None,
+        after: Sequence[str] = (),
+    ) -> Outgoing:
+        """``sender`` gives ``recipient`` a task; a root is given its task by `operator`.
+
+        ``after`` are the tasks that must be completed before this one is begun.
+        """
+        body = TaskDelegation(
+            task=Task(
+                task_id=task_id,
+                title=title,
+                description=description,
+                dependencies=tuple(Dependency(task_id=other, type="depends-on") for other in after),
+            ),
+            assignment=self._assignment(sender, recipient),
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+
+    def completion(
+        self, *, sender: str, recipient: str, task_id: str, result: str, thread: Thread
+    ) -> Outgoing:
+        """A session is over and this is its answer."""
+        body = TaskCompletion(
+            task_id=task_id,
+            status="success",
+            summary=summary(result),
+            completion_timestamp=Timestamp.from_ms(self._clock.now_ms()),
+            result=result,
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread)
+
+    def error(
+        self,
+        *,
+        sender: str,
+        recipient: str,
+        message: str,
+        thread: Thread,
+        error_type: ErrorType = "task-failed",
+        severity: Severity = "critical",
+        recommended: RecommendedAction = "escalate",
+        details: str = "",
+    ) -> Outgoing:
+        """A session has failed, was stopped or could not start, or a message was not accepted."""
+        body = ErrorReport(
+            error_id=new_message_id(),
+            error_type=error_type,
+            severity=severity,
+            message=message,
+            details=ErrorDetails(context_data=details) if details else None,
+            recovery_options=(
+                RecoveryOption(text="delegate the task again", priority=1, type="retry"),
+                RecoveryOption(text="ask whoever delegated this task to you", priority=2, type="escalate"),
+            ),
+            recommended_action=recommended,
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread)
+
+    def status(
+        self,
+        *,
+        sender: str,
+        recipient: str,
+        task_id: str,
+        progress: int | None,
+        activity: str,
+        thread: Thread,
+    ) -> Outgoing:
+        """How far a session is."""
+        body = StatusUpdate(
+            task_id=task_id,
+            status="in-progress",
+            progress_percentage=progress,
+            current_activity=activity or None,
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread)
+
+    def query(
+        self,
+        *,
+        sender: str,
+        recipient: str,
+        question: str,
+        thread: Thread,
+        context: str = "",
+        priority: Priority | None = None,
+    ) -> Outgoing:
+        """A session asks the one that gave it its task; ``context`` is whatever helps to answer."""
+        body = Query(
+            query_type="ask-for-help",
+            subject=question,
+            context=QueryContext(problem=context) if context else None,
+            urgency=priority,
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+
+    def reply(self, *, sender: str, recipient: str, question: str, answer: str, thread: Thread) -> Outgoing:
+        """The answer to the query whose message-id is ``question``."""
+        body = Reply(in_reply_to=question, answer=answer)
+        return self._write(body, sender=sender, recipient=recipient, thread=thread)
+
+    def review_request(
+        self,
+        *,
+        sender: str,
+        recipient: str,
+        task_id: str,
+        reviewed: str,
+        title: str,
+        description: str,
+        thread: Thread,
+        files: tuple[str, ...] = (),
+        priority: Priority | None = None,
+    ) -> Outgoing:
+        """``sender`` asks ``recipient`` to review its task ``reviewed``, in a session of its own."""
+        body = ReviewRequest(
+            review=Review(
+                task_id=task_id,
+                reviewed_task_id=reviewed,
+                title=title,
+                description=description,
+                files=tuple(File(path=path, text="to be reviewed") for path in files),
+            ),
+            assignment=self._assignment(sender, recipient),
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+
+    def escalation(
+        self,
+        *,
+        sender: str,
+        recipient: str,
+        task_id: str,
+        escalated: str,
+        title: str,
+        description: str,
+        thread: Thread,
+        reason: EscalationReason | None = None,
+        priority: Priority | None = None,
+    ) -> Outgoing:
+        """``sender`` hands on to ``recipient`` what its task ``escalated`` cannot settle."""
+        body = Escalation(
+            escalation=EscalationMatter(
+                task_id=task_id,
+                escalated_task_id=escalated,
+                reason=reason,
+                title=title,
+                description=description,
+            ),
+            assignment=self._assignment(sender, recipient),
+        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+
+    def message(self, *, sender: str, recipient: str, text: str, thread: Thread) -> Outgoing:
+        """Something said outside of any task: a user's further prompt, for one."""
+        return self._write(Message(content=text), sender=sender, recipient=recipient, thread=thread)
+
+    def _write(
+        self, body: Body, *, sender: str, recipient: str, thread: Thread, priority: Priority | None = None
+    ) -> Outgoing:
+        now_ms = self._clock.now_ms()
+        message_id = new_message_id()
+        urgency = priority or self._routing[body.type].priority
+        message = AgentMessage(
+            header=Header(
+                message_id=message_id,
+                timestamp=Timestamp.from_ms(now_ms),
+                sender=self._party(sender),
+                recipient=self._party(recipient),
+                correlation_id=thread.correlation,
+                conversation_chain=thread.chain,
+                priority=urgency,
+            ),
+            body=body,
+        )
+        signer = self._signers.signer(sender)
+        # The router reads the task-id of what begins a session, so that travels open.
+        if self._sealer is not None and not isinstance(body, (TaskDelegation, ReviewRequest, Escalation)):
+            octets = self._sealer.sign(message, signer)
+        else:
+            octets = sign_message(message, signer, now_ms=now_ms)
+        return Outgoing(data=octets, type=body.type, priority=urgency, message_id=message_id)
+
+    def _assignment(self, sender: str, recipient: str) -> Assignment:
+        return Assignment(
+            assigned_to=recipient,
+            assigned_by=sender,
+            assigned_timestamp=Timestamp.from_ms(self._clock.now_ms()),
+        )
+
+    def _party(self, name: str) -> Party:
+        record = self._registry.get(name)
+        if record is None:  # whoever it is; the router judges whether it may be
+            return Party(agent_name=name, agent_role="orchestrator" if name == OPERATOR else "specialist")
+        known = self._parties.get(name)
+        if known is None or known[0] is not record:
+            known = (record, Party(agent_name=name, agent_role=record.role, tier=record.tier))
+            self._parties[name] = known
+        return known[1]
+
+
+def summary(text: str) -> str:
+    """The first lines of an answer, for people who read the audit trail."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= SUMMARY_CHARS else f"{flat[: SUMMARY_CHARS - 1]}…"

@@ -1,0 +1,1 @@
+"""What follows from state: deliveries after a stop, and the sweep that completes what a crash left."""

@@ -1,0 +1,253 @@
+"""What follows when a session stops: resumes for those who wait, and an end for a closed session's children.
+
+Used by the callback service on every event, and by the reaper for what an event missed. Every step is
+idempotent: done twice, or by two processes at once, it is done once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal
+
+from orchestrator.agents.registry import AgentRegistry
+from orchestrator.crashpoints import reach
+from orchestrator.errors import DamagedRecord, UnknownSession, WrongState
+from orchestrator.ids import asker_of, reply_id
+from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, RunsSoFar, Session, SessionState
+from orchestrator.log import get_logger
+from orchestrator.redisdb.client import is_outage
+
+#: Tells workers of runs that are ready; raises when the broker is out of reach.
+Send = Callable[[Sequence[Dispatch]], None]
+
+#: Children of a closed session that are looked up in one round trip.
+_BATCH = 500
+
+_log = get_logger()
+
+
+def hand_over(
+    runs: Iterable[Dispatch], *, ledger: Ledger, agents: AgentRegistry
+) -> list[tuple[Dispatch, str]]:
+    """Ready runs with the Celery queues of their agents. Those of external programs are in their hands from now on.
+
+    The run of an agent that nobody has registered has no queue: it stays ready, and the sweep tells workers of it
+    once its agent is registered.
+    """
+    found = []
+    for run in runs:
+        record = agents.get(run.agent)
+        if record is None:
+            _log.info("agent-unknown", agent=run.agent, run=run.run, session=run.session)
+        elif record.foreign:
+            ledger.take_foreign(run)
+        else:
+            found.append((run, record.queue))
+    return found
+
+
+class Delivery:
+    """Turns the ledger's state into dispatched runs."""
+
+    def __init__(self, ledger: Ledger, send: Send) -> None:
+        self.ledger = ledger
+        self._send = send
+
+    def send(self, ready: Sequence[Dispatch]) -> bool:
+        """Tell workers of runs; where the broker does not take that, the runs stay ready and the sweep rings."""
+        try:
+            self._send(ready)
+        except Exception as error:  # noqa: BLE001  (whatever a broker's client raises, the ledger still has the runs)
+            _log.warning("ring-failed", runs=len(ready), error=repr(error))
+            return False
+        return True
+
+    def flush(self, sessions: Iterable[str], known: Mapping[str, RunsSoFar] = MappingProxyType({})) -> int:
+        """Resume every one of these sessions that is not busy and has what it waits for; how many were.
+
+        ``known`` spares asking how far they are; what is not so any more is found out on the way.
+        """
+        wanted = list(dict.fromkeys(sessions))
+        resumed: list[Dispatch] = []
+        for session, verdict in zip(wanted, self.ledger.flush_all(wanted, known), strict=True):
+            if verdict.dispatch is not None:
+                resumed.append(verdict.dispatch)
+            elif verdict.outcome == "closed" and verdict.detail != "unknown":
+                self._leave_behind(session)
+        if resumed:
+            reach("delivery.flushed")
+            self.send(resumed)
+            reach("delivery.sent")
+        return len(resumed)
+
+    def _leave_behind(self, session: str) -> None:
+        try:
+            self.ledger.closed(session)
+        except Exception as error:
+            if is_outage(error):
+                raise
+            # Its books are damaged: nobody else is to wait for that.
+            _log.error("close-failed", session=session, error=repr(error))
+
+    def close(self, session_id: str) -> None:
+        """Deal with the children of a closed session by its policy: stop them, let them go, or hand them on.
+
+        Raises:
+            DamagedRecord: the session or something in its books cannot be read.
+        """
+        try:
+            session = self.ledger.session(session_id)
+        except UnknownSession:
+            return
+        if session.damage:
+            raise DamagedRecord(f"session {session_id}", session.damage[0])
+        if session.state not in CLOSED:
+            return
+        ended: list[Item] = []
+        for item in self.ledger.items(session_id):
+            if _concerns_living_child(item):
+                self._close_child(session, item)
+                reach("delivery.child-closed")
+            elif item.kind == "completion" and item.child:
+                ended.append(item)
+            elif item.extra.get("question"):
+                self._close_question(session, item)
+        if session.state == SessionState.DELETED:
+            self._forget(session, ended)
+        else:
+            self._stop_rest(session, ended)
+        self.ledger.closed(session_id, seen_as=session.state)
+        reach("delivery.closed")
+
+    def stop_below(self, sessions: Iterable[Session], reason: str) -> int:
+        """Stop what finished sessions have left at work, children that owe them nothing; how many there were.
+
+        ``sessions`` are a session and all that is below it.
+        """
+        stopped = 0
+        known = {session.id: session for session in sessions}
+        for session in known.values():
+            if session.state != SessionState.FINISHED:
+                continue
+            for item in self.ledger.items(session.id):
+                child = known.get(item.child)
+                again = child is not None and child.parent == session.id and not _is_over(child)
+                if (again or _concerns_living_child(item)) and _close_policy(session, item) == "stop":
+                    stopped += self.ledger.stop(item.child, reason).outcome in ("ended", "asked")
+        return stopped
+
+    def _forget(self, session: Session, ended: Sequence[Item]) -> None:
+        """What a deleted session's children said goes with the tree; not those that it let go or handed on."""
+        for child, policy in self._children(session, ended):
+            if child.state == SessionState.DELETED:
+                # What was kept of it for this session goes, unless its own children are still to be seen to.
+                self.ledger.closed(child.id)
+                continue
+            if child.parent == session.id and (_is_over(child) or policy == "stop"):
+                self.ledger.stop(child.id, _why_closed(session), state="deleted")
+                reach("delivery.forgotten")
+
+    def _stop_rest(self, session: Session, ended: Sequence[Item]) -> None:
+        """Stop what owes a closed session nothing and is at work all the same.
+
+        A user has resumed it, or a session that has finished since launched it and wants nothing back.
+        """
+        left = [(session, list(ended))]
+        while left:
+            parent, items = left.pop()
+            for child, policy in self._children(parent, items):
+                if child.parent != parent.id or policy != "stop" or child.state in CLOSED:
+                    continue
+                if not _is_over(child):
+                    self.ledger.stop(child.id, _why_closed(session))
+                elif child.children:
+                    of_child = self.ledger.items(child.id)
+                    # What it is owed, as an heir, it is resumed with.
+                    left.append(
+                        (
+                            child,
+                            [i for i in of_child if i.child and i.kind == "completion" and not _is_owed(i)],
+                        )
+                    )
+
+    def _children(self, session: Session, items: Sequence[Item]) -> Iterator[tuple[Session, str]]:
+        """The children that these items are about, with what is to become of each."""
+        for start in range(0, len(items), _BATCH):
+            policies = {i.child: _close_policy(session, i) for i in items[start : start + _BATCH]}
+            for child in self.ledger.find(list(policies)):
+                yield child, policies[child.id]
+
+    def _close_child(self, session: Session, item: Item) -> None:
+        policy = _close_policy(session, item)
+        if policy.startswith("heir:") and item.callback:
+            heir = policy.removeprefix("heir:")
+            match self.ledger.inherit(session.id, heir, item.child, item.id):
+                case "handed" | "not owed":
+                    return
+                case "kin":
+                    self.ledger.abandon(session.id, item.id, f"let go: heir {heir} is this child or below it")
+                    return
+        elif policy != "stop":
+            self.ledger.abandon(session.id, item.id, f"abandoned: parent {session.state}")
+            return
+        state: Literal["deleted", "stopped"] = (
+            "deleted" if session.state == SessionState.DELETED else "stopped"
+        )
+        verdict = self.ledger.stop(item.child, _why_closed(session), state=state)
+        if verdict.outcome == "unknown":
+            self.ledger.abandon(session.id, item.id, "its session is gone")
+
+    def give_up(self, question: str, reason: str) -> None:
+        """A question that is still open has waited long enough: its asker is told so, and nobody is bothered any more."""
+        asker = asker_of(question)
+        for session in self.ledger.find([asker] if asker else []):
+            if question in session.questions:
+                self._refuse_reply(question, asker=session.id, agent=session.delegator, why=reason)
+                self.ledger.withdraw(
+                    question,
+                    asker=session.id,
+                    asked=session.parent or session.id,
+                    reason=f"no reply in time: {reason}",
+                )
+
+    def _close_question(self, session: Session, item: Item) -> None:
+        """Whoever asked a closed session hears that no answer will come, instead of waiting for it for ever."""
+        why = f"session {session.id} {session.state}: {session.reason}"
+        self._refuse_reply(item.id, asker=item.child, agent=session.agent, why=why)
+
+    def _refuse_reply(self, question: str, *, asker: str, agent: str, why: str) -> None:
+        with contextlib.suppress(UnknownSession, WrongState):  # it is over, or has its reply
+            self.ledger.put(
+                asker,
+                f"no reply will come: {why}",
+                item_id=reply_id(question),
+                kind="reply",
+                priority="high",
+                answers=question,
+                extra={"agent": agent, "status": "failed", "answers": question},
+            )
+
+
+def _close_policy(session: Session, item: Item) -> str:
+    """What becomes of a child when its parent is closed: stop, abandon or heir:<session>."""
+    return str(item.extra.get("on_close") or session.close_policy or "stop")
+
+
+def _why_closed(parent: Session) -> str:
+    return f"parent {parent.id} {parent.state}"
+
+
+def _is_owed(item: Item) -> bool:
+    return item.state == ItemState.OWED
+
+
+def _is_over(session: Session) -> bool:
+    return session.state in CLOSED or (session.state == SessionState.FINISHED and not session.busy)
+
+
+def _concerns_living_child(item: Item) -> bool:
+    if item.kind != "completion":
+        return False
+    return _is_owed(item) or (not item.callback and not item.extra.get("over"))

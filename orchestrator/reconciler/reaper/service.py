@@ -1,0 +1,257 @@
+"""The reconciliation sweep: idempotent, safe in several processes, and the only thing that works by interval."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TypeVar
+
+import redis
+
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.crashpoints import reach
+from orchestrator.errors import ServerUnavailable, UnknownSession
+from orchestrator.ledger import CLOSED, Lease, Ledger, Session, SessionState
+from orchestrator.log import Seldom, get_logger
+from orchestrator.reconciler.delivery import Delivery
+from orchestrator.reconciler.reaper.leases import LeaseWatch
+from orchestrator.redisdb.client import is_outage
+
+#: Milliseconds after which a tree that was due and still awaited is looked at again.
+_LOOK_AGAIN_MS = 600_000
+#: Sessions flushed in one round trip.
+_FLUSH_BATCH = 200
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_log = get_logger()
+
+
+@dataclass(kw_only=True)
+class Swept:
+    """What one sweep did."""
+
+    released: int = 0  #: runs taken from lost workers
+    redispatched: int = 0  #: queued runs made ready, retries whose time had come among them
+    rung: int = 0  #: agents whose workers were told again that there is work
+    resumed: int = 0  #: sessions that had something waiting and no run
+    closed: int = 0  #: closed sessions whose children were looked after
+    settled: int = 0  #: owed results stored
+    timers: int = 0
+    pruned: int = 0  #: sessions of expired trees removed
+    trimmed: int = 0  #: stream entries that every group had acknowledged
+
+    def __add__(self, other: Swept) -> Swept:
+        return Swept(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    @property
+    def anything(self) -> bool:
+        """Whether it did anything at all."""
+        return any(getattr(self, f.name) for f in fields(self))
+
+
+class Reaper:
+    """One copy of the reaper. Its parts that need other servers or keys are handed in."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        delivery: Delivery,
+        *,
+        settle: Callable[[str], None],
+        ring: Callable[[Sequence[str]], None] = lambda _: None,
+        agents: Callable[[], Sequence[str]] = list,
+        trim: Callable[[], int] = lambda: 0,
+        shards: int = 1,
+        lease_s: float = 15,
+        interval_s: float = 2,
+        clock: Clock | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._delivery = delivery
+        self._settle = settle
+        self._ring_workers = ring
+        self._agents = agents
+        self._trim = trim
+        self._shards = range(shards)
+        self._clock = clock or SystemClock()
+        self._lease_s = lease_s
+        self._watch = LeaseWatch(self._clock, lease_s=lease_s)
+        self._interval_s = interval_s
+        self._seldom = Seldom()
+
+    def run(self, stop: threading.Event) -> None:
+        """Sweep until told to stop."""
+        while not stop.is_set():
+            swept = self.run_once()
+            if swept.anything:
+                _log.info("swept", **{f.name: v for f in fields(swept) if (v := getattr(swept, f.name))})
+            stop.wait(self._interval_s)
+
+    def run_once(self) -> Swept:
+        """One sweep over every shard.
+
+        Raises:
+            redis.RedisError: Redis is away or takes no writes. What was seen of leases until then counts no more: nobody
+                could renew one.
+        """
+        swept = Swept()
+        try:
+            for shard in self._shards:
+                self._ledger.begin_sweep(shard)
+        except redis.RedisError:
+            self._watch = LeaseWatch(self._clock, lease_s=self._lease_s)
+            raise
+        ledger = self._ledger
+        swept.released = self._each(lambda: self._watch.dead(self.leases()), self._release)
+        for shard in self._shards:
+            swept.redispatched += self._each(partial(ledger.undispatched, shard), self._redispatch)
+            swept.resumed += self._each(partial(self._waiting, shard), self._delivery.flush)
+            swept.closed += self._each(partial(ledger.closing, shard), self._close)
+            swept.settled += self._each(partial(ledger.owed_results, shard), self._settle_one)
+            swept.timers += self._each(partial(ledger.due_timers, shard), partial(self._fire, shard, swept))
+        swept.rung = self._ring()
+        swept.trimmed = self._each(lambda: ["streams"], lambda _: self._trim())
+        return swept
+
+    def _waiting(self, shard: int) -> list[list[str]]:
+        """Sessions with something in their queue, as many together as are flushed in one round trip."""
+        waiting = self._ledger.waiting(shard)
+        return [waiting[n : n + _FLUSH_BATCH] for n in range(0, len(waiting), _FLUSH_BATCH)]
+
+    def _each(self, find: Callable[[], Iterable[T]], act: Callable[[T], int]) -> int:
+        """Act on each that is found, and add up; one that goes wrong is reported and holds up none of the others.
+
+        Raises:
+            redis.RedisError, OSError: Redis is away, and nothing can be done for any of them.
+        """
+        total = 0
+        for thing in self._survive(find, getattr(getattr(find, "func", find), "__name__", find)) or ():
+            total += self._survive(partial(act, thing), thing) or 0
+        return total
+
+    def _survive(self, call: Callable[[], R], about: object) -> R | None:
+        """What a call returns; None where what it is about is damaged, which is said once in a while."""
+        try:
+            return call()
+        except Exception as error:
+            if is_outage(error):
+                raise
+            if self._seldom.due(f"{about}"):
+                _log.error("sweep-failed", of=str(about), exc_info=error)
+            return None
+
+    def leases(self) -> list[Lease]:
+        """Every run that is held, with its renewal counter as it stands."""
+        return [lease for shard in self._shards for lease in self._ledger.leases(shard)]
+
+    def _close(self, session: str) -> int:
+        self._delivery.close(session)
+        return 1
+
+    def _settle_one(self, root: str) -> int:
+        self._settle(root)
+        return 1
+
+    def _release(self, lease: Lease) -> int:
+        outcome = self._ledger.release(lease)
+        if outcome == "moved":
+            return 0
+        _log.warning("lease-lost", run=lease.run, session=lease.session, worker=lease.worker, outcome=outcome)
+        reach("reaper.released")
+        if outcome == "queued":
+            self._redispatch(lease.run)
+        return 1
+
+    def _redispatch(self, run: str) -> int:
+        ready = self._ledger.redispatch(run)
+        if ready is None:
+            return 0
+        reach("reaper.redispatched")
+        self._delivery.send([ready])
+        return 1
+
+    def _ring(self) -> int:
+        """Tell workers of ready runs that nobody takes: what told them of these was lost, or they were all busy."""
+        agents = self._agents()
+        waiting = [agent for shard in self._shards for agent in self._ledger.rings(shard, agents)]
+        if not waiting:
+            return 0
+        try:
+            self._ring_workers(waiting)
+        except ServerUnavailable as error:
+            _log.warning("ring-failed", agents=waiting, error=str(error))
+            return 0
+        return len(waiting)
+
+    def _fire(self, shard: int, swept: Swept, timer: tuple[str, str]) -> int:
+        kind, identifier = timer
+        limits = self._ledger.limits
+        match kind:
+            case "flush":
+                self._delivery.flush([identifier])
+                self._ledger.drop_due_timer(shard, kind, identifier)
+            case "review":
+                self._ledger.stop(identifier, "the review was not done in time", state="failed")
+                self._ledger.drop_due_timer(shard, kind, identifier)
+            case "question":
+                self._delivery.give_up(identifier, f"none came within {limits.question_ms / 1000:g} s")
+                self._ledger.drop_due_timer(shard, kind, identifier)
+            case "expire":
+                swept.pruned += self._expire(shard, identifier)
+            case _:
+                _log.warning("unknown-timer", kind=kind, id=identifier)
+                self._ledger.drop_timer(shard, kind, identifier)
+        return 1
+
+    def _is_heard(self, tree: Sequence[Session]) -> bool:
+        """Whether an heir in another tree, which is kept, has a callback whose large text is in this one."""
+        own = {member.id for member in tree}
+        elsewhere = [
+            m for m in tree if m.parent and m.parent not in own and self._ledger.wholes.digests(m.id)
+        ]
+        heirs = self._ledger.find([member.parent for member in elsewhere])
+        return any(heir.state != SessionState.DELETED for heir in heirs)
+
+    def _expire(self, shard: int, root: str) -> int:
+        """Remove a tree whose root has been over for its whole lifetime; one in use again gets another one."""
+        try:
+            session = self._ledger.session(root)
+        except UnknownSession:
+            self._ledger.drop_timer(shard, "expire", root)
+            return 0
+        over = session.state in CLOSED or session.state == SessionState.FINISHED
+        age = self._ledger.server_ms() - session.ended_ms
+        if not over or session.busy or age < self._ledger.limits.tree_ttl_ms:
+            due = (session.ended_ms if over else self._ledger.server_ms()) + self._ledger.limits.tree_ttl_ms
+            self._ledger.postpone_timer(shard, "expire", root, due)
+            return 0
+        members = self._ledger.tree(root)
+        # The last of these decides: from then on nobody can use the tree again, in whatever moment he tries to.
+        if _is_awaited(members) or self._is_heard(members) or not self._ledger.retire(members):
+            due = self._ledger.server_ms() + min(self._ledger.limits.tree_ttl_ms, _LOOK_AGAIN_MS)
+            self._ledger.postpone_timer(shard, "expire", root, due)
+            return 0
+        pruned = 0
+        for member in reversed(members):
+            if member.id != root:
+                self._ledger.prune(member.id, root)
+                pruned += 1
+                reach("reaper.pruned")
+        self._ledger.prune(root, root)
+        return pruned + 1
+
+
+def _is_awaited(tree: Sequence[Session]) -> bool:
+    """Whether an heir is still owed the end of a session of this tree, or is itself in this tree."""
+    own = {member.id for member in tree}
+    for member in tree:
+        if member.state in CLOSED:
+            continue
+        handed_on = member.parent not in own and member.parent != ""
+        if member.owed or (handed_on and member.state != SessionState.FINISHED):
+            return True
+    return False

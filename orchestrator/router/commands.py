@@ -1,0 +1,169 @@
+"""The steps that carry letters out, as values: one script call, and what its answer means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from orchestrator.ledger import Dispatch
+from orchestrator.log import get_logger
+from orchestrator.redisdb.scripts import Arg
+from orchestrator.router.received import Letter, Rejection
+from orchestrator.router.validation.validator import reject
+
+#: Milliseconds that a duplicate mark outlives the message: no clock is exact.
+MARK_MARGIN_MS = 600_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of one letter."""
+
+    kind: Literal["done", "duplicate", "rejected"]
+    #: A run to send to a worker.
+    dispatch: Dispatch | None = None
+    rejection: Rejection | None = None
+
+
+DONE = Outcome(kind="done")
+DUPLICATE = Outcome(kind="duplicate")
+
+
+def rejected(rule: str, reason: str, letter: Letter) -> Outcome:
+    """The letter breaks a rule that only the ledger could tell."""
+    return Outcome(kind="rejected", rejection=reject(rule, reason, letter.message))
+
+
+def failed(script: str, why: object, letter: Letter) -> Outcome:
+    """The server could not carry the letter out, and would carry out any other."""
+    get_logger().error("act-failed", script=script, message=letter.id, error=str(why))
+    return rejected("internal-error", f"{script}: {why}", letter)
+
+
+def task_taken(task_id: str, session: str, letter: Letter) -> Outcome:
+    """Another delegation has this task-id."""
+    reason = f"task-id {task_id!r} belongs to session {session} of this conversation; give each task an id of its own"
+    return rejected("task-id", reason, letter)
+
+
+def task_unknown(session: str, letter: Letter) -> Outcome:
+    """The task-id is one of ours, and no session has it."""
+    reason = f"no session {session!r} is in this ledger; give the task an id of your own"
+    return rejected("session-unknown", reason, letter)
+
+
+def message_id_taken(letter: Letter) -> Outcome:
+    """Its sender has used its message-id for something else."""
+    reason = (
+        f"{letter.sender!r} has sent another message with the message-id {letter.id}; "
+        "give each message an id of its own"
+    )
+    return rejected("message-id", reason, letter)
+
+
+def wrong_shard(shard: int, letter: Letter) -> Outcome:
+    """It stands in the stream of a shard in which it may begin nothing."""
+    reason = (
+        f"the message belongs to shard {shard:02x} and stands in a stream of shard "
+        f"{letter.entry.stream.shard:02x}; append it there: by the session that its chain names, or else by the "
+        "CRC-32 of its correlation-id modulo the number of shards"
+    )
+    return rejected("shard", reason, letter)
+
+
+def session_unknown(letter: Letter) -> Outcome:
+    """The letter speaks of a session of its sender's that nobody has heard of."""
+    reason = (
+        f"no session that {letter.sender!r} runs is known by this task-id or chain; "
+        "name the task-id you were given, and carry its message on in the chain"
+    )
+    return rejected("session-unknown", reason, letter)
+
+
+def not_taking_part(letter: Letter) -> Outcome:
+    """The letter names a conversation that its sender has no part in."""
+    reason = (
+        f"{letter.sender!r} has no part in conversation {letter.conversation}: it was given no task and no message "
+        "in it, and did not begin it; leave correlation-id and chain out to begin one"
+    )
+    return rejected("conversation-party", reason, letter)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """One atomic step, and how to read its answer."""
+
+    script: str
+    keys: Sequence[str]
+    args: Sequence[Arg]
+    read: Callable[[Any], Outcome] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Nothing is to be changed: the outcome is known."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The ledger has the letter's effect already: it is only marked seen, counted and acknowledged.
+
+    Most letters are such; many of them go in one script call.
+    """
+
+
+NOTED = Noted()
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The letter begins a session that the ledger has already. Many of them go in one script call."""
+
+
+BEGUN = Begun()
+Step = Act | Settled | Noted | Begun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of the router's own books."""
+
+    #: Milliseconds that a duplicate mark is kept at most.
+    max_age_ms: int = 86_400_000
+    #: Messages that one conversation may have; 0: any number.
+    conversation_messages: int = 1_000_000
+    #: Milliseconds that a review may take.
+    review_ms: int = 86_400_000
+
+    def review_due_ms(self, letter: Letter) -> int:
+        """When a review has to be done, in milliseconds since the epoch; 0 for other letters."""
+        if letter.type != "review-request":
+            return 0
+        policy = letter.message.header.retry_policy
+        limit_ms = self.review_ms if policy is None else policy.timeout_seconds * 1000
+        return int(letter.entry.id.partition("-")[0]) + round(limit_ms)
+
+    def mark_ms(self, letter: Letter) -> int:
+        """Milliseconds that the letter's duplicate mark is kept: as long as a copy of it may be accepted."""
+        expires_ms = letter.expires_ms
+        if expires_ms is None:
+            return self.max_age_ms + MARK_MARGIN_MS
+        age_ms = max(0, expires_ms - letter.message.header.timestamp.instant_ms)
+        return min(age_ms, self.max_age_ms) + MARK_MARGIN_MS
+
+    def conversation_fault(self, fault: str, letter: Letter) -> Outcome:
+        """What a script means by `chain` or `limit`."""
+        if fault == "chain":
+            reason = (
+                f"the chain ends at {letter.first}, with which conversation {letter.conversation} did not "
+                "begin; carry the whole chain on, or leave the correlation-id out to begin a new conversation"
+            )
+            return rejected("conversation-chain", reason, letter)
+        reason = (
+            f"conversation {letter.conversation} has had {self.conversation_messages} messages; "
+            "begin a new one, or raise conversation_max_messages in the settings"
+        )
+        return rejected("conversation-limit", reason, letter)

@@ -1,0 +1,242 @@
+"""What happens to a message that is not acted upon: dead letter, report, and the failure of what it would have begun."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Callable
+
+from orchestrator.agents.registry import AgentRecord
+from orchestrator.crashpoints import reach
+from orchestrator.envelope.model import AgentMessage
+from orchestrator.errors import KeyringError, UnknownSession, WrongState
+from orchestrator.ids import is_session_id, item_id, shard_of
+from orchestrator.ledger import Ledger, Outgoing
+from orchestrator.log import get_logger
+from orchestrator.messages.factory import ErrorType, Letters, Thread
+from orchestrator.policy.escalation import above
+from orchestrator.policy.routing import LAUNCHES, RoutingTable
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import Scripts
+from orchestrator.router.conversations import Conversations
+from orchestrator.router.deadletters.store import DeadLimits, dead_letter_fields, vouched_sender
+from orchestrator.router.received import Rejection, attempt_of, task_id_of
+from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
+
+#: The name under which the router speaks.
+ROUTER = "router"
+
+#: Seconds between two log lines about dropped dead letters: a flood of them must not flood the log.
+_SAY_EVERY_S = 10.0
+_SESSION = re.compile(rb"<task-id>\s*(ses_[0-9a-f]{26})\s*</task-id>")
+_MESSAGE_ID = re.compile(rb"<message-id>\s*([0-9a-fA-F-]{36})\s*</message-id>")
+_ERROR_TYPES: dict[str, ErrorType] = {
+    "timeout": "timeout",
+    "expired": "timeout",
+    "dependency-failed": "blocked",
+}
+
+
+class Undelivered:
+    """Gives messages up, for good."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        letters: Letters,
+        *,
+        table: RoutingTable,
+        find_agent: Callable[[str], AgentRecord | None],
+        conversations: Conversations,
+        limits: DeadLimits | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._letters = letters
+        self._table = table
+        self._find_agent = find_agent
+        self._conversations = conversations
+        self._scripts = Scripts(ledger.redis)
+        self._limits = limits or DeadLimits()
+        self._dropped = 0
+        self._next_said = 0.0
+
+    def bury(self, entry: Entry, rejection: Rejection, *, exhausted: bool = False) -> str | None:
+        """Make an entry a dead letter, fail the session it would have started, and report it.
+
+        A refusal is told to the sender; a message whose attempts are ``exhausted`` also goes up the escalation
+        path. Harmless to repeat: every step is carried out once. Returns the dead letter's id, or None when
+        another router was first.
+        """
+        # First the session: if this process dies here, the entry is still pending and all of it comes again.
+        self._refuse_session(entry, rejection)
+        if rejection.rule == "conversation-limit":
+            self._tell_root(rejection)
+        reach("router.refused")
+        reports = self._reports(rejection, attempts=attempt_of(entry), exhausted=exhausted)
+        shard, message = entry.stream.shard, rejection.message
+        dead = keys.dead(shard)
+        answer = self._scripts.run(
+            "route_dead",
+            [
+                stream_key(entry.stream),
+                dead,
+                stream_key(StreamId(shard, "error", self._table["error"].priority)),
+                keys.totals(shard),
+                dead
+                if message is None
+                else keys.seen(shard, message.header.sender.agent_name, message.header.message_id.lower()),
+                keys.dead_index(shard),
+                keys.dead_usage(shard),
+            ],
+            [
+                ROUTER_GROUP,
+                entry.id,
+                vouched_sender(rejection),
+                *self._limits.args,
+                len(reports),
+                *[report.data for report in reports],
+                *dead_letter_fields(entry, rejection),
+            ],
+        )
+        reach("router.buried")
+        get_logger().warning(
+            "message-dead",
+            stream=str(entry.stream),
+            entry=entry.id,
+            rule=rejection.rule,
+            reason=rejection.reason,
+        )
+        if not answer:
+            return None
+        dead_id, dropped = answer
+        self._say_dropped(dropped)
+        return f"{shard:02x}-{dead_id.decode()}"
+
+    def _say_dropped(self, dropped: int) -> None:
+        """Log how many dead letters were dropped: at once, and then with all that follow within a while."""
+        self._dropped += dropped
+        now = time.monotonic()
+        if self._dropped and now >= self._next_said:
+            get_logger().warning("dead-letters-dropped", dropped=self._dropped, reason="too many, or too old")
+            self._dropped, self._next_said = 0, now + _SAY_EVERY_S
+
+    def _refuse_session(self, entry: Entry, rejection: Rejection) -> None:
+        launch = _named_launch(entry) if rejection.message is None else _launch(rejection.message)
+        if launch is None:
+            return
+        session_id, message_id = launch
+        try:
+            session = self._ledger.session(session_id)
+        except UnknownSession:
+            return
+        # Only the launch itself ends with its refusal: not another message that names the session, nor a copy
+        # that anybody may have made. Where it stands proves it, whether or not its signature counts any more.
+        stream = entry.stream
+        place = f"{stream.type}:{stream.priority}:{entry.id}"
+        if (
+            session.message.lower() == message_id
+            and session.entry == place
+            and shard_of(session_id) == stream.shard
+        ):
+            self._ledger.refuse(session.id, f"{rejection.rule}: {rejection.reason}")
+
+    def _tell_root(self, rejection: Rejection) -> None:
+        """The root of a conversation that runs away hears of it, once."""
+        message = rejection.message
+        if message is None or not rejection.trusted:
+            return
+        chain = message.header.conversation_chain
+        if not chain:
+            return
+        launched = self._conversations.launched(message.conversation_id, chain[-1].lower())
+        if launched is None:
+            return
+        with contextlib.suppress(UnknownSession, WrongState):  # it is gone, or takes nothing more
+            root = self._ledger.session(launched).root
+            self._ledger.put(
+                root,
+                rejection.reason,
+                item_id=item_id(root, f"conversation-limit|{message.conversation_id}"),
+                kind="error",
+                priority="critical",
+                extra={"agent": ROUTER, "title": "A conversation runs away", "status": "failed"},
+            )
+
+    def _reports(self, rejection: Rejection, *, attempts: int, exhausted: bool) -> list[Outgoing]:
+        message = rejection.message
+        # A report about a report could go on for ever; a name that nobody vouched for is told nothing.
+        if message is None or not rejection.trusted or message.body.type == "error":
+            return []
+        sender = message.header.sender.agent_name
+        recipients = [sender]
+        if exhausted:
+            record = self._find_agent(sender)
+            recipients.append(
+                above(
+                    sender,
+                    role=record.role if record else message.header.sender.agent_role,
+                    escalates_to=record.escalates_to if record else "",
+                    delegator=self._delegator(message),
+                    table=self._table,
+                    exists=lambda name: self._find_agent(name) is not None,
+                )
+            )
+        try:
+            return [
+                self._report(message, rejection, recipient=recipient, attempts=attempts)
+                for recipient in dict.fromkeys(recipients)
+            ]
+        except KeyringError as error:
+            get_logger().error("report-not-signed", error=str(error))
+            return []
+
+    def _report(
+        self, message: AgentMessage, rejection: Rejection, *, recipient: str, attempts: int
+    ) -> Outgoing:
+        header = message.header
+        tries = f" after {attempts} attempts" if attempts > 1 else ""
+        return self._letters.error(
+            sender=ROUTER,
+            recipient=recipient,
+            message=f"{message.body.type} {header.message_id} from {header.sender.agent_name} to "
+            f"{header.recipient.agent_name} was not accepted{tries}: {rejection.reason}",
+            thread=Thread(
+                correlation=message.conversation_id, chain=(header.message_id, *header.conversation_chain)
+            ),
+            error_type=_ERROR_TYPES.get(rejection.rule, "validation-error"),
+            severity="critical" if message.body.type in LAUNCHES else "warning",
+            recommended="retry" if rejection.retryable else "escalate",
+            details=json.dumps({"rule": rejection.rule, "attempts": attempts}),
+        )
+
+    def _delegator(self, message: AgentMessage) -> str | None:
+        """Who gave the sender its task: its session's parent or a program, as far as the conversation is known."""
+        chain = message.header.conversation_chain
+        if not chain:
+            return None
+        session = self._conversations.launched(message.conversation_id, chain[0].lower())
+        if session is None:
+            return None
+        found = self._ledger.find([session])
+        if not found:
+            return None
+        parent = self._ledger.find([found[0].parent]) if found[0].parent else []
+        return parent[0].agent if parent else found[0].delegator or None
+
+
+def _launch(message: AgentMessage) -> tuple[str, str] | None:
+    """Session and message-id of the launch that a message is, or None."""
+    session = task_id_of(message.body) if message.body.type in LAUNCHES else ""
+    return (session, message.header.message_id.lower()) if is_session_id(session) else None
+
+
+def _named_launch(entry: Entry) -> tuple[str, str] | None:
+    """The same of an entry that cannot be parsed, or kills whoever does: read well enough to compare with."""
+    if entry.stream.type not in LAUNCHES or entry.data is None:
+        return None
+    session, message = _SESSION.search(entry.data), _MESSAGE_ID.search(entry.data)
+    if session is None or message is None:
+        return None
+    return session[1].decode(), message[1].decode().lower()

@@ -1,0 +1,344 @@
+"""What people do with dead letters: replay them after a fix, or drop them; both leave their mark in the audit trail.
+
+A replay signs with keys of this data folder, so it verifies the original first: whoever may append to a stream must not
+have its words signed in another's name. What does not verify is refused; the operator may sign one such message, named
+by its id, in its own name.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.agents.registry import OPERATOR, SYSTEM_AGENTS, system_record
+from orchestrator.bootstrap import Parts
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.envelope.bodies import EncryptedBody, Escalation, ReviewRequest, TaskDelegation
+from orchestrator.envelope.codec import encode_unsigned
+from orchestrator.envelope.model import AgentMessage, Party
+from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.prompt_text import prompt_of, title_of
+from orchestrator.envelope.signature import sign_message
+from orchestrator.envelope.validate import check
+from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, Refused, Unverified
+from orchestrator.ids import derived_uuid, is_session_id, new_message_id, root_session_id
+from orchestrator.messages.factory import Thread
+from orchestrator.policy.authorisation import refusal
+from orchestrator.policy.priority import priority_of
+from orchestrator.policy.routing import LAUNCHES
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import Scripts
+from orchestrator.router.build import build_intake
+from orchestrator.router.deadletters.store import DeadLetter
+from orchestrator.router.received import shard_of_message, task_id_of
+from orchestrator.router.validation.validator import party
+from orchestrator.streams import ENVELOPE_FIELD, RedisStreams, StreamId, stream_key
+
+_MARK_MS: Final = 86_400_000
+#: The field of a replayed entry that names its dead letter.
+REPLAYS_FIELD: Final = "replays"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What a replay made of a dead letter."""
+
+    #: `message`: a new message of the sender; `task`: a new root session; `copy`: the same bytes once more.
+    how: str
+    #: The new message-id, session id, or entry id.
+    id: str
+
+
+Launch = TaskDelegation | ReviewRequest | Escalation
+#: A stream, and field, value, … of the entry that goes there.
+Publication = tuple[StreamId, list[str | bytes]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """A message that is to be replayed, and why its sender is not known to have said it: the rule, and a sentence."""
+
+    message: AgentMessage
+    fault: tuple[str, str] | None
+
+
+class Replays:
+    """Takes dead letters out again, and says again what the audit trail holds."""
+
+    def __init__(self, parts: Parts, *, clock: Clock | None = None) -> None:
+        self._parts = parts
+        self._clock = clock or SystemClock()
+        self._scripts = Scripts(parts.redis)
+        self._intake = build_intake(parts, self._clock)
+
+    def replay(self, letter: DeadLetter, *, sign_unverified: bool = False) -> Replayed | None:
+        """Publish a dead letter anew; None: it is gone already.
+
+        A message becomes a new one that names the old in its chain, signed by its sender, if the sender's key is
+        in this data folder; else, and if its body is encrypted and so fits into no other message, the same bytes
+        are published again. A task of our own whose session has failed becomes a new root session: its parent was
+        told of the failure, and is told nothing twice.
+
+        ``sign_unverified``: one that does not verify is signed by the operator, in the operator's name, and a note in
+        the audit trail says so.
+
+        Raises:
+            Unverified: the original is no valid envelope, or its sender is not known to have signed it.
+            Refused: it cannot be signed by the operator, as its body is encrypted.
+        """
+        original = self._verified(letter.data, f"dead letter {letter.id}", sign_unverified=sign_unverified)
+        message, fault = original.message, original.fault
+        what = f"dead letter {letter.id} was replayed"
+        launch = self._launch(message) if fault else self._own_launch(message)
+        if launch is not None:
+            # Derived from the dead letter's id, so that two people who replay it at once make one session.
+            session = self._submit(message, launch, seed=f"replay|{letter.id}")
+            note = f"{what} as session {session}{_by_operator(fault)}"
+            return Replayed(how="task", id=session) if self._note(letter, note) else None
+        renewed = self._renewed(message, by_operator=fault is not None)
+        if renewed is None:
+            if fault:
+                raise _not_to_be_signed(message)
+            return self._copy(letter, message)
+        data, message_id = renewed
+        stream = self._stream_of(message, letter.stream.shard)
+        published: list[Publication] = [(stream, [ENVELOPE_FIELD, data, REPLAYS_FIELD, letter.id])]
+        if fault:
+            text = f"{what} as message {message_id}{_by_operator(fault)}"
+            notes, signed = self._noted(letter.id, text, shard=letter.stream.shard)
+            published.append((notes, [ENVELOPE_FIELD, signed]))
+        sender = OPERATOR if fault else message.header.sender.agent_name
+        left = self._leave(letter, published, marked=(sender, message_id))
+        return Replayed(how="message", id=message_id) if left else None
+
+    def again(self, octets: bytes, *, sign_unverified: bool = False) -> Replayed:
+        """Say once more what was said before, as a new message that names the old one; a task begins anew as a root.
+
+        ``sign_unverified`` as in :meth:`replay`.
+
+        Raises:
+            Unverified: the octets are no valid envelope, or its sender is not known to have signed it.
+            Refused: the key of its sender is not in this data folder, or its body is encrypted.
+        """
+        original = self._verified(octets, "the message", sign_unverified=sign_unverified)
+        message, fault = original.message, original.fault
+        old = message.header.message_id
+        launch = self._launch(message) if fault else self._own_launch(message)
+        shard = shard_of_message(message, self._parts.settings.shards)
+        if launch is not None:
+            replayed = Replayed(how="task", id=self._submit(message, launch, seed=new_message_id()))
+        else:
+            renewed = self._renewed(message, by_operator=fault is not None)
+            if renewed is None:
+                raise _not_to_be_signed(message) if fault else _not_renewed(message)
+            data, message_id = renewed
+            RedisStreams(self._parts.redis).publish(self._stream_of(message, shard), data)
+            replayed = Replayed(how="message", id=message_id)
+        if fault:
+            what = "session" if replayed.how == "task" else "message"
+            text = f"message {old} was replayed as {what} {replayed.id}{_by_operator(fault)}"
+            RedisStreams(self._parts.redis).publish(*self._noted(replayed.id, text, shard=shard))
+        return replayed
+
+    def _verified(self, octets: bytes, what: str, *, sign_unverified: bool) -> Original:
+        """The message in ``octets``, with what keeps its signature from counting now, if anything.
+
+        Raises:
+            Unverified: it is not valid; or it does not verify and ``sign_unverified`` is false.
+        """
+        report = check(octets, limits=Limits(size=self._parts.settings.max_message_bytes), advice=False)
+        if report.message is None or report.tree is None:
+            first = next(finding for finding in report.findings if finding.severity == "error")
+            raise Unverified(what, first.rule, first.sentence, "drop it, and have its sender send it anew")
+        rejection = self._intake.signature_fault(report.message, report.tree, octets)
+        fault = None if rejection is None else (rejection.rule, rejection.reason)
+        if fault is not None and not sign_unverified:
+            advice = "drop it; or read it, and sign it as the operator by --sign-unverified and its id"
+            raise Unverified(what, *fault, advice)
+        return Original(message=report.message, fault=fault)
+
+    def _stream_of(self, message: AgentMessage, shard: int) -> StreamId:
+        """The stream that a message belongs in, whatever stream it was found in."""
+        priority = priority_of(message.body.type, message.header.priority, self._parts.routing)
+        return StreamId(shard, message.body.type, priority)
+
+    def _own_launch(self, message: AgentMessage) -> Launch | None:
+        """What a message of the stack itself gives somebody to do under the id of a session of ours, or None.
+
+        A program's is none, whatever id it names: by a replay it would become the operator's.
+        """
+        launch = self._launch(message)
+        if launch is None or not is_session_id(task_id_of(launch)):
+            return None
+        known = self._parts.ledger.find([task_id_of(launch)])
+        if known:
+            # The launch that the ledger published, and not another message that names its session.
+            return launch if known[0].message.lower() == message.header.message_id.lower() else None
+        sender, recipient = (
+            system_record(name) if name in SYSTEM_AGENTS else self._parts.agents.get(name)
+            for name in (message.header.sender.agent_name, message.header.recipient.agent_name)
+        )
+        if sender is None or sender.foreign:
+            return None
+        if recipient is not None and refusal(
+            message.body.type, party(sender), party(recipient), self._parts.routing
+        ):
+            return None
+        return launch
+
+    def _launch(self, message: AgentMessage) -> Launch | None:
+        """What a message gives somebody to do, or None."""
+        if message.body.type not in LAUNCHES:
+            return None
+        try:
+            body = self._parts.opener.open(message).body
+        except (PayloadError, DecryptionError, InvalidEnvelope):
+            return None
+        return body if isinstance(body, (TaskDelegation, ReviewRequest, Escalation)) else None
+
+    def _is_encrypted(self, message: AgentMessage) -> bool:
+        try:
+            return isinstance(self._parts.opener.fetch(message).body, EncryptedBody)
+        except (PayloadError, InvalidEnvelope):
+            return True  # nobody can tell
+
+    def _renewed(self, message: AgentMessage, *, by_operator: bool = False) -> tuple[bytes, str] | None:
+        """The message as a new one and its id, signed by its sender or by the operator as its sender.
+
+        None: that cannot be made here. One that counts without a signature gets none.
+        """
+        header = message.header
+        party = Party(agent_name=OPERATOR, agent_role="orchestrator") if by_operator else header.sender
+        here = by_operator or self._parts.keyring.store.current(party.agent_name) is not None
+        if not here or self._is_encrypted(message):
+            return None
+        now_ms = self._clock.now_ms()
+        expiration = header.expiration
+        if expiration is not None:
+            lifetime_ms = expiration.instant_ms - header.timestamp.instant_ms
+            expiration = Timestamp.from_ms(now_ms + max(1, lifetime_ms))
+        message_id = new_message_id()
+        renewed = header.model_copy(
+            update={
+                "message_id": message_id,
+                "sender": party,
+                "timestamp": Timestamp.from_ms(now_ms),
+                "correlation_id": message.conversation_id,
+                "conversation_chain": (header.message_id, *header.conversation_chain),
+                "expiration": expiration,
+            }
+        )
+        unsigned = message.model_copy(update={"header": renewed, "signature": None})
+        if message.signature is None and not by_operator:
+            return encode_unsigned(unsigned), message_id
+        signer = self._parts.keyring.signer(party.agent_name)
+        return sign_message(unsigned, signer, now_ms=now_ms), message_id
+
+    def _submit(self, message: AgentMessage, body: Launch, *, seed: str) -> str:
+        parts = self._parts
+        session = root_session_id(seed, parts.settings.shards)
+        recipient, title, prompt = message.header.recipient.agent_name, title_of(body), prompt_of(body)
+        thread = Thread(correlation=derived_uuid("conversation", session))
+        envelope = parts.letters.delegation(
+            sender=OPERATOR,
+            recipient=recipient,
+            task_id=session,
+            title=title,
+            description=prompt,
+            thread=thread,
+        )
+        parts.ledger.submit(
+            session,
+            agent=recipient,
+            prompt=prompt,
+            envelope=envelope,
+            correlation=thread.correlation,
+            title=title,
+        )
+        return session
+
+    def drop(self, letter: DeadLetter) -> bool:
+        """Remove a dead letter for good; the audit trail keeps who, what and why. False: it is gone already."""
+        return self._note(
+            letter, f"dead letter {letter.id} was dropped by the operator: {letter.rule}: {letter.reason}"
+        )
+
+    def _note(self, letter: DeadLetter, text: str) -> bool:
+        stream, data = self._noted(letter.id, text, shard=letter.stream.shard)
+        return bool(self._leave(letter, [(stream, [ENVELOPE_FIELD, data])]))
+
+    def _noted(self, about: str, text: str, *, shard: int) -> tuple[StreamId, bytes]:
+        """What the operator leaves in the audit trail about a dead letter or a message."""
+        # A conversation of its own: the letter's may not allow one message more.
+        thread = Thread(correlation=derived_uuid("dead-letter", about))
+        note = self._parts.letters.message(sender=OPERATOR, recipient="router", text=text, thread=thread)
+        return StreamId(shard, note.type, note.priority), note.data
+
+    def _copy(self, letter: DeadLetter, message: AgentMessage) -> Replayed | None:
+        """Publish the same bytes once more, as the same message."""
+        fields: list[str | bytes] = [ENVELOPE_FIELD, letter.data, REPLAYS_FIELD, letter.id]
+        header = message.header
+        marked = (header.sender.agent_name, header.message_id)
+        entry = self._leave(letter, [(letter.stream, fields)], marked=marked)
+        return Replayed(how="copy", id=entry) if entry else None
+
+    def _leave(
+        self, letter: DeadLetter, published: Sequence[Publication], *, marked: tuple[str, str] | None = None
+    ) -> str | None:
+        """Take a dead letter out and publish entries in the same step; the first one's id, None: it is gone already.
+
+        ``marked`` are sender and message-id of the first, by which a copy of it is a duplicate.
+        """
+        shard = letter.stream.shard  # that of the dead letters it is among
+        dead = keys.dead(shard)
+        args: list[str | bytes | int] = []
+        for _, fields in published:
+            args += [len(fields), *fields]
+        answer = self._scripts.run(
+            "dead_leave",
+            [
+                dead,
+                keys.totals(shard),
+                keys.seen(shard, marked[0], marked[1].lower()) if marked else dead,
+                keys.dead_index(shard),
+                keys.dead_usage(shard),
+                *[stream_key(stream) for stream, _ in published],
+            ],
+            [letter.id.partition("-")[2], _MARK_MS, *args],
+        )
+        return answer.decode() if answer else None
+
+
+def _by_operator(fault: tuple[str, str] | None) -> str:
+    """What a note says of a replay that the operator signed; nothing of any other."""
+    if fault is None:
+        return ""
+    return f", signed by the operator for {_who()}: the original was not verified ({fault[0]}: {fault[1]})"
+
+
+def _who() -> str:
+    """Who runs this process, as far as the machine knows."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may know no name for its user
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _not_renewed(message: AgentMessage) -> Refused:
+    return Refused(
+        f"message {message.header.message_id} cannot be sent anew: the key of its sender "
+        f"{message.header.sender.agent_name!r} is not in this data folder, or its body is encrypted; "
+        "a copy would be told for a duplicate"
+    )
+
+
+def _not_to_be_signed(message: AgentMessage) -> Refused:
+    return Refused(
+        f"message {message.header.message_id} cannot be signed by the operator: its body is encrypted or cannot "
+        "be fetched; have its sender send it anew"
+    )

@@ -1,0 +1,1 @@
+"""Messages that wait: for their next attempt, or for other tasks."""

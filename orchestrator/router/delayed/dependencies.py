@@ -1,0 +1,253 @@
+"""Tasks that wait for other tasks: held until those complete, failed when one of them fails.
+
+A task is named by its session id, or by the task-id that a foreign program gave it in the same conversation.
+The end of a session that tasks are held for makes the router look at them at once; looking again from time to
+time is for what no message reports, and for names that nobody has heard of yet.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from orchestrator.clock import Clock
+from orchestrator.envelope.bodies import TaskDelegation
+from orchestrator.ids import is_session_id
+from orchestrator.ledger import CLOSED, Ledger, SessionState
+from orchestrator.redisdb import keys
+from orchestrator.router.delayed.parked import Parked, Parking, Tasks, parked_id
+from orchestrator.router.received import Letter, Rejection, since_of
+from orchestrator.router.validation.validator import reject
+
+#: Milliseconds after which a task that was just held is looked at again, and between later looks at the most.
+FIRST_LOOK_MS: Final = 250
+LAST_LOOK_MS: Final = 10_000
+#: The most for one that waits for a task without a session: no message reports that it has one.
+UNREPORTED_LOOK_MS: Final = 1000
+#: Types that report the end of a session.
+ENDS: Final = frozenset({"task-completion", "error"})
+_WAITERS_MS: Final = 7 * 86_400_000
+
+
+class Standing(StrEnum):
+    """Where a task stands that another one waits for."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    OUTSTANDING = "outstanding"
+    HELD = "held"  #: it waits for tasks itself and has no session yet
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """The letter has to wait for other tasks."""
+
+    tasks: Tasks
+    since_ms: int
+    #: When it expires, or has waited long enough for a task that nobody has heard of; 0: never.
+    until_ms: int
+    reason: str
+
+
+class Dependencies:
+    """Judges tasks by those that they wait for."""
+
+    def __init__(
+        self, ledger: Ledger, parking: Parking, *, clock: Clock, keep_ms: int, ignore_failed: bool = False
+    ) -> None:
+        self._ledger = ledger
+        self._parking = parking
+        self._clock = clock
+        self._keep_ms = keep_ms
+        self._ignore_failed = ignore_failed
+
+    def judge(self, letter: Letter, *, timeout_s: float) -> Held | Rejection | None:
+        """Whether the letter has to wait, cannot be carried out at all, or can now (None)."""
+        body = letter.body
+        if not isinstance(body, TaskDelegation) or not body.task.dependencies:
+            return None
+        waited_for = list(dict.fromkeys(d.task_id for d in body.task.dependencies))
+        shard, conversation = letter.entry.stream.shard, letter.conversation
+        circle = self._circle(shard, conversation, body.task.task_id, waited_for)
+        if circle:
+            reason = f"tasks wait for each other in a circle: {' → '.join(circle)}; take one dependency out"
+            return reject("dependency-cycle", reason, letter.message)
+        sessions = self._sessions(shard, conversation, waited_for)
+        standings = self._standings(sessions)
+        if not self._ignore_failed and Standing.FAILED in standings.values():
+            return self._failed(standings, letter)
+        if any(standing in _UNMET for standing in standings.values()):
+            # First it is noted who waits, then looked again: an end is seen by one of the two.
+            self._note_waiter(letter, sessions, standings)
+            standings = self._standings(sessions)
+            if not self._ignore_failed and Standing.FAILED in standings.values():
+                return self._failed(standings, letter)
+        unmet = [task for task, standing in standings.items() if standing in _UNMET]
+        if not unmet:
+            return None
+        now_ms = self._clock.now_ms()
+        since_ms = since_of(letter.entry, now_ms)
+        unknown = [task for task in unmet if standings[task] is Standing.UNKNOWN]
+        if unknown and now_ms - since_ms >= timeout_s * 1000:
+            reason = f"it depends on {', '.join(unknown)}, of which nothing was heard within {timeout_s:g} s"
+            return reject("timeout", reason, letter.message)
+        ends = [letter.expires_ms] if letter.expires_ms is not None else []
+        if unknown:
+            ends.append(since_ms + math.ceil(timeout_s * 1000))
+        return Held(
+            tasks=Tasks(task_id=body.task.task_id, waited_for=waited_for, standing=_text(standings)),
+            since_ms=since_ms,
+            until_ms=min(ends, default=0),
+            reason=f"waits for {', '.join(unmet)}",
+        )
+
+    @staticmethod
+    def _failed(standings: dict[str, Standing], letter: Letter) -> Rejection:
+        failed = [task for task, standing in standings.items() if standing is Standing.FAILED]
+        return reject("dependency-failed", f"it depends on {', '.join(failed)}, which failed", letter.message)
+
+    def stirred(self, parked: Sequence[Parked]) -> list[bool]:
+        """For each task that waits, whether any of those it waits for stands differently now.
+
+        One that expires, or has waited long enough for something unknown, stirs then.
+        """
+        if not parked:
+            return []
+        now_ms = self._clock.now_ms()
+        named = self._all_sessions([(one.stream.shard, one.conversation, one.tasks) for one in parked])
+        states = self._states(session for sessions in named for session in sessions.values())
+        found = []
+        for one, sessions in zip(parked, named, strict=True):
+            standing = _text({task: _standing(s, states.get(s)) for task, s in sessions.items()})
+            # What was held in the future was held by a wrong clock, and is judged anew.
+            over = 0 < one.until_ms <= now_ms or one.parked_ms > now_ms + LAST_LOOK_MS
+            # An earlier version did not write down until when it waits for something unknown.
+            endless = not one.until_ms and Standing.UNKNOWN.value in standing
+            found.append(over or endless or standing != one.standing)
+        return found
+
+    def look_again_ms(self, parked: Parked) -> int:
+        """Milliseconds until a task that goes on waiting is looked at again."""
+        now_ms = self._clock.now_ms()
+        waited_ms = now_ms - parked.parked_ms
+        unreported = any(name.value in parked.standing for name in (Standing.UNKNOWN, Standing.HELD))
+        most = UNREPORTED_LOOK_MS if unreported else LAST_LOOK_MS
+        if parked.until_ms:
+            most = min(most, parked.until_ms - now_ms)
+        return max(FIRST_LOOK_MS, min(most, waited_ms))
+
+    def told(self, letters: Sequence[Letter]) -> bool:
+        """Look at the tasks that were held for sessions whose ends are reported here; whether there are any."""
+        ends = [letter for letter in letters if letter.type in ENDS]
+        launches = [next(iter(letter.message.header.conversation_chain), "").lower() for letter in ends]
+        pipeline = self._ledger.redis.pipeline(transaction=False)
+        for letter, launch in zip(ends, launches, strict=True):
+            book = keys.conversation(letter.entry.stream.shard, letter.conversation)
+            pipeline.hget(book, f"launch:{launch}")
+        sessions = [answer.decode() for answer in (pipeline.execute() if ends else []) if answer]
+        pipeline = self._ledger.redis.pipeline(transaction=False)
+        for session in sessions:
+            pipeline.smembers(keys.waiters(session))
+        waiters = [member.decode() for found in (pipeline.execute() if sessions else []) for member in found]
+        for waiter in waiters:
+            shard, _, name = waiter.partition(":")
+            self._parking.hurry(int(shard, 16), [name])
+        return bool(waiters)
+
+    def _note_waiter(self, letter: Letter, sessions: dict[str, str], standings: dict[str, Standing]) -> None:
+        pipeline = self._ledger.redis.pipeline(transaction=False)
+        waiter = f"{letter.entry.stream.shard:02x}:{parked_id(letter.entry)}"
+        for task, session in sessions.items():
+            if session and standings[task] is Standing.OUTSTANDING:
+                pipeline.sadd(keys.waiters(session), waiter)
+                pipeline.pexpire(keys.waiters(session), _WAITERS_MS)
+        pipeline.execute()
+
+    def _sessions(self, shard: int, conversation: str, tasks: Sequence[str]) -> dict[str, str]:
+        """The session of each task; `held` for one that is held itself, empty for one that nobody has heard of."""
+        return self._all_sessions([(shard, conversation, tasks)])[0]
+
+    def _all_sessions(self, wanted: Sequence[tuple[int, str, Sequence[str]]]) -> list[dict[str, str]]:
+        pipeline = self._ledger.redis.pipeline(transaction=False)
+        for shard, conversation, tasks in wanted:
+            book = keys.conversation(shard, conversation)
+            # What is waited for may take longer than the book is kept after the last message.
+            pipeline.pexpire(book, self._keep_ms)
+            for task in tasks:
+                pipeline.hmget(book, f"task:{task}", f"held:{task}")
+        answers: Iterator[Any] = iter(pipeline.execute())
+        found = []
+        for _, _, tasks in wanted:
+            next(answers)
+            found.append({task: _session(task, next(answers)) for task in tasks})
+        return found
+
+    def _standings(self, sessions: dict[str, str]) -> dict[str, Standing]:
+        states = self._states(sessions.values())
+        return {task: _standing(session, states.get(session)) for task, session in sessions.items()}
+
+    def _states(self, sessions: Iterable[str]) -> dict[str, SessionState]:
+        named = dict.fromkeys(session for session in sessions if session and session != _HELD)
+        return {session.id: session.state for session in self._ledger.find(list(named))}
+
+    def _circle(self, shard: int, conversation: str, task: str, waited_for: Sequence[str]) -> list[str]:
+        """The circle that the task would close; empty: none.
+
+        A held task goes on when those it waits for are over, and a session is over when its children are.
+        """
+        book = keys.conversation(shard, conversation)
+        above = list(self._above(task)) if is_session_id(task) else []
+        paths = [[task, other] for other in waited_for]
+        seen: set[str] = set()
+        while paths:
+            path = paths.pop()
+            if path[-1] == task:
+                return path
+            if path[-1] in above:
+                return [*path, *reversed(above[: above.index(path[-1])]), task]
+            if path[-1] in seen:
+                continue
+            seen.add(path[-1])
+            answer: Any = self._ledger.redis.hget(book, f"held:{path[-1]}")
+            if answer:
+                paths += [[*path, other] for other in json.loads(answer)]
+        return []
+
+    def _above(self, session: str) -> Iterator[str]:
+        """The sessions that cannot be over before this one, nearest first."""
+        while session:
+            answer: Any = self._ledger.redis.hmget(keys.session(session), "parent", "callback")
+            if not answer[0] or answer[1] != b"1":
+                return
+            session = answer[0].decode()
+            yield session
+
+
+#: Stands for the session of a task that has none yet, as it is held itself.
+_HELD: Final = "held"
+_UNMET: Final = frozenset({Standing.OUTSTANDING, Standing.HELD, Standing.UNKNOWN})
+
+
+def _session(task: str, facts: Sequence[bytes | None]) -> str:
+    if is_session_id(task):
+        return task
+    return facts[0].decode() if facts[0] else _HELD if facts[1] else ""
+
+
+def _standing(session: str, state: SessionState | None) -> Standing:
+    if state is SessionState.FINISHED:
+        return Standing.COMPLETED
+    if state in CLOSED:
+        return Standing.FAILED
+    if state is not None:
+        return Standing.OUTSTANDING
+    return Standing.HELD if session == _HELD else Standing.UNKNOWN
+
+
+def _text(standings: dict[str, Standing]) -> str:
+    return ",".join(standing.value for standing in standings.values())

@@ -1,0 +1,249 @@
+"""Messages that wait: for their next attempt, or for other tasks. Durable in Redis; nobody sleeps for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orchestrator.envelope.model import AgentMessage
+from orchestrator.ids import is_session_id
+from orchestrator.policy.retry import CAP_MS
+from orchestrator.policy.routing import LAUNCHES
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import Scripts
+from orchestrator.router.received import task_id_of
+from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
+
+#: Messages looked at in one round.
+BATCH: Final = 100
+#: Milliseconds that the next look at a message lies ahead at most; further off, a clock was wrong when it was set.
+AHEAD_MS: Final = CAP_MS + 60_000
+#: What is read of a message to see whether its wait is over.
+_FACTS: Final = (
+    "message-id",
+    "sender",
+    "conversation",
+    "attempt",
+    "parked",
+    "rule",
+    "reason",
+    "session",
+    "task",
+    "tasks",
+    "standing",
+    "agent",
+    "until",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parked:
+    """One message that waits."""
+
+    id: str
+    stream: StreamId
+    message_id: str
+    sender: str
+    #: Which attempt comes next.
+    attempt: int
+    conversation: str
+    #: The session that it launches, if it is one of ours; or empty.
+    session: str
+    #: Its own task-id, if it waits for other tasks; or empty.
+    task_id: str
+    #: The tasks it waits for; empty: it waits for its next attempt.
+    tasks: tuple[str, ...]
+    #: How those tasks stood when it was parked, to tell that something has happened.
+    standing: str
+    #: The agent that is not registered yet, if it waits for that; or empty.
+    agent: str
+    #: Until when it waits for that agent, or for those tasks; 0: as long as it takes.
+    until_ms: int
+    rule: str
+    reason: str
+    parked_ms: int
+    #: When to look at it again.
+    due_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tasks:
+    """A task that waits for others."""
+
+    task_id: str
+    waited_for: list[str]
+    #: How they stand now: a word for each, in their order, with commas between.
+    standing: str
+
+
+def parked_id(entry: Entry) -> str:
+    """The id under which an entry is parked."""
+    return f"{entry.stream.type}:{entry.stream.priority}:{entry.id}"
+
+
+class Parking:
+    """The messages of a stack that wait."""
+
+    def __init__(self, scripts: Scripts, *, shards: Iterable[int], mark_ms: int) -> None:
+        self._scripts = scripts
+        self._redis = scripts.client
+        self._shards = list(shards)
+        self._mark_ms = mark_ms
+
+    def park(
+        self,
+        entry: Entry,
+        message: AgentMessage,
+        *,
+        due_ms: int,
+        attempt: int,
+        now_ms: int,
+        rule: str,
+        reason: str,
+        since_ms: int | None = None,
+        tasks: Tasks | None = None,
+        agent: str = "",
+        until_ms: int = 0,
+    ) -> bool:
+        """Let an entry wait until ``due_ms``; False: another router has dealt with it.
+
+        ``since_ms`` is when the attempt began that goes on after the wait; None: the next one begins then.
+        ``tasks`` are those that it waits for, if that is why it waits; ``agent`` the one that is to be registered.
+        ``until_ms`` is when it waits no longer; 0: for tasks, as long as it takes.
+        """
+        shard, name = entry.stream.shard, parked_id(entry)
+        record = keys.parked_message(shard, name)
+        task_id = task_id_of(message.body)
+        session = task_id if is_session_id(task_id) and entry.stream.type in LAUNCHES else ""
+        facts: dict[str, str | bytes | int] = {
+            "envelope": entry.data or b"",
+            "message-id": message.header.message_id.lower(),
+            "sender": message.header.sender.agent_name,
+            "conversation": message.conversation_id,
+            "attempt": attempt,
+            "since": "" if since_ms is None else since_ms,
+            "parked": now_ms,
+            "rule": rule,
+            "reason": reason,
+            "session": session,
+            "task": tasks.task_id if tasks is not None else "",
+            "tasks": json.dumps(tasks.waited_for) if tasks is not None else "",
+            "standing": tasks.standing if tasks is not None else "",
+            "agent": agent,
+            "until": until_ms,
+        }
+        answer = self._scripts.run(
+            "route_park",
+            [
+                stream_key(entry.stream),
+                keys.parked(shard),
+                record,
+                keys.session(session) if session else record,
+                keys.conversation(shard, message.conversation_id),
+            ],
+            [
+                ROUTER_GROUP,
+                entry.id,
+                name,
+                due_ms,
+                reason,
+                tasks.task_id if tasks is not None else "",
+                json.dumps(tasks.waited_for) if tasks is not None else "",
+                *[part for pair in facts.items() for part in pair],
+            ],
+        )
+        return bool(answer)
+
+    def put_off(self, later: Mapping[Parked, int]) -> None:
+        """Look at these again at their times; nothing happens to one that another router has taken up."""
+        by_shard: dict[int, dict[str, int]] = {}
+        for parked, due_ms in later.items():
+            by_shard.setdefault(parked.stream.shard, {})[parked.id] = due_ms
+        for shard, scores in by_shard.items():
+            self._redis.zadd(keys.parked(shard), scores, xx=True)
+
+    def hurry(self, shard: int, names: Iterable[str]) -> None:
+        """Look at these now: something has happened; nothing happens to one that is not parked any more."""
+        self._redis.zadd(keys.parked(shard), dict.fromkeys(names, 0), xx=True)
+
+    def due(self, now_ms: int) -> tuple[list[Parked], int | None]:
+        """What is to be looked at now, and when something is next; None: nothing else waits."""
+        found: list[Parked] = []
+        later: list[int] = []
+        for shard in self._shards:
+            pipeline = self._redis.pipeline(transaction=False)
+            pipeline.zrange(keys.parked(shard), 0, BATCH, withscores=True)
+            pipeline.zrange(keys.parked(shard), 0, BATCH - 1, desc=True, withscores=True)
+            rows, last = pipeline.execute()
+            ready = [row for row in rows if row[1] <= now_ms][:BATCH]
+            later += [int(row[1]) for row in rows[len(ready) : len(ready) + 1]]
+            ready += [row for row in last if row[1] > now_ms + AHEAD_MS]
+            if ready:
+                found += self._read(shard, ready)
+        return found, min(later, default=None)
+
+    def all(self, *, limit: int = 1000) -> list[Parked]:
+        """Everything that waits, the most urgent first."""
+        found = []
+        for shard in self._shards:
+            rows: Any = self._redis.zrange(keys.parked(shard), 0, limit - 1, withscores=True)
+            found += self._read(shard, rows)
+        return found
+
+    def _read(self, shard: int, rows: list[tuple[bytes, float]]) -> list[Parked]:
+        pipeline = self._redis.pipeline(transaction=False)
+        for raw_id, _ in rows:
+            pipeline.hmget(
+                keys.parked_message(shard, raw_id.decode()), _FACTS
+            )  # not the envelope, which is large
+        found = []
+        for (raw_id, due_ms), facts in zip(rows, pipeline.execute() if rows else [], strict=True):
+            name = raw_id.decode()
+            if facts[0] is None:  # left between two looks
+                self._redis.zrem(keys.parked(shard), name)
+                continue
+            texts = [(fact or b"").decode("utf-8", "replace") for fact in facts]
+            found.append(_parked(shard, name, int(due_ms), dict(zip(_FACTS, texts, strict=True))))
+        return found
+
+    def release(self, parked: Parked) -> bool:
+        """Put a message back into its stream; False: another router did."""
+        shard = parked.stream.shard
+        answer = self._scripts.run(
+            "route_unpark",
+            [
+                keys.parked(shard),
+                keys.parked_message(shard, parked.id),
+                stream_key(parked.stream),
+                keys.totals(shard),
+                keys.seen(shard, parked.sender, parked.message_id),
+                keys.session(parked.session) if parked.session else keys.parked_message(shard, parked.id),
+                keys.conversation(shard, parked.conversation),
+            ],
+            [parked.id, self._mark_ms, parked.task_id, parked.id.rpartition(":")[2]],
+        )
+        return bool(answer)
+
+
+def _parked(shard: int, name: str, due_ms: int, facts: dict[str, str]) -> Parked:
+    message_type, priority, _ = name.split(":")
+    return Parked(
+        id=name,
+        stream=StreamId(shard, message_type, priority),
+        message_id=facts["message-id"],
+        sender=facts["sender"],
+        attempt=int(facts["attempt"] or 1),
+        conversation=facts["conversation"],
+        session=facts["session"],
+        task_id=facts["task"],
+        tasks=tuple(json.loads(facts["tasks"] or "[]")),
+        standing=facts["standing"],
+        agent=facts["agent"],
+        until_ms=int(facts["until"] or 0),
+        rule=facts["rule"],
+        reason=facts["reason"],
+        parked_ms=int(facts["parked"] or 0),
+        due_ms=due_ms,
+    )

@@ -1,0 +1,148 @@
+"""Attempts: how many a message has, how long each may take, and when the next one is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.agents.registry import AgentRecord
+from orchestrator.clock import Clock
+from orchestrator.envelope.model import AgentMessage
+from orchestrator.policy.retry import RetryDecision, RetryEnd, decide
+from orchestrator.policy.routing import LAUNCHES, Backoff, RoutingTable
+from orchestrator.router.received import Letter, Rejection, attempt_of, since_of
+from orchestrator.router.validation.validator import reject
+from orchestrator.streams import Entry
+
+#: Types that nothing ever refuses for being late: they end what others wait for.
+NEVER_LATE: Final = frozenset({"task-completion", "error", "reply"})
+#: Rules about what may be on its way yet.
+PATIENT: Final = frozenset(
+    {"session-unknown", "session-pending", "recipient-session", "conversation-party", "key-unknown"}
+)
+#: Rules about agents whose worker may be starting.
+STARTING: Final = frozenset({"sender-unknown", "recipient-unknown"})
+#: Of those, the one about what is known to be on its way: it is waited for until the attempt's timeout.
+COMING: Final = "session-pending"
+#: Milliseconds that an attempt waits for the others, and after which it first looks again.
+PATIENCE_MS: Final = 10_000
+FIRST_LOOK_MS: Final = 100
+#: Milliseconds between two looks whether an agent is registered.
+AGENT_LOOK_MS: Final = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """An attempt goes on after a wait."""
+
+    due_ms: int
+    #: When the attempt began.
+    since_ms: int
+    #: The agent that is to be registered, if that is what it waits for; or empty.
+    agent: str = ""
+    #: Until when it waits for that agent.
+    until_ms: int = 0
+
+
+class Retries:
+    """Applies the header's retry policy, else the table's."""
+
+    def __init__(
+        self,
+        table: RoutingTable,
+        *,
+        clock: Clock,
+        find_agent: Callable[[str], AgentRecord | None],
+        registration_s: float = 20,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._table = table
+        self._clock = clock
+        self._find_agent = find_agent
+        self._registration_ms = round(registration_s * 1000)
+        self._jitter = jitter
+
+    def policy(self, message: AgentMessage) -> tuple[int, Backoff, float]:
+        """Attempts in all, backoff strategy, and seconds that an attempt may take."""
+        row = self._table[message.body.type]
+        header = message.header.retry_policy
+        if header is None:
+            return row.attempts, row.backoff, row.timeout_s
+        return header.max_attempts, header.backoff_strategy, header.timeout_seconds
+
+    def late(self, letter: Letter) -> Rejection | None:
+        """A rejection if the last attempt's time was over before any router got to it.
+
+        What an agent of our own reports is in the ledger already and so was accepted when it was published.
+        An attempt whose time is over has failed; while there are more, this is the next one, made at once.
+        """
+        if letter.type in NEVER_LATE:
+            return None
+        if letter.type not in LAUNCHES:
+            sender = self._find_agent(letter.sender)
+            if sender is None or not sender.foreign:
+                return None
+        attempts, _, timeout_s = self.policy(letter.message)
+        waited_ms = self._clock.now_ms() - int(letter.entry.id.partition("-")[0])
+        if waited_ms <= timeout_s * 1000 or letter.attempt < attempts:
+            return None
+        return reject(
+            "timeout",
+            f"it was not accepted within {timeout_s:g} s: it stood in its stream for {waited_ms / 1000:.1f} s; "
+            "replay it, or start more routers",
+            letter.message,
+        )
+
+    def patience(self, entry: Entry, rejection: Rejection) -> Patience | None:
+        """When to look again within the same attempt; None: the attempt has failed.
+
+        What a message names may be on its way: its launch in the hands of another router, its key being
+        registered, a worker starting. An attempt waits for that for a while, and no longer than its timeout.
+        """
+        message = rejection.message
+        if message is None or rejection.rule not in PATIENT | STARTING:
+            return None
+        now_ms = self._clock.now_ms()
+        since_ms = since_of(entry, now_ms)
+        timeout_ms = round(self.policy(message)[2] * 1000)
+        if rejection.rule in PATIENT:
+            waited_ms = now_ms - since_ms
+            most_ms = timeout_ms if rejection.rule == COMING else min(timeout_ms, PATIENCE_MS)
+            if waited_ms >= most_ms:
+                return None
+            pause_ms = min(PATIENCE_MS, max(FIRST_LOOK_MS, waited_ms))
+            return Patience(due_ms=now_ms + pause_ms, since_ms=since_ms)
+        until_ms = since_ms + min(timeout_ms, self._registration_ms)
+        if now_ms >= until_ms:
+            return None
+        expiration, header = message.header.expiration, message.header
+        unknown = header.sender if rejection.rule == "sender-unknown" else header.recipient
+        return Patience(
+            due_ms=min(until_ms, now_ms + AGENT_LOOK_MS),
+            since_ms=since_ms,
+            agent=unknown.agent_name,
+            until_ms=until_ms if expiration is None else min(until_ms, expiration.instant_ms),
+        )
+
+    def decide(self, entry: Entry, rejection: Rejection) -> RetryDecision:
+        """Whether and when the entry is tried again."""
+        message = rejection.message
+        if message is None:
+            return RetryDecision(at_ms=None, end=RetryEnd.PERMANENT)
+        waited_ms = self._clock.now_ms() - since_of(entry, self._clock.now_ms())
+        if rejection.rule in STARTING and 0 < self._registration_ms <= waited_ms:
+            # A worker that was starting would have registered it by now; further attempts would only wait as long.
+            return RetryDecision(at_ms=None, end=RetryEnd.ATTEMPTS)
+        attempts, strategy, _ = self.policy(message)
+        expiration = message.header.expiration
+        return decide(
+            attempt=attempt_of(entry),
+            max_attempts=attempts,
+            strategy=strategy,
+            retryable=rejection.retryable,
+            now_ms=self._clock.now_ms(),
+            expires_ms=None if expiration is None else expiration.instant_ms,
+            jitter=self._jitter(),
+        )

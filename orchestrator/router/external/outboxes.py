@@ -1,0 +1,136 @@
+"""The outboxes of external programs: what stands in one goes to the streams of messages, and is routed from there.
+
+A program may write to its outbox and to nothing else. A router moves an entry in one step with its acknowledgement and
+writes beside it whose outbox it was, so that a message is accepted only from the one who signed it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import redis
+
+from orchestrator.agents.registry import AgentRecord
+from orchestrator.envelope.validate import Report
+from orchestrator.log import get_logger
+from orchestrator.policy.priority import priority_of
+from orchestrator.policy.routing import RoutingTable
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import refuses_everything
+from orchestrator.redisdb.scripts import Scripts
+from orchestrator.streams import (
+    INBOX,
+    MESSAGE_TYPES,
+    OUTBOX,
+    PRIORITIES,
+    ROUTER_GROUP,
+    Entry,
+    RedisStreams,
+    StreamId,
+    boxes,
+    stream_key,
+)
+
+#: Seconds after which it is looked up which programs are registered.
+REFRESH_S: Final = 2.0
+#: Where an entry goes that cannot be read: a router says there what is wrong with it.
+_UNREADABLE: Final = ("message", "low")
+
+
+def make_boxes(streams: RedisStreams, programs: Sequence[str], shards: int) -> None:
+    """Make the outbox and the inbox of each program where they are missing, with the group that reads them."""
+    streams.ensure_groups([ROUTER_GROUP], boxes(OUTBOX, programs, shards))
+    for program in programs:
+        streams.ensure_groups([program], boxes(INBOX, [program], shards))
+
+
+class Outboxes:
+    """The outboxes that one router reads."""
+
+    def __init__(
+        self,
+        scripts: Scripts,
+        *,
+        read: Callable[[Entry], Report | None],
+        agents: Callable[[], list[AgentRecord]],
+        table: RoutingTable,
+        shards: int,
+    ) -> None:
+        self._scripts = scripts
+        self._streams = RedisStreams(scripts.client)
+        self._read = read
+        self._agents = agents
+        self._table = table
+        self._shards = shards
+        self._programs: list[str] = []
+        self._next_look = 0.0
+        self.sources: list[StreamId] = []
+
+    def refresh(self) -> None:
+        """Look up which programs are registered, if it is time."""
+        if time.monotonic() < self._next_look:
+            return
+        programs = [record.name for record in self._agents() if record.foreign]
+        if programs != self._programs:
+            self._programs = programs
+            usable = [program for program in programs if self._usable(program)]
+            self.sources = boxes(OUTBOX, usable, self._shards)
+        self._next_look = time.monotonic() + REFRESH_S
+
+    def _usable(self, program: str) -> bool:
+        try:
+            make_boxes(self._streams, [program], self._shards)
+        except redis.ResponseError as error:
+            if refuses_everything(error):
+                raise
+            # Somebody wrote something else under such a name; the other programs are heard nevertheless.
+            get_logger().error("boxes-damaged", program=program, error=str(error))
+            return False
+        return True
+
+    def collect(self, entries: Sequence[Entry], *, unread: bool = False) -> list[Entry]:
+        """Move what came from outboxes; the other entries, in their order.
+
+        ``unread``: do not look into them, as that has ended routers; each will be judged alone where it goes.
+        """
+        others: list[Entry] = []
+        batch = self._scripts.batch()
+        for entry in entries:
+            if entry.stream.type != OUTBOX:
+                others.append(entry)
+                continue
+            kind, priority = _UNREADABLE if unread else self._place(entry)
+            shard = entry.stream.shard
+            batch.script(
+                "route_collect",
+                [
+                    stream_key(entry.stream),
+                    stream_key(StreamId(shard, kind, priority)),
+                    keys.totals(shard),
+                ],
+                [
+                    ROUTER_GROUP,
+                    entry.id,
+                    entry.stream.priority,
+                    *([] if entry.data is None else [entry.data]),
+                ],
+            )
+        for answer in batch.execute():
+            if isinstance(answer, Exception):
+                raise answer
+        return others
+
+    def _place(self, entry: Entry) -> tuple[str, str]:
+        """Type and priority of the stream in which a message belongs."""
+        try:
+            report = self._read(entry)
+        except Exception:  # noqa: BLE001 - nothing a message holds may leave the loop as an exception
+            get_logger().exception("outbox-unreadable", stream=str(entry.stream), entry=entry.id)
+            return _UNREADABLE
+        message = None if report is None else report.message
+        if message is None or message.body.type not in MESSAGE_TYPES:
+            return _UNREADABLE
+        priority = priority_of(message.body.type, message.header.priority, self._table)
+        return message.body.type, priority if priority in PRIORITIES else "low"

@@ -1,0 +1,155 @@
+"""What the router would say of a message that is in no stream yet: layer 3 for `orchestra validate --online`.
+
+It asks the same rules as the router and changes nothing: no mark, no count, no session. What only the step
+itself can tell is left to it: a session may be over by then, a dependency may fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from lxml import etree
+
+from orchestrator.bootstrap import Parts
+from orchestrator.clock import Clock
+from orchestrator.envelope.findings import VALUE_LIMIT, Finding, line_of, path_of
+from orchestrator.envelope.model import AgentMessage
+from orchestrator.envelope.model_values import NAMESPACE
+from orchestrator.envelope.validate import Report
+from orchestrator.ids import is_session_id
+from orchestrator.policy.priority import priority_of
+from orchestrator.policy.routing import LAUNCHES
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.server_clock import ServerClock
+from orchestrator.router.build import build_acts, build_intake, limits_of
+from orchestrator.router.commands import Outcome, Settled, message_id_taken, task_taken, task_unknown
+from orchestrator.router.received import Letter, Rejection, shard_of_message, task_id_of
+from orchestrator.router.validation.validator import reject
+from orchestrator.streams import Entry, StreamId
+
+#: Rule → the element that it is about; any other is about the whole message.
+_PLACES: Final = {
+    "expired": "header/expiration",
+    "too-old": "header/timestamp",
+    "from-the-future": "header/timestamp",
+    "sender-unknown": "header/sender/agent-name",
+    "sender-role": "header/sender/agent-role",
+    "recipient-unknown": "header/recipient/agent-name",
+    "unauthorised": "header/recipient/agent-name",
+    "retry-limit": "header/retry-policy/max-attempts",
+    "duplicate": "header/message-id",
+    "message-id": "header/message-id",
+    "conversation-chain": "header/conversation-chain",
+    "conversation-party": "header/correlation-id",
+    "conversation-limit": "header/conversation-chain",
+    "recipient-session": "header/conversation-chain",
+    "payload": "body",
+    "task-id": "body/*/task-id",
+    "session-unknown": "body//task-id",
+    "signer-sender": "signature/signer",
+    "key-owner": "signature/signer",
+    "signature-algorithm": "signature/algorithm",
+    "key-unknown": "signature/public-key-id",
+    "key-not-vouched": "signature/public-key-id",
+    "key-revoked": "signature/public-key-id",
+    "key-too-young": "signature/timestamp",
+    "key-retired": "signature/timestamp",
+    "signature-invalid": "signature/signature-value",
+}
+
+
+class Preview:
+    """Applies the live rules to messages from files. Safe to use as often as wanted."""
+
+    def __init__(self, parts: Parts, *, clock: Clock | None = None) -> None:
+        self._parts = parts
+        self._limits = limits_of(parts.settings)
+        self._intake = build_intake(parts, clock or ServerClock(parts.redis))
+        self._acts = build_acts(parts)
+
+    def findings(self, octets: bytes, report: Report) -> list[Finding]:
+        """Every live rule that a message breaks now, if layers 1 and 2 have passed it.
+
+        Raises:
+            redis.RedisError: the server does not answer.
+        """
+        message, root = report.message, report.tree
+        if message is None or root is None:
+            return []
+        return [_finding(rejection, root) for rejection in self._rejections(message, root, octets)]
+
+    def _rejections(self, message: AgentMessage, root: etree._Element, octets: bytes) -> Iterator[Rejection]:
+        digest = self._intake.digest(message, root, octets)
+        if isinstance(digest, Rejection):
+            yield digest
+            digest = ""
+        faults = list(self._intake.faults(message))
+        yield from faults
+        priority = priority_of(message.body.type, message.header.priority, self._parts.routing)
+        shard = shard_of_message(message, self._parts.settings.shards)
+        letter = self._intake.unseal(
+            Entry(StreamId(shard, message.body.type, priority), "0-0", octets, {}), message, digest
+        )
+        if isinstance(letter, Rejection):
+            yield letter
+            return
+        mark: Any = self._parts.redis.get(keys.seen(shard, letter.sender, letter.id))
+        if mark is not None:
+            of = mark.decode().partition(" ")[2]
+            if of and letter.digest and of != letter.digest:
+                yield from _of(message_id_taken(letter))
+            else:
+                reason = f"message {letter.id} was acted upon already; give a new message an id of its own"
+                yield reject("duplicate", reason, message)
+            return
+        yield from self._rejections_of_conversation(letter)
+        if not faults:
+            yield from self._rejections_of_step(letter)
+
+    def _rejections_of_conversation(self, letter: Letter) -> Iterator[Rejection]:
+        task_id = task_id_of(letter.body)
+        book = keys.conversation(letter.entry.stream.shard, letter.conversation)
+        answer: Any = self._parts.redis.hmget(book, ["root", "count", f"task:{task_id}"])
+        first, count, session = ((value or b"").decode() for value in answer)
+        limit = self._limits.conversation_messages
+        if first and first != letter.first:
+            fault = "chain"
+        elif limit and int(count or 0) >= limit:
+            fault = "limit"
+        else:
+            fault = ""
+        if fault:
+            yield from _of(self._limits.conversation_fault(fault, letter))
+        if session and letter.type in LAUNCHES and not is_session_id(task_id):
+            yield from _of(task_taken(task_id, session, letter))
+
+    def _rejections_of_step(self, letter: Letter) -> Iterator[Rejection]:
+        self._acts.prepare([letter])
+        step = self._acts.act(letter)
+        if isinstance(step, Settled):
+            yield from _of(step.outcome)
+        elif letter.type in LAUNCHES and is_session_id(task_id := task_id_of(letter.body)):
+            found = self._parts.ledger.find([task_id])
+            if not found:
+                yield from _of(task_unknown(task_id, letter))
+            elif found[0].message != letter.id:
+                yield from _of(task_taken(task_id, task_id, letter))
+
+
+def _of(outcome: Outcome) -> Iterator[Rejection]:
+    if outcome.rejection is not None:
+        yield outcome.rejection
+
+
+def _finding(rejection: Rejection, root: etree._Element) -> Finding:
+    """A rejection with the place in the document that it is about."""
+    steps = _PLACES.get(rejection.rule, ".").split("/")
+    path = "/".join(step if step in {"", ".", "*"} else f"{{{NAMESPACE}}}{step}" for step in steps)
+    element = root.find(path)
+    if element is None:
+        element = root
+    value = element.text if len(element) == 0 else None
+    if value is not None and len(value) > VALUE_LIMIT:
+        value = value[:VALUE_LIMIT] + "…"
+    return Finding(rejection.rule, "error", line_of(element), path_of(element), value, rejection.reason)

@@ -1,0 +1,285 @@
+"""From the octets of an entry to a letter that may be acted upon, or a rejection that names its rule.
+
+Layers 1 and 2 are the envelope's own; here come the live rules that need no look into the ledger.
+Nothing raises: whatever an entry holds, the answer is a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from lxml import etree
+
+from orchestrator.agents.registry import AgentRecord
+from orchestrator.clock import Clock
+from orchestrator.display.text import counted
+from orchestrator.envelope import codec, signature
+from orchestrator.envelope.bodies import EncryptedBody, OpaqueBody
+from orchestrator.envelope.findings import Finding
+from orchestrator.envelope.model import AgentMessage
+from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.sealing import Opener
+from orchestrator.envelope.validate import Report, check
+from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, SignatureError, UnknownAgent
+from orchestrator.policy.authorisation import Party, refusal
+from orchestrator.policy.routing import LAUNCHES, RoutingTable
+from orchestrator.router.received import Letter, Rejection
+from orchestrator.router.validation.live_rules import RULES
+from orchestrator.streams import Entry
+
+#: Milliseconds that the clocks of sender and router may differ.
+CLOCK_SKEW_MS: Final = 300_000
+#: Attempts that a header may ask for.
+MAX_ATTEMPTS: Final = 100
+#: Seconds that the detailed report on a refused message may take; it is made for those that are signed.
+REPORT_S: Final = 0.2
+#: Characters of a reason that are kept.
+_LONGEST_REASON: Final = 2_000
+#: Verdicts on who may send what to whom that are kept.
+_REMEMBERED: Final = 10_000
+#: Types that are handed on without being read, when they are encrypted: header and chain say all that routing needs.
+HANDED_ON: Final = LAUNCHES | {"query", "message"}
+
+
+class Intake:
+    """Validates entries one by one."""
+
+    def __init__(
+        self,
+        *,
+        keys: signature.KeyLookup,
+        opener: Opener,
+        find_agent: Callable[[str], AgentRecord | None],
+        names: Callable[[], list[str]] = list,
+        table: RoutingTable,
+        clock: Clock,
+        signatures_required: bool = True,
+        max_bytes: int = Limits().size,
+        max_age_ms: int = 86_400_000,
+        max_chain: int = 1000,
+    ) -> None:
+        self._opener = opener
+        self._keys = keys
+        self._find_agent = find_agent
+        self._names = names
+        self._table = table
+        self._clock = clock
+        self._signatures_required = signatures_required
+        self._limits = Limits(size=max_bytes, detail_s=REPORT_S, findings=1)
+        self._max_age_ms = max_age_ms
+        self._max_chain = max_chain
+        self._refusals: dict[tuple[str, str, str], tuple[AgentRecord, AgentRecord, str | None]] = {}
+
+    def read(self, entry: Entry) -> Report | None:
+        """Check one entry against layers 1 and 2; None: there is nothing to check."""
+        if entry.data is None:
+            return None
+        return check(entry.data, limits=self._limits, advice=False, detailed=False)
+
+    def judge(self, entry: Entry, report: Report | None) -> Letter | Rejection:
+        """Check what was read of an entry against the rules about its signature, sender, recipient and time."""
+        if entry.data is None or report is None:
+            return reject("no-envelope", "the entry has no field `envelope`; append the XML under that name")
+        message = report.message
+        if message is None or report.tree is None:
+            finding = self._finding(entry.data, report)
+            return Rejection(rule=finding.rule, reason=finding.sentence)
+        header = message.header
+        if message.body.type != entry.stream.type or header.priority not in (None, entry.stream.priority):
+            return reject(
+                "stream-mismatch",
+                f"a {message.body.type} of priority {header.priority} stands in the stream of "
+                f"{entry.stream.type} messages of priority {entry.stream.priority}; append it to its own",
+                message,
+            )
+        if entry.origin and header.sender.agent_name != entry.origin:
+            return reject(
+                "outbox-sender",
+                f"a message from {header.sender.agent_name!r} stood in the outbox of {entry.origin!r}; "
+                "append to your own what you say yourself, and nothing else",
+                message,
+            )
+        # Waiting for a further attempt or a dependency makes a message old without any fault of its own.
+        digest = self.digest(message, report.tree, entry.data)
+        if isinstance(digest, Rejection):
+            return digest
+        fault = next(self.faults(message, waited=entry.waited), None)
+        letter = fault or self.unseal(entry, message, digest)
+        recipient = self._find_agent(message.header.recipient.agent_name)
+        if isinstance(letter, Letter) and recipient is not None and recipient.foreign:
+            return replace(letter, program=recipient.name)
+        return letter
+
+    def _finding(self, octets: bytes, report: Report) -> Finding:
+        """Why layers 1 and 2 refuse a message: in detail if its signature holds, in short for a stranger."""
+        if report.tree is not None:
+            try:
+                signature.verify(report.tree, self._keys, octets=octets)
+            except SignatureError:
+                pass
+            else:
+                report = check(octets, limits=self._limits, advice=False)
+        return next(f for f in report.findings if f.severity == "error")
+
+    def signature_fault(self, message: AgentMessage, root: etree._Element, octets: bytes) -> Rejection | None:
+        """Why nobody vouches for the message, or None."""
+        digest = self.digest(message, root, octets)
+        return digest if isinstance(digest, Rejection) else None
+
+    def digest(self, message: AgentMessage, root: etree._Element, octets: bytes) -> str | Rejection:
+        """The digest of what the sender has signed, or why nobody vouches for the message."""
+        if not self._signatures_required and message.signature is None:
+            return signature.digest_of(octets)
+        try:
+            return signature.verify(root, self._keys, octets=octets, message=message).digest
+        except SignatureError as error:
+            rule, reason = str(error.args[0]), brief(str(error))
+            retryable = RULES.get(rule, (False, ""))[0]
+            return Rejection(rule=rule, reason=reason, retryable=retryable, message=message)
+
+    def too_old(self, message: AgentMessage) -> bool:
+        """Whether duplicates of the message could not be told any more."""
+        return message.header.timestamp.instant_ms < self._clock.now_ms() - self._max_age_ms
+
+    def unseal(self, entry: Entry, message: AgentMessage, digest: str) -> Letter | Rejection:
+        """The letter with its body readable, if anything is to be done with it here.
+
+        ``digest`` is that of what its sender signed.
+        What is encrypted and need not be read here is not read, whatever keys there are: it is for its recipient.
+        """
+        body = message.body
+        if not isinstance(body, OpaqueBody):
+            return Letter(entry, message, body, digest=digest)
+        sender = self._find_agent(message.header.sender.agent_name)
+        if entry.stream.type not in LAUNCHES and not (sender is not None and sender.foreign):
+            return Letter(
+                entry, message, None, digest=digest
+            )  # the ledger has it already, and it may be large
+        try:
+            fetched = self._opener.fetch(message)
+            if isinstance(fetched.body, EncryptedBody) and entry.stream.type in HANDED_ON:
+                return Letter(entry, message, None, sealed=codec.encode(fetched).decode(), digest=digest)
+            opened = self._opener.open(fetched).body
+        except InvalidEnvelope as error:
+            return reject("payload", f"what the body holds is no valid body: {error}", message)
+        except (PayloadError, DecryptionError) as error:
+            return reject("payload", str(error), message)
+        assert not isinstance(opened, OpaqueBody)
+        return Letter(entry, message, opened, digest=digest)
+
+    def faults(self, message: AgentMessage, *, waited: bool = False) -> Iterator[Rejection]:
+        """What the rules about time, limits, sender and recipient have against the message, first things first.
+
+        ``waited``: the message has been accepted once and waited since, which may make it old.
+        """
+        header = message.header
+        now_ms = self._clock.now_ms()
+        expires = header.expiration
+        if expires is not None and expires.instant_ms <= now_ms:
+            yield reject("expired", f"the message expired at {expires}; send a new one", message)
+        if header.timestamp.instant_ms > now_ms + CLOCK_SKEW_MS:
+            yield reject(
+                "from-the-future",
+                f"the message is dated {header.timestamp}, ahead of this clock; set the clocks right",
+                message,
+            )
+        if not waited and self.too_old(message):
+            yield reject(
+                "too-old",
+                f"the message is dated {header.timestamp}; duplicates of it could not be told any more: "
+                "send a new one",
+                message,
+            )
+        if header.retry_policy is not None and header.retry_policy.max_attempts > MAX_ATTEMPTS:
+            yield reject(
+                "retry-limit",
+                f"{header.retry_policy.max_attempts} attempts are asked for; ask for at most {MAX_ATTEMPTS}",
+                message,
+            )
+        if len(header.conversation_chain) > self._max_chain:
+            yield reject(
+                "conversation-limit",
+                f"the chain names {counted(len(header.conversation_chain), 'message')}; at most {self._max_chain} are allowed",
+                message,
+            )
+        if header.conversation_chain and header.correlation_id is None:
+            yield reject(
+                "conversation-chain",
+                "the chain names earlier messages, and no correlation-id says which conversation they are of; "
+                "carry theirs on, or leave the chain out to begin a new conversation",
+                message,
+            )
+        yield from self._faults_of_parties(message)
+
+    def _faults_of_parties(self, message: AgentMessage) -> Iterator[Rejection]:
+        header = message.header
+        name, role = header.sender.agent_name, header.sender.agent_role
+        sender = self._find_agent(name)
+        if sender is None:
+            yield reject(
+                "sender-unknown", f"no agent {name!r} is registered; register it or start its worker", message
+            )
+        elif sender.role != role:
+            yield reject(
+                "sender-role", f"{name!r} is registered as a {sender.role} and claims to be a {role}", message
+            )
+        recipient = self._find_agent(header.recipient.agent_name)
+        if recipient is None:
+            yield reject(
+                "recipient-unknown",
+                f"no agent {header.recipient.agent_name!r} is registered "
+                f"({UnknownAgent(header.recipient.agent_name, self._names()).known}); start a worker that serves it",
+                message,
+            )
+        if sender is None or recipient is None:
+            return
+        if recipient.system and message.body.type == "task-delegation":
+            reason: str | None = (
+                f"{recipient.name!r} is a part of the stack and takes no tasks: no worker serves it; "
+                "name an agent, or send the operator an escalation or a message"
+            )
+        else:
+            reason = self._refusal(message.body.type, sender, recipient)
+        if reason is not None:
+            yield reject("unauthorised", reason, message)
+
+    def _refusal(self, message_type: str, sender: AgentRecord, recipient: AgentRecord) -> str | None:
+        """As the policy says; remembered for as long as the registry hands out the same records."""
+        key = (message_type, sender.name, recipient.name)
+        known = self._refusals.get(key)
+        if known is not None and known[0] is sender and known[1] is recipient:
+            return known[2]
+        reason = refusal(message_type, party(sender), party(recipient), self._table)
+        if len(self._refusals) >= _REMEMBERED:
+            self._refusals.clear()
+        self._refusals[key] = (sender, recipient, reason)
+        return reason
+
+
+def party(record: AgentRecord) -> Party:
+    """An agent as the authorisation sees it."""
+    return Party(
+        name=record.name,
+        role=record.role,
+        may_send_to=record.may_send_to,
+        accepts_from=record.accepts_from,
+    )
+
+
+def brief(reason: str) -> str:
+    """A reason that quotes a name of megabytes would be as large as the message."""
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
+
+
+def reject(rule: str, reason: str, message: AgentMessage | None = None) -> Rejection:
+    """A rejection by a live rule; from the third on, the sender's signature had been verified."""
+    untrusted = ("no-envelope", "stream-mismatch", "outbox-sender")
+    return Rejection(
+        rule=rule,
+        reason=brief(reason),
+        retryable=RULES[rule][0],
+        message=message,
+        trusted=message is not None and rule not in untrusted,
+    )

@@ -1,0 +1,1 @@
+"""The Celery worker: takes ready runs from the ledger and executes agents."""

@@ -1,0 +1,131 @@
+"""What the tasks of one worker process work with; built when the process runs its first task."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from celery import Celery
+
+from orchestrator.agents.definition import AgentDefinition
+from orchestrator.agents.loader import load_agents
+from orchestrator.bootstrap import Parts, assemble
+from orchestrator.config.settings import Settings
+from orchestrator.config.stack import resolve_redis_url
+from orchestrator.dispatch import DEFAULT_QUEUE, Dispatcher, RootResults
+from orchestrator.errors import KeyringError
+from orchestrator.keyring.store import KeyStore
+from orchestrator.redisdb.client import connect
+from orchestrator.worker.execution.slot_sharing import Lending, serves
+from orchestrator.worker.execution.task_events import TaskEvents
+
+BUNDLED = "orchestrator.demo"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """The parts of one process, and the agents that it serves."""
+
+    parts: Parts
+    results: RootResults
+    catalogue: Mapping[str, AgentDefinition]
+    #: Lends the slots of runs that wait; None: a run that waits keeps its slot to itself.
+    lending: Lending | None = None
+    #: Tells workers of agents that have more ready runs; raises ServerUnavailable.
+    ring: Callable[[str], None] = lambda _: None
+    #: Shows runs to Flower; None: nobody watches.
+    events: TaskEvents | None = None
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The agents whose runs this process takes, by name."""
+        queues = self.lending.queues if self.lending is not None else frozenset[str]()
+        judge = serves(self.catalogue, queues)
+        return tuple(sorted(name for name in self.catalogue if judge(name)))
+
+
+class RuntimeOfProcess:
+    """Builds the runtime once in each process: connections must not be shared with a fork."""
+
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        self._catalogue: dict[str, AgentDefinition] | None = None
+        self._runtime: tuple[int, Runtime] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the worker."""
+        return self._settings
+
+    def load_catalogue(self) -> Mapping[str, AgentDefinition]:
+        """The agents that this worker serves: the user's, and, if they may review anything, the bundled ones.
+
+        Of the bundled ones those whose names are free. They are left to other hosts where their keys are not at hand.
+
+        Raises:
+            AgentsFileError: the user's agents cannot be loaded.
+            KeyringError: the key of one of them is on another host.
+        """
+        if self._catalogue is None:
+            keys = KeyStore(self._settings.keys_dir)
+            mine = load_agents(self._settings.agents)
+            foreign = {name for name, definition in mine.items() if definition.record.foreign}
+            missing = sorted(name for name in mine.keys() - foreign if not keys.can_sign(name))
+            if missing:
+                names = " ".join(missing)
+                raise KeyringError(
+                    f"the keys of {', '.join(missing)} are not in {keys.folder}: on the host that has operator.pem, "
+                    f"`orchestra keys generate {names}` and `orchestra keys export {names}`; here, "
+                    "`orchestra keys import`"
+                )
+            bundled = load_agents([BUNDLED] if self._settings.review_roots else [])
+            if not all(keys.can_sign(name) for name in bundled):
+                bundled = {}
+            self._catalogue = {**bundled, **mine}
+        return self._catalogue
+
+    def with_ready_runs(self) -> list[str]:
+        """The agents that this worker serves and that have ready runs."""
+        process = self.get()
+        shards = range(self._settings.shards)
+        ready = [process.parts.ledger.ready(shard, process.served) for shard in shards]
+        return sorted({agent for found in ready for agent in found})
+
+    def ring(self, agents: Sequence[str]) -> None:
+        """Tell workers, this one among them, that these agents have ready runs.
+
+        Raises:
+            ServerUnavailable: the broker does not answer.
+        """
+        for agent in agents:
+            self.get().ring(agent)
+
+    def _queues(self) -> frozenset[str]:
+        """What the worker of this process reads."""
+        return frozenset(self._app.amqp.queues.consume_from)
+
+    def get(self) -> Runtime:
+        """The runtime of this process."""
+        with self._lock:
+            if self._runtime is None or self._runtime[0] != os.getpid():
+                client = connect(
+                    resolve_redis_url(self._settings),
+                    check=False,
+                    name="orchestra-worker",
+                    timeout_s=self._settings.command_timeout_s,
+                )
+                parts, dispatcher = assemble(client, self._settings), Dispatcher(self._app)
+                runtime = Runtime(
+                    parts=parts,
+                    results=RootResults(self._app, client),
+                    catalogue=self.load_catalogue(),
+                    lending=Lending(queues=self._queues()),
+                    ring=lambda agent: dispatcher.ring([(agent, parts.queue_of(agent) or DEFAULT_QUEUE)]),
+                    events=TaskEvents(self._app),
+                )
+                self._runtime = (os.getpid(), runtime)
+            return self._runtime[1]

@@ -1,0 +1,1 @@
+"""What an agent is called with, composed of what it sees, sends and delegates."""

@@ -1,0 +1,82 @@
+"""What was encrypted for an agent, opened where the agent runs: whatever it came through could not read it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+from orchestrator.envelope.codec import decode
+from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
+from orchestrator.envelope.prompt_text import Prompt, prompt_of
+from orchestrator.envelope.sealing import Opener
+from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError
+from orchestrator.ledger import Claimed, Item
+from orchestrator.log import get_logger
+from orchestrator.worker.context.effects import Effects
+
+_log = get_logger()
+
+
+class Unsealer:
+    """Opens what one run is given, with the keys of this data folder."""
+
+    def __init__(self, effects: Effects, opener: Opener) -> None:
+        self._effects = effects
+        self._opener = opener
+
+    def held(self) -> Claimed:
+        """What the run holds, readable.
+
+        Raises:
+            DecryptionError, PayloadError, InvalidEnvelope: the task itself cannot be opened here.
+        """
+        held = self._effects.held
+        sealed = [item for item in held.items if item.extra.get("sealed")]
+        if not held.session.sealed and not sealed:
+            return held
+        texts = {item.id: self.text(item, held.texts.get(item.id, "")) for item in sealed}
+        prompt = self._open(held.prompt) if held.session.sealed else held.prompt
+        return replace(held, prompt=prompt, texts={**held.texts, **texts})
+
+    def text(self, item: Item, text: str) -> str:
+        """The text of an item, readable; of one that cannot be opened, why: its sender is told, too.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
+        """
+        if not item.extra.get("sealed"):
+            return text
+        try:
+            return self._open(text)
+        except (DecryptionError, PayloadError, InvalidEnvelope) as error:
+            self._refuse(item, str(error))
+            return f"[this {item.kind} from {item.agent} cannot be read: {error}]"
+
+    def _open(self, sealed: str) -> str:
+        message = decode(sealed.encode(), limits=Limits(size=2 * MAX_PAYLOAD_BYTES))
+        body = self._opener.open(message).body
+        if not isinstance(body, get_args(Prompt)):
+            raise PayloadError(
+                f"a {body.type} says nothing that an agent could be given; it was put together"
+            )
+        return prompt_of(body)
+
+    def _refuse(self, item: Item, reason: str) -> None:
+        effects, session = self._effects, self._effects.held.session
+        message = str(item.extra.get("message", ""))
+        _log.warning("item-not-opened", session=session.id, item=item.id, message=message, reason=reason)
+        letter = effects.write(
+            lambda: effects.letters.error(
+                sender=session.agent,
+                recipient=item.agent,
+                message=f"{item.kind} {message} from {item.agent} to {session.agent} was not accepted: {reason}",
+                thread=effects.thread,
+                error_type="validation-error",
+                severity="warning",
+            )
+        )
+        effects.attempt(
+            "refuse",
+            lambda: effects.ledger.effect(effects.held.claim, effect=f"refuse:{item.id}", envelope=letter),
+        )

@@ -1,0 +1,279 @@
+"""How an agent gives work to others: delegations, calls that wait, review requests and escalations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from orchestrator.envelope.bodies.work import EscalationReason
+from orchestrator.envelope.model_values import Priority
+from orchestrator.errors import InputError
+from orchestrator.ledger import Claimed, Item
+from orchestrator.policy.callback_text import Callback
+from orchestrator.worker.context.arguments import (
+    check_policies,
+    check_priority,
+    check_reason,
+    check_text,
+    check_timeout,
+)
+from orchestrator.worker.context.effects import Effects, OnClose, OnFailure
+from orchestrator.worker.context.launches import Launches
+from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.messaging import Talking
+from orchestrator.worker.context.view import callback_of
+from orchestrator.worker.context.waits import Blocking
+
+#: Delegations that are waited for at once; no policy for other groups concerns them.
+CALL_GROUP: Final = "call:"
+
+
+class Delegating(Talking):
+    """One run of a session, with the work that its agent may give."""
+
+    def __init__(
+        self, held: Claimed, *, effects: Effects, speech: Speech, blocking: Blocking, launches: Launches
+    ) -> None:
+        super().__init__(held, effects=effects, speech=speech, blocking=blocking)
+        self._launches = launches
+
+    def delegate(
+        self,
+        agent: str,
+        description: str,
+        *,
+        title: str = "",
+        priority: Priority = "high",
+        callback: bool = True,
+        group: str = "",
+        on_failure: OnFailure = "deliver",
+        on_close: OnClose | None = None,
+        key: str | None = None,
+        after: Sequence[str] = (),
+    ) -> str:
+        """Launch a session of ``agent`` and go on; its end comes back as a callback.
+
+        Args:
+            agent: the name of a registered agent.
+            description: its task; its `ctx.prompt`.
+            title: what people call the task; by default the beginning of the description.
+            priority: `critical`, `high`, `normal` or `low`.
+            callback: False: nothing is owed, and nothing comes back.
+            group: delegations of one group can be waited for together, see `wait_for`.
+            on_failure: what its failure means: it is delivered, it fails this session, or it is ignored
+                (counted as dead, with that reason).
+            on_close: what becomes of it when this session is stopped, fails or is deleted before it ends; by
+                default what `when_closed` says.
+            key: tells this delegation from others of the same text in the same run; by default they are counted.
+            after: sessions that must be completed before this one is begun; it fails if one of them fails.
+
+        Returns:
+            The child's session id.
+
+        Raises:
+            LimitExceeded: this session or its tree is as large as it may be.
+            InputError: there is no agent's name or nothing to do, or a value is invalid.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        task = _task(agent, description)
+        check_priority(priority)
+        check_policies(on_failure=on_failure, on_close=on_close)
+        return self._effects.delegate(
+            agent,
+            title=title or _heading(task),
+            description=task,
+            priority=priority,
+            callback=callback,
+            group=group,
+            on_failure=on_failure,
+            on_close=on_close or "",
+            key=key,
+            after=after,
+        )
+
+    def delegate_all(
+        self,
+        agent: str,
+        descriptions: Iterable[str],
+        *,
+        priority: Priority = "high",
+        callback: bool = True,
+        group: str = "",
+        on_failure: OnFailure = "deliver",
+        on_close: OnClose | None = None,
+    ) -> list[str]:
+        """:meth:`delegate` for each of many descriptions, in much less time than one after the other.
+
+        Each is a launch of its own, and the very one that `delegate` would make: a run that is tried again
+        gets the same children. When one is refused, those before it are launched.
+
+        Args:
+            agent: the name of a registered agent.
+            descriptions: the task of each child.
+            priority: as for `delegate`, like the others.
+
+        Returns:
+            The children's session ids, in the order of the descriptions.
+
+        Raises:
+            LimitExceeded: this session or its tree is as large as it may be.
+            InputError: there is no agent's name or nothing to do, or a value is invalid.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        check_priority(priority)
+        check_policies(on_failure=on_failure, on_close=on_close)
+        return self._effects.delegate_all(
+            agent,
+            ((_heading(_task(agent, description)), description) for description in descriptions),
+            priority=priority,
+            callback=callback,
+            group=group,
+            on_failure=on_failure,
+            on_close=on_close or "",
+        )
+
+    def call(
+        self,
+        agent: str,
+        description: str,
+        *,
+        title: str = "",
+        priority: Priority = "high",
+        timeout_s: float | None = None,
+        answer: Callable[[Callback], str] | None = None,
+        key: str | None = None,
+    ) -> Callback:
+        """Launch a session of ``agent`` and wait for its end, which is delivered by this very run.
+
+        It never holds up what it waits for: meanwhile this worker's slot runs what the child needs.
+
+        Args:
+            agent: the name of a registered agent.
+            description: its task.
+            title: what people call the task; by default the beginning of the description.
+            priority: `critical`, `high`, `normal` or `low`.
+            timeout_s: seconds to wait at most; by default as long as this run may take.
+            answer: answers a question that the child asks meanwhile. Without it, the child is told at once
+                that there will be no reply, as its parent cannot be resumed before it ends.
+            key: as for `delegate`.
+
+        Returns:
+            The child's callback; its `status` says whether it completed.
+
+        Raises:
+            TimeoutError: it is not over yet. It goes on, and its end comes as a callback.
+            WouldDeadlock: too many runs wait for one another in this worker's slot.
+            LimitExceeded, InputError, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
+        """
+        check_timeout(timeout_s)
+        self._blocking.check_depth(f"a call of {agent!r}")
+        child = self.delegate(agent, description, title=title, priority=priority, group=CALL_GROUP, key=key)
+        reply = None if answer is None else self._answering(answer)
+        taken = self._blocking.child(child, timeout_s=timeout_s, answer=reply)
+        if taken is None:
+            raise TimeoutError(
+                f"session {child} of {agent!r} is not over after {timeout_s:g} s; its end comes as a callback"
+            )
+        self._all = None
+        return callback_of(*taken, self._ledger)
+
+    def request_review(
+        self,
+        description: str,
+        *,
+        title: str = "",
+        files: Sequence[str] = (),
+        priority: Priority | None = None,
+        group: str = "",
+        key: str | None = None,
+    ) -> str:
+        """Ask the code-reviewer (see the routing table) for a review and go on; it comes back as a callback.
+
+        Args:
+            description: what is to be reviewed, and for what.
+            title: what people call it; by default the beginning of the description.
+            files: paths of the files.
+            priority: by default that of the routing table.
+            group: as for `delegate`.
+            key: as for `delegate`.
+
+        Returns:
+            The id of the reviewer's session.
+
+        Raises:
+            InputError: there is nothing to review.
+            LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
+        """
+        check_text("description", description)
+        check_priority(priority)
+        if not description.strip():
+            raise InputError("a review request needs a description of what is to be reviewed")
+        return self._launches.review(
+            description,
+            title=title or _heading(description),
+            files=files,
+            priority=priority,
+            group=group,
+            key=key,
+        )
+
+    def escalate(
+        self,
+        description: str,
+        *,
+        title: str = "",
+        reason: EscalationReason | None = None,
+        priority: Priority | None = None,
+        group: str = "",
+        key: str | None = None,
+    ) -> str | None:
+        """Hand what cannot be settled here to the tech-lead (see the routing table); its answer is a callback.
+
+        For coordinators; a specialist asks its parent, see `raise_callback`.
+
+        Args:
+            description: what is the matter, and what is needed.
+            title: what people call it; by default the beginning of the description.
+            reason: `task-failed`, `timeout`, `blocked`, `decision-needed`, `conflict`, …
+            priority: by default that of the routing table.
+            group: as for `delegate`.
+            key: as for `delegate`.
+
+        Returns:
+            The id of the tech-lead's session; None if no worker serves a tech-lead: then the operator finds it
+            in the audit trail, and no callback comes.
+
+        Raises:
+            InputError: nothing is said.
+            LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
+        """
+        check_text("description", description)
+        check_priority(priority)
+        check_reason(reason)
+        if not description.strip():
+            raise InputError("an escalation needs a description of what is the matter")
+        return self._launches.escalate(
+            description,
+            title=title or _heading(description),
+            reason=reason,
+            priority=priority,
+            group=group,
+            key=key,
+        )
+
+    def _answering(self, answer: Callable[[Callback], str]) -> Callable[[Item, str], str]:
+        return lambda item, text: answer(callback_of(item, text, self._ledger))
+
+
+def _task(agent: str, description: str) -> str:
+    """The description, if there is somebody and something to do."""
+    check_text("agent", agent)
+    check_text("description", description)
+    if not agent or not description.strip():
+        raise InputError(f"a delegation to {agent!r} needs an agent and a description of the task")
+    return description
+
+
+def _heading(description: str) -> str:
+    first = description.strip().splitlines()[0].strip()
+    return first if len(first) <= 80 else f"{first[:79]}…"

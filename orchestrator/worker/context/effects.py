@@ -1,0 +1,318 @@
+"""What an agent does to the world outside of its run: each thing once, however often the run is tried.
+
+An effect is one transition of the ledger and one signed envelope, in one atomic step, under the claim of the
+run and an effect key: the run, a fingerprint of the call, and how often the same call was made before in this
+try. A run that is tried again makes the same calls under the same keys and gets the same children back. The
+threads of an agent may have effects at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeVar
+
+from orchestrator.agents.registry import OPERATOR
+from orchestrator.crashpoints import reach
+from orchestrator.envelope.model_values import Priority
+from orchestrator.errors import ServerUnavailable
+from orchestrator.ids import child_session_id, shard_of
+from orchestrator.ledger import Claimed, Delegated, Launch, Ledger, Outgoing
+from orchestrator.messages.factory import Letters, Thread
+from orchestrator.streams import StreamId
+from orchestrator.streams.pressure import Backpressure
+from orchestrator.worker.execution.heartbeat import Standing
+from orchestrator.worker.execution.retry import persist
+
+OnFailure = Literal["deliver", "fail", "ignore"]
+#: What becomes of a child whose parent is closed; `heir:<session>` hands its callback on.
+OnClose = Literal["stop", "abandon"]
+T = TypeVar("T")
+#: Launches in the first round trip, and in a later one at most: the first children are to begin soon.
+FIRST_AT_ONCE = 8
+AT_ONCE = 128
+#: So few go together: a second round trip would cost more than the wait.
+FEW = 12
+
+
+class Effects:
+    """The effects of one run, in one try of it."""
+
+    def __init__(
+        self,
+        held: Claimed,
+        *,
+        ledger: Ledger,
+        letters: Letters,
+        standing: Standing,
+        pressure: Backpressure | None = None,
+    ) -> None:
+        self.held = held
+        self.ledger = ledger
+        self.letters = letters
+        self.standing = standing
+        self._pressure = pressure
+        self._made: Counter[str] = Counter()
+        self._counting = threading.Lock()
+        self.thread = Thread.of(held.session)
+        self._delegator: str | None = None
+        #: Set when an effect failed because the ledger was out of reach: the agent is not to blame.
+        self.outage: ServerUnavailable | None = None
+        #: Whether this try launched anything.
+        self.launched = False
+
+    def launch(
+        self,
+        agent: str,
+        *,
+        write: Callable[[str], Outgoing],
+        kind: str = "delegate",
+        title: str,
+        description: str,
+        priority: Priority | None,
+        callback: bool = True,
+        group: str = "",
+        on_failure: OnFailure = "deliver",
+        on_close: str = "",
+        key: str | None = None,
+    ) -> str:
+        """Launch a child; its session id. ``write`` makes the envelope for a child of that id.
+
+        Raises:
+            ClaimLost, SessionStopped: this run may not go on.
+            LimitExceeded: the session or its tree is as large as it may be.
+            StreamFull: the routers are too far behind for new work.
+            ServerUnavailable: Redis stayed away.
+        """
+        launch = self._plan(
+            self.key(kind, agent, title, description, priority, callback, group, given=key),
+            agent,
+            write=write,
+            title=title,
+            description=description,
+            callback=callback,
+            group=group,
+            on_failure=on_failure,
+            on_close=on_close,
+        )
+        self._admit(launch)
+        return self.attempt(kind, lambda: self.ledger.delegate(self.held.claim, launch)).child
+
+    def _plan(
+        self,
+        effect: str,
+        agent: str,
+        *,
+        write: Callable[[str], Outgoing],
+        title: str,
+        description: str,
+        callback: bool,
+        group: str,
+        on_failure: OnFailure,
+        on_close: str,
+    ) -> Launch:
+        """A launch under its effect key, with its envelope."""
+        child = child_session_id(self.held.session.id, f"{self.held.claim.run}:{effect}")
+        return Launch(
+            effect=effect,
+            child_id=child,
+            agent=agent,
+            description=description,
+            envelope=self.write(lambda: write(child)),
+            correlation=self.thread.correlation,
+            chain=self.thread.chain,
+            title=title,
+            callback=callback,
+            group=group,
+            on_failure=on_failure,
+            on_close=on_close,
+        )
+
+    def _admit(self, launch: Launch) -> None:
+        """Wait for room in the stream of a launch, or refuse it."""
+        if self._pressure is not None:
+            envelope = launch.envelope
+            stream = StreamId(shard_of(launch.child_id), envelope.type, envelope.priority)
+            pressure = self._pressure
+            self.attempt("pressure", lambda: pressure.admit(stream))
+        self.launched = True
+
+    def delegate_all(
+        self,
+        agent: str,
+        tasks: Iterable[tuple[str, str]],
+        *,
+        priority: Priority,
+        callback: bool,
+        group: str,
+        on_failure: OnFailure,
+        on_close: str,
+    ) -> list[str]:
+        """:meth:`delegate` for many tasks, each a title and a description, many in a round trip."""
+
+        def plan(title: str, description: str) -> Launch:
+            return self._plan(
+                self.key("delegate", agent, title, description, priority, callback, group),
+                agent,
+                write=lambda child: self._delegation(child, agent, title, description, priority),
+                title=title,
+                description=description,
+                callback=callback,
+                group=group,
+                on_failure=on_failure,
+                on_close=on_close,
+            )
+
+        made: list[str] = []
+        rest = iter(tasks)
+        first = list(itertools.islice(rest, FEW + 1))
+        waiting, at_once = itertools.chain(first, rest), FEW if len(first) <= FEW else FIRST_AT_ONCE
+        while launches := [plan(*task) for task in itertools.islice(waiting, at_once)]:
+            self._admit(launches[0])
+            made += [done.child for done in self._launch_all(launches)]
+            at_once = min(at_once * 2, AT_ONCE)
+        return made
+
+    def _launch_all(self, launches: Sequence[Launch]) -> Sequence[Delegated]:
+        return self.attempt("delegate", lambda: self.ledger.delegate_all(self.held.claim, launches))
+
+    def delegate(
+        self,
+        agent: str,
+        *,
+        title: str,
+        description: str,
+        priority: Priority,
+        callback: bool = True,
+        group: str = "",
+        on_failure: OnFailure = "deliver",
+        on_close: str = "",
+        key: str | None = None,
+        after: Sequence[str] = (),
+    ) -> str:
+        """:meth:`launch` by a task-delegation, which is held until the tasks in ``after`` are completed."""
+        return self.launch(
+            agent,
+            write=lambda child: self._delegation(child, agent, title, description, priority, after=after),
+            title=title,
+            description=description,
+            priority=priority,
+            callback=callback,
+            group=group,
+            on_failure=on_failure,
+            on_close=on_close,
+            key=key,
+        )
+
+    def _delegation(
+        self,
+        child: str,
+        agent: str,
+        title: str,
+        description: str,
+        priority: Priority,
+        *,
+        after: Sequence[str] = (),
+    ) -> Outgoing:
+        return self.letters.delegation(
+            sender=self.held.session.agent,
+            recipient=agent,
+            task_id=child,
+            title=title,
+            description=description,
+            thread=self.thread,
+            priority=priority,
+            after=after,
+        )
+
+    def close_policy(self, policy: str) -> None:
+        """Say what becomes of the children that still run when this session is closed.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+        """
+        effect = self.key("close-policy", policy)
+        facts = {"close_policy": policy}
+        self.attempt("close_policy", lambda: self.ledger.effect(self.held.claim, effect=effect, facts=facts))
+
+    def status(self, progress: int | None, activity: str) -> None:
+        """Record how far the session is.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+        """
+        effect = self.key("status", progress, activity)
+        letter = self.write(
+            lambda: self.letters.status(
+                sender=self.held.session.agent,
+                recipient=self.delegator,
+                task_id=self.held.session.reported_as,
+                progress=progress,
+                activity=activity,
+                thread=self.thread,
+            )
+        )
+        self.attempt(
+            "status",
+            lambda: self.ledger.status(
+                self.held.claim, effect=effect, progress=progress, activity=activity, envelope=letter
+            ),
+        )
+
+    @property
+    def delegator(self) -> str:
+        """The agent that gave this session its task: the parent's, a foreign program, or `operator`."""
+        if self._delegator is None:
+            self._delegator = self.held.session.delegator or self._agent_of_parent()
+        return self._delegator
+
+    def _agent_of_parent(self) -> str:
+        parent = self.held.session.parent
+        found = persist(lambda: self.ledger.find([parent]), what="delegator") if parent else []
+        return found[0].agent if found else OPERATOR
+
+    def key(self, kind: str, *call: Any, given: str | None = None) -> str:
+        """The effect key of a call: by its arguments and how often it was made, or the one that was given."""
+        if given is not None:
+            return f"{kind}:key:{given}"
+        text = json.dumps(call, ensure_ascii=True, separators=(",", ":"))
+        fingerprint = f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        # Calls of several threads come in any order: equal ones may change places, and are the same effects all told.
+        with self._counting:
+            self._made[fingerprint] += 1
+            return f"{fingerprint}:{self._made[fingerprint]}"
+
+    def attempt(self, what: str, call: Callable[[], T]) -> T:
+        """Carry out an effect.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+        """
+        done = self.patiently(what, call)
+        reach("worker.effect")
+        return done
+
+    def write(self, letter: Callable[[], Outgoing]) -> Outgoing:
+        """Write an envelope: who signs it asks Redis for names and keys, and makes a large text known there.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+        """
+        return self.patiently("envelope", letter)
+
+    def patiently(self, what: str, call: Callable[[], T]) -> T:
+        """Read from the ledger as an effect does: while the run may go on, and outlasting an outage.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+        """
+        self.standing.check()
+        try:
+            return persist(call, what=what)
+        except ServerUnavailable as error:
+            self.outage = error
+            raise

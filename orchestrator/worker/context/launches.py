@@ -1,0 +1,127 @@
+"""Work that goes beside or above: a review by the code-reviewer, what one cannot settle to the tech-lead.
+
+Each is a child of the session that asks, like any delegation, launched by an envelope of its own type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from orchestrator.envelope.bodies.work import EscalationReason
+from orchestrator.envelope.model_values import Priority
+from orchestrator.ids import child_session_id
+from orchestrator.ledger import Outgoing
+from orchestrator.policy.routing import RoutingTable
+from orchestrator.worker.context.effects import Effects
+
+
+class Launches:
+    """The review requests and escalations of one run."""
+
+    def __init__(self, effects: Effects, table: RoutingTable, *, exists: Callable[[str], bool]) -> None:
+        self._effects = effects
+        self._table = table
+        self._exists = exists
+
+    def review(
+        self,
+        description: str,
+        *,
+        title: str,
+        files: Sequence[str],
+        priority: Priority | None,
+        group: str,
+        key: str | None,
+    ) -> str:
+        """Launch a review; its session id.
+
+        Raises:
+            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as `Effects.launch`.
+        """
+        effects, session = self._effects, self._effects.held.session
+        reviewer = self._table.code_reviewer
+
+        def write(child: str) -> Outgoing:
+            return effects.letters.review_request(
+                sender=session.agent,
+                recipient=reviewer,
+                task_id=child,
+                reviewed=session.id,
+                title=title,
+                description=description,
+                files=tuple(files),
+                thread=effects.thread,
+                priority=priority,
+            )
+
+        return effects.launch(
+            reviewer,
+            write=write,
+            kind="review",
+            title=title,
+            description=_with_files(description, files),
+            priority=priority,
+            group=group,
+            key=key,
+        )
+
+    def escalate(
+        self,
+        description: str,
+        *,
+        title: str,
+        reason: EscalationReason | None,
+        priority: Priority | None,
+        group: str,
+        key: str | None,
+    ) -> str | None:
+        """Launch the tech-lead on what cannot be settled here; its session id.
+
+        None: there is no tech-lead, or this is it; the operator finds it in the audit trail.
+
+        Raises:
+            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as `Effects.launch`.
+        """
+        effects, session = self._effects, self._effects.held.session
+        lead = self._table.tech_lead
+        up = self._table.operator
+        if lead != session.agent and effects.patiently("tech-lead", lambda: self._exists(lead)):
+            up = lead
+
+        def write(child: str) -> Outgoing:
+            return effects.letters.escalation(
+                sender=session.agent,
+                recipient=up,
+                task_id=child,
+                escalated=session.id,
+                title=title,
+                description=description,
+                reason=reason,
+                thread=effects.thread,
+                priority=priority,
+            )
+
+        if up == self._table.operator:
+            effect = effects.key("escalate", title, description, given=key)
+            letter = write(child_session_id(session.id, f"{effects.held.claim.run}:{effect}"))
+            effects.attempt(
+                "escalate",
+                lambda: effects.ledger.effect(effects.held.claim, effect=effect, envelope=letter),
+            )
+            return None
+        return effects.launch(
+            up,
+            write=write,
+            kind="escalate",
+            title=title,
+            description=description,
+            priority=priority,
+            group=group,
+            key=key,
+        )
+
+
+def _with_files(description: str, files: Sequence[str]) -> str:
+    if not files:
+        return description
+    return "\n".join([description, "", "Files:", *(f"- {name}" for name in files)])

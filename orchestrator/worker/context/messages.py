@@ -1,0 +1,237 @@
+"""What an agent says to its parent and its children: questions, replies, messages.
+
+Each is an effect: an item in the queue of the session it is said to, and one signed envelope, in one step.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from orchestrator.clock import Clock, SystemClock, isoformat
+from orchestrator.envelope.model_values import Priority
+from orchestrator.errors import InputError, UnknownSession, WrongState
+from orchestrator.ids import item_id, question_id, reply_id
+from orchestrator.ledger import Item, Session
+from orchestrator.log import get_logger
+from orchestrator.messages.factory import summary
+from orchestrator.policy.kinds import question_kind
+from orchestrator.worker.context.arguments import check_text
+from orchestrator.worker.context.effects import Effects
+from orchestrator.worker.context.event_log import AGENT_CALLBACK, EventLog
+
+_PRIORITIES: dict[str, Priority] = {"critical": "critical", "high": "high", "normal": "normal", "low": "low"}
+
+_log = get_logger()
+
+
+class Speech:
+    """The words of one run, in one try of it."""
+
+    def __init__(self, effects: Effects, events: EventLog, *, clock: Clock | None = None) -> None:
+        self._effects = effects
+        self._events = events
+        self._clock = clock or SystemClock()
+
+    def ask(
+        self,
+        message: str,
+        *,
+        kind: str = "query",
+        context: Any = None,
+        priority: str | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Put a question to the parent; its id. The session is not over until it is answered.
+
+        Raises:
+            InputError: there is nothing to ask, or no parent to ask.
+            UnknownSession, WrongState: the parent is gone or will not run again.
+            LimitExceeded: the conversation has had more messages than it may.
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+        """
+        effects, session = self._effects, self._effects.held.session
+        check_text("message", message)
+        if not message.strip():
+            raise InputError(f"agent {session.agent!r} raised a callback without a message")
+        if not session.parent:
+            raise InputError(f"agent {session.agent!r} is at the root of its tree: there is nobody to ask")
+        kind, urgency = question_kind(kind), urgency_of(kind, priority)
+        # JSON has no word for what is no number, and most readers of it refuse Python's: it becomes text.
+        values = None if context is None else json.loads(json.dumps(context, default=str), parse_constant=str)
+        # Not by its context, which may hold times and process ids that a further try does not repeat.
+        effect = effects.key("ask", message, kind, given=key)
+        question = question_id(session.id, f"{effects.held.claim.run}:{effect}")
+        asked = effects.delegator
+        letter = effects.write(
+            lambda: effects.letters.query(
+                sender=session.agent,
+                recipient=asked,
+                question=message,
+                context=_context(kind, values),
+                thread=effects.thread,
+                priority=urgency,
+            )
+        )
+        extra = {"agent": session.agent, "title": session.title, "message": letter.message_id}
+        if values is not None:
+            # As text: the scripts that read and write the record know neither empty lists nor long numbers.
+            extra["context"] = json.dumps(values)
+        effects.attempt(
+            "ask",
+            lambda: effects.ledger.say(
+                effects.held.claim,
+                session.parent,
+                message,
+                effect=effect,
+                item_id=question,
+                kind=kind,
+                priority=urgency,
+                envelope=letter,
+                opens=True,
+                conversation=effects.thread.correlation,
+                extra=extra,
+            ),
+        )
+        event = {
+            "from": session.agent,
+            "to": asked,
+            "type": kind,
+            "message": message,
+            "id": question,
+            "priority": urgency,
+            "session": session.id,
+            "parent": session.parent,
+        }
+        self._note(event if values is None else {**event, "context": values})
+        return question
+
+    def _note(self, event: dict[str, Any]) -> None:
+        """Write a question into the events file; the ledger has it already, so a full disk stops nobody."""
+        again = self._effects.held.run.attempt > 1
+        try:
+            at = isoformat(self._clock.now_ms())
+            self._events.append(AGENT_CALLBACK, event, timestamp=at, again=again)
+        except OSError as error:
+            _log.warning("event-not-written", file=str(self._events.path), id=event["id"], error=str(error))
+
+    def withdraw(self, question: str, reason: str) -> bool:
+        """Stop waiting for an answer; False when the question is not open any more.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+        """
+        session = self._effects.held.session
+        return self._effects.attempt(
+            "withdraw",
+            lambda: self._effects.ledger.withdraw(
+                question,
+                asker=session.id,
+                asked=session.parent,
+                reason=reason,
+                claim=self._effects.held.claim,
+            ),
+        )
+
+    def reply(self, question: Item, text: str, *, refused: bool = False) -> bool:
+        """Answer a question of another session; False when the answer comes too late.
+
+        ``refused``: the text says why there will be no answer.
+
+        Raises:
+            InputError: the item is no question.
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+        """
+        effects, session = self._effects, self._effects.held.session
+        if not question.extra.get("question"):
+            raise InputError(f"{question.id} ({question.kind}) is no question; there is nothing to reply to")
+        check_text("text", text)
+        if not text.strip():
+            raise InputError(f"the reply to {question.id} is empty")
+        letter = effects.write(
+            lambda: effects.letters.reply(
+                sender=session.agent,
+                recipient=question.agent,
+                question=str(question.extra["message"]),
+                answer=text,
+                thread=effects.thread,
+            )
+        )
+        extra = {
+            "agent": session.agent,
+            "status": "failed" if refused else "",
+            "answers": question.id,
+            "message": letter.message_id,
+        }
+        try:
+            effects.attempt(
+                "reply",
+                lambda: effects.ledger.say(
+                    effects.held.claim,
+                    question.child,
+                    text,
+                    effect=f"reply:{question.id}",
+                    item_id=reply_id(question.id),
+                    kind="reply",
+                    priority="high",
+                    envelope=letter,
+                    answers=question.id,
+                    extra=extra,
+                ),
+            )
+        except (UnknownSession, WrongState) as error:
+            _log.warning("reply-too-late", question=question.id, session=question.child, error=str(error))
+            return False
+        return True
+
+    def message(
+        self, to: Session, text: str, *, priority: Priority = "normal", key: str | None = None
+    ) -> str:
+        """Say something to a session that needs no answer; the id of what was said.
+
+        Raises:
+            WrongState: the session will not run again.
+            LimitExceeded: the conversation has had more messages than it may.
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+        """
+        effects, session = self._effects, self._effects.held.session
+        effect = effects.key("message", to.id, text, priority, given=key)
+        said = item_id(to.id, f"{effects.held.claim.run}:{effect}")
+        letter = effects.write(
+            lambda: effects.letters.message(
+                sender=session.agent, recipient=to.agent, text=text, thread=effects.thread
+            )
+        )
+        extra = {"agent": session.agent, "title": session.title, "message": letter.message_id}
+        return effects.attempt(
+            "message",
+            lambda: effects.ledger.say(
+                effects.held.claim,
+                to.id,
+                text,
+                effect=effect,
+                item_id=said,
+                kind="message",
+                priority=priority,
+                envelope=letter,
+                conversation=effects.thread.correlation,
+                extra=extra,
+            ),
+        )
+
+
+def urgency_of(kind: str, priority: str | None) -> Priority:
+    """Where a question stands in the queue of its parent: a blocker is always before everything else."""
+    if kind == "blocker":
+        return "critical"
+    if priority is None:
+        return "high" if kind == "error" else "normal"
+    return _PRIORITIES.get(priority.strip().casefold(), "normal")
+
+
+def _context(kind: str, values: Any) -> str:
+    """What the envelope says beside the question."""
+    lines = [] if kind == "query" else [f"type: {summary(kind)}"]
+    if values is not None:
+        lines.append(json.dumps(values, ensure_ascii=False, indent=2))
+    return "\n".join(lines)

@@ -1,0 +1,186 @@
+"""What an agent says to its parent and its children, and what it asks them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from orchestrator.envelope.model_values import Priority
+from orchestrator.errors import (
+    ClaimLost,
+    InputError,
+    NoReply,
+    OrchestraError,
+    ServerUnavailable,
+    SessionStopped,
+)
+from orchestrator.ledger import Claimed, Session
+from orchestrator.log import get_logger
+from orchestrator.messages.factory import summary
+from orchestrator.policy.callback_text import Callback
+from orchestrator.worker.context.arguments import check_priority, check_text, check_timeout
+from orchestrator.worker.context.effects import Effects
+from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.view import View, callback_of
+from orchestrator.worker.context.waits import Blocking
+
+#: The part of a run's time that is left for which it waits for a reply, if its agent does not say.
+_WAIT_SHARE = 0.9
+
+_log = get_logger()
+
+
+class Talking(View):
+    """One run of a session, with the words that its agent may say."""
+
+    def __init__(self, held: Claimed, *, effects: Effects, speech: Speech, blocking: Blocking) -> None:
+        super().__init__(held, ledger=effects.ledger)
+        self._effects = effects
+        self._speech = speech
+        self._blocking = blocking
+
+    def raise_callback(
+        self,
+        message: str,
+        callback_type: str = "query",
+        context: Mapping[str, Any] | None = None,
+        priority: str | None = None,
+        *,
+        wait: bool = True,
+        timeout_s: float | None = None,
+    ) -> str | None:
+        """Tell the parent of something, or ask it, and return its reply.
+
+        Args:
+            message: what is to be said.
+            callback_type: `query`, `blocker`, `clarification`, `error`, or a word of your own.
+            context: further values, which the parent gets with it.
+            priority: `critical`, `high`, `normal` or `low`. A blocker is always critical: it comes before
+                everything that is queued for the parent.
+            wait: False: return at once; end the run then, and be resumed with the reply.
+            timeout_s: seconds to wait at most, by default nine tenths of the time that this run has left; after
+                that the question is withdrawn. With ``wait=False`` the setting `question_time_limit_s` counts.
+
+        Returns:
+            The reply; None if there is no parent, or no reply came for whatever reason, which is logged.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        log = _log.bind(session=self.session, agent=self.agent, type=callback_type)
+        if not self.parent:
+            log.warning("callback-without-parent", message=summary(str(message)))
+            return None
+        try:
+            if wait:
+                return self._ask(message, callback_type, context, priority, timeout_s=timeout_s)
+            self._speech.ask(message, kind=callback_type, context=context, priority=priority)
+        except (ClaimLost, SessionStopped, ServerUnavailable):
+            raise
+        except OrchestraError as error:
+            log.error("callback-failed", message=summary(str(message)), error=str(error))  # noqa: TRY400
+        except Exception:  # an agent that asks goes on without an answer
+            log.exception("callback-failed", message=summary(str(message)))
+        return None
+
+    def ask(
+        self,
+        message: str,
+        *,
+        kind: Literal["query", "blocker", "clarification", "error"] = "query",
+        context: Mapping[str, Any] | None = None,
+        priority: Priority | None = None,
+        timeout_s: float | None = None,
+    ) -> str:
+        """Ask the parent and return its reply; as `raise_callback`, for agents that need to know why not.
+
+        It waits as long, too: by default for nine tenths of the time that this run has left.
+
+        Raises:
+            NoReply: the time is over, the parent waits for this very session, or it will not run again.
+            InputError: this is a root, there is nothing to ask, or the time is none.
+            LimitExceeded: the conversation has had more messages than it may.
+            WouldDeadlock: too many runs wait for one another in this worker's slot.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        return self._ask(message, kind, context, priority, timeout_s=timeout_s)
+
+    def _ask(
+        self,
+        message: str,
+        kind: str,
+        context: Mapping[str, Any] | None,
+        priority: str | None,
+        *,
+        timeout_s: float | None,
+    ) -> str:
+        check_timeout(timeout_s)
+        self._blocking.check_depth("a question")
+        if timeout_s is None:  # what is left is for the agent to go on without a reply
+            timeout_s = self._effects.standing.left_s * _WAIT_SHARE
+        question = self._speech.ask(message, kind=kind, context=context, priority=priority)
+        taken = self._blocking.reply(question, asked=self.parent, timeout_s=timeout_s)
+        if taken is None:
+            why = f"none came within {timeout_s:.6g} s"
+            if not self._speech.withdraw(question, f"no reply in time: {why}"):
+                taken = self._blocking.take_reply(question)
+                why = "it was withdrawn"
+            if taken is None:
+                raise NoReply(summary(message), why)
+        item, text = taken
+        if item.status == "failed":
+            raise NoReply(summary(message), text)
+        return callback_of(item, text, self._ledger).full()
+
+    def reply(self, question: Callback | str, text: str) -> bool:
+        """Answer a question of a child, which gets it in the call that waits for it, or by being resumed.
+
+        Args:
+            question: the callback that asks, or its id; of this run or an earlier one.
+            text: the answer.
+
+        Returns:
+            False if the answer comes too late: it was answered or withdrawn, or its asker is over.
+
+        Raises:
+            InputError: this session was not asked that, or the text is empty.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        name = question if isinstance(question, str) else question.id
+        item = self._effects.patiently("reply", lambda: self._ledger.item(self.session, name))
+        if item is None:
+            raise InputError(f"{name!r} is no question that session {self.session} was asked")
+        return self._speech.reply(item, text)
+
+    def message(self, to: str, text: str, *, priority: Priority = "normal", key: str | None = None) -> str:
+        """Say something to the parent or to a child, which is resumed with it; no answer is waited for.
+
+        Args:
+            to: the id of the parent's or a child's session, or `parent`.
+            text: what is said.
+            priority: where it stands in the queue of the other session.
+            key: as for `delegate`.
+
+        Returns:
+            The id of what was said.
+
+        Raises:
+            InputError: the session is neither parent nor child of this one, or there is nothing to say.
+            UnknownSession: there is no such session.
+            WrongState: the session will not run again.
+            LimitExceeded: the conversation has had more messages than it may.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        check_text("text", text)
+        check_priority(priority)
+        if not text.strip():
+            raise InputError("a message needs a text")
+        if to == "parent" and not self.parent:
+            raise InputError(f"session {self.session} is a root and has no parent to talk to")
+        other = self._find(self.parent if to == "parent" else to)
+        if other.id != self.parent and other.parent != self.session:
+            raise InputError(f"session {to} is neither the parent nor a child of {self.session}")
+        return self._speech.message(other, text, priority=priority, key=key)
+
+    def _find(self, session: str) -> Session:
+        return self._effects.patiently("find", lambda: self._ledger.session(session))

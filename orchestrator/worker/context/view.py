@@ -1,0 +1,145 @@
+"""What an agent sees of its session in one run: why it runs, what it was told, what has come so far."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from orchestrator.ledger import Claimed, Item, ItemState, Ledger
+from orchestrator.messages.authenticity import callback_from
+from orchestrator.policy.callback_text import (
+    Callback,
+    defuse,
+    parse_callbacks,
+    render_callbacks,
+    same_callback,
+)
+from orchestrator.worker.execution.retry import persist
+
+#: Bytes of one child's answer that stand in a prompt; `callbacks` has the whole.
+MAX_PROMPT_BYTES_PER_CALLBACK = 256 * 1024
+#: Children that a prompt names as missing; it says how many more there are.
+MAX_MISSING_NAMED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """A child that had not ended when a deadline was over."""
+
+    session: str
+    agent: str
+    title: str
+    group: str
+
+
+class View:
+    """One run of a session, as its agent reads it."""
+
+    def __init__(self, held: Claimed, *, ledger: Ledger) -> None:
+        self._held = held
+        self._ledger = ledger
+        self._all: tuple[Callback, ...] | None = None
+        #: This agent's name.
+        self.agent: str = held.session.agent
+        #: This session, its parent (empty for a root) and the root of its tree, by id.
+        self.session: str = held.session.id
+        self.parent: str = held.session.parent
+        self.root: str = held.session.root
+        #: This run's id, and how often it was tried, this time included.
+        self.run: str = held.run.id
+        self.attempt: int = held.run.attempt
+        #: What the delegation was called.
+        self.title: str = held.session.title
+        #: Why the agent runs: `start`, `callbacks` or `user`.
+        self.cause: Literal["start", "callbacks", "user"] = held.run.cause
+        #: What this run delivers: a child's end, or something it asks or says on the way.
+        self.callbacks: tuple[Callback, ...] = tuple(
+            callback_of(item, held.texts.get(item.id, ""), ledger)
+            for item in held.items
+            # What a call took in an earlier try of this run, it takes again.
+            if item.kind != "prompt" and not item.extra.get("taken")
+        )
+        #: The children that a deadline did not wait for any longer; empty unless one made this run.
+        self.missing: tuple[Missing, ...] = self._find_missing()
+        #: JSON values, saved when the run commits, there again in the next run.
+        self.state: dict[str, Any] = held.state if isinstance(held.state, dict) else {}
+        self._state_before = copy.deepcopy(self.state)
+        #: The task on a start; the callbacks or the user's words on a resume.
+        self.prompt: str = self._prompt()
+
+    def _prompt(self) -> str:
+        if self.cause == "start":
+            return self._held.prompt
+        said = [self._held.texts.get(item.id, "") for item in self._held.items if item.kind == "prompt"]
+        text = render_callbacks(self.callbacks, prompts=said, max_bytes=MAX_PROMPT_BYTES_PER_CALLBACK)
+        return "\n\n".join(filter(None, [text, describe_missing(self.missing)]))
+
+    def _find_missing(self) -> tuple[Missing, ...]:
+        late = frozenset(self._held.run.late)
+        if not late:
+            return ()
+        policies = self._held.session.waiting
+        ruled = frozenset(policies if isinstance(policies, dict) else ())
+        found = []
+        for item in persist(lambda: self._ledger.items(self.session), what="missing"):
+            group = str(item.extra.get("group", ""))
+            # A group without a policy of its own is under the default one.
+            if item.state is ItemState.OWED and (group if group in ruled else "") in late:
+                found.append(Missing(session=item.child, agent=item.agent, title=item.title, group=group))
+        return tuple(found)
+
+    def parse_callbacks(self, text: str) -> tuple[Callback, ...]:
+        """The callbacks in a text, such as `prompt`; `genuine` are those that this run was given, word for word.
+
+        One that is copied from another session or an earlier run, or altered, is not, whatever its id.
+        """
+        own = {callback.id: callback for callback in self.callbacks}
+        return tuple(
+            replace(found, genuine=found.id in own and same_callback(found, own[found.id]))
+            for found in parse_callbacks(text)
+        )
+
+    @property
+    def all_results(self) -> tuple[Callback, ...]:
+        """Every terminal callback of this session so far, in the order in which they came."""
+        if self._all is None:
+            self._all = persist(self._read_results, what="all_results")
+        return self._all
+
+    def _read_results(self) -> tuple[Callback, ...]:
+        items = [item for item in self._ledger.items(self.session) if self._is_delivered(item)]
+        texts = self._ledger.texts(self.session, [item.id for item in items])
+        return tuple(callback_of(item, texts.get(item.id, ""), self._ledger) for item in items)
+
+    def _is_delivered(self, item: Item) -> bool:
+        if item.kind != "completion":
+            return False
+        return item.state is ItemState.DELIVERED or (item.state is ItemState.CLAIMED and item.run == self.run)
+
+    @property
+    def new_state(self) -> dict[str, Any] | None:
+        """The state to save, or None if the agent left it as it was."""
+        return self.state if self.state != self._state_before else None
+
+
+def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
+    """An item of a session's queue as its agent sees it; ``text`` is what the ledger itself holds of it."""
+    ref = item.extra.get("whole")
+    return replace(
+        callback_from(item, text),
+        size=int(ref["size"]) if ref else -1,
+        fetch=(lambda: persist(lambda: ledger.wholes.read(ref), what="full")) if ref else None,
+    )
+
+
+def describe_missing(missing: Sequence[Missing]) -> str:
+    """Who a deadline did not wait for, in words for a prompt; empty if nobody."""
+    if not missing:
+        return ""
+    named = [f"- {m.agent}: {m.title} ({m.session})" for m in missing[:MAX_MISSING_NAMED]]
+    if len(missing) > MAX_MISSING_NAMED:
+        named.append(f"- and {len(missing) - MAX_MISSING_NAMED} more")
+    lines = "\n".join(map(defuse, named))
+    return f"The deadline has passed. Still at work, and reported when they end:\n{lines}"

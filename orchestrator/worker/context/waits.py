@@ -1,0 +1,208 @@
+"""Calls that wait: for a child's end, for a parent's reply. The answer goes into the run that waits for it.
+
+Waiting is driven by the ledger's events. Meanwhile the lease is kept by the heartbeat, and the slot is lent to
+what is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Final, Literal
+
+import redis
+
+from orchestrator.crashpoints import reach
+from orchestrator.errors import ClaimLost, ServerUnavailable, SessionStopped
+from orchestrator.ids import callback_id, reply_id, shard_of
+from orchestrator.ledger import Item, ItemState
+from orchestrator.ledger.decode import text as decode
+from orchestrator.log import get_logger
+from orchestrator.redisdb import keys
+from orchestrator.worker.context.decryption import Unsealer
+from orchestrator.worker.context.effects import Effects
+from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.execution.slot_sharing import Execute, Lending, Loan, Queued
+
+#: Seconds that an event may go unnoticed when the callback service was faster, and a wish to stop at most.
+LOOK_AGAIN_S: Final = 0.5
+
+#: Answers a child's question while its parent waits for it; what it returns is the reply.
+Answer = Callable[[Item, str], str]
+#: What was waited for, with its text.
+Taken = tuple[Item, str]
+
+
+_log = get_logger()
+
+
+class Blocking:
+    """The waiting of one run, in one try of it. Without `lending` the slot is kept while it waits."""
+
+    def __init__(
+        self,
+        effects: Effects,
+        speech: Speech,
+        *,
+        unsealer: Unsealer,
+        lending: Lending | None,
+        queued: Queued | None = None,
+        execute: Execute | None = None,
+    ) -> None:
+        self._effects = effects
+        self._speech = speech
+        self._unsealer = unsealer
+        self._lending = lending
+        self._queued = queued
+        self._execute = execute
+
+    def check_depth(self, what: str) -> None:
+        """Return if this run may wait.
+
+        Raises:
+            WouldDeadlock: too many runs wait for one another in this slot already.
+        """
+        if self._lending is not None:
+            self._lending.check_depth(what)
+
+    def child(self, child: str, *, timeout_s: float | None, answer: Answer | None) -> Taken | None:
+        """The end of a child; None when it has not come after ``timeout_s`` seconds.
+
+        What the child asks meanwhile can only be answered here: with ``answer``, or by saying at once that
+        there will be no reply.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run may not go on.
+        """
+        return self._wait(
+            callback_id(child),
+            awaited=child,
+            timeout_s=timeout_s,
+            tend=lambda: self._tend(child, answer),
+        )
+
+    def reply(self, question: str, *, asked: str, timeout_s: float | None) -> Taken | None:
+        """The reply to a question; None when it has not come after ``timeout_s`` seconds, or never will.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run may not go on.
+        """
+        session = self._effects.held.session.id
+
+        def is_open() -> bool:
+            return bool(self._effects.ledger.redis.hexists(keys.session(session), f"question:{question}"))
+
+        return self._wait(
+            reply_id(question),
+            awaited=asked,
+            timeout_s=timeout_s,
+            tend=lambda: self._effects.patiently("wait", is_open),
+        )
+
+    def take_reply(self, question: str) -> Taken | None:
+        """The reply to a question, if it is there."""
+        return self._take(reply_id(question))
+
+    def _take(self, item: str, waits: Literal["wait", "give up", ""] = "") -> Taken | None:
+        effects = self._effects
+        taken = effects.patiently("take", lambda: effects.ledger.take(effects.held.claim, item, waits=waits))
+        if taken is not None:
+            reach("worker.taken")
+        return taken and (taken[0], self._unsealer.text(*taken))
+
+    def _wait(
+        self, item: str, *, awaited: str, timeout_s: float | None, tend: Callable[[], bool]
+    ) -> Taken | None:
+        """Wait for an item; ``tend`` does what is to be done meanwhile and says whether waiting makes sense."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        events = _Events(self._effects)
+        with self._loan(awaited) as loan:
+            while True:
+                taken = self._take(item, "wait")
+                if taken is not None:
+                    return taken
+                if not tend():
+                    # What has ended the wait may have brought the item, too.
+                    return self._take(item, "give up")
+                left_s = LOOK_AGAIN_S if deadline is None else deadline - time.monotonic()
+                if left_s <= 0:
+                    return self._take(item, "give up")
+                if loan is not None:
+                    self._effects.patiently("lend", loan.look)
+                    left_s = min(left_s, max(loan.next_look_s, 0.02))
+                events.listen(min(left_s, LOOK_AGAIN_S))
+
+    def _loan(self, awaited: str) -> Loan | nullcontext[None]:
+        if self._lending is None or self._queued is None or self._execute is None:
+            return nullcontext()
+        return Loan(self._lending, self._queued, self._execute, awaited=awaited)
+
+    def _tend(self, child: str, answer: Answer | None) -> bool:
+        """Deal with the questions of a child that this very run waits for."""
+        effects = self._effects
+        for question in effects.patiently("wait", lambda: self._asked_by(child)):
+            taken = self._take(question)
+            if taken is None:
+                continue
+            agent = effects.held.session.agent
+            if answer is None:
+                text = f"no reply will come: agent {agent!r} waits for this session to end"
+                self._speech.reply(taken[0], text, refused=True)
+                continue
+            try:
+                self._speech.reply(taken[0], answer(*taken))
+            except (ClaimLost, SessionStopped, ServerUnavailable):
+                raise
+            except Exception as error:  # noqa: BLE001  (it costs the asker its answer, and nobody the child)
+                _log.exception("answer-failed", question=question, session=child)
+                why = f"{type(error).__name__}: {error}"
+                text = f"no reply will come: agent {agent!r} failed at the question: {why}"
+                self._speech.reply(taken[0], text, refused=True)
+        return True
+
+    def _asked_by(self, child: str) -> list[str]:
+        """The open questions of a child that wait in the queue of this session, or in this very run."""
+        ledger, own = self._effects.ledger, self._effects.held.session.id
+        asked = []
+        for session in ledger.find([child]):
+            for question in session.questions:
+                item = ledger.item(own, question)
+                if item is not None and item.state in (ItemState.QUEUED, ItemState.CLAIMED):
+                    asked.append(question)
+        return asked
+
+
+class _Events:
+    """The events of this session, from a moment on."""
+
+    def __init__(self, effects: Effects) -> None:
+        self._effects = effects
+        self._session = effects.held.session.id
+        self._stream = keys.stops(shard_of(self._session))
+        self._last: Any = effects.patiently("wait", self._position)
+
+    def _position(self) -> Any:
+        try:
+            return self._effects.ledger.redis.xinfo_stream(self._stream)["last-generated-id"]
+        except redis.ResponseError:
+            return b"0-0"  # nothing has ever stopped here
+
+    def listen(self, for_s: float) -> None:
+        """Return at the first event of this session or of its children, or after ``for_s`` seconds."""
+        until = time.monotonic() + for_s
+        while (left_s := until - time.monotonic()) > 0.001:
+            answer = self._effects.patiently("wait", partial(self._read, left_s))
+            for _, entries in answer or []:
+                self._last = entries[-1][0]
+                if any(self._is_ours(fields) for _, fields in entries):
+                    return
+
+    def _read(self, for_s: float) -> Any:
+        return self._effects.ledger.redis.xread(
+            {self._stream: self._last}, count=500, block=max(1, round(for_s * 1000))
+        )
+
+    def _is_ours(self, fields: dict[bytes, bytes]) -> bool:
+        return self._session in (decode(fields.get(b"session")), decode(fields.get(b"parent")))

@@ -1,0 +1,1 @@
+"""From a claim to its commit: slots, runs, leases, attempts."""

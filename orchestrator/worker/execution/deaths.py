@@ -1,0 +1,106 @@
+"""A pool process that died with a run in its hands, seen by the worker's main process at once.
+
+The lease would run out by itself; but a crash, or a system without memory, is the run's own doing more often than the
+machine's, so it is told at once and counted apart. The claim says which process had the run.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from billiard.exceptions import WorkerLostError
+from celery.worker import state
+from celery.worker.request import Request
+
+from orchestrator.errors import OrchestraError
+from orchestrator.ids import ClaimId, new_claim_id
+from orchestrator.ledger import Lease
+from orchestrator.log import get_logger
+from orchestrator.worker.container import Runtime
+from orchestrator.worker.execution.retry import persist
+
+#: Of the process that imported this; its forks have the same.
+_FAMILY = uuid.uuid4().hex[:12]
+
+_log = get_logger()
+
+
+def claim_of_this_process() -> ClaimId:
+    """A new claim id that tells which process made it."""
+    return ClaimId(f"{new_claim_id()}@{_mark(os.getpid())}")
+
+
+def _mark(pid: int) -> str:
+    return f"{_FAMILY}.{pid}"
+
+
+def release_runs_of(pid: int, runtime: Runtime, died: str) -> None:
+    """Take the runs of a process that died from it, in the ledger; it was a fork of this one, or this one itself.
+
+    Each is released under the claim that the dead process had, so that nothing is taken from anybody else. Where that
+    is not possible now, the leases run out.
+    """
+    parts = runtime.parts
+    try:
+        leases = persist(
+            lambda: [lease for shard in range(parts.settings.shards) for lease in parts.ledger.leases(shard)],
+            what="deaths",
+            patience_s=parts.settings.lease_s,
+        )
+        for lease in leases:
+            if lease.claim.endswith(f"@{_mark(pid)}"):
+                _release(lease, runtime, died)
+    except OrchestraError as error:
+        _log.warning("dead-process-not-reported", pid=pid, died=died, error=str(error))
+
+
+def _release(lease: Lease, runtime: Runtime, died: str) -> None:
+    parts = runtime.parts
+
+    def release() -> str:
+        run, (session,) = parts.ledger.run(lease.run), parts.ledger.find([lease.session])
+        definition = runtime.catalogue.get(session.agent)
+        wait_ms = definition.record.retry_ms(run.died + 1) if run and definition else 0
+        # In the name of the agent, whose key is here.
+        return parts.ledger.release(lease, died=died, wait_ms=wait_ms, by=session.agent)
+
+    outcome = persist(release, what="release", patience_s=parts.settings.lease_s)
+    if runtime.events is not None:
+        runtime.events.died(lease, died)
+    _log.error("process-died", run=lease.run, session=lease.session, died=died, outcome=outcome)
+
+
+def request_class(runtime: Callable[[], Runtime]) -> type[Request]:
+    """What Celery keeps of a message while it is at work, for the rings of slots."""
+
+    class RunRequest(Request):
+        def on_failure(
+            self,
+            exc_info: Any,
+            send_failed_event: bool = True,  # noqa: FBT001, FBT002  (Celery's signature)
+            return_ok: bool = False,  # noqa: FBT001, FBT002
+        ) -> None:
+            """Celery gives the message back when its process died; that is told here, where it can be seen."""
+            super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+            error = getattr(exc_info.exception, "exc", exc_info.exception)
+            # A worker that is ended cold kills its processes itself.
+            if not isinstance(error, WorkerLostError) or not self.worker_pid or state.should_terminate:
+                return
+            died = _how(error)
+            # Celery's event loop waits for nobody's Redis.
+            threading.Thread(
+                target=release_runs_of, args=(self.worker_pid, runtime(), died), name="death", daemon=True
+            ).start()
+
+    return RunRequest
+
+
+def _how(error: WorkerLostError) -> str:
+    """How the process ended, without what billiard says around it."""
+    return (
+        str(error).removeprefix("Worker exited prematurely: ").partition(" Job:")[0].rstrip(" .") or "no word"
+    )

@@ -1,0 +1,149 @@
+"""Keeps the lease of a run while its agent works, and hears when the agent is to stop.
+
+The renewal is done by another thread, so that an agent that computes or sleeps keeps its run. A stop, by a user
+or because the run has used up its time, is first a wish: the agent's next effect raises. One that does not
+stop within the grace period is ended from here: its run is committed, and its process goes.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+import redis
+
+from orchestrator.errors import ClaimLost, SessionStopped
+from orchestrator.ledger import Claim, Ledger
+from orchestrator.log import get_logger
+from orchestrator.worker.execution import ticker as pulse
+
+_log = get_logger()
+
+
+class Standing:
+    """Whether a run may go on; shared by its agent and its heartbeat."""
+
+    def __init__(self, claim: Claim) -> None:
+        self._claim = claim
+        self._lost = threading.Event()
+        self._stop_reason = ""
+        self.timed_out = False  #: whether it was the time limit that asked it to stop
+        #: When the run has used up its time, on the monotonic clock.
+        self.ends_at = math.inf
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the run is to stop; empty while it may go on."""
+        return self._stop_reason or ("another worker has it" if self._lost.is_set() else "")
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that the run may still take."""
+        return max(0.0, self.ends_at - time.monotonic())
+
+    @property
+    def lost(self) -> bool:
+        """Whether the run belongs to somebody else by now, or is over."""
+        return self._lost.is_set()
+
+    def lose(self) -> None:
+        """The claim does not hold any more."""
+        self._lost.set()
+
+    def ask_to_stop(self, reason: str, *, timed_out: bool = False) -> None:
+        """Let the agent know; the first reason counts."""
+        if not self._stop_reason:
+            self.timed_out = timed_out
+            self._stop_reason = reason
+
+    def check(self) -> None:
+        """Return if the run may go on.
+
+        Raises:
+            ClaimLost: another worker has it, or it is over.
+            SessionStopped: it was asked to stop.
+        """
+        if self._lost.is_set():
+            raise ClaimLost(self._claim.run)
+        if self._stop_reason:
+            raise SessionStopped(self._claim.session, self._stop_reason)
+
+
+class Heartbeat:
+    """What renews one lease. Use it as a ``with`` block around the agent's work."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        claim: Claim,
+        standing: Standing,
+        *,
+        interval_s: float,
+        time_limit_s: float,
+        grace_s: float,
+        end: Callable[[str], None],
+    ) -> None:
+        self._ledger = ledger
+        self._claim = claim
+        self._standing = standing
+        self._interval_s = interval_s
+        self._ends_at = standing.ends_at = time.monotonic() + time_limit_s
+        self._time_limit_s = time_limit_s
+        self._grace_s = grace_s
+        self._end = end
+        self._kill_at = 0.0
+        self._over = False
+        # Held during a beat, so that none is under way once the run is over.
+        self._beating = threading.Lock()
+        #: When the next beat is due, on the monotonic clock.
+        self.due_at = self._next_due()
+
+    def __enter__(self) -> Self:
+        pulse.add(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pulse.remove(self)
+        with self._beating:
+            self._over = True
+
+    def _next_due(self) -> float:
+        now = time.monotonic()
+        return now + min(self._interval_s, max(0.05, self._ends_at - now))
+
+    def beat(self) -> None:
+        """Renew the lease, and see to it that the run keeps to its time."""
+        with self._beating:
+            if self._over:
+                return
+            if not self._standing.lost:
+                self._renew()
+            now = time.monotonic()
+            if now >= self._ends_at and not self._standing.stop_reason:
+                self._standing.ask_to_stop(
+                    f"it ran longer than its time limit of {self._time_limit_s:g} s", timed_out=True
+                )
+            if self._standing.stop_reason:
+                self._kill_at = self._kill_at or now + self._grace_s
+                self._ends_at = self._kill_at  # the next beat comes when the grace is over, if not before
+                if now >= self._kill_at:
+                    self._over = True
+                    pulse.remove(self)
+                    self._end(self._standing.stop_reason)
+            self.due_at = self._next_due()
+
+    def _renew(self) -> None:
+        try:
+            renewal = self._ledger.renew(self._claim)
+        except (redis.RedisError, OSError) as error:
+            # While Redis is away nobody else can take the run either.
+            _log.warning("renewal-failed", run=self._claim.run, error=str(error))
+            return
+        if not renewal.held:
+            _log.warning("claim-lost", run=self._claim.run, session=self._claim.session)
+            self._standing.lose()
+        elif renewal.stop:
+            self._standing.ask_to_stop(renewal.stop)

@@ -1,0 +1,344 @@
+"""One run, from its claim to its commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from billiard.process import current_process
+from celery.exceptions import WorkerShutdown, WorkerTerminate
+
+from orchestrator.agents.definition import AgentDefinition
+from orchestrator.crashpoints import reach
+from orchestrator.dispatch.publishing import settle_root
+from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
+from orchestrator.errors import ClaimLost, InputError, Retry, ServerUnavailable, SessionStopped
+from orchestrator.ledger import BY_FORCE, Claimed, Committed, Dispatch, Next, Outcome, Outgoing, RetryLater
+from orchestrator.log import get_logger, log_context
+from orchestrator.messages.factory import Thread
+from orchestrator.worker.container import Runtime
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.context.decryption import Unsealer
+from orchestrator.worker.context.effects import Effects
+from orchestrator.worker.context.event_log import EventLog
+from orchestrator.worker.context.launches import Launches
+from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.waits import Blocking
+from orchestrator.worker.execution.deaths import claim_of_this_process
+from orchestrator.worker.execution.heartbeat import Heartbeat, Standing
+from orchestrator.worker.execution.outcome import RunEnd, Verdict
+from orchestrator.worker.execution.retry import persist, was_refused
+from orchestrator.worker.execution.slot_sharing import Lending, Queued, serves
+from orchestrator.worker.executors import executor_of
+
+_log = get_logger()
+
+
+def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker: str) -> Verdict:
+    """Claim a certain run, let its agent work, and commit what it did.
+
+    Nothing is done when another worker has it or it is over.
+
+    Raises:
+        ServerUnavailable: the ledger is out of reach, and nothing was begun.
+    """
+    if _definition(runtime, agent) is None:
+        _log.warning(
+            "agent-not-served", agent=agent, session=session, run=run, served=sorted(runtime.catalogue)
+        )
+        return "not-served"
+    claim_id = claim_of_this_process()
+    ledger = runtime.parts.ledger
+    try:
+        held = persist(
+            lambda: ledger.claim(run, claim_id, session_id=session, worker=worker, agent=agent), what="claim"
+        )
+    except ServerUnavailable as error:
+        if not was_refused(error):
+            raise
+        # It is about this run, and no other has a part in it. The sweep looks at it again, ever more rarely.
+        _log.warning("run-not-claimed", agent=agent, session=session, run=run, error=str(error))
+        return "damaged"
+    if held is None:
+        _log.info("run-refused", agent=agent, session=session, run=run)
+        return "refused"
+    reach("worker.claimed")
+    end = complete_run(runtime, held)
+    reach("worker.settled")
+    return end.verdict
+
+
+def complete_run(runtime: Runtime, held: Claimed, *, following: Next | None = None) -> RunEnd:
+    """Let the agent of a held run work, and commit what it did; ``following`` is taken with that commit.
+
+    A run whose worker cannot reach the ledger any more is left as it is: its lease runs out, and it is tried again.
+    """
+    session, run = held.session, held.run
+    log = _log.bind(agent=session.agent, session=session.id, run=run.id)
+    definition = _definition(runtime, session.agent)
+    if definition is None:
+        log.error("agent-not-served", served=sorted(runtime.catalogue))
+        return RunEnd(run=run.id, verdict="not-served")
+    log.debug("run-claimed", cause=run.cause, attempt=run.attempt, items=len(held.items))
+    if runtime.events is not None:
+        runtime.events.begun(held)
+    end = _RunOfAgent(runtime, definition, held, following=following).complete()
+    if runtime.events is not None:
+        runtime.events.ended(held, end)
+    log.info("run-ended", cause=run.cause, attempt=run.attempt, items=len(held.items), verdict=end.verdict)
+    return end
+
+
+def _definition(runtime: Runtime, agent: str) -> AgentDefinition | None:
+    definition = runtime.catalogue.get(agent)
+    return None if definition is None or definition.record.foreign else definition
+
+
+class _RunOfAgent:
+    """A held run."""
+
+    def __init__(
+        self, runtime: Runtime, definition: AgentDefinition, held: Claimed, *, following: Next | None
+    ) -> None:
+        self._following = following
+        self._runtime = runtime
+        self._ledger = runtime.parts.ledger
+        self._letters = runtime.parts.letters
+        self._definition = definition
+        self._executor = executor_of(definition)
+        self._held = held
+        self._standing = Standing(held.claim)
+        self._error: BaseException | None = None
+        self._effects = Effects(
+            held,
+            ledger=self._ledger,
+            letters=self._letters,
+            standing=self._standing,
+            pressure=runtime.parts.pressure,
+        )
+        self._speech = Speech(self._effects, EventLog(runtime.parts.settings.data))
+
+    def complete(self) -> RunEnd:
+        settings = self._runtime.parts.settings
+        heartbeat = Heartbeat(
+            self._ledger,
+            self._held.claim,
+            self._standing,
+            interval_s=settings.heartbeat_s,
+            time_limit_s=self._definition.record.time_limit_s or settings.run_time_limit_s,
+            grace_s=settings.stop_grace_s,
+            end=self._end_by_force,
+        )
+        about = self._held.session
+        with heartbeat:
+            with log_context(agent=about.agent, session=about.id, run=self._held.claim.run):
+                outcome = self._let_agent_work()
+            if outcome is None:
+                return RunEnd(run=self._held.claim.run, verdict="outage")
+            reach("worker.worked")
+            # A root has a result to store after its commit, for which the next run had to wait.
+            following = self._following if self._held.session.parent else None
+            return self._commit(outcome, following)
+
+    def _let_agent_work(self) -> Outcome | None:
+        """How the agent ended; None when that cannot be said, because the ledger was out of reach."""
+        standing = self._standing
+        try:
+            context = self._make_context()
+            text = self._executor.execute(self._definition, context)
+            return _completed(text, context)
+        except (ClaimLost, SessionStopped) as error:
+            if standing.stop_reason:
+                return self._stopped()
+            return self._failed(error)
+        except (WorkerShutdown, WorkerTerminate):
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever an agent raises is its failure)
+            if self._effects.outage is not None:
+                _log.error("ledger-away", error=str(self._effects.outage))
+                return None
+            if standing.stop_reason:
+                return self._stopped()
+            _log.warning("agent-failed", exc_info=error)
+            return self._failed(error)
+
+    def _failed(self, error: BaseException) -> Outcome:
+        self._error = error
+        return Outcome(
+            status="failed",
+            text=self._executor.explain(error, self._definition),
+            traceback="".join(traceback.format_exception(error)),
+        )
+
+    def _retry_ms(self) -> int:
+        """How long the run waits before it is tried again, should it have failed and have attempts left."""
+        if isinstance(self._error, Retry) and self._error.after_s is not None:
+            return round(self._error.after_s * 1000)
+        return self._definition.record.retry_ms(self._held.run.failures + 1)
+
+    def _make_context(self) -> Context:
+        runtime = self._runtime
+        unsealer = Unsealer(self._effects, runtime.parts.opener)
+        queued = None
+        if runtime.lending is not None:
+            queued = Queued(self._ledger, serves(runtime.catalogue, runtime.lending.queues))
+        return Context(
+            unsealer.held(),
+            effects=self._effects,
+            standing=self._standing,
+            speech=self._speech,
+            blocking=Blocking(
+                self._effects,
+                self._speech,
+                unsealer=unsealer,
+                lending=runtime.lending,
+                queued=queued,
+                execute=self._execute_beside,
+            ),
+            launches=Launches(
+                self._effects,
+                runtime.parts.routing,
+                exists=lambda name: runtime.parts.agents.get(name) is not None,
+            ),
+        )
+
+    def _execute_beside(self, run: Dispatch, lending: Lending) -> None:
+        """Execute another run in this slot, while the run that it holds waits."""
+        execute_run(
+            dataclasses.replace(self._runtime, lending=lending),
+            agent=run.agent,
+            session=run.session,
+            run=run.run,
+            worker=self._held.run.worker,
+        )
+
+    def _stopped(self) -> Outcome:
+        """A run past its time limit has failed; one that was asked to stop was stopped."""
+        standing = self._standing
+        return Outcome(status="failed" if standing.timed_out else "stopped", text=standing.stop_reason)
+
+    def _commit(self, outcome: Outcome, following: Next | None = None) -> RunEnd:
+        session = self._held.session
+        attempts = 1 if self._standing.timed_out else self._definition.record.attempts
+        retry_ms = self._retry_ms()
+        if session.task and not session.parent and outcome.status == "completed":
+            # Before the commit, while the claim is ours: afterwards the result may be final already.
+            persist(lambda: self._runtime.results.store_waiting(session.task), what="store_waiting")
+        try:
+            done = persist(
+                lambda: self._ledger.commit(
+                    self._held.claim,
+                    outcome,
+                    make_envelope=self._report(outcome),
+                    expect_over=session.pending <= len(self._held.items) and not self._effects.launched,
+                    attempts=attempts,
+                    retry_ms=retry_ms,
+                    following=following,
+                    answer_questions=partial(self._refuse_to_answer, why=outcome.text),
+                ),
+                what="commit",
+            )
+        except ClaimLost:
+            self._standing.lose()
+            return RunEnd(run=self._held.claim.run, verdict="lost")
+        reach("worker.committed")
+        return RunEnd(
+            run=self._held.claim.run,
+            verdict=self._follow_up(done, outcome),
+            reason="" if outcome.status == "completed" else outcome.text,
+            error=self._error,
+            retry_in_s=retry_ms / 1000,
+        )
+
+    def _refuse_to_answer(self, questions: Sequence[str], *, why: str) -> bool:
+        """Tell who asked these questions that this run failed at them; False if it may say nothing any more."""
+        about = self._held.session
+        try:
+            for name in questions:
+                question = self._effects.patiently("refuse", partial(self._ledger.item, about.id, name))
+                if question is not None:
+                    text = f"no reply will come: agent {about.agent!r} failed at the question: {why}"
+                    self._speech.reply(question, text, refused=True)
+        except SessionStopped:
+            return False
+        return True
+
+    def _follow_up(self, done: Committed | RetryLater, outcome: Outcome) -> Verdict:
+        if isinstance(done, RetryLater):
+            return "retry"
+        if done.result_owed:
+            root = self._held.session.root
+            persist(lambda: settle_root(self._ledger, self._runtime.results, root), what="settle")
+        # Its session may go on.
+        return "failed" if outcome.status == "failed" and not done.over else _verdict(done)
+
+    def _report(self, outcome: Outcome) -> Callable[[], Outgoing]:
+        """Writes the envelope that reports the end of the session, if it is one."""
+        session = self._held.session
+        thread = Thread.of(session)
+
+        def completion() -> Outgoing:
+            return self._letters.completion(
+                sender=session.agent,
+                recipient=self._effects.delegator,
+                task_id=session.reported_as,
+                result=outcome.text,
+                thread=thread,
+            )
+
+        def error() -> Outgoing:
+            return self._letters.error(
+                sender=session.agent,
+                recipient=self._effects.delegator,
+                message=outcome.text,
+                error_type="timeout" if self._standing.timed_out else "task-failed",
+                details=json.dumps(
+                    {
+                        "session": session.id,
+                        "task": session.reported_as,
+                        "run": self._held.claim.run,
+                        "status": outcome.status,
+                    }
+                ),
+                thread=thread,
+            )
+
+        return completion if outcome.status == "completed" else error
+
+    def _end_by_force(self, reason: str) -> None:
+        """The agent did not stop when it was asked to: end its run, then the process that it blocks."""
+        _log.error(
+            "agent-ended-by-force", run=self._held.claim.run, agent=self._definition.name, reason=reason
+        )
+        if not self._standing.lost:
+            grace_s = self._runtime.parts.settings.stop_grace_s
+            text = f"{reason}, and its agent, which did not stop within {grace_s:g} s, was {BY_FORCE}"
+            self._commit(dataclasses.replace(self._stopped(), text=text))
+        if current_process().name != "MainProcess":  # a child of the prefork pool, which is replaced
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _completed(text: str, context: Context) -> Outcome:
+    state = context.new_state
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"ctx.state holds what is no JSON value: {error}") from error
+    if len(text) > MAX_PAYLOAD_BYTES // 4 and len(text.encode(errors="replace")) > MAX_PAYLOAD_BYTES:
+        raise InputError(
+            f"the answer of {len(text)} characters is larger than {MAX_PAYLOAD_BYTES} bytes; write it to a file"
+        )
+    return Outcome(status="completed", text=text, state=state, waiting=context.new_waiting)
+
+
+def _verdict(done: Committed) -> Verdict:
+    match done.session_state.value:
+        case "finished" | "failed" | "stopped" | "deleted" as state:
+            return state
+        case _:
+            return "idle"

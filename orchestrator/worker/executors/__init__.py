@@ -1,0 +1,33 @@
+"""What runs an agent: one module or package for each executor, found by the name that the agent's definition gives."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final, Protocol, cast
+
+from orchestrator.agents.definition import AgentDefinition
+from orchestrator.worker.context.context import Context
+
+#: Where each executor is; imported when the first of its agents runs.
+_HOMES: Final = {"python": "orchestrator.worker.executors.python"}
+
+
+class Executor(Protocol):
+    """Runs the agents of one kind; a module that has these two functions is one."""
+
+    def execute(self, definition: AgentDefinition, context: Context) -> str:
+        """Run the agent once; its answer as text.
+
+        Raises:
+            Exception: whatever the agent raises.
+        """
+        ...
+
+    def explain(self, error: BaseException, definition: AgentDefinition) -> str:
+        """One line for the agent's delegator about what ended its run."""
+        ...
+
+
+def executor_of(definition: AgentDefinition) -> Executor:
+    """The executor that runs an agent."""
+    return cast(Executor, import_module(_HOMES[definition.record.executor]))

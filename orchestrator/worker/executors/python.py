@@ -1,0 +1,82 @@
+"""Runs an agent that is a Python function."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sysconfig
+import traceback
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import orchestrator
+import workers
+from orchestrator.agents.definition import AgentDefinition
+from orchestrator.errors import InputError
+from orchestrator.worker.context.context import Context
+
+#: Where code is that is nobody's agent: ours, Python's own, and what was installed beside it.
+_OURS: Final = (Path(workers.__file__).parent, Path(orchestrator.__file__).parent)
+_INSTALLED: Final = tuple(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
+_PYTHONS: Final = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+_LIBRARIES: Final = (*_OURS, *_INSTALLED, *_PYTHONS)
+
+
+def execute(definition: AgentDefinition, context: Context) -> str:
+    """Call the agent; what it returns, as text. Nothing is the empty text, other values are JSON.
+
+    Raises:
+        Exception: whatever the agent raises.
+        InputError: it returned something that is no text and has no form as JSON.
+    """
+    if definition.function is None:
+        raise InputError(f"agent {definition.name!r} is not run by workers")
+    answer = definition.function(context)
+    if inspect.iscoroutine(answer):
+        answer = asyncio.run(_await(answer))
+    if answer is None:
+        return ""
+    if isinstance(answer, str):
+        return answer
+    try:
+        return json.dumps(answer, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"agent {definition.name!r} returned a value of type {type(answer).__name__}, "
+            f"which is neither text nor JSON: {error}"
+        ) from error
+
+
+async def _await(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return await coroutine
+
+
+def explain(error: BaseException, definition: AgentDefinition) -> str:
+    """One line for the agent's delegator: the error, and the innermost of the agent's own lines on the way to it."""
+    said = str(error).strip()
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    home = _home(definition)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_own(f.filename, home)]
+    return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text
+
+
+def _home(definition: AgentDefinition) -> Path | None:
+    """Where an agent's code is, wherever it was installed: its folder, or its file where others share the folder."""
+    code = getattr(inspect.unwrap(definition.function), "__code__", None) if definition.function else None
+    if code is None or code.co_filename.startswith("<"):
+        return None
+    file = Path(code.co_filename)
+    return file if file.parent in (*_OURS, *_INSTALLED) else file.parent
+
+
+def _is_own(filename: str, home: Path | None) -> bool:
+    """Whether a file is the agent's: by the innermost folder that tells, as either may lie in the other."""
+    if filename.startswith("<"):  # made by exec, or frozen into the interpreter
+        return False
+    file = Path(filename)
+    around = [
+        root for root in (*_LIBRARIES, home) if root is not None and (root == file or root in file.parents)
+    ]
+    return not around or max(around, key=lambda root: len(root.parts)) == home

@@ -1,0 +1,117 @@
+"""The Celery tasks: a submission by hand, and the ring that has a slot take runs from the ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery, Task
+from celery.exceptions import Ignore, Reject
+
+from orchestrator.client.submission import Submission
+from orchestrator.dispatch import RESUME_TASK, START_TASK, WORK_TASK
+from orchestrator.errors import InputError, OrchestraError, ServerUnavailable, SubmissionRefused
+from orchestrator.log import get_logger
+from orchestrator.worker.container import RuntimeOfProcess
+from orchestrator.worker.execution.deaths import request_class
+from orchestrator.worker.execution.retry import persist, was_refused
+from orchestrator.worker.execution.shutdown import is_shutting_down
+from orchestrator.worker.execution.slot import SlotLoop
+
+_log = get_logger()
+
+#: A resume runs what the ledger has queued; words for a session come into the ledger first.
+_NOT_BY_HAND = (
+    f"{RESUME_TASK} is not sent by hand: it is the name under which another run of a session is shown; to give a "
+    "session another prompt use Client.resume or `orchestra resume SESSION PROMPT`"
+)
+
+
+def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
+    """Make the tasks known to the app of a worker."""
+
+    # An error before anything is submitted (arguments of other names, say) must reach whoever waits.
+    @app.task(name=START_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
+    def start_session(
+        task: Task, *, agent: str = "", prompt: str | None = None, title: str = "", token: str | None = None
+    ) -> str:
+        """Submit a root session; its final answer is the result of this very task."""
+        _submit(runtime, task, agent=agent, prompt=prompt, title=title, token=token)
+        # The result is stored when the root is over, which is not now.
+        raise Ignore
+
+    @app.task(name=RESUME_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
+    def resume_session(
+        task: Task,
+        *,
+        agent: str = "",  # noqa: ARG001  (what it takes is taken to be refused with a reason)
+        session: str | None = None,  # noqa: ARG001
+        run: str | None = None,  # noqa: ARG001
+        prompt: str | None = None,  # noqa: ARG001
+    ) -> str:
+        """Refuse with a reason: services resume sessions."""
+        _refuse(runtime, task, InputError(_NOT_BY_HAND))
+        raise Ignore
+
+    # Acknowledged as soon as a slot has it: it may run for hours, and what it does is the ledger's to repeat.
+    # Each run that it takes is shown to Flower as a task of its own; the ring is not.
+    @app.task(
+        name=WORK_TASK,
+        bind=True,
+        ignore_result=True,
+        acks_late=False,
+        send_events=False,
+        Request=request_class(runtime.get),
+    )
+    def work(task: Task, *, agent: str = "") -> str:  # noqa: ARG001  (the agent is for people who look at the broker)
+        """Take ready runs from the ledger and execute them, until there is none."""
+        process = runtime.get()
+        try:
+            verdicts = SlotLoop(process, worker=_worker(task), stopping=is_shutting_down).run()
+        except ServerUnavailable as error:
+            # The runs stay ready; the sweep rings when Redis is back.
+            _log.error("ledger-away", error=str(error))
+            return "outage"
+        return ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "nothing to do"
+
+
+def _refuse(runtime: RuntimeOfProcess, task: Task, error: OrchestraError) -> None:
+    """Tell whoever waits for this very task why nothing comes of it."""
+    _log.warning("submission-refused", task=task.request.id, error=str(error))
+    results = runtime.get().results
+    persist(lambda: results.store_result(str(task.request.id), error), what="refuse")
+
+
+def _submit(
+    runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: object, title: object, token: object
+) -> None:
+    """Write a root into the ledger under the id of this very task, so that a redelivery is the same session."""
+    task_id = str(task.request.id)
+    submission = Submission(runtime.get().parts)
+    try:
+        if not isinstance(agent, str) or not isinstance(prompt, str | None) or not isinstance(title, str):
+            raise InputError(f"{START_TASK} takes agent and prompt as text")
+        words = prompt or ""
+
+        def begin() -> None:
+            if runtime.settings.submissions == "token":
+                submission.check_token(token, agent=agent, prompt=words, title=title, task_id=task_id)
+            submission.submit(agent, words, key=task_id, title=title, task=task_id)
+
+        persist(begin, what="submit")
+    except ServerUnavailable as error:
+        if not was_refused(error):
+            # Nobody but the broker has it. It was waited for long enough to give the message back at once.
+            raise Reject(str(error), requeue=True) from error
+        _refuse(runtime, task, error)
+    except SubmissionRefused as error:
+        # Under the id of a session that there is: its result is for that session to write.
+        if persist(lambda: submission.is_known(task_id), what="submit"):
+            _log.warning("submission-refused", task=task_id, error=str(error))
+        else:
+            _refuse(runtime, task, error)
+    except OrchestraError as error:
+        _refuse(runtime, task, error)
+
+
+def _worker(task: Task) -> Any:
+    return task.request.hostname or "unknown"
