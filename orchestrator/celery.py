@@ -36,7 +36,7 @@ _MASTER = os.getpid()
 
 def _is_celery_program() -> bool:
     program = Path(sys.argv[0])
-    return program.stem == "celery" or program.parent.name in ("celery", "workers")
+    return program.stem == "celery" or program.parent.name in ("celery", "worker", "workers")
 
 
 def _give_up(error: OrchestraError) -> SystemExit:

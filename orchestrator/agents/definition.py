@@ -30,6 +30,9 @@ MODULE_ATTRIBUTE = "__orchestra_agents__"
 #: Where a function keeps its definition.
 FUNCTION_ATTRIBUTE = "__orchestra_agent__"
 
+#: The queue that the bundled agents share. A worker without a user's agents never takes the runs of a user's `lead`.
+BUNDLED_QUEUE = "orchestra.bundled"
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

@@ -166,8 +166,7 @@ def _targets(path: Path | None) -> list[Path]:
         return [path.absolute()]
     import orchestrator
 
-    here = Path(orchestrator.__file__).parent
-    return [folder for folder in (here, here.parent / "workers", here.parent / "schemas") if folder.is_dir()]
+    return [Path(orchestrator.__file__).parent]
 
 
 def _names(targets: list[Path]) -> str:

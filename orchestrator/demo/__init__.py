@@ -7,7 +7,6 @@ agent that happens to be called `lead`.
 from __future__ import annotations
 
 from orchestrator.demo.lead import lead
-from orchestrator.demo.queue import BUNDLED_QUEUE
 from orchestrator.demo.reviewer import reviewer
 
-__all__ = ["BUNDLED_QUEUE", "lead", "reviewer"]
+__all__ = ["lead", "reviewer"]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import Callback, agent
+from orchestrator.agents.definition import BUNDLED_QUEUE
 from orchestrator.demo.package_review import find_modules, review_package
-from orchestrator.demo.queue import BUNDLED_QUEUE
 from orchestrator.demo.report import render_report
 from orchestrator.demo.sources import source_trees
 from orchestrator.display.text import counted

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from orchestrator import agent
+from orchestrator.agents.definition import BUNDLED_QUEUE
 from orchestrator.demo.module_review import review_module
-from orchestrator.demo.queue import BUNDLED_QUEUE
 from orchestrator.demo.sources import source_trees
 from orchestrator.worker.context.context import Context
 

@@ -47,7 +47,7 @@ def worker_spec(settings: Settings) -> ChildSpec:
     return ChildSpec(
         name="worker",
         command=(
-            *(*python_module("workers"), "worker"),
+            *(*python_module("orchestrator.worker"), "worker"),
             *("--hostname", f"orchestra-{uuid.uuid4().hex[:8]}@%h"),
             *("--concurrency", str(settings.concurrency)),
             *("--loglevel", settings.log_level.upper()),

@@ -1,21 +1,33 @@
-"""The protocol as data: the XSD, a template for each message type, a corpus of examples. No logic."""
+"""The protocol as data: the XSD, a template for each message type, a corpus of examples.
+
+A wheel carries the repository's folder ``schemas/`` as ``orchestrator/schemas/``; in a checkout it lies beside
+``orchestrator/``.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from pathlib import Path
 
 #: The schema of the envelopes, by file name.
 AGENT_MESSAGE = "agent-message-v1.0.xsd"
 
 
+@cache
+def _folder() -> Traversable:
+    packaged = resources.files("orchestrator").joinpath("schemas")
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "schemas"
+
+
 def path(name: str) -> Traversable:
-    """Where the file or folder ``name`` of this package is, for example ``templates/error.xml``."""
-    return resources.files(__name__).joinpath(name)
+    """Return the file or folder ``name`` of the protocol, for example ``templates/error.xml``."""
+    return _folder().joinpath(name)
 
 
 def read(name: str) -> bytes:
-    """The octets of the file ``name`` of this package.
+    """Return the octets of the file ``name`` of the protocol.
 
     Raises:
         FileNotFoundError: there is no such file.

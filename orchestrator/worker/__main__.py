@@ -1,4 +1,4 @@
-"""`python -P -m workers worker …` is ``celery -A workers worker …``, but imports nothing from the working directory.
+"""`python -P -m orchestrator.worker worker …` is ``celery -A orchestrator worker …``, but imports nothing from the working directory.
 
 Celery's own command looks for the app, and for each of its parts, in the working directory first.
 """

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 
 import redis
 
-from orchestrator.agents.definition import AgentDefinition
+from orchestrator.agents.definition import BUNDLED_QUEUE, AgentDefinition
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import Parts
-from orchestrator.demo import BUNDLED_QUEUE
 from orchestrator.errors import OrchestraError
 from orchestrator.log import get_logger
 from orchestrator.runtime.service import is_served, living_agents

@@ -21,6 +21,7 @@ from orchestrator.redisdb.client import connect
 from orchestrator.worker.execution.slot_sharing import Lending, serves
 from orchestrator.worker.execution.task_events import TaskEvents
 
+#: The module of the bundled agents, which a worker serves where it is given folders to review.
 BUNDLED = "orchestrator.demo"
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import orchestrator
-import workers
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.errors import InputError
 from orchestrator.worker.context.context import Context
 
 #: Where code is that is nobody's agent: ours, Python's own, and what was installed beside it.
-_OURS: Final = (Path(workers.__file__).parent, Path(orchestrator.__file__).parent)
+_OURS: Final = (Path(orchestrator.__file__).parent,)
 _INSTALLED: Final = tuple(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
 _PYTHONS: Final = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 _LIBRARIES: Final = (*_OURS, *_INSTALLED, *_PYTHONS)

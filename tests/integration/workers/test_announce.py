@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.agents.definition import AgentDefinition, define_agent
+from orchestrator.agents.definition import BUNDLED_QUEUE, AgentDefinition, define_agent
 from orchestrator.agents.registry import AgentRegistry
 from orchestrator.bootstrap import assemble
-from orchestrator.demo import BUNDLED_QUEUE
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.worker.announce import Announcer, queues_of

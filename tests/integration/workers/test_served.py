@@ -12,12 +12,11 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner, Result
 
-from orchestrator.agents.definition import define_agent
+from orchestrator.agents.definition import BUNDLED_QUEUE, define_agent
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import assemble
 from orchestrator.cli import main
 from orchestrator.clock import SystemClock
-from orchestrator.demo import BUNDLED_QUEUE
 from orchestrator.doctor import Doctor
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb import keys

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.agents.definition import BUNDLED_QUEUE
 from orchestrator.agents.loader import load_agents
-from orchestrator.demo import BUNDLED_QUEUE
 from orchestrator.demo.lead import _take_in
 from orchestrator.demo.module_review import ModuleReview, complexity, review_module
 from orchestrator.demo.package_review import PackageReview, find_cycles, find_modules, review_package
