@@ -22,7 +22,7 @@ from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
 from orchestrator.keyring.vouchers import AgentVouchers
-from orchestrator.ledger import Dispatch, Ledger, Limits, Outgoing, Session
+from orchestrator.ledger import Concurrency, Dispatch, Ledger, Limits, Outgoing, Session
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import Letters, Thread
 from orchestrator.policy.routing import RoutingTable
@@ -54,6 +54,11 @@ class Parts:
     def ledger(self) -> Ledger:
         """Sessions, runs and callbacks."""
         return Ledger(self.redis, limits=ledger_limits(self.settings), report=self.end_reports)
+
+    @cached_property
+    def concurrency(self) -> Concurrency:
+        """How many runs may be at work at once, and what is paused."""
+        return Concurrency(self.redis, shards=self.settings.shards)
 
     @cached_property
     def agents(self) -> AgentRegistry:

@@ -66,6 +66,7 @@ def agent(
     backoff_s: float = 1,
     backoff_max_s: float = 300,
     time_limit_s: float | None = None,
+    runs_at_once: int | None = None,
     escalation: str = "",
     may_send_to: Sequence[str] | None = None,
     accepts_from: Sequence[str] | None = None,
@@ -84,6 +85,8 @@ def agent(
         backoff_s: seconds of the first of these waits.
         backoff_max_s: seconds of the longest.
         time_limit_s: seconds that one run may take; by default the stack's own limit.
+        runs_at_once: how many of its runs the whole stack executes at once, for example because a service behind it
+            takes no more; by default as many as there are slots. `orchestra limit` changes it while the stack runs.
         escalation: the agent that its errors go to; by default its parent, then up the path.
         may_send_to: the agents it may send messages to, and no others; by default whomever the routing table allows.
         accepts_from: the agents it takes messages from, and no others; likewise. Neither list concerns the
@@ -115,6 +118,7 @@ def agent(
             backoff_s=backoff_s,
             backoff_max_s=backoff_max_s,
             time_limit_s=time_limit_s,
+            runs_at_once=runs_at_once,
             escalates_to=escalation,
             may_send_to=may_send_to,
             accepts_from=accepts_from,

@@ -38,6 +38,7 @@ _FIELDS = (
     "backoff_s",
     "backoff_max_s",
     "time_limit_s",
+    "runs_at_once",
     "description",
     "may_send_to",
     "accepts_from",

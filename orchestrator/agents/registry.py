@@ -61,6 +61,8 @@ class AgentRecord(BaseModel):
     backoff_max_s: Annotated[float, Field(gt=0, le=MAX_BACKOFF_S)] = 300
     #: Seconds that one run may take; None: the stack's own limit.
     time_limit_s: Annotated[float, Field(gt=0)] | None = None
+    #: How many of its runs are executed at once; None: as the settings say.
+    runs_at_once: Annotated[int, Field(ge=1)] | None = None
     #: The agent that its errors and escalations go to; empty: its parent, then the tech-lead, then the operator.
     escalates_to: str = ""
     #: Agents it may send to; None: whatever the routing table and the ranks allow.

@@ -38,6 +38,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orchestrator.cli.doctor:doctor",
         "Prove the promise over all live trees, or name what breaks it.",
     ),
+    "pause": ("orchestrator.cli.limits:pause", "Let no run of an agent or a queue begin."),
+    "unpause": ("orchestrator.cli.limits:unpause", "Let the runs of an agent or a queue begin again."),
+    "limit": (
+        "orchestrator.cli.limits:limit",
+        "Say how many runs of an agent or a tree may be at work at once.",
+    ),
     "agents": ("orchestrator.cli.agents:agents", "List the registered agents."),
     "acl": ("orchestrator.cli.acl:acl", "Print what a part of the stack may do on its Redis."),
     "dlq": ("orchestrator.cli.dlq:dlq", "List, show, replay and drop dead letters."),

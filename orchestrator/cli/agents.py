@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None:
     """List the registered agents."""
     from orchestrator.cli.documents import AgentDocument, Agents
+    from orchestrator.cli.limits import held_words
     from orchestrator.runtime.service import is_served, living_agents
 
     if context.invoked_subcommand is not None:
@@ -29,15 +30,27 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None
     parts = _parts(settings)
     found, living = parts.agents.all(), living_agents(parts.redis)
     served = {record.name: None if record.foreign else is_served(record, living) for record in found}
+    limits = {limit.agent: limit for limit in parts.concurrency.agents([r.name for r in found])}
     if as_json:
-        documents = [AgentDocument.of(r).model_copy(update={"served": served[r.name]}) for r in found]
+        documents = [
+            AgentDocument.of(r).model_copy(
+                update={
+                    "served": served[r.name],
+                    "at_work": limits[r.name].at_work,
+                    "limit": limits[r.name].limit,
+                    "paused": limits[r.name].paused,
+                }
+            )
+            for r in found
+        ]
         print_json(Agents(agents=tuple(documents)))
         return
     for record in found:
         tier = f" {record.tier}" if record.tier else ""
         nobody = ", NO LIVING WORKER SERVES IT" if served[record.name] is False else ""
+        held = held_words(limits[record.name])
         say(
-            f"{record.name:24} {record.role}{tier}, {record.executor}, queue {record.queue}{nobody}  {record.description}".rstrip()
+            f"{record.name:24} {record.role}{tier}, {record.executor}, queue {record.queue}{held}{nobody}  {record.description}".rstrip()
         )
     if not found:
         say(

@@ -50,6 +50,7 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
         trim=trim,
         ring=parts.ring,
         agents=lambda: [record.name for record in parts.agents.all() if not record.foreign],
+        concurrency=parts.concurrency,
         shards=settings.shards,
         lease_s=settings.lease_s,
         interval_s=settings.sweep_interval_s,

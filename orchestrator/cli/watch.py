@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
@@ -17,11 +17,21 @@ from orchestrator.cli.submit import say_outage
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from orchestrator.client.client import Client
     from orchestrator.config.settings import Settings
     from orchestrator.ledger import Session
 
 #: Lines of the terminal that the tree leaves free.
 _SPARE_ROWS = 4
+#: Seconds between two looks at what holds runs back.
+_LOOK_S = 1.0
+
+
+class Show(Protocol):
+    """Shows a picture of a tree, and below it what holds its runs back."""
+
+    def __call__(self, sessions: list[Session], notes: Sequence[str] = ()) -> None:
+        """Show it in place of the one before."""
 
 
 @click.command()
@@ -41,8 +51,8 @@ def watch(settings: Settings, *, session: str, timeout: float | None, as_json: b
         picture: list[Session] = []
         try:
             with tree_display(as_json=as_json) as show:
-                for picture in client.watch(session, timeout_s=timeout):
-                    show(picture)
+                for picture, notes in _pictures(client, session, timeout):
+                    show(picture, notes)
         except TimeoutError as error:
             raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:
@@ -52,8 +62,25 @@ def watch(settings: Settings, *, session: str, timeout: float | None, as_json: b
             say(str(Promise.of(picture)))
 
 
+def _pictures(
+    client: Client, session: str, timeout_s: float | None
+) -> Iterator[tuple[list[Session], list[str]]]:
+    """Pictures of a tree with what holds its runs back, whenever one of the two changes."""
+    watching = client.watching(session, timeout_s=timeout_s)
+    picture: list[Session] = []
+    notes: list[str] = []
+    look_at = 0.0
+    while not watching.over:
+        changed = client.step(watching)
+        picture, before = changed or picture, notes
+        if time.monotonic() >= look_at:
+            notes, look_at = client.held_back(picture), time.monotonic() + _LOOK_S
+        if changed is not None or notes != before:
+            yield picture, notes
+
+
 @contextmanager
-def tree_display(*, as_json: bool = False) -> Iterator[Callable[[list[Session]], None]]:
+def tree_display(*, as_json: bool = False) -> Iterator[Show]:
     """Gives a function that shows one picture of a tree after the other, in the way that fits the output."""
     if as_json:
         yield _JsonLines().show
@@ -67,10 +94,10 @@ def tree_display(*, as_json: bool = False) -> Iterator[Callable[[list[Session]],
     from rich.live import Live
 
     with Live(console=console, refresh_per_second=8, transient=False) as live:
-        yield lambda sessions: live.update(_picture(console, sessions))
+        yield lambda sessions, notes=(): live.update(_picture(console, sessions, notes))
 
 
-def _picture(console: Console, sessions: list[Session]) -> RenderableType:
+def _picture(console: Console, sessions: list[Session], notes: Sequence[str]) -> RenderableType:
     from rich.text import Text
 
     from orchestrator.cli.render import Promise, tree_lines
@@ -80,6 +107,8 @@ def _picture(console: Console, sessions: list[Session]) -> RenderableType:
     for line in tree_lines(sessions, rows=max(8, console.height - _SPARE_ROWS)):
         text.append(line.indent, style="dim")
         text.append(f"{visible(line.text)}\n", style=line.style)
+    for note in notes:
+        text.append(f"{visible(note)}\n", style="yellow")
     text.append(str(Promise.of(sessions)))
     return text
 
@@ -89,8 +118,9 @@ class _PlainLines:
 
     def __init__(self) -> None:
         self._shown: dict[str, tuple[str, str, int]] = {}
+        self._notes: Sequence[str] = ()
 
-    def show(self, sessions: list[Session]) -> None:
+    def show(self, sessions: list[Session], notes: Sequence[str] = ()) -> None:
         from orchestrator.cli.render import session_line
 
         for session in sessions:
@@ -98,6 +128,10 @@ class _PlainLines:
             if self._shown.get(session.id) != facts:
                 self._shown[session.id] = facts
                 say(f"{time.strftime('%H:%M:%S')}  {session.id}  {session_line(session)}")
+        for note in notes:
+            if note not in self._notes:
+                say(f"{time.strftime('%H:%M:%S')}  {note}")
+        self._notes = notes
 
 
 class _JsonLines:
@@ -106,7 +140,7 @@ class _JsonLines:
     def __init__(self) -> None:
         self._shown: dict[str, Session] = {}
 
-    def show(self, sessions: list[Session]) -> None:
+    def show(self, sessions: list[Session], notes: Sequence[str] = ()) -> None:
         from orchestrator.cli.documents import Sessions
 
         changed = [session for session in sessions if self._shown.get(session.id) != session]

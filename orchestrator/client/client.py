@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -415,6 +415,16 @@ class Client:
             picture = self.step(watching)
             if picture is not None:
                 yield picture
+
+    def held_back(self, sessions: Iterable[Session]) -> list[str]:
+        """What keeps queued runs of these sessions from being taken, a sentence each: pauses and limits."""
+        waiting = {(s.agent, s.root) for s in sessions if s.busy and s.state is not SessionState.RUNNING}
+        with self._clear_errors():
+            held = [
+                self._parts.concurrency.held_back(agent, shard=self._ledger.shard(root), root=root)
+                for agent, root in sorted(waiting)
+            ]
+        return list(dict.fromkeys(one.waits_for for one in held if one is not None))
 
     def parse_callbacks(self, session: str, text: str) -> tuple[Callback, ...]:
         """The callbacks in a text that ``session`` was given; `genuine` are those that one of its runs carried.

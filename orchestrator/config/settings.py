@@ -206,6 +206,16 @@ class Settings(BaseModel):
     max_runs_per_tree: Count = Field(
         10_000_000, description="Runs that one tree may have; then it may only end what it has begun."
     )
+    agent_runs_at_once: Count | None = Field(
+        None,
+        description="Runs of one agent that are executed at once, unless its definition (`runs_at_once`) or "
+        "`orchestra limit` says otherwise. Unset: as many as there are slots.",
+    )
+    tree_runs_at_once: Count | None = Field(
+        None,
+        description="Runs of one tree that are executed at once, unless `orchestra limit` says otherwise. Unset: as many "
+        "as there are slots.",
+    )
     stream_max_entries: Count = Field(
         250_000,
         description="Entries in one stream above which new work is refused; replies, errors and commits never are.",

@@ -10,7 +10,7 @@ from orchestrator.doctor.findings import Wait
 from orchestrator.doctor.policies import is_ready, outstanding, still_out
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ids import child_of, question_of
-from orchestrator.ledger import CLOSED, Item, ItemState, Run, RunState, Session, SessionState
+from orchestrator.ledger import CLOSED, HeldBack, Item, ItemState, Run, RunState, Session, SessionState
 
 #: Children that are named one by one.
 _NAMED = 3
@@ -25,6 +25,8 @@ class Terms:
     run_limit_s: float
     #: Why nobody takes the runs of the agent, in words; empty: a living worker serves it.
     nobody: str = ""
+    #: What keeps the ready runs of the agent, or of the tree, from being taken; None: nothing.
+    held_back: HeldBack | None = None
 
 
 def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Wait | None:
@@ -94,6 +96,14 @@ def _to_run(session: Session, run: Run, terms: Terms) -> Wait:
             waits_for=f"{run.id} waits for its attempt {run.attempt + 1}{failed}{again}",
             mover="the reaper, which makes it ready for a worker then",
             by=isoformat(run.claimable_ms),
+        )
+    if terms.held_back is not None:
+        return Wait(
+            session=session.id,
+            subject=session.id,
+            waits_for=f"{run.id} is queued: {terms.held_back.waits_for}{again}",
+            mover=terms.held_back.mover,
+            by="at once then",
         )
     return Wait(
         session=session.id,

@@ -15,7 +15,7 @@ from orchestrator.audit.proof import EitherKeys, proof_of
 from orchestrator.audit.reader import AuditReader, Launches, Parent
 from orchestrator.audit.verification import rolled_back
 from orchestrator.bootstrap import Parts
-from orchestrator.clock import Clock, SystemClock
+from orchestrator.clock import Clock, SystemClock, isoformat
 from orchestrator.display.text import counted
 from orchestrator.doctor import blockers as waits
 from orchestrator.doctor import health as vitals
@@ -103,7 +103,7 @@ class Doctor:
             )
             if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
                 waiting_for[session.agent].append(snapshot.run)
-            pending += waits.of_pending(snapshot, self._terms_of(session.agent))
+            pending += waits.of_pending(snapshot, self._terms_in(snapshot))
             findings += vitals.deaths(snapshot)
         with self._readable("the stack", "", findings):
             findings += self._stack(waiting_for)
@@ -142,7 +142,7 @@ class Doctor:
             return session, None, []
         launches, children = self._evidence(session.root or session.id)
         found = self._confirmed(snapshot, launches, children)
-        wait = waits.of_session(snapshot.session, snapshot, self._terms_of(session.agent))
+        wait = waits.of_session(snapshot.session, snapshot, self._terms_in(snapshot))
         return snapshot.session, wait, found
 
     def held_up_by(self, session_id: str) -> list[Step]:
@@ -163,7 +163,7 @@ class Doctor:
                 seen.add(next_one.id)
                 snapshot = take(self._ledger, next_one.id)
             if snapshot is not None:
-                wait = waits.of_session(snapshot.session, snapshot, self._terms_of(snapshot.session.agent))
+                wait = waits.of_session(snapshot.session, snapshot, self._terms_in(snapshot))
                 found.append(Step(session=snapshot.session, wait=wait))
         return found
 
@@ -176,6 +176,16 @@ class Doctor:
         if session.state == SessionState.PENDING:
             return 2
         return 4 if session.busy else 3
+
+    def _terms_in(self, snapshot: Snapshot) -> waits.Terms:
+        """What holds for a session: the terms of its agent, and what keeps its queued run from being taken."""
+        session, run = snapshot.session, snapshot.run
+        terms = self._terms_of(session.agent)
+        if run is None or run.state != RunState.QUEUED or terms.nobody:
+            return terms
+        shard = self._ledger.shard(session.id)
+        held_back = self._parts.concurrency.held_back(session.agent, shard=shard, root=session.root)
+        return replace(terms, held_back=held_back)
 
     def _terms_of(self, agent: str) -> waits.Terms:
         """The times that hold for an agent, and who serves it."""
@@ -328,7 +338,7 @@ class Doctor:
         late = self._ledger.server_ms() - s.updated_ms > _LATE_MS
         if not late or s.busy:
             return
-        said = waits.of_session(s, snapshot, self._terms_of(s.agent))
+        said = waits.of_session(s, snapshot, self._terms_in(snapshot))
         over = s.state in CLOSED or s.state == SessionState.FINISHED
         if s.state == SessionState.PENDING:
             message = (
@@ -363,6 +373,7 @@ class Doctor:
         yield from vitals.dropped_letters(client, len(self._shards))
         yield from vitals.results(self._ledger, self._shards)
         yield from self._unserved(waiting_for)
+        yield from self._paused(waiting_for)
         yield from vitals.setup(client, self._parts.settings)
         if others := self._other_trails():
             yield Finding(
@@ -410,6 +421,22 @@ class Doctor:
                     message=f"{wait} for a worker, and {nobody}: start one that does, "
                     "for example: orchestra up --agents my_agents.py",
                 )
+
+    def _paused(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Finding]:
+        """What is paused, and how many runs wait for it to go on."""
+        concurrency = self._parts.concurrency
+        held = {limit.agent: limit for limit in concurrency.agents(sorted(waiting_for)) if limit.paused}
+        for (kind, name), since_ms in sorted(concurrency.paused().items()):
+            mine = [a for a, limit in held.items() if name == a or limit.paused == kind == "queue"]
+            runs = sum(len(waiting_for[agent]) for agent in mine)
+            yield Finding(
+                severity=Severity.WARNING,
+                rule="paused",
+                session="",
+                subject=name,
+                message=f"{kind} {name!r} is paused since {isoformat(since_ms)}, and "
+                f"{counted(runs, 'queued run')} wait{'s' if runs == 1 else ''} for it: orchestra unpause {name}",
+            )
 
     def _other_trails(self) -> int:
         """How many audit databases beside the one at hand hold a part of what was said."""

@@ -1,5 +1,6 @@
 """The ledger: sessions, runs, delegations and callbacks in Redis, changed only by atomic transitions."""
 
+from orchestrator.ledger.concurrency import Concurrency, HeldBack
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.model import (
     BY_FORCE,
@@ -44,9 +45,11 @@ __all__ = [
     "Claim",
     "Claimed",
     "Committed",
+    "Concurrency",
     "Delegated",
     "Dispatch",
     "Flushed",
+    "HeldBack",
     "Item",
     "ItemState",
     "Launch",

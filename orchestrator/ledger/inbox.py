@@ -210,7 +210,7 @@ class Mailbox(Runs):
                 keys.session(session),
                 keys.waiting(shard_of(session)),
             ],
-            [claim.claim, item_id, waits],
+            [claim.claim, item_id, waits, self._now],
         )
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)

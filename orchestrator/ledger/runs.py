@@ -70,7 +70,7 @@ class Runs(Launches):
             slot.worker,
             slot.name,
             "1" if wish.rung else "0",
-            "1" if wish.least_urgent else "0",
+            "" if wish.rank is None else wish.rank,
             *layout.run_and_session(shard),
         ]
         return names, args
@@ -81,7 +81,7 @@ class Runs(Launches):
         for run, what in zip(damaged, damaged, strict=True):
             _log.error("run-damaged", run=decode.text(run), error=decode.text(what))
         wish.held = self._held(wish.claim, reply)
-        wish.more = wish.held is not None and reply[8] == b"1"
+        wish.more = tuple(wish.slot.agents[int(n) - 1] for n in reply[8]) if wish.held is not None else ()
 
     def _held(self, claim_id: str, reply: Sequence[Any]) -> Claimed | None:
         if reply[0] != b"held":
@@ -196,6 +196,7 @@ class Runs(Launches):
                         over=reply[2] == b"1",
                         first=reply[3] == b"1",
                         result_owed=reply[4] == b"1",
+                        ring=tuple(decode.text(agent) for agent in reply[5]),
                     )
 
     def _commit_and_claim(self, commit: tuple[list[str], list[Arg]], shard: int, following: Next) -> Any:

@@ -169,12 +169,10 @@ class Next:
     slot: Slot
     claim: str  #: a claim id of its own
     rung: bool = False  #: whether a message told the slot that there is work
-    least_urgent: bool = (
-        False  #: whether it is the turn of what is least urgent, which would starve otherwise
-    )
+    rank: int | None = None  #: 0 to 3: whether it is this priority's turn, which would starve otherwise
     asked: bool = False  #: whether it was asked for
     held: Claimed | None = None
-    more: bool = False  #: whether workers are to be told that the agent of that run has more
+    more: tuple[str, ...] = ()  #: agents whose workers are to be told that they have more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +202,9 @@ class Committed:
     over: bool  #: the session is over and its parent's callback queued
     first: bool  #: False when this very commit had been made before
     result_owed: bool  #: a root whose Celery result is to be settled now
+    ring: tuple[
+        str, ...
+    ] = ()  #: agents whose workers are to be told: this end lets another run of its tree begin
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,6 +175,30 @@ def turns(shard: int, agent: str) -> str:
     return f"{shard_tag(shard)}:turns:{agent}"
 
 
+@_key("ao:{S}:limits", type="hash", owner="ledger", lifetime="permanent; a few fields for each agent")
+def run_limits(shard: int) -> str:
+    """Runs at once: `agent:<name>`, `tree:<root>`, `trees`, with `default:<name>`, `default-trees` and `queue:<name>` by workers; `paused:agent:<name>`, `paused:queue:<name>` since when."""
+    return f"{shard_tag(shard)}:limits"
+
+
+@_key("ao:{S}:at-work", type="hash", owner="ledger", lifetime="permanent; two fields for each run at work")
+def at_work(shard: int) -> str:
+    """`agent:<name>`, `tree:<root>` → runs that are held and do not stand still in a call."""
+    return f"{shard_tag(shard)}:at-work"
+
+
+@_key("ao:{S}:blocked", type="set", owner="ledger", lifetime="permanent; trees that have blocked runs")
+def blocked_trees(shard: int) -> str:
+    """Trees with ready runs that wait because the tree has as many at work as it may."""
+    return f"{shard_tag(shard)}:blocked"
+
+
+@_key("ao:{S}:blocked:<root>", type="zset", owner="ledger", lifetime="while the tree has blocked runs")
+def blocked(root: str) -> str:
+    """The blocked runs of a tree; score orders as among the ready ones."""
+    return f"{_of(root)}:blocked:{root}"
+
+
 @_key("ao:{S}:slots", type="hash", owner="ledger", lifetime="permanent; one field for each slot at work")
 def slots(shard: int) -> str:
     """Slot of a worker → the claim under which it took its run, and that run."""

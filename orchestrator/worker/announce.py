@@ -50,6 +50,12 @@ class Announcer:
             if not record.foreign:
                 self._parts.keyring.signer(record.name)
         self._parts.agents.announce(records)
+        settings = self._parts.settings
+        own = [record for record in records if not record.foreign]
+        self._parts.concurrency.announce(
+            {r.name: (r.queue, r.runs_at_once or settings.agent_runs_at_once) for r in own},
+            trees=settings.tree_runs_at_once,
+        )
         _log.debug("agents-announced", agents=[record.name for record in records])
 
     def _may_announce(self, record: AgentRecord) -> bool:

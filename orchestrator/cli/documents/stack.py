@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from orchestrator.cli.documents.base import Document, Finding, Time
@@ -22,6 +24,9 @@ class AgentDocument(Document):
     time_limit_s: float | None = Field(
         description="Seconds that one run may take; null: as the settings say."
     )
+    runs_at_once: int | None = Field(
+        description="How many of its runs are executed at once by its definition; null: as the settings say."
+    )
     escalates_to: str = Field(description="Who its errors and escalations go to; empty: its parent.")
     may_send_to: tuple[str, ...] | None = Field(
         description="Only to these it may send; null: as the rules say."
@@ -34,12 +39,65 @@ class AgentDocument(Document):
         default=None,
         description="Whether a living worker serves it now; null: not known, as of a program from outside.",
     )
+    at_work: int | None = Field(
+        default=None, description="How many of its runs are at work; null: not asked."
+    )
+    limit: int | None = Field(default=None, description="How many may be at once; null: any number.")
+    paused: Literal["agent", "queue"] | None = Field(
+        default=None, description="Whether the agent or its queue is paused; null: neither is."
+    )
 
 
 class Agents(Document):
     """The registered agents."""
 
     agents: tuple[AgentDocument, ...] = Field(description="The agents by name.")
+
+
+class AgentLimitDocument(Document):
+    """How many runs of an agent may be at work at once."""
+
+    agent: str = Field(description="The agent.")
+    at_work: int = Field(description="How many are.")
+    limit: int | None = Field(description="How many may be; null: any number.")
+    set_by: str = Field(
+        description="`operator`: by `orchestra limit`; `definition`: by the agent or the settings; empty: nobody."
+    )
+    paused: Literal["agent", "queue"] | None = Field(
+        description="Whether the agent or its queue is paused; null: neither is."
+    )
+
+
+class TreeLimitDocument(Document):
+    """How many runs of a tree may be at work at once."""
+
+    root: str = Field(description="The root session of the tree.")
+    at_work: int = Field(description="How many are.")
+    limit: int | None = Field(description="How many may be; null: any number.")
+    blocked: int = Field(description="Ready runs that wait for one of these to end.")
+
+
+class LimitsDocument(Document):
+    """The limits of runs at once, and what is paused."""
+
+    agents: tuple[AgentLimitDocument, ...] = Field(description="The agents that have a limit or are paused.")
+    each_tree: int | None = Field(
+        description="How many runs of a tree without a limit of its own may be at work at once; null: any number."
+    )
+    trees: tuple[TreeLimitDocument, ...] = Field(
+        description="The trees that have a limit of their own, or blocked runs."
+    )
+    paused_queues: tuple[str, ...] = Field(description="The queues that are paused.")
+
+
+class Paused(Document):
+    """What became of an agent or a queue that was to be paused or to go on."""
+
+    kind: Literal["agent", "queue"] = Field(description="What it is.")
+    name: str = Field(description="Its name.")
+    paused: bool = Field(description="Whether it is paused now.")
+    changed: bool = Field(description="Whether it was not so before.")
+    agents: tuple[str, ...] = Field(description="The agents whose runs this concerns.")
 
 
 class Withdrawn(Document):

@@ -13,7 +13,7 @@ import redis
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import reach
 from orchestrator.errors import ServerUnavailable, UnknownSession
-from orchestrator.ledger import CLOSED, Lease, Ledger, Session, SessionState
+from orchestrator.ledger import CLOSED, Concurrency, Lease, Ledger, Session, SessionState
 from orchestrator.log import Seldom, get_logger
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper.leases import LeaseWatch
@@ -21,6 +21,8 @@ from orchestrator.redisdb.client import is_outage
 
 #: Milliseconds after which a tree that was due and still awaited is looked at again.
 _LOOK_AGAIN_MS = 600_000
+#: Sweeps from one count of what is at work to the next.
+_RECOUNT_EVERY = 100
 #: Sessions flushed in one round trip.
 _FLUSH_BATCH = 200
 
@@ -36,6 +38,8 @@ class Swept:
 
     released: int = 0  #: runs taken from lost workers
     redispatched: int = 0  #: queued runs made ready, retries whose time had come among them
+    unblocked: int = 0  #: agents that had runs whose tree was at its limit, and has room again
+    forgotten: int = 0  #: slots of workers that were killed
     rung: int = 0  #: agents whose workers were told again that there is work
     resumed: int = 0  #: sessions that had something waiting and no run
     closed: int = 0  #: closed sessions whose children were looked after
@@ -65,6 +69,7 @@ class Reaper:
         ring: Callable[[Sequence[str]], None] = lambda _: None,
         agents: Callable[[], Sequence[str]] = list,
         trim: Callable[[], int] = lambda: 0,
+        concurrency: Concurrency | None = None,
         shards: int = 1,
         lease_s: float = 15,
         interval_s: float = 2,
@@ -76,6 +81,8 @@ class Reaper:
         self._ring_workers = ring
         self._agents = agents
         self._trim = trim
+        self._concurrency = concurrency
+        self._sweeps = 0
         self._shards = range(shards)
         self._clock = clock or SystemClock()
         self._lease_s = lease_s
@@ -113,6 +120,9 @@ class Reaper:
             swept.closed += self._each(partial(ledger.closing, shard), self._close)
             swept.settled += self._each(partial(ledger.owed_results, shard), self._settle_one)
             swept.timers += self._each(partial(ledger.due_timers, shard), partial(self._fire, shard, swept))
+        swept.unblocked = self._each(lambda: self._shards, self._unblock)
+        swept.forgotten = self._each(lambda: self._shards, self._forget_slots)
+        self._sweeps += 1
         swept.rung = self._ring()
         swept.trimmed = self._each(lambda: ["streams"], lambda _: self._trim())
         return swept
@@ -174,18 +184,35 @@ class Reaper:
         self._delivery.send([ready])
         return 1
 
+    def _unblock(self, shard: int) -> int:
+        """Runs whose tree was at its limit when they were to be taken, and is not any more."""
+        return self._tell(self._concurrency.unblock(shard)) if self._concurrency is not None else 0
+
+    def _forget_slots(self, shard: int) -> int:
+        if self._concurrency is None:
+            return 0
+        # It takes time for each lease, and nothing but damage makes it necessary.
+        recount = self._sweeps % _RECOUNT_EVERY == 0
+        forgotten, wrong = self._concurrency.forget_slots(shard, recount=recount)
+        if wrong:
+            _log.error("at-work-miscounted", shard=shard, wrong=wrong)
+        return forgotten
+
     def _ring(self) -> int:
         """Tell workers of ready runs that nobody takes: what told them of these was lost, or they were all busy."""
         agents = self._agents()
-        waiting = [agent for shard in self._shards for agent in self._ledger.rings(shard, agents)]
-        if not waiting:
+        return self._tell([agent for shard in self._shards for agent in self._ledger.rings(shard, agents)])
+
+    def _tell(self, agents: Sequence[str]) -> int:
+        """Ring the workers of these agents; how many agents that were."""
+        if not agents:
             return 0
         try:
-            self._ring_workers(waiting)
+            self._ring_workers(agents)
         except ServerUnavailable as error:
-            _log.warning("ring-failed", agents=waiting, error=str(error))
+            _log.warning("ring-failed", agents=agents, error=str(error))
             return 0
-        return len(waiting)
+        return len(agents)
 
     def _fire(self, shard: int, swept: Swept, timer: tuple[str, str]) -> int:
         kind, identifier = timer

@@ -1,10 +1,11 @@
--- claim: a worker takes a certain queued run under a random claim id. The same claim id, sent twice, is one claim.
+-- claim: a worker takes a certain queued run under a random claim id, unless its agent is paused or at its limit. The same claim id, sent twice, is one claim.
 -- KEYS  1 session  2 run  3 running  4 dispatch  5 items  6 bodies  7 ready  8 turns
 -- ARGV  1 now or ''  2 run id  3 claim id  4 worker
 -- Returns  {'held', session as a JSON object, run likewise, prompt, saved state, {record of each item}, {text of each}}
---          | {'refused', state of the run}
+--          | {'refused', state of the run, or why it may not be taken now}
 -- Complexity: O(items that the run carries).
 -- include: base
+-- include: limits
 -- include: ready
 -- include: claim
 local now = clock(ARGV[1])
@@ -14,6 +15,7 @@ local again = r.state == 'running' and r.claim == ARGV[3]
 if not again and r.state ~= 'queued' then return { 'refused', r.state } end
 if not again and redis.call('HGET', KEYS[1], 'run') ~= ARGV[2] then return { 'refused', 'superseded' } end
 if not again and count(r.not_before) > now then return { 'refused', 'waiting' } end
+if not again and held_back(KEYS[7]) then return { 'refused', held_back(KEYS[7]) } end
 local fine, load = pcall(load_run, KEYS[1], KEYS[2], KEYS[5], KEYS[6])
 if not fine then
   return redis.error_reply(type(load) == 'table' and load.err .. ', of run ' .. ARGV[2] or tostring(load))

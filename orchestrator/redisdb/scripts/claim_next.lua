@@ -1,15 +1,20 @@
 -- claim_next: a slot takes the next ready run of the agents that it serves, under a random claim id.
 -- The most urgent run goes first; of several agents' equally urgent ones, that of the agent named first, so that a
 -- caller who names them in a new order each time is fair to all. The same claim id, sent twice, is one claim.
+-- Runs of an agent that is paused, or that has as many at work as it may, stay ready. A run of a tree that has as many
+-- at work as it may is blocked until one of these ends.
 -- Besides KEYS the script touches the run that it takes, that run's session, and their items and bodies: which run
 -- that is is known here only. Their keys carry the hash tag of KEYS, and are made from what ARGV says.
 -- KEYS  1 running  2 dispatch  3 slots, then for each agent  ready  turns
--- ARGV  1 now or ''  2 claim id  3 worker  4 slot  5 '1': the slot was rung  6 '1': take what is least urgent
+-- ARGV  1 now or ''  2 claim id  3 worker  4 slot  5 '1': the slot was rung
+--       6 rank to take from if it has any, or '': what has a low priority must not wait for ever
 --       7 key of a run without its id  8 key of a session likewise  9 what follows it for its items  10 for its bodies
--- Returns  {'held', … as of claim, number of the agent, '1': tell workers that this agent has more | '0', {damaged}}
+-- Returns  {'held', … as of claim, number of the agent, {numbers of the agents whose workers are to be told of
+--          more}, {damaged}}
 --          | {'none', {damaged}};  damaged: run, what is wrong, …: these are ready no more until the sweep puts them back
 -- Complexity: O(agents + items that the run carries).
 -- include: base
+-- include: limits
 -- include: ready
 -- include: claim
 local now, claim, rung = clock(ARGV[1]), ARGV[2], ARGV[5] == '1'
@@ -34,7 +39,7 @@ if last then
   local before, id, agent = string.match(last, '^(%S+) (%S+) (%d+)$')
   if before == claim then
     local r = fields(run_key(id), 'state', 'claim', 'session')
-    if r.state == 'running' and r.claim == claim then return answer(load_of(id, r.session), agent, '0') end
+    if r.state == 'running' and r.claim == claim then return answer(load_of(id, r.session), agent, {}) end
   end
 end
 
@@ -42,13 +47,21 @@ if rung then
   for k = 5, #KEYS, 2 do redis.call('HDEL', KEYS[k], 'rung', 'rings') end
 end
 
--- The place of the next run of an agent: {run, score} or nil.
-local function head(ready)
-  local found = redis.call('ZRANGE', ready, 0, 0, 'WITHSCORES')
-  if ARGV[6] == '1' and #found > 0 then
-    local least = redis.call('ZREVRANGE', ready, 0, 0, 'WITHSCORES')
-    local rank = math.floor(tonumber(least[2]) / 1e12)
-    found = redis.call('ZRANGEBYSCORE', ready, string.format('%.0f', rank * 1e12), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+-- Whether an agent's ready runs may be taken; asked once.
+local may_take = {}
+local function is_open(k)
+  if may_take[k] == nil then may_take[k] = held_back(KEYS[k]) == nil end
+  return may_take[k]
+end
+
+-- The place of the next run of an agent, of a certain rank or of any: {run, score} or nil.
+local function head(ready, rank)
+  local found
+  if rank then
+    found = redis.call('ZRANGEBYSCORE', ready, string.format('%.0f', rank * 1e12),
+      string.format('(%.0f', (rank + 1) * 1e12), 'WITHSCORES', 'LIMIT', 0, 1)
+  else
+    found = redis.call('ZRANGE', ready, 0, 0, 'WITHSCORES')
   end
   if #found == 0 then return nil end
   return { found[1], tonumber(found[2]) }
@@ -57,15 +70,38 @@ end
 -- The agent whose turn it is, with the place of its next run.
 local function choose()
   local chosen, place, best
+  if ARGV[6] ~= '' then
+    for _, rank in ipairs({ tonumber(ARGV[6]), RANK.low, RANK.normal, RANK.high }) do
+      for k = 4, #KEYS, 2 do
+        local next_one = head(KEYS[k], rank)
+        if next_one and is_open(k) then return k, next_one end
+      end
+    end
+  end
   for k = 4, #KEYS, 2 do
     local next_one = head(KEYS[k])
-    if next_one then
+    if next_one and is_open(k) then
       local rank = math.floor(next_one[2] / 1e12)
-      if ARGV[6] == '1' then rank = -rank end
       if not best or rank < best then chosen, place, best = k, next_one, rank end
     end
   end
   return chosen, place
+end
+
+-- The agents whose workers are to be told that there is more: the one of the run that was taken, and those with a limit,
+-- as the end of a run of theirs in this very slot may be what lets the next one begin.
+local function with_more(taken)
+  local numbers = {}
+  for k = 4, #KEYS, 2 do
+    local name = string.match(KEYS[k], ':ready:(.*)$')
+    local told = k == taken or redis.call('HMGET', beside(KEYS[k], 'limits'), 'agent:' .. name, 'default:' .. name)
+    if told == true or told[1] or told[2] then
+      if redis.call('EXISTS', KEYS[k]) == 1 and must_ring(KEYS[k], KEYS[k + 1], now) == '1' then
+        numbers[#numbers + 1] = k / 2 - 1
+      end
+    end
+  end
+  return numbers
 end
 
 -- What is ready and cannot be taken (it was taken by its name, stopped, or its session is gone) is passed over.
@@ -80,17 +116,23 @@ for _ = 1, 1000 do
   if not found then r = { state = 'queued', session = '' } end
   local key = session_key(r.session)
   local known, s = pcall(fields, key, 'run', 'root')
-  leave_ready(KEYS[k], KEYS[k + 1], id, known and s.root or '', score)
+  local root = known and s.root or ''
+  leave_ready(KEYS[k], KEYS[k + 1], id, root, score)
   if r.state == 'queued' and (not found or not known or s.run == id) then
-    local fine, load = pcall(load_of, id, r.session)
-    if fine then
-      hold(load, key, run_key(id), KEYS[1], KEYS[2], id, claim, ARGV[3], now)
-      redis.call('HSET', KEYS[3], ARGV[4], claim .. ' ' .. id .. ' ' .. (k / 2 - 1))
-      local more = redis.call('EXISTS', KEYS[k]) == 1 and must_ring(KEYS[k + 1], now) or '0'
-      return answer(load, k / 2 - 1, more)
+    local room = room_in_tree(KEYS[k], root)
+    if room and room <= 0 then
+      redis.call('ZADD', beside(KEYS[k], 'blocked:' .. root), 'NX', score, id)
+      redis.call('SADD', beside(KEYS[k], 'blocked'), root)
+    else
+      local fine, load = pcall(load_of, id, r.session)
+      if fine then
+        hold(load, key, run_key(id), KEYS[1], KEYS[2], id, claim, ARGV[3], now)
+        redis.call('HSET', KEYS[3], ARGV[4], claim .. ' ' .. id .. ' ' .. (k / 2 - 1))
+        return answer(load, k / 2 - 1, with_more(k))
+      end
+      damaged[#damaged + 1] = id
+      damaged[#damaged + 1] = type(load) == 'table' and load.err or tostring(load)
     end
-    damaged[#damaged + 1] = id
-    damaged[#damaged + 1] = type(load) == 'table' and load.err or tostring(load)
   end
 end
 return { 'none', damaged }

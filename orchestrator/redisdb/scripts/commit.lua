@@ -7,10 +7,13 @@
 --       11 how it failed, as JSON (see lib/tries.lua), or ''
 --       12 what of the questions that a failed run carries: 'open': the holder will answer them with the failure
 --          | 'answered': it has | '': nobody will, the session fails with the run
--- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0'}
+-- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents whose workers are to be
+--          told: this end lets a run of its tree begin}}
 --          | {'lost'} | {'envelope'} | {'retry', attempt} | {'whole'}: it is gone, store it again
 --          | {'parent', its id}: pass that parent's keys | {'questions', id, …}: answer them first
 -- include: base
+-- include: limits
+-- include: ready
 -- include: over
 -- include: tries
 local now = clock(ARGV[1])
@@ -21,7 +24,7 @@ if r.state ~= 'running' then
   if not ENDED[r.state] then return { 'lost' } end
   local s = fields(S, 'state', 'parent')
   local owed = s.parent == '' and redis.call('ZSCORE', RESULTS, redis.call('HGET', S, 'id')) and '1' or '0'
-  return { 'done', s.state, '0', '0', owed }
+  return { 'done', s.state, '0', '0', owed, {} }
 end
 local s = session_facts()
 if new_parent(s) then return { 'parent', s.parent } end
@@ -72,7 +75,7 @@ if #asked > 0 then
   redis.call('ZADD', WAITING, 'NX', now, s.id)
   spoken_to = true
   session_stop(s)
-  return { 'done', state, '0', '1', '0' }
+  return { 'done', state, '0', '1', '0', freed }
 end
 
 if status ~= 'completed' then
@@ -80,7 +83,7 @@ if status ~= 'completed' then
   if ARGV[11] ~= '' then note_try(ARGV[11], now, 0) end
   fail_run(s, r, status, text, now)
   report(ARGV[7])
-  return { 'done', status, '1', '1', s.parent == '' and '1' or '0' }
+  return { 'done', status, '1', '1', s.parent == '' and '1' or '0', freed }
 end
 
 -- In a waiting policy every quorum that was said anew begins to count now: what was delivered is not of it.
@@ -225,4 +228,4 @@ if r.stop ~= '' and (not over or r.stop_state == 'deleted') then
     'reason', r.stop)
 end
 session_stop(s)
-return { 'done', state, over and '1' or '0', '1', result_owed }
+return { 'done', state, over and '1' or '0', '1', result_owed, freed }

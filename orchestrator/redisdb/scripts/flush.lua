@@ -7,6 +7,7 @@
 -- Returns  {'run', run id, agent, cause, '1' if more is queued, '1': tell workers of it | '0'} | {'busy', run} | {'empty'}
 --          | {'waits', due in ms since the epoch or '0'} | {'closed', state} | {'number', runs so far}
 -- include: base
+-- include: limits
 -- include: ready
 local now = clock(ARGV[1])
 local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'launched', 'delivered',
@@ -78,7 +79,7 @@ local function make_run(ids, cause, more)
   end
   if fires or #kept > 0 then redis.call('HSET', KEYS[1], 'waiting', cjson.encode(policy)) end
   make_ready(KEYS[10], KEYS[11], ARGV[2], s.root, s.priority)
-  return { 'run', ARGV[2], s.agent, cause, more and '1' or '0', must_ring(KEYS[11], now) }
+  return { 'run', ARGV[2], s.agent, cause, more and '1' or '0', must_ring(KEYS[10], KEYS[11], now) }
 end
 local function sleep_until(due)
   if due > 0 then redis.call('ZADD', KEYS[8], due, 'flush|' .. s.id) end

@@ -4,6 +4,7 @@
 -- ARGV  1 session id  2 root id  3… ids of its runs
 -- Returns  {'pruned', sessions left in the tree}
 -- include: base
+-- include: limits
 -- include: ready
 for i = 15, #KEYS do redis.call('DEL', KEYS[i]) end
 for i = 3, #ARGV do
@@ -18,5 +19,7 @@ redis.call('ZREM', KEYS[10], ARGV[1])
 if ARGV[1] == ARGV[2] then
   redis.call('ZREM', KEYS[7], ARGV[1])
   redis.call('ZREM', KEYS[8], 'expire|' .. ARGV[1])
+  redis.call('DEL', beside(KEYS[1], 'blocked:' .. ARGV[2]))
+  redis.call('SREM', beside(KEYS[1], 'blocked'), ARGV[2])
 end
 return { 'pruned', tostring(redis.call('ZCARD', KEYS[6])) }

@@ -4,6 +4,7 @@
 -- ARGV  1 now or ''  2 run id  3 base in ms  4 cap in ms
 -- Returns  {'ready', '1': tell workers of it | '0'} | {'wait'} | {'gone', state}
 -- include: base
+-- include: limits
 -- include: ready
 local now = clock(ARGV[1])
 local r = fields(KEYS[1], 'state', 'not_before', 'wait')
@@ -27,4 +28,4 @@ redis.call('HSET', KEYS[1], 'not_before', 0)
 local looks = redis.call('HINCRBY', KEYS[1], 'dispatches', 1)
 redis.call('ZADD', KEYS[2], now + math.min(cap, base * 2 ^ math.min(looks - 1, 20)), ARGV[2])
 make_ready(KEYS[4], KEYS[5], ARGV[2], s.root, s.priority)
-return { 'ready', must_ring(KEYS[5], now) }
+return { 'ready', must_ring(KEYS[4], KEYS[5], now) }

@@ -3,6 +3,8 @@
 -- ARGV  1 now or ''  2 reason  3 envelope or ''
 -- Returns  {'refused'} | {'over', state} | {'unknown'} | {'parent', its id}: pass that parent's keys
 -- include: base
+-- include: limits
+-- include: ready
 -- include: over
 local now = clock(ARGV[1])
 local s = session_facts()

@@ -9,6 +9,8 @@
 -- Returns  {'queued', times lost} | {'ended', session state} | {'moved'} | {'report', reason}: it would end, make the
 --          envelopes | {'parent', its id}: pass the keys of that parent
 -- include: base
+-- include: limits
+-- include: ready
 -- include: over
 -- include: tries
 local now = clock(ARGV[1])

@@ -17,6 +17,7 @@
 -- include: base
 -- include: conversation
 -- include: mark
+-- include: limits
 -- include: ready
 local now = clock(ARGV[1])
 local standing = marked(KEYS[8], ARGV[5], ARGV[15])
@@ -29,7 +30,7 @@ local s = fields(KEYS[1], 'id', 'agent', 'run')
 if s.id ~= '' then
   redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
   if redis.call('HGET', KEYS[6], 'state') == 'queued' then
-    return { 'started', s.run, s.agent, 'start', must_ring(KEYS[15], now) }
+    return { 'started', s.run, s.agent, 'start', must_ring(KEYS[14], KEYS[15], now) }
   end
   return { 'duplicate' }
 end
@@ -73,4 +74,4 @@ redis.call('ZADD', KEYS[7], now + tonumber(ARGV[14]), ARGV[3])
 mark(KEYS[8], ARGV[5], ARGV[15], ARGV[6])
 redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
 make_ready(KEYS[14], KEYS[15], ARGV[3], p.root, s.priority)
-return { 'started', ARGV[3], s.agent, 'start', must_ring(KEYS[15], now) }
+return { 'started', ARGV[3], s.agent, 'start', must_ring(KEYS[14], KEYS[15], now) }

@@ -7,6 +7,8 @@
 -- Complexity: O(items in its queue).
 -- include: base
 -- include: mark
+-- include: limits
+-- include: ready
 -- include: over
 local now = clock(ARGV[1])
 local standing = marked(KEYS[19], ARGV[5], ARGV[7])

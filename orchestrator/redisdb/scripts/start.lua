@@ -12,6 +12,7 @@
 -- Complexity: O(launches).
 -- include: base
 -- include: mark
+-- include: limits
 -- include: ready
 local now = clock(ARGV[1])
 local group, due = ARGV[2], now + tonumber(ARGV[3])
@@ -46,7 +47,7 @@ local function start(k, a)
   local answer = { 'started', id, s.agent, 'start' }
   if s.run ~= '' or count(s.runs) > 0 then
     local queued = s.run ~= '' and redis.call('HGET', run, 'state') == 'queued'
-    answer = queued and { 'started', s.run, s.agent, 'start', must_ring(turns, now) } or { 'already', s.run }
+    answer = queued and { 'started', s.run, s.agent, 'start', must_ring(ready, turns, now) } or { 'already', s.run }
   else
     redis.call('HSET', run, 'id', id, 'session', s.id, 'number', 1, 'cause', 'start', 'state', 'queued',
       'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
@@ -56,7 +57,7 @@ local function start(k, a)
     redis.call('ZADD', KEYS[1], due, id)
     if review_due ~= '0' then redis.call('ZADD', KEYS[2], review_due, 'review|' .. s.id) end
     make_ready(ready, turns, id, s.root, s.priority)
-    answer[5] = must_ring(turns, now)
+    answer[5] = must_ring(ready, turns, now)
   end
   add(entries, stream, entry)
   return answer

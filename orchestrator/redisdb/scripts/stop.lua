@@ -6,6 +6,8 @@
 --          | {'run', its id} | {'parent', its id}: pass the keys of that run or parent
 --          | {'report', reason}: it would end, make the envelopes
 -- include: base
+-- include: limits
+-- include: ready
 -- include: over
 local now = clock(ARGV[1])
 local s = session_facts()

@@ -18,6 +18,7 @@ from orchestrator.crashpoints import reach
 from orchestrator.dispatch.publishing import settle_root
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.errors import ClaimLost, InputError, Retry, ServerUnavailable, SessionStopped
+from orchestrator.ids import shard_of
 from orchestrator.ledger import BY_FORCE, Claimed, Committed, Dispatch, Next, Outcome, Outgoing, RetryLater
 from orchestrator.log import get_logger, log_context
 from orchestrator.messages.factory import Thread
@@ -186,7 +187,7 @@ class _RunOfAgent:
         unsealer = Unsealer(self._effects, runtime.parts.opener)
         queued = None
         if runtime.lending is not None:
-            queued = Queued(self._ledger, serves(runtime.catalogue, runtime.lending.queues))
+            queued = Queued(self._ledger, self._may_take(runtime.lending))
         return Context(
             unsealer.held(),
             effects=self._effects,
@@ -206,6 +207,12 @@ class _RunOfAgent:
                 exists=lambda name: runtime.parts.agents.get(name) is not None,
             ),
         )
+
+    def _may_take(self, lending: Lending) -> Callable[[str], bool]:
+        """Tells whether a lent slot may take a run of an agent now."""
+        served = serves(self._runtime.catalogue, lending.queues)
+        shard, concurrency = shard_of(self._held.session.id), self._runtime.parts.concurrency
+        return lambda agent: served(agent) and concurrency.held_back(agent, shard=shard) is None
 
     def _execute_beside(self, run: Dispatch, lending: Lending) -> None:
         """Execute another run in this slot, while the run that it holds waits."""
@@ -247,6 +254,8 @@ class _RunOfAgent:
             self._standing.lose()
             return RunEnd(run=self._held.claim.run, verdict="lost")
         reach("worker.committed")
+        if isinstance(done, Committed):
+            self._ring(done.ring)
         return RunEnd(
             run=self._held.claim.run,
             verdict=self._follow_up(done, outcome),
@@ -254,6 +263,14 @@ class _RunOfAgent:
             error=self._error,
             retry_in_s=retry_ms / 1000,
         )
+
+    def _ring(self, agents: Sequence[str]) -> None:
+        """Tell the workers of other agents what may begin because this run has ended."""
+        for agent in agents:
+            try:
+                self._runtime.ring(agent)
+            except ServerUnavailable as error:
+                _log.warning("ring-failed", agent=agent, error=str(error))
 
     def _refuse_to_answer(self, questions: Sequence[str], *, why: str) -> bool:
         """Tell who asked these questions that this run failed at them; False if it may say nothing any more."""

@@ -25,8 +25,12 @@ from orchestrator.worker.execution.retry import persist
 from orchestrator.worker.execution.runner import complete_run
 from orchestrator.worker.execution.slot_sharing import Lending
 
-#: Of so many runs that a slot takes one is the least urgent that waits, so that nothing waits for ever.
+#: Of so many runs that a slot takes one is of a lower priority than the most urgent, so that nothing waits for ever.
 LEAST_URGENT_EVERY: Final = 16
+#: The priorities that then have their turn, by rank: low, normal, high.
+_RANKS: Final = (3, 2, 1)
+#: Of so many runs one comes from the next shard, so that work without an end in one does not starve another.
+_OTHER_SHARD_EVERY: Final = 4
 
 #: Seconds between the looks of a slot that finds nothing ready, before its task returns.
 LINGER_S: Final = (0.0, 0.002, 0.004, 0.008, 0.016)
@@ -69,13 +73,15 @@ class SlotLoop:
         held, shard = self._take(rung=True)
         while held is not None:
             reach("worker.claimed")
-            following = self._wish() if not self._stopping() else None
+            following = None if self._stopping() else self._wish()
+            if following is not None and self._is_next_shard_due():
+                following.asked = True  # it is not taken with the commit, which knows one shard only
+                shard = (shard + 1) % self._runtime.parts.settings.shards
             verdicts[complete_run(self._runtime, held, following=following).verdict] += 1
             reach("worker.settled")
             if following is None:
                 break
-            if following.asked:
-                self._tell_others(following)
+            self._note(following)
             held = following.held
             if held is None:
                 held, shard = self._take_soon(shard)
@@ -99,27 +105,36 @@ class SlotLoop:
             wish = self._wish(rung=rung)
             persist(lambda wish=wish, shard=shard: self._ledger.claim_next(shard, wish), what="claim")  # type: ignore[misc]
             if wish.held is not None:
-                self._tell_others(wish)
+                self._note(wish)
                 return wish.held, shard
         return None, first
 
     def _wish(self, *, rung: bool = False) -> Next:
-        self._taken += 1
         # In a new order each time: no agent's runs come before another's for good.
-        turn = self._taken % len(self._agents)
+        rank, turn = None, self._taken
+        if turn % LEAST_URGENT_EVERY == LEAST_URGENT_EVERY - 1:
+            turn, which = divmod(turn // LEAST_URGENT_EVERY, len(_RANKS))
+            rank = _RANKS[which]
+        turn %= len(self._agents)
         slot = Slot(name=self._name, worker=self._worker, agents=self._agents[turn:] + self._agents[:turn])
         return Next(
             slot=slot,
             claim=claim_of_this_process(),
             rung=rung,
-            least_urgent=self._taken % LEAST_URGENT_EVERY == 0,
+            rank=rank,
         )
 
-    def _tell_others(self, wish: Next) -> None:
+    def _is_next_shard_due(self) -> bool:
+        shards = self._runtime.parts.settings.shards
+        return shards > 1 and self._taken % _OTHER_SHARD_EVERY == _OTHER_SHARD_EVERY - 1
+
+    def _note(self, wish: Next) -> None:
         """Where more is ready, ring one slot more: it rings the next, until none sleeps or nothing is ready."""
-        if not wish.more or wish.held is None:
+        if wish.held is None:
             return
-        try:
-            self._runtime.ring(wish.held.session.agent)
-        except ServerUnavailable as error:
-            _log.warning("ring-failed", agent=wish.held.session.agent, error=str(error))
+        self._taken += 1
+        for agent in wish.more:
+            try:
+                self._runtime.ring(agent)
+            except ServerUnavailable as error:
+                _log.warning("ring-failed", agent=agent, error=str(error))

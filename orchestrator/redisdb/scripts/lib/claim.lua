@@ -49,8 +49,9 @@ local function hold(load, session, run, running, dispatch, id, claim, worker, no
   local at = string.format('%.0f', now)
   redis.call('ZADD', running, now, id)
   redis.call('ZREM', dispatch, id)
+  count_in(running, load.session.agent, load.session.root)
   set(run, load.run, 'state', 'running', 'claim', claim, 'beat', '0', 'worker', worker, 'started_ms', at,
-    'dispatches', '0', 'attempt', string.format('%.0f', count(load.run.attempt) + 1))
+    'dispatches', '0', 'standing', '0', 'attempt', string.format('%.0f', count(load.run.attempt) + 1))
   set(session, load.session, 'state', 'running', 'updated_ms', at)
 end
 

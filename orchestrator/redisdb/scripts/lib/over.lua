@@ -148,8 +148,21 @@ local function report(...)
   for _, envelope in ipairs({...}) do publish(STREAM, TOTALS, envelope, 'noted', '1') end
 end
 
+-- Agents that have ready runs again because a run of their tree ended, and whose workers are to be told.
+local freed = {}
+
+-- The run is counted no longer, if it was: one that is queued, that stands still in a call, or that is in the hands of
+-- an external program, is not.
+local function stop_counting(now)
+  local r = fields(RUN, 'state', 'claim', 'standing')
+  if r.state ~= 'running' or r.claim == 'foreign' or r.standing == '1' then return end
+  local s = fields(S, 'agent', 'root')
+  freed = count_out(RUNNING, s.agent, s.root, now)
+end
+
 -- The run leaves the books of what is at work.
 local function end_run(id, state, reason, now)
+  stop_counting(now)
   redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)
   redis.call('ZREM', RUNNING, id)
   redis.call('ZREM', DISPATCH, id)

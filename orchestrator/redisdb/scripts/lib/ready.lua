@@ -7,8 +7,10 @@
 
 -- Whether workers are to be told now that the agent has work. A ring that nobody answered is repeated after a
 -- second, and then ever more rarely: all slots may be busy, or no worker may be there.
+-- Nobody is told while the agent is paused or at its limit: a slot that ends a run of it takes the next one.
 local RING_AGAIN_MS, RING_CAP = 1000, 6
-local function must_ring(turns, now)
+local function must_ring(ready, turns, now)
+  if held_back(ready) then return '0' end
   local t = fields(turns, 'rung', 'rings')
   local waited = now - count(t.rung)
   -- A ring from the future was sent by a clock that has gone back since.
@@ -44,4 +46,40 @@ local function leave_ready(ready, turns, run, root, score)
       redis.call('HDEL', turns, rank .. ':' .. root)
     end
   end
+end
+
+-- Up to `room` blocked runs of a tree are ready again. Returns the agents of these whose workers are to be told.
+local function unblock(key, root, room, now)
+  local blocked, freed, rung = beside(key, 'blocked:' .. root), {}, {}
+  while room > 0 do
+    local id = redis.call('ZRANGE', blocked, 0, 0)[1]
+    if not id then break end
+    redis.call('ZREM', blocked, id)
+    local fine, r = pcall(fields, beside(key, 'run:' .. id), 'state', 'session', 'not_before')
+    -- One that waits for its next try becomes ready by the sweep, and what is damaged is looked at by it.
+    if fine and r.state == 'queued' and count(r.not_before) <= now then
+      local known, s = pcall(fields, beside(key, 'session:' .. r.session), 'agent', 'priority', 'run')
+      if known and s.run == id then
+        make_ready(beside(key, 'ready:' .. s.agent), beside(key, 'turns:' .. s.agent), id, root, s.priority)
+        freed[s.agent] = true
+        room = room - 1
+      end
+    end
+  end
+  if redis.call('EXISTS', blocked) == 0 then redis.call('SREM', beside(key, 'blocked'), root) end
+  for agent in pairs(freed) do
+    if must_ring(beside(key, 'ready:' .. agent), beside(key, 'turns:' .. agent), now) == '1' then
+      rung[#rung + 1] = agent
+    end
+  end
+  return rung
+end
+
+-- A run of the agent in the tree is at work no longer, or stands still in a call. Returns as `unblock`.
+local function count_out(key, agent, root, now)
+  count_one_less(key, 'agent:' .. agent)
+  count_one_less(key, 'tree:' .. root)
+  if redis.call('SISMEMBER', beside(key, 'blocked'), root) == 0 then return {} end
+  local room = room_in_tree(key, root)
+  return unblock(key, root, room and math.min(room, 1) or 1, now)
 end

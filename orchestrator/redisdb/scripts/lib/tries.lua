@@ -22,6 +22,7 @@ end
 -- is over: a clock that goes back does not make it longer. `trouble` is what people are told of its session.
 local function queue_again(id, reason, trouble, wait_ms, now)
   local due = wait_ms > 0 and now + wait_ms or 0
+  stop_counting(now)
   redis.call('HSET', RUN, 'state', 'queued', 'claim', '', 'reason', reason, 'not_before', due, 'wait', wait_ms)
   redis.call('HSET', S, 'trouble', trouble)
   redis.call('ZREM', RUNNING, id)

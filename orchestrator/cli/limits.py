@@ -1,0 +1,204 @@
+"""`orchestra pause`, `unpause` and `limit`: what may run, and how much of it at once, while the stack runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.output import print_json, say
+
+if TYPE_CHECKING:
+    from orchestrator.bootstrap import Parts
+    from orchestrator.config.settings import Settings
+    from orchestrator.ledger.concurrency import AgentLimit, Kind, Most
+
+_as_option = click.option(
+    "--as",
+    "kind",
+    type=click.Choice(["agent", "queue"]),
+    help="What NAME is. Default: the registered agent of that name, else the queue.",
+)
+
+
+@click.command()
+@click.argument("name", metavar="AGENT|QUEUE")
+@_as_option
+@json_option
+@stack_options
+def pause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) -> None:
+    """Let no run of AGENT, or of the agents of QUEUE, begin until `orchestra unpause`.
+
+    Runs that are at work go on to their end. What becomes ready meanwhile waits, and nothing of it is lost.
+    """
+    parts = _parts(settings)
+    kind, agents = _named(parts, name, kind)
+    changed = parts.concurrency.pause(kind, name)
+    how = "is paused" if changed else "was paused already"
+    _tell(kind, name, agents, how, paused=True, changed=changed, as_json=as_json)
+
+
+@click.command()
+@click.argument("name", metavar="AGENT|QUEUE")
+@_as_option
+@json_option
+@stack_options
+def unpause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) -> None:
+    """Let the runs of AGENT, or of the agents of QUEUE, begin again."""
+    parts = _parts(settings)
+    known = [k for k, n in parts.concurrency.paused() if n == name]
+    if kind is None and len(known) == 1:
+        kind = "queue" if known[0] == "queue" else "agent"
+    kind, agents = _named(parts, name, kind)
+    changed = parts.concurrency.unpause(kind, name, agents=agents)
+    _ring(parts, agents)
+    how = "goes on" if changed else "was not paused"
+    _tell(kind, name, agents, how, paused=False, changed=changed, as_json=as_json)
+
+
+@click.command()
+@click.argument("name", metavar="[AGENT|SESSION]", required=False)
+@click.argument("most", metavar="[N|none|default]", required=False)
+@click.option(
+    "--each-tree", metavar="N|none|default", help="The limit of every tree that has none of its own."
+)
+@json_option
+@stack_options
+def limit(
+    settings: Settings, *, name: str | None, most: str | None, each_tree: str | None, as_json: bool
+) -> None:
+    """Let N runs of AGENT, or of the tree of SESSION, be at work at once; without arguments: list the limits.
+
+    `none`: any number. `default`: what the agent's definition or the settings say. It counts from the next run on:
+    what is at work goes on. A run that waits in a call does not count.
+    """
+    from orchestrator.ids import is_session_id
+
+    parts = _parts(settings)
+    told: list[str] = []
+    if name is not None:
+        if most is None:
+            raise click.UsageError(f"say how many: orchestra limit {name} N")
+        if is_session_id(name):
+            told += parts.concurrency.limit_tree(parts.ledger.session(name).root, _most(most))
+        else:
+            _named(parts, name, "agent")
+            parts.concurrency.limit_agent(name, _most(most))
+            told.append(name)
+    if each_tree is not None:
+        told += parts.concurrency.limit_trees(_most(each_tree))
+    _ring(parts, told)
+    _list(parts, as_json=as_json)
+
+
+def held_words(limit: AgentLimit) -> str:
+    """What people read of an agent's limit and pause, to be put behind what is said of it."""
+    from orchestrator.clock import isoformat
+
+    words = f", {limit.at_work} of at most {limit.limit} at work" if limit.limit is not None else ""
+    if limit.paused:
+        words += f", {'QUEUE ' if limit.paused == 'queue' else ''}PAUSED since {isoformat(limit.since_ms)}"
+    return words
+
+
+def _most(value: str) -> Most:
+    if value == "none":
+        return "none"
+    if value == "default":
+        return "default"
+    try:
+        return int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no number; give one, none or default") from None
+
+
+def _named(parts: Parts, name: str, kind: Kind | None) -> tuple[Kind, list[str]]:
+    """What a name names, and the agents that this concerns.
+
+    Raises:
+        click.ClickException: no registered agent and no queue has it, or it is an external program's.
+    """
+    records = parts.agents.all()
+    what = kind or "agent or queue"
+    own = [record.name for record in records if record.name == name]
+    of_queue = [record.name for record in records if record.queue == name and not record.foreign]
+    if kind is None:
+        kind = "agent" if own or not of_queue else "queue"
+    if any(record.foreign for record in records if record.name == name and kind == "agent"):
+        raise click.ClickException(
+            f"{name!r} is an external program: it reads its work from its inbox; stop it there"
+        )
+    found = own if kind == "agent" else of_queue
+    if not found:
+        known = {record.name if kind == "agent" else record.queue for record in records if not record.foreign}
+        there = (
+            f"there are: {', '.join(sorted(known))}" if known else "none is registered; start a worker first"
+        )
+        raise click.ClickException(f"no {what} {name!r} is registered ({there})")
+    return kind, found
+
+
+def _tell(
+    kind: Literal["agent", "queue"],
+    name: str,
+    agents: Sequence[str],
+    how: str,
+    *,
+    paused: bool,
+    changed: bool,
+    as_json: bool,
+) -> None:
+    from orchestrator.cli.documents import Paused
+
+    if as_json:
+        print_json(Paused(kind=kind, name=name, paused=paused, changed=changed, agents=tuple(agents)))
+    else:
+        of = f" ({', '.join(agents)})" if kind == "queue" else ""
+        say(f"{kind} {name}{of} {how}")
+
+
+def _list(parts: Parts, *, as_json: bool) -> None:
+    from orchestrator.cli.documents import LimitsDocument
+
+    concurrency = parts.concurrency
+    names = [record.name for record in parts.agents.all() if not record.foreign]
+    agents = [one for one in concurrency.agents(names) if one.limit is not None or one.paused]
+    trees, each = concurrency.trees(), concurrency.of_each_tree()
+    queues = sorted(name for kind, name in concurrency.paused() if kind == "queue")
+    if as_json:
+        print_json(
+            LimitsDocument.of({"agents": agents, "each_tree": each, "trees": trees, "paused_queues": queues})
+        )
+        return
+    for one in agents:
+        say(f"agent {one.agent}{held_words(one)}")
+    for queue in queues:
+        say(f"queue {queue}, PAUSED")
+    if each is not None:
+        say(f"each tree, at most {each} at work")
+    for tree in trees:
+        most = f" of at most {tree.limit}" if tree.limit is not None else ""
+        blocked = f", {tree.blocked} ready wait" if tree.blocked else ""
+        say(f"tree {tree.root}, {tree.at_work}{most} at work{blocked}")
+    if not (agents or queues or trees or each is not None):
+        say("nothing is limited and nothing is paused")
+
+
+def _ring(parts: Parts, agents: Sequence[str]) -> None:
+    """Tell workers what may begin now; where the broker is away the sweep does."""
+    from orchestrator.errors import ServerUnavailable
+
+    try:
+        parts.ring(dict.fromkeys(agents))
+    except ServerUnavailable as error:
+        say(f"workers hear of it from the sweep: {error}", err=True)
+
+
+def _parts(settings: Settings) -> Parts:
+    from orchestrator.bootstrap import assemble
+    from orchestrator.config.stack import resolve_redis_url
+    from orchestrator.redisdb.client import connect
+
+    return assemble(connect(resolve_redis_url(settings), name="orchestra-limits"), settings)

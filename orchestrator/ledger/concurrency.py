@@ -1,0 +1,272 @@
+"""How many runs of an agent or a tree are executed at once, and which agents and queues are paused.
+
+The ledger keeps both, and the script that hands out runs obeys them: what is changed counts from the next run on.
+What is at work goes on. A limit of an agent is divided among the shards, because a transition sees one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import redis
+
+from orchestrator.clock import isoformat
+from orchestrator.errors import InputError
+from orchestrator.ids import shard_of
+from orchestrator.ledger.decode import mapping, text
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import Arg, Scripts
+
+#: What may be paused.
+Kind = Literal["agent", "queue"]
+#: A limit: so many runs at once, any number, or what the agent's definition or the settings say.
+Most = int | Literal["none", "default"]
+
+#: Blocked runs of one tree that one call makes ready again.
+_UNBLOCKED_AT_ONCE: Final = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldBack:
+    """Why the ready runs of an agent, or of a tree, are not taken now."""
+
+    waits_for: str
+    mover: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentLimit:
+    """What holds for the runs of one agent."""
+
+    agent: str
+    at_work: int
+    limit: int | None  #: None: any number
+    set_by: Literal["", "operator", "definition"]  #: "": there is no limit
+    paused: Kind | None  #: whether the agent itself is paused, or its queue
+    since_ms: int  #: since when; 0: it is not
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeLimit:
+    """What holds for the runs of one tree."""
+
+    root: str
+    at_work: int
+    limit: int | None
+    blocked: int  #: ready runs that wait for a run of this tree to end
+
+
+class Concurrency:
+    """The limits and pauses of one stack. Safe to share between threads."""
+
+    def __init__(self, client: redis.Redis, *, shards: int = 1) -> None:
+        self._redis = client
+        self._scripts = Scripts(client)
+        self._shards = range(shards)
+
+    def announce(self, agents: Mapping[str, tuple[str, int | None]], *, trees: int | None) -> None:
+        """Say what the definitions and settings of a worker want: of each agent its queue and how many runs at once."""
+        for shard in self._shards:
+            facts: list[Arg] = ["default-trees", "" if trees is None else trees]
+            for agent, (queue, most) in agents.items():
+                share = "" if most is None else max(1, self._share(most, shard))
+                facts += [f"queue:{agent}", queue, f"default:{agent}", share]
+            self._scripts.run("set_limit", [keys.run_limits(shard)], ["[]", *facts])
+
+    def limit_agent(self, agent: str, most: Most) -> None:
+        """Let so many runs of an agent be at work at once, from now on.
+
+        Raises:
+            InputError: it is less than one, or less than there are shards.
+        """
+        if isinstance(most, int) and most < len(self._shards):
+            raise InputError(
+                f"a limit of {most} cannot be kept: it is divided among the {len(self._shards)} shards of the ledger; "
+                f"give at least {len(self._shards)}, or pause the agent"
+                if most > 0
+                else f"a limit is at least 1; to let nothing of {agent!r} run: orchestra pause {agent}"
+            )
+        for shard in self._shards:
+            value = self._share(most, shard) if isinstance(most, int) else most
+            self._set(shard, f"agent:{agent}", value, ring=[agent])
+
+    def limit_tree(self, root: str, most: Most) -> list[str]:
+        """Let so many runs of one tree be at work at once, from now on; the agents whose workers are to be told.
+
+        Raises:
+            InputError: it is less than one.
+        """
+        _check_tree_limit(most)
+        self._set(shard_of(root), f"tree:{root}", most)
+        return self.unblock(shard_of(root))
+
+    def limit_trees(self, most: Most) -> list[str]:
+        """The same for each tree that has no limit of its own.
+
+        Raises:
+            InputError: it is less than one.
+        """
+        _check_tree_limit(most)
+        for shard in self._shards:
+            self._set(shard, "trees", most)
+        return [agent for shard in self._shards for agent in self.unblock(shard)]
+
+    def pause(self, kind: Kind, name: str) -> bool:
+        """Take no ready run of an agent, or of the agents of a queue, until it goes on; False: it is paused already."""
+        since = round(time.time() * 1000)
+        field = f"paused:{kind}:{name}"
+        known = self._redis.hexists(keys.run_limits(self._shards[0]), field)
+        for shard in self._shards:
+            if not self._redis.hexists(keys.run_limits(shard), field):
+                self._set(shard, field, since)
+        return not known
+
+    def unpause(self, kind: Kind, name: str, *, agents: Sequence[str]) -> bool:
+        """Let ready runs be taken again; False: it was not paused. ``agents``: whose rings begin anew."""
+        changed = [self._set(shard, f"paused:{kind}:{name}", "", ring=agents) for shard in self._shards]
+        return any(changed)
+
+    def unblock(self, shard: int) -> list[str]:
+        """Make blocked runs of each tree ready again, as far as there is room; the agents whose workers are to be told."""
+        told: list[str] = []
+        for root in map(text, self._redis.smembers(keys.blocked_trees(shard))):
+            reply = self._scripts.run("unblock", [keys.running(shard)], ["", root, _UNBLOCKED_AT_ONCE])
+            told += map(text, reply)
+        return told
+
+    def forget_slots(self, shard: int, *, recount: bool) -> tuple[int, int]:
+        """Forget slots that have no run any more; with ``recount`` count anew what is at work.
+
+        Returns:
+            How many slots were forgotten, and how many counts were wrong.
+        """
+        names = [keys.running(shard), keys.slots(shard)]
+        forgotten, wrong = self._scripts.run("recount", names, ["1" if recount else ""])
+        return int(forgotten), int(wrong)
+
+    def held_back(self, agent: str, *, shard: int, root: str = "") -> HeldBack | None:
+        """Why a ready run of an agent, in the tree of ``root``, is not taken now; None: nothing holds it back."""
+        limits = mapping(self._redis.hgetall(keys.run_limits(shard)))
+        queue = limits.get(f"queue:{agent}", "")
+        for kind, name in (("agent", agent), ("queue", queue)):
+            since = limits.get(f"paused:{kind}:{name}")
+            if since is not None:
+                return HeldBack(
+                    waits_for=f"{kind} {name!r} is paused since {isoformat(int(since))}",
+                    mover=f"you: orchestra unpause {name}",
+                )
+        most = _number(limits.get(f"agent:{agent}", limits.get(f"default:{agent}")))
+        at_work = self._at_work(shard, f"agent:{agent}")
+        if most is not None and at_work >= most:
+            return HeldBack(
+                waits_for=f"agent {agent!r} has {at_work} of at most {self._whole(agent, most)} runs at work",
+                mover=f"the end of one of them; or you: orchestra limit {agent} N",
+            )
+        most = _tree_limit(limits, root)
+        at_work = self._at_work(shard, f"tree:{root}") if root else 0
+        if root and most is not None and at_work >= most:
+            return HeldBack(
+                waits_for=f"its tree has {at_work} of at most {most} runs at work",
+                mover=f"the end of one of them; or you: orchestra limit {root} N",
+            )
+        return None
+
+    def agents(self, names: Sequence[str]) -> list[AgentLimit]:
+        """What holds for each of these agents."""
+        limits = [mapping(self._redis.hgetall(keys.run_limits(shard))) for shard in self._shards]
+        working = [mapping(self._redis.hgetall(keys.at_work(shard))) for shard in self._shards]
+        first = limits[0]
+        found = []
+        for name in names:
+            own = [_number(of.get(f"agent:{name}", of.get(f"default:{name}"))) for of in limits]
+            queue = first.get(f"queue:{name}", "")
+            paused: Kind | None = None
+            if f"paused:agent:{name}" in first:
+                paused = "agent"
+            elif f"paused:queue:{queue}" in first:
+                paused = "queue"
+            since = first.get(f"paused:{paused}:{name if paused == 'agent' else queue}", "0")
+            numbers = [share for share in own if share is not None]
+            by: Literal["operator", "definition"] = "operator" if f"agent:{name}" in first else "definition"
+            found.append(
+                AgentLimit(
+                    agent=name,
+                    at_work=sum(int(of.get(f"agent:{name}", 0)) for of in working),
+                    limit=sum(numbers) if numbers else None,
+                    set_by=by if numbers else "",
+                    paused=paused,
+                    since_ms=int(since),
+                )
+            )
+        return found
+
+    def trees(self) -> list[TreeLimit]:
+        """The trees that have a limit of their own, or blocked runs."""
+        found = []
+        for shard in self._shards:
+            limits = mapping(self._redis.hgetall(keys.run_limits(shard)))
+            own = {name.removeprefix("tree:") for name in limits if name.startswith("tree:")}
+            own |= {text(root) for root in self._redis.smembers(keys.blocked_trees(shard))}
+            found += [
+                TreeLimit(
+                    root=root,
+                    at_work=self._at_work(shard, f"tree:{root}"),
+                    limit=_tree_limit(limits, root),
+                    blocked=int(self._redis.zcard(keys.blocked(root))),
+                )
+                for root in sorted(own)
+            ]
+        return found
+
+    def of_each_tree(self) -> int | None:
+        """How many runs of a tree without a limit of its own may be at work at once; None: any number."""
+        return _tree_limit(mapping(self._redis.hgetall(keys.run_limits(self._shards[0]))), "")
+
+    def paused(self) -> dict[tuple[str, str], int]:
+        """Each kind and name that is paused, and since when in milliseconds."""
+        found = {}
+        for field, since in mapping(self._redis.hgetall(keys.run_limits(self._shards[0]))).items():
+            if field.startswith("paused:"):
+                _, kind, name = field.split(":", 2)
+                found[kind, name] = int(since)
+        return found
+
+    def _set(self, shard: int, field: str, value: Arg, *, ring: Sequence[str] = ()) -> bool:
+        value = "" if value == "default" else value
+        changed = self._scripts.run(
+            "set_limit", [keys.run_limits(shard)], [json.dumps(list(ring)), field, value]
+        )
+        return bool(changed)
+
+    def _share(self, most: int, shard: int) -> int:
+        return most // len(self._shards) + (shard < most % len(self._shards))
+
+    def _whole(self, agent: str, share: int) -> int:
+        """The limit that a share of a shard is of."""
+        if len(self._shards) == 1:
+            return share
+        found = self.agents([agent])[0].limit
+        return share if found is None else found
+
+    def _at_work(self, shard: int, whose: str) -> int:
+        return int(self._redis.hget(keys.at_work(shard), whose) or 0)
+
+
+def _check_tree_limit(most: Most) -> None:
+    if isinstance(most, int) and most < 1:
+        raise InputError("a limit is at least 1")
+
+
+def _tree_limit(limits: Mapping[str, str], root: str) -> int | None:
+    for field in (f"tree:{root}", "trees", "default-trees"):
+        if field in limits:
+            return _number(limits[field])
+    return None
+
+
+def _number(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isdigit() else None

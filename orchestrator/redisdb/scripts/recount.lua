@@ -1,0 +1,50 @@
+-- recount: how many runs of each agent and tree are at work is counted anew from the leases, and slots that have no run
+-- any more are forgotten: those of processes that were killed.
+-- KEYS  1 running  2 slots
+-- ARGV  1 '1': count anew; '': forget slots only
+-- Returns  {slots that were forgotten, counts that were wrong}
+-- Complexity: O(running runs + slots).
+-- include: base
+-- include: limits
+local function of_run(id, ...)
+  local fine, r = pcall(fields, beside(KEYS[1], 'run:' .. id), ...)
+  return fine and r or nil
+end
+
+local forgotten = 0
+local slots = redis.call('HGETALL', KEYS[2])
+for i = 1, #slots, 2 do
+  local claim, id = string.match(slots[i + 1], '^(%S+) (%S+) %d+$')
+  local r = id and of_run(id, 'state', 'claim') or { state = '' }
+  if r.state ~= 'running' or r.claim ~= claim then
+    redis.call('HDEL', KEYS[2], slots[i])
+    forgotten = forgotten + 1
+  end
+end
+if ARGV[1] ~= '1' then return { forgotten, 0 } end
+
+local right, wrong = {}, 0
+for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  local r = of_run(id, 'state', 'session', 'standing')
+  if r and r.state == 'running' and r.standing ~= '1' then
+    local fine, s = pcall(fields, beside(KEYS[1], 'session:' .. r.session), 'agent', 'root')
+    if fine then
+      for _, whose in ipairs({ 'agent:' .. s.agent, 'tree:' .. s.root }) do right[whose] = (right[whose] or 0) + 1 end
+    end
+  end
+end
+local at_work = beside(KEYS[1], 'at-work')
+local said = redis.call('HGETALL', at_work)
+for i = 1, #said, 2 do
+  if count(said[i + 1]) == right[said[i]] then
+    right[said[i]] = nil
+  elseif not right[said[i]] then
+    redis.call('HDEL', at_work, said[i])
+    wrong = wrong + 1
+  end
+end
+for whose, number in pairs(right) do
+  redis.call('HSET', at_work, whose, number)
+  wrong = wrong + 1
+end
+return { forgotten, wrong }

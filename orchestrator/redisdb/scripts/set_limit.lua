@@ -1,0 +1,19 @@
+-- set_limit: fields of the limits of a shard are set or removed; agents that may go on are rung for at once.
+-- KEYS  1 limits
+-- ARGV  agents whose rings start anew, as a JSON list; then fields and values in turn, '' removes a field
+-- Returns  how many fields changed
+-- include: base
+-- include: limits
+local changed = 0
+for i = 2, #ARGV, 2 do
+  if ARGV[i + 1] == '' then
+    changed = changed + redis.call('HDEL', KEYS[1], ARGV[i])
+  elseif redis.call('HGET', KEYS[1], ARGV[i]) ~= ARGV[i + 1] then
+    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+    changed = changed + 1
+  end
+end
+for _, agent in ipairs(cjson.decode(ARGV[1])) do
+  redis.call('HDEL', beside(KEYS[1], 'turns:' .. agent), 'rung', 'rings')
+end
+return changed

@@ -1,0 +1,112 @@
+"""`orchestra pause`, `unpause` and `limit`, and who says of a run that it waits for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.agents.registry import AgentRecord
+from orchestrator.client.client import Client
+from orchestrator.runtime.service import SignsOfLife
+from tests.integration.workers.conftest import Stage
+
+from .conftest import Orchestra
+
+
+@pytest.fixture
+def ready(stage: Stage) -> str:
+    """A session whose run is ready."""
+    stage.agent("helper")(lambda ctx: "done")
+    stage.parts.concurrency.announce({"helper": ("orchestra.helper", None)}, trees=None)
+    session = stage.submit("helper")
+    stage.start(session)
+    return session
+
+
+def test_a_pause_is_said_by_whoever_is_asked(
+    stage: Stage, client: Client, orchestra: Orchestra, ready: str
+) -> None:
+    done = orchestra("pause", "helper")
+    assert (done.exit_code, done.stdout) == (0, "agent helper is paused\n")
+    assert orchestra("pause", "helper").stdout == "agent helper was paused already\n"
+    assert "PAUSED since" in orchestra("agents").stdout
+    (record,) = json.loads(orchestra("agents", "--json").stdout)["agents"]
+    assert record["paused"] == "agent"
+    assert "'helper' is paused" in " ".join(client.held_back([client.session(ready)]))
+    assert "agent helper, PAUSED since" in orchestra("limit").stdout
+    findings = json.loads(orchestra("doctor", "--json", "--quick").stdout)["findings"]
+    (paused,) = [f for f in findings if f["rule"] == "paused"]
+    assert paused["severity"] == "warning"
+    assert "1 queued run waits for it: orchestra unpause helper" in paused["message"]
+    assert orchestra("unpause", "helper").stdout == "agent helper goes on\n"
+    assert orchestra("unpause", "helper").stdout == "agent helper was not paused\n"
+    assert "PAUSED" not in orchestra("agents").stdout
+
+
+@pytest.fixture
+def served(stage: Stage) -> Iterator[None]:
+    """A living worker is known that serves the agent."""
+    life = SignsOfLife("worker", stage.redis, stage.settings, serves={"helper": "orchestra.helper"})
+    life.begin()
+    yield
+    life.end()
+
+
+@pytest.mark.usefixtures("served")
+def test_why_names_the_pause_or_the_limit(stage: Stage, orchestra: Orchestra, ready: str) -> None:
+    def why() -> dict[str, str]:
+        found: dict[str, str] = json.loads(orchestra("why", ready, "--json").stdout)["wait"]
+        return found
+
+    assert "is queued for a worker" in why()["waits_for"]
+    orchestra("pause", "orchestra.helper")
+    assert "queue 'orchestra.helper' is paused since" in why()["waits_for"]
+    assert why()["mover"] == "you: orchestra unpause orchestra.helper"
+    orchestra("unpause", "orchestra.helper")
+    orchestra("limit", "helper", "1")
+    stage.redis.hset("ao:{00}:at-work", mapping={"agent:helper": 1, f"tree:{ready}": 2})
+    assert "agent 'helper' has 1 of at most 1 runs at work" in why()["waits_for"]
+    orchestra("limit", "helper", "none")
+    orchestra("limit", ready, "2")
+    assert "its tree has 2 of at most 2 runs at work" in why()["waits_for"]
+    assert "orchestra limit ses_" in why()["mover"]
+
+
+def test_limits_are_set_listed_and_taken_back(stage: Stage, orchestra: Orchestra, ready: str) -> None:
+    assert orchestra("limit").stdout == "nothing is limited and nothing is paused\n"
+    assert orchestra("limit", "helper", "3").stdout == "agent helper, 0 of at most 3 at work\n"
+    orchestra("limit", ready, "4")
+    found = json.loads(orchestra("limit", "--each-tree", "5", "--json").stdout)
+    assert found["agents"] == [
+        {"agent": "helper", "at_work": 0, "limit": 3, "set_by": "operator", "paused": None}
+    ]
+    assert found["each_tree"] == 5
+    assert found["trees"] == [{"root": ready, "at_work": 0, "limit": 4, "blocked": 0}]
+    orchestra("limit", "helper", "default")
+    orchestra("limit", ready, "default")
+    assert orchestra("limit", "--each-tree", "default").stdout == "nothing is limited and nothing is paused\n"
+
+
+def test_what_cannot_be_limited_or_paused_is_said(stage: Stage, orchestra: Orchestra, ready: str) -> None:
+    for arguments, words in (
+        (("pause", "nobody"), "no agent or queue 'nobody' is registered"),
+        (("pause", "helper", "--as", "queue"), "no queue 'helper' is registered"),
+        (("limit", "nobody", "3"), "no agent 'nobody' is registered"),
+        (("limit", "helper", "0"), "to let nothing of 'helper' run: orchestra pause helper"),
+        (("limit", "helper", "many"), "'many' is no number"),
+        (("limit", "helper"), "say how many"),
+        (("limit", "--each-tree", "0"), "at least 1"),
+        (("limit", "ses_00" + "0" * 24, "3"), "no session"),
+    ):
+        done = orchestra(*arguments)
+        assert done.exit_code != 0, arguments
+        assert words in done.stderr, (arguments, done.stderr)
+    stage.parts.agents.announce([AgentRecord(name="outside", executor="foreign")])
+    assert "is an external program" in orchestra("pause", "outside").stderr
+
+
+def test_a_watcher_sees_that_a_run_is_held_back(stage: Stage, orchestra: Orchestra, ready: str) -> None:
+    orchestra("pause", "helper")
+    assert "agent 'helper' is paused since" in orchestra("watch", ready, "--timeout", "0.3").stdout

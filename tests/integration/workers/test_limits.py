@@ -1,0 +1,373 @@
+"""How many runs are at work at once, what is paused, and what is fair: one place in the ledger decides."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from orchestrator.errors import InputError
+from orchestrator.ids import new_claim_id
+from orchestrator.ledger import Claimed, Concurrency, Next, Outcome, Outgoing, Slot
+from orchestrator.reconciler.reaper import Reaper
+from orchestrator.redisdb import keys
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution.slot import LEAST_URGENT_EVERY, SlotLoop
+from orchestrator.worker.execution.slot_sharing import Lending
+
+from .conftest import Stage
+from .test_slot import started, work
+
+
+def take(stage: Stage, *agents: str, slot: str = "s1") -> Claimed | None:
+    """What a slot that serves these agents takes next."""
+    wish = Next(slot=Slot(name=slot, worker="w1", agents=agents or ("helper",)), claim=new_claim_id())
+    stage.ledger.claim_next(0, wish)
+    return wish.held
+
+
+def take_all(stage: Stage, *agents: str) -> list[Claimed]:
+    """Everything that slots without end would take."""
+    held = []
+    while (one := take(stage, *agents, slot=f"s{len(held)}")) is not None:
+        held.append(one)
+    return held
+
+
+def end(stage: Stage, held: Claimed, status: str = "completed") -> Sequence[str]:
+    """Let a run end; the agents whose workers are to be told of what may begin now."""
+    envelope = Outgoing(data=b"<x/>", type="task-completion", priority="normal", message_id="m")
+    done = stage.ledger.commit(
+        held.claim,
+        Outcome(status=status, text="x"),
+        make_envelope=lambda: envelope,  # type: ignore[arg-type]
+    )
+    return getattr(done, "ring", ())
+
+
+def at_work(stage: Stage) -> dict[str, int]:
+    return {k.decode(): int(v) for k, v in stage.redis.hgetall(keys.at_work(0)).items()}
+
+
+@pytest.fixture
+def limits(stage: Stage) -> Concurrency:
+    stage.agent("helper")(lambda ctx: "done")
+    return stage.parts.concurrency
+
+
+def test_no_more_runs_of_an_agent_are_taken_than_its_limit(stage: Stage, limits: Concurrency) -> None:
+    """However many slots ask; and each run that ends, however it ends, makes room for one."""
+    started(stage, *["helper"] * 5)
+    limits.limit_agent("helper", 2)
+    held = take_all(stage)
+    assert len(held) == 2
+    for number, status in enumerate(["completed", "failed", "stopped"]):
+        end(stage, held[number], status)
+        more = take_all(stage)
+        assert len(more) == 1
+        held += more
+    assert at_work(stage)["agent:helper"] == 2
+
+
+def test_a_limit_of_a_definition_counts_until_somebody_sets_another(
+    stage: Stage, limits: Concurrency
+) -> None:
+    started(stage, *["helper"] * 6)
+    limits.announce({"helper": ("q", 1)}, trees=None)
+    assert len(take_all(stage)) == 1
+    limits.limit_agent("helper", 3)
+    assert len(take_all(stage)) == 2
+    limits.limit_agent("helper", "default")
+    assert take(stage) is None
+    limits.limit_agent("helper", "none")
+    assert len(take_all(stage)) == 3
+
+
+def test_the_runs_of_other_agents_go_on_beside_a_limit(stage: Stage, limits: Concurrency) -> None:
+    stage.agent("other")(lambda ctx: "done")
+    started(stage, *["helper"] * 3, *["other"] * 3)
+    limits.limit_agent("helper", 1)
+    assert Counter(held.session.agent for held in take_all(stage, "helper", "other")) == {
+        "helper": 1,
+        "other": 3,
+    }
+
+
+def test_a_slot_that_turns_to_another_agent_has_somebody_take_what_may_begin(
+    stage: Stage, limits: Concurrency
+) -> None:
+    """The run that ended made room for one of its agent; the slot itself took one of another agent."""
+    stage.agent("other")(lambda ctx: "done")
+    started(stage, "helper", "helper", "other")
+    limits.limit_agent("helper", 1)
+    first = take(stage, "helper")
+    assert first is not None
+    stage.redis.hdel(keys.turns(0, "helper"), "rung", "rings")
+    end(stage, first)
+    wish = Next(slot=Slot(name="s1", worker="w1", agents=("other", "helper")), claim=new_claim_id())
+    stage.ledger.claim_next(0, wish)
+    assert wish.held is not None
+    assert wish.held.session.agent == "other"
+    assert wish.more == ("helper",)
+
+
+def test_no_more_runs_of_a_tree_are_taken_than_its_limit(stage: Stage, limits: Concurrency) -> None:
+    """What is beyond it is blocked, in its order, and every end lets one more begin, of whichever agent it is."""
+    stage.agent("other")(lambda ctx: "done")
+    first = started(stage, *["helper", "other"] * 3)
+    second = started(stage, *["helper"] * 2)
+    limits.limit_trees(2)
+    held = take_all(stage, "helper", "other")
+    assert Counter(h.session.root for h in held) == {
+        stage.ledger.session(first[0]).root: 2,
+        stage.ledger.session(second[0]).root: 2,
+    }
+    seen = [h.session.id for h in held]
+    while held:
+        end(stage, held.pop(0))
+        more = take_all(stage, "helper", "other")
+        assert len(more) <= 1
+        seen += [h.session.id for h in more]
+        held += more
+    assert sorted(seen) == sorted([*first, *second])
+    assert not at_work(stage)
+    assert not stage.redis.exists(keys.blocked_trees(0))
+
+
+def test_an_end_tells_the_workers_of_the_agent_that_may_begin(stage: Stage, limits: Concurrency) -> None:
+    stage.agent("other")(lambda ctx: "done")
+    started(stage, "helper", "other")
+    limits.limit_trees(1)
+    held = take(stage, "helper")
+    assert held is not None
+    assert take(stage, "other") is None
+    stage.redis.delete(keys.turns(0, "other"))
+    assert list(end(stage, held)) == ["other"]
+
+
+def test_a_higher_limit_of_a_tree_counts_at_once(stage: Stage, limits: Concurrency) -> None:
+    sessions = started(stage, *["helper"] * 5)
+    root = stage.ledger.session(sessions[0]).root
+    limits.limit_tree(root, 1)
+    assert len(take_all(stage)) == 1
+    limits.limit_tree(root, 3)
+    assert len(take_all(stage)) == 2
+    limits.limit_tree(root, "default")
+    assert len(take_all(stage)) == 2
+
+
+@pytest.mark.parametrize("kind", ["agent", "queue"])
+def test_a_paused_agent_is_not_run_and_not_rung_for(stage: Stage, limits: Concurrency, kind: str) -> None:
+    """What is at work goes on, what is ready waits; nobody is told of it again and again, but once it goes on."""
+    name = {"agent": "helper", "queue": "orchestra.helper"}[kind]
+    limits.announce({"helper": ("orchestra.helper", None)}, trees=None)
+    started(stage, *["helper"] * 3)
+    working = take(stage)
+    assert working is not None
+    assert limits.pause(kind, name)  # type: ignore[arg-type]
+    assert not limits.pause(kind, name)  # type: ignore[arg-type]
+    rings = [stage.ledger.rings(0, ["helper"]) for _ in range(5)]
+    assert rings == [[]] * 5
+    assert work(stage) == {}
+    end(stage, working)
+    assert work(stage) == {}
+    assert limits.unpause(kind, name, agents=["helper"])  # type: ignore[arg-type]
+    assert not limits.unpause(kind, name, agents=["helper"])  # type: ignore[arg-type]
+    assert stage.ledger.rings(0, ["helper"]) == ["helper"]
+    assert work(stage) == {"finished": 2}
+
+
+def test_a_paused_run_is_not_taken_by_its_name(stage: Stage, limits: Concurrency) -> None:
+    """As a slot does that is lent while its own run waits."""
+    (session,) = started(stage, "helper")
+    run = stage.ledger.session(session).run
+    limits.pause("agent", "helper")
+    assert stage.ledger.claim(run, new_claim_id(), session_id=session, worker="w1") is None
+    limits.unpause("agent", "helper", agents=[])
+    assert stage.ledger.claim(run, new_claim_id(), session_id=session, worker="w1") is not None
+
+
+def test_a_dead_workers_count_comes_back_with_its_lease(stage: Stage, limits: Concurrency) -> None:
+    started(stage, *["helper"] * 2)
+    limits.limit_agent("helper", 1)
+    assert take(stage) is not None
+    assert take(stage) is None
+    (lease,) = stage.ledger.leases(0)
+    assert stage.ledger.release(lease) == "queued"
+    assert not at_work(stage)
+    assert take(stage) is not None
+
+
+def test_a_claim_and_a_commit_that_are_sent_twice_count_once(stage: Stage, limits: Concurrency) -> None:
+    started(stage, "helper")
+    slot = Slot(name="s1", worker="w1", agents=("helper",))
+    wishes = [Next(slot=slot, claim="c" * 32) for _ in range(2)]
+    for wish in wishes:
+        stage.ledger.claim_next(0, wish)
+    assert wishes[1].held is not None
+    assert at_work(stage)["agent:helper"] == 1
+    end(stage, wishes[1].held)
+    end(stage, wishes[1].held)
+    assert not at_work(stage)
+
+
+def test_a_run_that_waits_in_a_call_does_not_count(stage: Stage, limits: Concurrency) -> None:
+    """Its tree and its agent have one place; the child that it calls gets it, and gives it back."""
+    counts = []
+
+    @stage.agent("caller")
+    def caller(ctx: Context) -> str:
+        if ctx.prompt == "child":
+            counts.append(at_work(stage))
+            return "from the child"
+        answer = ctx.call("caller", "child")
+        counts.append(at_work(stage))
+        return str(answer.result)
+
+    object.__setattr__(stage.runtime, "lending", Lending())
+    limits.limit_agent("caller", 1)
+    limits.limit_trees(1)
+    root = stage.submit("caller", "root")
+    stage.start(root)
+    loop = threading.Thread(target=lambda: SlotLoop(stage.runtime, worker="w1").run())
+    loop.start()
+    while loop.is_alive():
+        for member in stage.ledger.tree(root):
+            if member.state == "pending" and not member.run:
+                stage.start(member.id)
+        loop.join(0.02)
+    assert stage.ledger.result(root)[1] == "from the child"
+    assert [one["agent:caller"] for one in counts] == [1, 1]
+    assert not at_work(stage)
+
+
+def test_counts_that_are_wrong_are_put_right_by_the_sweep(stage: Stage, limits: Concurrency) -> None:
+    started(stage, "helper", "helper")
+    assert take(stage) is not None
+    root = stage.ledger.leases(0)[0].session
+    stage.redis.hset(keys.at_work(0), mapping={"agent:helper": 7, "tree:gone": 3})
+    assert limits.forget_slots(0, recount=True) == (0, 2)
+    assert at_work(stage) == {"agent:helper": 1, f"tree:{stage.ledger.session(root).root}": 1}
+
+
+def test_the_sweep_forgets_the_slots_of_killed_workers(stage: Stage, limits: Concurrency) -> None:
+    """That of a slot at work stays; one whose run was given to another goes."""
+    started(stage, "helper", "helper")
+    assert take(stage, slot="killed") is not None
+    (lease,) = stage.ledger.leases(0)
+    assert take(stage, slot="alive") is not None
+    assert stage.ledger.release(lease) == "queued"
+    reaper = Reaper(
+        stage.ledger, stage.parts.delivery, settle=lambda _: None, concurrency=limits, agents=list
+    )
+    reaper._delivery.send = lambda ready: True  # type: ignore[method-assign]
+    assert reaper.run_once().forgotten == 1
+    assert stage.redis.hkeys(keys.slots(0)) == [b"alive"]
+
+
+def test_the_sweep_unblocks_what_no_end_of_a_run_did(stage: Stage, limits: Concurrency) -> None:
+    """As when the run that ended was of a worker that was killed, or the blocked one of an agent that is paused."""
+    sessions = started(stage, *["helper"] * 3)
+    root = stage.ledger.session(sessions[0]).root
+    limits.limit_trees(1)
+    assert len(take_all(stage)) == 1
+    assert limits.unblock(0) == []
+    stage.redis.hdel(keys.at_work(0), f"tree:{root}")
+    stage.redis.delete(keys.turns(0, "helper"))
+    assert limits.unblock(0) == ["helper"]
+    assert stage.ledger.ready(0, ["helper"]) == {"helper": 1}
+
+
+def test_what_was_stopped_while_it_was_blocked_does_not_take_a_place(
+    stage: Stage, limits: Concurrency
+) -> None:
+    sessions = started(stage, *["helper"] * 4)
+    limits.limit_trees(1)
+    (held,) = take_all(stage)
+    left = [s for s in sessions if s != held.session.id]
+    for session in left[:2]:
+        assert stage.ledger.stop(session, "not needed").outcome == "ended"
+    end(stage, held)
+    assert [h.session.id for h in take_all(stage)] == left[2:]
+
+
+@pytest.mark.parametrize("most", [0, -1])
+def test_a_limit_that_lets_nothing_run_is_refused(limits: Concurrency, most: int) -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        limits.limit_agent("helper", most)
+    with pytest.raises(InputError, match="at least 1"):
+        limits.limit_trees(most)
+
+
+def test_a_limit_is_divided_among_the_shards(stage: Stage) -> None:
+    limits = Concurrency(stage.redis, shards=3)
+    limits.limit_agent("helper", 7)
+    shares = [stage.redis.hget(keys.run_limits(shard), "agent:helper") for shard in range(3)]
+    assert shares == [b"3", b"2", b"2"]
+    assert limits.agents(["helper"])[0].limit == 7
+    with pytest.raises(InputError, match="divided among the 3 shards"):
+        limits.limit_agent("helper", 2)
+
+
+def test_no_priority_waits_for_ever(stage: Stage, limits: Concurrency) -> None:
+    """However many urgent runs there are, and although others of low priority wait as well."""
+    order = []
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> None:
+        order.append(stage.ledger.session(ctx.session).priority)
+
+    started(stage, *["helper"] * 20, priority="low")
+    started(stage, "helper", priority="normal")
+    started(stage, "helper", priority="high")
+    started(stage, *["helper"] * 4 * LEAST_URGENT_EVERY, priority="critical")
+    work(stage)
+    assert {"low", "normal", "high"} <= set(order[: 3 * LEAST_URGENT_EVERY])
+
+
+def test_each_agent_has_its_share_of_what_is_not_urgent(stage: Stage, limits: Concurrency) -> None:
+    """Two agents with urgent runs and others: it is not always the same one whose low priority has its turn."""
+    order = []
+    for name in ("anna", "zoe"):
+        stage.agent(name)(lambda ctx: order.append((ctx.agent, stage.ledger.session(ctx.session).priority)))
+    for name in ("anna", "zoe"):
+        started(stage, *[name] * 3, priority="low")
+        started(stage, *[name] * 5 * LEAST_URGENT_EVERY, priority="critical")
+    work(stage)
+    first = [agent for agent, priority in order[: 9 * LEAST_URGENT_EVERY] if priority == "low"]
+    assert set(first) == {"anna", "zoe"}
+
+
+def test_a_tree_of_ten_beside_one_of_a_thousand_waits_for_about_ten(
+    stage: Stage, limits: Concurrency
+) -> None:
+    order = []
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> None:
+        order.append(stage.ledger.session(ctx.session).root)
+
+    started(stage, *["helper"] * 1000)
+    small = started(stage, *["helper"] * 10)
+    root = stage.ledger.session(small[0]).root
+    told = iter(range(40))
+    work(stage, stopping=lambda: next(told, 40) >= 30)
+    assert [n for n, tree in enumerate(order) if tree == root][-1] < 20
+
+
+def test_the_limits_are_obeyed_for_a_run_of_each_order(stage: Stage, limits: Concurrency) -> None:
+    """A slot works through more than the limit lets be at work at once, one after the other."""
+    seen = []
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> None:
+        seen.append(at_work(stage)["agent:helper"])
+
+    started(stage, *["helper"] * 5)
+    limits.limit_agent("helper", 1)
+    assert work(stage) == {"finished": 5}
+    assert seen == [1] * 5
+    assert json.dumps(at_work(stage)) == "{}"
