@@ -1,16 +1,17 @@
 """The facts of an entry that the audit trail is searched by, from the envelope as the router reads it.
 
 They come from the tree that the schema has accepted, by way of the same reader as the router's: no spelling that the
-router acts upon loses a fact here. Of an envelope that is not valid nothing is known but its bytes.
+router acts upon loses a fact here. Of an envelope that is not valid nothing is known but its bytes. What is spelt in
+the ordinary way is read without a tree (`ordinary`), to the same facts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from lxml import etree
 
+from orchestrator.audit.ordinary import Facts, read_ordinary
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.document import read_header
 from orchestrator.envelope.model import (
@@ -28,25 +29,13 @@ from orchestrator.envelope.report import schema_findings
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.signature import KeyLookup, verify
 from orchestrator.errors import DecryptionError, InvalidEnvelope, KeyringError, PayloadError, SignatureError
+from orchestrator.log import get_logger
 
 _NS: Final = f"{{{NAMESPACE}}}"
 _TASK_ID: Final = f"{_NS}task-id"
 #: The elements of a body in which a task-id may stand, beside the body itself.
 _AROUND: Final = frozenset({f"{_NS}task", f"{_NS}review", f"{_NS}escalation"})
 _APART: Final = frozenset({f"{_NS}compressed-payload", f"{_NS}claim-check"})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """What an envelope says of itself; empty where it is not valid. Ids are in lower case."""
-
-    message_id: str = ""
-    sender: str = ""
-    recipient: str = ""
-    correlation_id: str = ""
-    parent_id: str = ""
-    task_id: str = ""
-    sent: str = ""
 
 
 NOTHING: Final = Facts()
@@ -75,13 +64,21 @@ class FactsReader:
 
     def read(self, octets: bytes) -> Facts:
         """The facts of an envelope. Raises nothing because of what the octets are."""
-        if not octets:
+        if not octets or len(octets) > self._limits.size:
             return NOTHING
         try:
-            root, text = parse(octets, self._limits)
-        except Refused:
+            return read_ordinary(octets) or self.parsed(octets)
+        except Exception:  # noqa: BLE001 - nothing a message holds may end the writer: its bytes are kept all the same
+            get_logger().exception("facts-not-read", octets=len(octets))
             return NOTHING
-        if schema_findings(root, text, self._limits, detailed=False):
+
+    def parsed(self, octets: bytes) -> Facts:
+        """The same, of a document in any spelling."""
+        try:
+            root, text = parse(octets, self._limits)
+            if schema_findings(root, text, self._limits, detailed=False):
+                return NOTHING
+        except Refused:
             return NOTHING
         header = read_header(root, text)
         if header is None:

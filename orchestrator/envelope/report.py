@@ -101,7 +101,10 @@ def schema_findings(
 def _located(root: etree._Element, message: str) -> Finding:
     """A finding out of what libxml2 says, with its place where one element alone can be meant."""
     quoted = _ELEMENT_SAID.match(message)
-    meant = [] if quoted is None else list(islice(root.iter(quoted[1]), 2))
+    try:
+        meant = [] if quoted is None else list(islice(root.iter(quoted[1]), 2))
+    except ValueError:  # a namespace with a quotation mark in it cannot be told from the end of the name
+        meant = []
     text = f"breaks the schema: {message.replace(f'{{{NAMESPACE}}}', '')}"
     if len(meant) == 1:
         return found("schema", text, meant[0])

@@ -8,7 +8,10 @@ from xml.parsers import expat
 
 from lxml import etree
 
+from orchestrator.audit.facts import FactsReader
+from orchestrator.audit.ordinary import read_ordinary
 from orchestrator.envelope import schemas
+from orchestrator.envelope.codec import encode
 from orchestrator.envelope.document import read_message
 from orchestrator.envelope.markup import excess
 from orchestrator.envelope.parse import Limits, Refused, parse
@@ -25,6 +28,11 @@ SEEDS = sorted(
     for entry in schemas.path(folder).iterdir()
     if entry.name.endswith(".xml") and len(entry.read_bytes()) < 20_000
 )
+#: The valid ones as our encoder writes them, with and without all that may be left out.
+ENCODED = [encode(message) for seed in SEEDS if (message := check(seed, advice=False).message) is not None]
+#: What the audit writer reads without a tree.
+ORDINARY = [octets for octets in ENCODED if read_ordinary(octets) is not None]
+_FACTS = FactsReader()
 MORE = [
     *[
         b"\xc2\xa0",
@@ -50,7 +58,7 @@ Event = tuple[str, ...]
 
 def mutant(chance: random.Random) -> bytes:
     """An example with a few things inserted, removed, doubled or put elsewhere, perhaps in another encoding."""
-    octets = chance.choice(SEEDS)
+    octets = chance.choice(chance.choice([SEEDS, SEEDS, ENCODED, ORDINARY]))
     for _ in range(chance.randrange(4)):
         at, length = chance.randrange(len(octets) + 1), chance.choice([0, 0, 1, 3, 30])
         put = chance.choice([*PIECES, *RESPELLINGS, *MORE, octets[at : at + chance.randrange(60)]])
@@ -163,6 +171,8 @@ def _blank_to_python(root: etree._Element) -> bool:
 
 def compare(octets: bytes, chance: random.Random) -> str:
     """Assert that all read alike; what came of it: refused, invalid or valid."""
+    ordinary = read_ordinary(octets)
+    assert ordinary in (None, _FACTS.parsed(octets)), "the short way of the audit trail reads something else"
     try:
         root, utf8 = parse(octets)
     except Refused:
