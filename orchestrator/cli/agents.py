@@ -136,27 +136,6 @@ def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
         say(f"{name} is no longer registered")
 
 
-@agents.command("vouch")
-@click.argument("sources", nargs=-1, required=True, metavar="MODULE_OR_FILE...")
-@stack_options
-def vouch(*, settings: Settings, sources: tuple[str, ...]) -> None:
-    """Vouch for the agents that are defined in MODULE_OR_FILE and served on another host.
-
-    On the host that has the operator's key. Their keys are made if there are none; `orchestra keys export` then
-    takes keys and records along. What is served on this host is vouched for as it is announced.
-    """
-    from orchestrator.agents.loader import load_agents
-    from orchestrator.keyring.store import KeyStore
-
-    registry = _registry(settings)
-    store = KeyStore(settings.keys_dir, settings.signature_algorithm)
-    for name, definition in load_agents(sources).items():
-        registry.sealed(definition.record)
-        if not definition.record.foreign:
-            store.create(name)
-        say(f"{name} is vouched for as a {definition.record.role}")
-
-
 def _registry(settings: Settings) -> AgentRegistry:
     return _parts(settings).agents
 

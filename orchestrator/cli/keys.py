@@ -28,6 +28,14 @@ passphrase_option = click.option(
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="File whose first line encrypts the private keys in the bundle.",
 )
+sources_option = click.option(
+    "--agents",
+    "sources",
+    multiple=True,
+    metavar="MODULE_OR_FILE",
+    help="Where agents are defined that another host serves: their keys are made where there are none, and the "
+    "operator vouches for what they are. May be repeated.",
+)
 
 
 @click.group(cls=SubCommands)
@@ -40,21 +48,30 @@ def keys() -> None:
 
 
 @keys.command()
-@click.argument("agents", nargs=-1, required=True)
+@click.argument("agents", nargs=-1)
 @use_option
 @click.option(
     "--algorithm", type=click.Choice(["RSA-SHA256", "Ed25519"]), help="Default: as in the settings."
 )
+@sources_option
 @json_option
 @stack_options
 def generate(
-    agents: tuple[str, ...], use: Use, algorithm: str | None, *, as_json: bool, settings: Settings
+    agents: tuple[str, ...],
+    use: Use,
+    algorithm: str | None,
+    *,
+    sources: tuple[str, ...],
+    as_json: bool,
+    settings: Settings,
 ) -> None:
     """Make a key for each AGENT that has none yet."""
     _check_names(agents)
+    if not (agents or sources):
+        raise click.UsageError("name an AGENT, or with --agents where some are defined")
     store = _store(settings, algorithm)
     _settle(settings, store)
-    records = [store.create(agent, use) for agent in agents]
+    records = [store.create(agent, use) for agent in dict.fromkeys((*agents, *_vouch(store, sources)))]
     _register(settings, store)
     _show(store, records, as_json=as_json)
 
@@ -89,6 +106,7 @@ def list_(agent: str | None, *, as_json: bool, settings: Settings) -> None:
 @click.option(
     "--with-operator", is_flag=True, help="Also the operator's private key: the other host can make keys."
 )
+@sources_option
 @passphrase_option
 @stack_options
 def export(
@@ -97,13 +115,25 @@ def export(
     *,
     public: bool,
     with_operator: bool,
+    sources: tuple[str, ...],
     passphrase_file: Path | None,
     settings: Settings,
 ) -> None:
-    """Write the keys of AGENTS (default: all) for another host, private ones included."""
+    """Write the keys of AGENTS (default: all) for another host, private ones included.
+
+    With --agents also those of the agents that are defined there, and of the parts of the stack that are named.
+    """
+    from orchestrator.agents.registry import SYSTEM_AGENTS
     from orchestrator.keyring.files import write_whole
 
     store = _store(settings)
+    if sources:
+        _settle(settings, store)
+        defined = _vouch(store, sources)
+        for name in SYSTEM_AGENTS.intersection(agents):
+            store.create(name)
+        agents = tuple(dict.fromkeys((*agents, *defined))) if agents else ()
+        _register(settings, store)
     if public:
         content = _public_keys(store, agents)
     else:
@@ -212,6 +242,25 @@ def _register(settings: Settings, store: KeyStore) -> None:
         say("no stack runs on this data folder; registered when one starts", err=True)
     else:
         registry.register_all()
+
+
+def _vouch(store: KeyStore, sources: Iterable[str]) -> list[str]:
+    """Vouch for the agents that are defined in ``sources`` and make their keys; the names of those that have one.
+
+    Raises:
+        KeyringError: this is not the operator's host.
+    """
+    from orchestrator.agents.loader import load_agents
+    from orchestrator.keyring.vouchers import vouch
+
+    names = []
+    for name, definition in load_agents(sources).items() if sources else ():
+        if not definition.record.foreign:
+            store.create(name)
+            names.append(name)
+        vouch(store, definition.record.model_dump(mode="json"))
+        say(f"{name} is vouched for as a {definition.record.role}", err=True)
+    return names
 
 
 def _public_keys(store: KeyStore, agents: Iterable[str]) -> bytes:

@@ -11,6 +11,7 @@ from typing import Final
 from orchestrator.errors import KeyringError
 from orchestrator.keyring.agent_record import Facts, opened, seal
 from orchestrator.keyring.registry import KeyRegistry
+from orchestrator.keyring.store import KeyStore
 
 _CACHED: Final = 10_000
 
@@ -38,20 +39,18 @@ class AgentVouchers:
         if known is not None and vouched == facts:
             return known
         if secret is not None:
-            sealed = seal(facts, secret)
-            self._store.keep_agent_record(name, sealed)
-            return sealed
+            return vouch(self._store, facts)
         if vouched is None:
             raise KeyringError(
                 f"the operator has not vouched for agent {name!r}: on the host that has operator.pem, "
-                f"`orchestra agents vouch` with the file that defines it and `orchestra keys export {name}`; here, "
+                f"`orchestra keys export {name} --agents FILE` with the file that defines it; here, "
                 "`orchestra keys import`"
             )
         differing = sorted(key for key in {*vouched, *facts} if vouched.get(key) != facts.get(key))
         raise KeyringError(
-            f"agent {name!r} is not what the operator vouched for (it differs in {', '.join(differing)}): vouch for it "
-            f"anew on the host that has operator.pem (`orchestra agents vouch`, `orchestra keys export {name}`), and "
-            "`orchestra keys import` here"
+            f"agent {name!r} is not what the operator vouched for (it differs in {', '.join(differing)}): on the "
+            f"host that has operator.pem `orchestra keys export {name} --agents FILE` with the file that defines it now; "
+            "here, `orchestra keys import`"
         )
 
     def open(self, sealed: bytes) -> Facts | None:
@@ -64,3 +63,19 @@ class AgentVouchers:
                     self._believed.clear()
                 self._believed[sealed] = known
         return known
+
+
+def vouch(store: KeyStore, facts: Facts) -> bytes:
+    """The record of an agent with the operator's signature, kept for `orchestra keys export`.
+
+    Raises:
+        KeyringError: this is not the operator's host.
+    """
+    secret = store.operator.private()
+    if secret is None:
+        raise KeyringError(
+            f"{store.folder} has not the operator's private key (operator.pem); vouch for agents on the host that has it"
+        )
+    sealed = seal(facts, secret)
+    store.keep_agent_record(str(facts.get("name")), sealed)
+    return sealed

@@ -61,7 +61,7 @@ def test_a_tree_runs_with_each_part_under_the_rules_of_its_role(
         }
 
     (terminal.folder / "mine.py").write_text(AGENTS, encoding="utf-8")
-    vouched = terminal.run("orchestra agents vouch mine.py", **url("operator"))
+    vouched = terminal.run("orchestra keys generate --agents mine.py", **url("operator"))
     assert vouched.returncode == 0, vouched.stderr
     commands = {
         "router": "orchestra router",

@@ -135,7 +135,7 @@ def test_a_worker_serves_only_agents_whose_keys_are_at_hand(hosts: Hosts, tmp_pa
 def test_a_host_announces_what_the_operator_vouched_for_and_nothing_else(
     hosts: Hosts, tmp_path: Path
 ) -> None:
-    """`agents vouch` here, `keys export` and `import`; a record that says something else is refused by its worker."""
+    """`keys export --agents` here, `keys import` there; a record that says something else is refused by its worker."""
     mine = tmp_path / "mine.py"
     mine.write_text(
         "from orchestrator import agent\n\n\n@agent('away', role='coordinator')\ndef away(ctx): ...\n"
@@ -144,17 +144,24 @@ def test_a_host_announces_what_the_operator_vouched_for_and_nothing_else(
     hosts.orchestra(hosts.first, "keys", "generate", "router")
     announce = hosts.second.parts.agents.announce
     with pytest.raises(
-        KeyringError, match=r"the operator has not vouched for agent 'away': .*`orchestra agents vouch`"
+        KeyringError,
+        match=r"the operator has not vouched for agent 'away': .*`orchestra keys export away --agents FILE`",
     ):
         announce([record])
 
-    done = hosts.orchestra(hosts.first, "agents", "vouch", str(mine))
-    assert (done.exit_code, done.stdout) == (0, "away is vouched for as a coordinator\n"), done.output
     bundle = tmp_path / "keys.json"
-    assert hosts.orchestra(hosts.first, "keys", "export", "away", "-o", str(bundle)).exit_code == 0
+    done = hosts.orchestra(
+        hosts.first, "keys", "export", "away", "reaper", "--agents", str(mine), "-o", str(bundle)
+    )
+    assert done.exit_code == 0, done.output
+    assert "away is vouched for as a coordinator\n" in done.stderr
     assert hosts.orchestra(hosts.second, "keys", "import", str(bundle)).exit_code == 0
     announce([record])
     assert hosts.first.parts.agents.get("away") == record
+    assert hosts.keys(hosts.second) == {"away", "reaper"}
+    done = hosts.orchestra(hosts.second, "keys", "export", "--agents", str(mine), "-o", str(bundle))
+    assert done.exit_code == 1
+    assert "vouch for agents on the host that has it" in done.output
     with pytest.raises(
         KeyringError, match=r"not what the operator vouched for \(it differs in accepts_from, role\)"
     ):
