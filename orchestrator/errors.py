@@ -22,6 +22,7 @@
     │   ├── WouldDeadlock
     │   └── WrongState
     ├── DamagedRecord             something in the ledger that cannot be read
+    ├── NoResponse                an agent that answers in text gave no answer that its parent could be given
     ├── Retry                     an agent asks for another try of its run, later
     ├── RunFailed                 how a run ended, for Celery's events and Flower
     ├── SessionFailed             how a session ended, for whoever waits for its answer
@@ -225,6 +226,12 @@ class RunFailed(OrchestraError):
     """A run ended without an answer. Raised with (run id, reason)."""
 
     template = "run {0} failed: {1}"
+
+
+class NoResponse(OrchestraError):
+    """An agent left out the tag that marks its answer, twice. Raised with (the synthetic answer, what was wrong)."""
+
+    template = "{0} ({1})"
 
 
 class Retry(OrchestraError):

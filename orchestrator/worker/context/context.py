@@ -134,7 +134,22 @@ class Context(Delegating):
         """
         self._standing.check()
 
-    # --- for the runner ----------------------------------------------------------------------
+    # --- for executors and the runner --------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody is to answer this session after this run: a child, or whoever it asked.
+
+        False in a further try of the run: what an earlier try launched and this one did not is dropped at the commit.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        if self.attempt > 1:
+            return False
+        now = self._find(self.session)
+        delivered_now = sum(item.kind == "completion" for item in self._held.items)
+        return now.pending > delivered_now or bool(now.questions)
 
     @property
     def new_waiting(self) -> dict[str, Any] | None:

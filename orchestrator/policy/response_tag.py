@@ -1,0 +1,52 @@
+"""The tag in which an agent that answers in text gives its result: ``<response>…</response>``.
+
+The first open tag and the last close tag count, in any case and with any attributes, and everything between them is
+the answer, word for word: nothing is unescaped. Text knows no markup, so a tag inside a code block counts like any
+other. A close tag that stands before the first open tag closes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Final
+
+RESPONSE: Final = "response"
+
+#: What an agent is told once that has answered without the tag.
+NUDGE: Final = "You must wrap your final answer in <response>...</response> tags. Emit your response now."
+#: What stands in for the answer of an agent that left the tag out again.
+NO_RESPONSE: Final = "Error: subagent did not produce a response."
+
+
+def tag_extract(text: str, tag: str) -> str | None:
+    """What stands between the first ``<tag>`` and the last ``</tag>``, trimmed; None if either is missing."""
+    found = _find(text, tag)
+    return None if found is None else text[found[1] : found[2]].strip()
+
+
+def tag_strip(text: str, tag: str) -> str:
+    """The text without the block that :func:`tag_extract` reads; unchanged if there is none."""
+    found = _find(text, tag)
+    return text if found is None else text[: found[0]] + text[found[3] :]
+
+
+def _find(text: str, tag: str) -> tuple[int, int, int, int] | None:
+    """Where the open tag begins and ends, and the close tag likewise."""
+    opening, closing = _patterns(tag)
+    first = opening.search(text)
+    if first is None:
+        return None
+    last = None
+    for last in closing.finditer(text, first.end()):  # noqa: B007  (only the last one counts)
+        pass
+    return None if last is None else (*first.span(), *last.span())
+
+
+@cache
+def _patterns(tag: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    name = re.escape(tag)
+    # An empty element `<tag/>` opens nothing. No pattern looks further than the next bracket, so that a hostile
+    # text costs no more time than a harmless one.
+    opening = re.compile(rf"<{name}(?:\s(?:[^<>]*[^<>/])?)?>", re.IGNORECASE)
+    return opening, re.compile(rf"</{name}\s*>", re.IGNORECASE)

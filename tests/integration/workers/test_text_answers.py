@@ -1,0 +1,150 @@
+"""What becomes of an answer in text: with its tag, without, at a root, and while somebody is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from orchestrator.policy.response_tag import NO_RESPONSE, NUDGE
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.executors.text import TextAnswer, finish
+from tests.integration.workers.conftest import Stage
+
+
+class Script:
+    """An agent of text that answers as it is told, and remembers what was said to it."""
+
+    def __init__(self, answers: Iterable[str | TextAnswer]) -> None:
+        self._answers = iter(answers)
+        self.heard: list[str] = []
+        self.visible: list[str] = []
+
+    def say(self, text: str) -> TextAnswer:
+        self.heard.append(text)
+        answer = next(self._answers)
+        return answer if isinstance(answer, TextAnswer) else TextAnswer(text=answer)
+
+    def __call__(self, context: Context) -> str:
+        finished = finish(context, self.say(context.prompt), self.say)
+        self.visible.append(finished.visible)
+        return finished.result
+
+
+@pytest.fixture
+def answer(stage: Stage) -> Callable[..., Any]:
+    """Let a child answer so, and return its script and its parent's callback."""
+
+    def play(*answers: str | TextAnswer) -> tuple[Script, Any]:
+        script = Script(answers)
+        seen = []
+
+        @stage.agent("lead", role="coordinator")
+        def lead(ctx: Context) -> str:
+            if ctx.cause == "start":
+                ctx.delegate("writer", "write")
+            seen.extend(ctx.callbacks)
+            return "done"
+
+        stage.agent("writer")(script)
+        root = stage.submit("lead")
+        stage.play(root)
+        (child,) = stage.children(root)
+        stage.play(child.id)
+        stage.resume(root)
+        (callback,) = seen
+        return script, callback
+
+    return play
+
+
+def test_the_content_of_the_tag_is_the_result(answer: Callable[..., Any]) -> None:
+    script, callback = answer("I looked. <response> 42 </response> Bye.")
+    assert (callback.status, callback.result) == ("completed", "42")
+    assert script.heard == ["write"]
+    assert script.visible == ["I looked.  Bye."]
+
+
+def test_an_empty_response_is_a_response(answer: Callable[..., Any]) -> None:
+    script, callback = answer("<response></response>")
+    assert (callback.status, callback.result) == ("completed", "")
+    assert script.heard == ["write"]
+
+
+def test_an_answer_without_the_tag_is_sent_back_once(answer: Callable[..., Any]) -> None:
+    script, callback = answer("42", "<response>42</response>")
+    assert (callback.status, callback.result) == ("completed", "42")
+    assert script.heard == ["write", NUDGE]
+    assert (
+        NUDGE == "You must wrap your final answer in <response>...</response> tags. Emit your response now."
+    )
+
+
+def test_a_second_answer_without_the_tag_fails_the_session(answer: Callable[..., Any]) -> None:
+    script, callback = answer("42", "42 again", "<response>too late</response>")
+    assert callback.status == "failed"
+    assert NO_RESPONSE in callback.error
+    assert script.heard == ["write", NUDGE]
+
+
+def test_an_answer_that_was_cut_off_counts_as_one_without_the_tag(answer: Callable[..., Any]) -> None:
+    script, callback = answer(
+        TextAnswer(text="<response>in the docs: `</response>` and", cut_off=True),
+        "<response>short</response>",
+    )
+    assert (callback.status, callback.result) == ("completed", "short")
+    assert script.heard == ["write", NUDGE]
+
+
+def test_cut_off_twice_fails_and_says_so(answer: Callable[..., Any]) -> None:
+    cut = TextAnswer(text="<response>a</response> b", cut_off=True)
+    _, callback = answer(cut, cut)
+    assert callback.status == "failed"
+    assert "cut off" in callback.error
+
+
+def test_a_close_tag_before_the_open_one_closes_nothing(answer: Callable[..., Any]) -> None:
+    script, callback = answer("</response>42<response>", "```\n<response>42</response>\n```")
+    assert (callback.status, callback.result) == ("completed", "42")
+    assert script.heard == ["write", NUDGE]
+    assert script.visible == ["```\n\n```"]
+
+
+def test_a_root_is_left_alone(stage: Stage) -> None:
+    script = Script(["no tag at all", "<response>kept as it is</response>"])
+    stage.agent("writer")(script)
+    for expected in ("no tag at all", "<response>kept as it is</response>"):
+        root = stage.submit("writer")
+        assert stage.play(root) == "finished"
+        assert stage.ledger.result(root)[1] == expected
+    assert NUDGE not in script.heard
+
+
+def test_while_it_waits_for_its_own_children_a_session_owes_no_answer(stage: Stage) -> None:
+    script = Script(["I wait for my helper", "done", "<response>all done</response>"])
+
+    @stage.agent("middle", role="coordinator")
+    def middle(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("helper", "help")
+        return script(ctx)
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("middle", "coordinate")
+        return ",".join(str(callback.result) for callback in ctx.callbacks)
+
+    stage.agent("helper")(lambda _: "helped")
+    root = stage.submit("lead")
+    stage.play(root)
+    (child,) = stage.children(root)
+    assert stage.play(child.id) == "idle"
+    assert script.heard == ["coordinate"]
+    (helper,) = [s for s in stage.ledger.tree(root) if s.parent == child.id]
+    stage.play(helper.id)
+    assert stage.resume(child.id) == "finished"
+    assert script.heard[-1] == NUDGE
+    stage.resume(root)
+    assert stage.ledger.result(root)[1] == "all done"
