@@ -1,0 +1,73 @@
+"""Ready runs on a whole stack: in which order slots take them, and how soon they are taken once their rings were lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from .stack import Stack, wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
+
+#: The queue of the agents in `crew.py`, which is a list at the broker.
+QUEUE = "chaos"
+BACKLOG = 58
+#: Seconds after a ring was lost within which the sweep repeats it: a second, doubled for each that nobody answered. The
+#: rest is for a loaded machine.
+TAKEN_WITHIN_S = 4 + 6
+
+
+def test_a_backlog_whose_rings_were_all_lost_is_worked_off_soon(make_stack: Callable[..., Stack]) -> None:
+    """However many runs are ready, it takes one ring to wake a worker, and the first one rings the rest."""
+    stack = make_stack()
+    stack.start_all()
+    stack.wait_ready()
+    (worker,) = [process for process in stack.running if process.name == "worker"]
+    with stack.client() as client:
+        # Its slots sleep: one that has just worked would look for more by itself.
+        os.killpg(worker.pid, signal.SIGSTOP)
+        # Redis would hand the first message to a worker that listens, although it is stopped.
+        for listener in (c for c in stack.redis.client_list() if c["cmd"] == "brpop"):
+            stack.redis.client_kill_filter(_id=listener["id"])
+        submitted = [client.submit("leaf", "1") for _ in range(BACKLOG)]
+        wait_until(lambda: stack.ledger.ready(0, ["leaf"]) == {"leaf": BACKLOG}, "a backlog")
+        assert stack.redis.delete(QUEUE) == 1
+        lost = time.monotonic()
+        os.killpg(worker.pid, signal.SIGCONT)
+        wait_until(lambda: stack.ledger.ready(0, ["leaf"]) != {"leaf": BACKLOG}, "a ring", explain=stack.logs)
+        assert time.monotonic() - lost < TAKEN_WITHIN_S
+        assert [stack.answer(session) for session in submitted] == ["1"] * BACKLOG
+        assert time.monotonic() - lost < 2 * TAKEN_WITHIN_S
+        runs = [run for session in submitted for run in client.runs(session.id)]
+    assert [(run.attempt, run.lost) for run in runs] == [(1, 0)] * BACKLOG
+    stack.assert_settled()
+
+
+def test_a_critical_run_starts_before_low_ones_that_waited_before_it(
+    make_stack: Callable[..., Stack],
+) -> None:
+    """Four slots are at work, and thirteen of sixteen runs of low priority wait."""
+    stack = make_stack(concurrency="4")
+    stack.start_all()
+    stack.wait_ready()
+    with stack.client() as client:
+        root = client.submit("crowd", "16")
+        wait_until(
+            lambda: stack.ledger.ready(0, ["gate"]) == {"gate": 13} and len(stack.ledger.leases(0)) == 4,
+            "four that work and thirteen that wait",
+            explain=stack.logs,
+        )
+        waiting = {s.id for s in client.tree(root.id) if s.agent == "gate" and not client.runs(s.id)[0].claim}
+        assert len(waiting) == 13
+        (stack.marks / "late").touch()
+        wait_until(lambda: stack.ledger.ready(0, ["gate"]) == {"gate": 14}, "the critical one")
+        (stack.marks / "open").touch()
+        assert stack.answer(root) == "17"
+        began = {s.title: client.runs(s.id)[0].started_ms for s in client.tree(root.id) if s.agent == "gate"}
+        first = min(client.runs(session)[0].started_ms for session in waiting)
+    assert began["critical"] <= first
+    stack.assert_settled()
