@@ -100,7 +100,7 @@ def _definitions(module: ModuleType) -> list[AgentDefinition]:
 def _import_module(name: str, source: str) -> ModuleType:
     if not all(part.strip() for part in name.split(".")):
         raise AgentsFileError(
-            repr(source), "that is no name of a module; give a module name, a .py file or a .toml file"
+            repr(source), "that is not the name of a module; give a module name, a .py file or a .toml file"
         )
     # After everything that is installed, so that what stands there hides nothing.
     folder = str(Path.cwd())

@@ -58,7 +58,7 @@ class Head:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Head | None:
-        """The inverse of :meth:`to_json`; None: it is no head."""
+        """The inverse of :meth:`to_json`; None: it is not a head."""
         try:
             facts = json.loads(text)
             messages, dead = (End(**facts.pop(table)) for table in ("messages", "dead_letters"))

@@ -47,7 +47,7 @@ class KeptHeads:
             return None
         head = Head.from_json(content)
         if head is None:
-            raise AuditError(file, "it is no head", "bring it back from a backup, or remove it")
+            raise AuditError(file, "it is not a head", "bring it back from a backup, or remove it")
         return head
 
     def keep(self, head: Head) -> None:

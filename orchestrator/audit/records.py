@@ -35,7 +35,7 @@ class MessageRecord:
     received_ms: int
     seq: int = 0
     chain: str = ""
-    #: Why it is a dead letter, as `rule: reason`; empty: it is none.
+    #: Why it is a dead letter, as `rule: reason`; empty: it is not a dead letter.
     dead: str = ""
 
     @property

@@ -102,7 +102,7 @@ class LazyGroup(click.Group):
                 raise
             text = ascii(error.object)
             raise click.ClickException(
-                f"{text} is no text: Redis and XML take UTF-8 only; convert it"
+                f"{text} is not text: Redis and XML take UTF-8 only; convert it"
             ) from error
         except OSError as error:
             if advice := advice_on_file(error):

@@ -128,7 +128,7 @@ def search(
 @json_option
 @stack_options
 def replay(*, settings: Settings, message_id: str, sign_unverified: bool, as_json: bool) -> None:
-    """Say a message once more, as a new one that names it; a task of our own begins anew as a root session.
+    """Say a message once more, as a new one that names it; a task of our own starts again as a root session.
 
     The original is verified first, and refused if its sender is not known to have said it.
     """

@@ -63,7 +63,10 @@ _wait_option = click.option(
 @click.command()
 @click.argument("session")
 @click.option(
-    "--reason", default="stopped by a user", show_default=True, help="What to tell whoever waits for it."
+    "--reason",
+    default="stopped by a user",
+    show_default=True,
+    help="The reason that is reported to those who wait for it.",
 )
 @_wait_option
 @json_option
@@ -84,7 +87,10 @@ def stop(settings: Settings, *, session: str, reason: str, wait: bool, as_json: 
 @click.command()
 @click.argument("session")
 @click.option(
-    "--reason", default="deleted by a user", show_default=True, help="What to tell whoever waits for it."
+    "--reason",
+    default="deleted by a user",
+    show_default=True,
+    help="The reason that is reported to those who wait for it.",
 )
 @_wait_option
 @json_option
@@ -169,7 +175,7 @@ def _how_it_ended(client: Client, session: Session, *, run: str, asked: str) -> 
     if added.endswith(BY_FORCE):
         return "by force", "its agent did not stop in time and was killed"
     if added.endswith(WORKER_LOST):
-        return "lost", "its worker was lost meanwhile"
+        return "lost", "its worker was lost in the meantime"
     # One that had something outstanding is stopped nevertheless.
     completed = any(r.id == run and r.state is RunState.COMPLETED for r in client.runs(session.id))
     if session.state is SessionState.FINISHED or completed:

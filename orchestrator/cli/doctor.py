@@ -40,7 +40,7 @@ def _doctor(settings: Settings) -> Doctor:
 @click.option(
     "--fix",
     is_flag=True,
-    help="First put right what the ledger still knows, and run the reconciliation sweep.",
+    help="First repair what the ledger still knows, and run the reconciliation sweep.",
 )
 @click.option("--quick", is_flag=True, help="Do not watch leases, which takes a heartbeat.")
 @json_option
@@ -49,7 +49,7 @@ def _doctor(settings: Settings) -> Doctor:
 def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as_json: bool) -> None:
     """Prove the promise over all live trees, or name what breaks it and what is stuck.
 
-    With --fix, indexes, counters and texts that are wrong or gone are derived anew from the ledger's records, and
+    With --fix, indexes, counters and texts that are wrong or missing are rebuilt from the ledger's records, and
     what cannot be is named. A lease that stands still is watched for its whole time, and its run given to another
     worker.
 

@@ -83,7 +83,9 @@ def known_type(_context: click.Context, _parameter: click.Parameter, value: str 
         from orchestrator.streams import MESSAGE_TYPES
 
         if value not in MESSAGE_TYPES:
-            raise click.BadParameter(f"{value!r} is no message type; choose from {', '.join(MESSAGE_TYPES)}")
+            raise click.BadParameter(
+                f"{value!r} is not a message type; choose from {', '.join(MESSAGE_TYPES)}"
+            )
     return value
 
 

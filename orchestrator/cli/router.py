@@ -54,7 +54,7 @@ def parse_types(text: str | None) -> tuple[str, ...]:
     unknown = [name for name in names if name not in MESSAGE_TYPES]
     if unknown or not names:
         raise click.BadParameter(
-            f"{', '.join(unknown) or 'nothing'} is no message type; choose from {', '.join(MESSAGE_TYPES)}",
+            f"{', '.join(unknown) or 'nothing'} is not a message type; choose from {', '.join(MESSAGE_TYPES)}",
             param_hint="--types",
         )
     return names

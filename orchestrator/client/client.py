@@ -332,7 +332,7 @@ class Client:
         asker = asker_of(question)
         if asker is None:
             raise InputError(
-                f"{question!r} is no id of a question; `orchestra why SESSION` names what a session waits for"
+                f"{question!r} is not the id of a question; `orchestra why SESSION` names what a session waits for"
             )
         if not isinstance(text, str):
             raise InputError(f"a reply is text, not {type(text).__name__}; give a str")

@@ -204,7 +204,7 @@ class Settings(BaseModel):
         1_000_000, description="Sessions that one tree may have, the root included."
     )
     max_runs_per_tree: Count = Field(
-        10_000_000, description="Runs that one tree may have; then it may only end what it has begun."
+        10_000_000, description="Runs that one tree may have; then it may only finish what it has started."
     )
     agent_runs_at_once: Count | None = Field(
         None,
@@ -282,7 +282,7 @@ class Settings(BaseModel):
     remote_control: bool = Field(
         False,
         description="Whether workers obey Celery's remote control (`celery inspect`, `celery control`, the buttons of "
-        "Flower). It knows no authentication: whoever can write to the broker can then stop every worker.",
+        "Flower). It knows no authentication: anyone who can write to the broker can then stop every worker.",
     )
 
     # Logs
@@ -403,9 +403,9 @@ def unknown_table(document: Mapping[str, Any]) -> str | None:
         if not isinstance(value, dict):
             near = did_you_mean(name, Settings.model_fields)
             place = f"below [{CONFIG_TABLE}]" if name in Settings.model_fields else f"into a table{near}"
-            return f"{name!r} stands outside of a table and is read by nobody; move it {place}"
+            return f"{name!r} is outside of a table and is not read; move it {place}"
         tables = ", ".join(f"[{table}]" for table in TABLES)
-        return f"there is no table [{name}], and nobody reads it (there are: {tables}){did_you_mean(name, TABLES)}"
+        return f"there is no table [{name}], so it is not read (tables: {tables}){did_you_mean(name, TABLES)}"
     return None
 
 
@@ -413,7 +413,7 @@ def unknown_variables() -> list[str]:
     """A sentence about each environment variable of our prefix that is no setting."""
     known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
     return [
-        f"warning: the environment variable {name} is no setting and is ignored{did_you_mean(name, known)}"
+        f"warning: the environment variable {name} is not a setting and is ignored{did_you_mean(name, known)}"
         for name in sorted(os.environ)
         if name.startswith(ENV_PREFIX) and name not in known | _OTHER_VARIABLES
     ]

@@ -58,7 +58,7 @@ def check_redis_url(url: str) -> str:
             raise ValueError(f"no host is named; write it like {parts.scheme}://host:6379/0")
         database = parts.path.strip("/") or dict(parse_qsl(parts.query)).get("db", "0")
     if not (database.isascii() and database.isdigit()):
-        raise ValueError(f"the database {database!r} is no number; use 0, or what your server has")
+        raise ValueError(f"the database {database!r} is not a number; use 0, or what your server has")
     return url
 
 
@@ -105,7 +105,7 @@ def redis_py_url(url: str) -> str:
     """The same server as redis-py wants it spelt; the inverse of :func:`kombu_url` for Redis servers.
 
     Raises:
-        ValueError: the URL names a broker that is no Redis server.
+        ValueError: the URL names a broker that is not a Redis server.
     """
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -120,5 +120,5 @@ def redis_py_url(url: str) -> str:
             query["ssl_cert_reqs"] = names.get(rule, rule)
         return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(query), ""))
     if parts.scheme not in REDIS_SCHEMES:
-        raise ValueError(f"{redact_url(url)} is no Redis server")
+        raise ValueError(f"{redact_url(url)} is not a Redis server")
     return url

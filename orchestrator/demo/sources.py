@@ -53,12 +53,12 @@ class SourceTrees:
         """
         plain = self.admit(path)
         if plain.suffix != ".py":
-            raise InputError(f"{path} is no Python file; give the path of a file that ends in .py")
+            raise InputError(f"{path} is not a Python file; give the path of a file that ends in .py")
         descriptor = self._open(plain)
         try:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode):
-                raise InputError(f"{path} is no plain file; give the path of a Python source")
+                raise InputError(f"{path} is not a plain file; give the path of a Python source")
             if about.st_size > MAX_SOURCE_BYTES:
                 raise InputError(
                     f"{path} has {about.st_size} bytes; a module of up to {MAX_SOURCE_BYTES} is reviewed"

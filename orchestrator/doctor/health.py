@@ -152,7 +152,7 @@ def results(ledger: Ledger, shards: Iterable[int]) -> Iterator[Finding]:
                 Severity.STUCK,
                 "result-owed-to-nobody",
                 stray,
-                f"a result of {stray} is in the index of owed results, and it is no root: the sweep takes it off",
+                f"a result of {stray} is in the index of owed results, and it is not a root: the sweep takes it off",
             )
 
 

@@ -47,15 +47,15 @@ def _run(snapshot: Snapshot) -> Iterator[Finding]:
             snapshot,
             "run-unindexed",
             run.id,
-            f"{run.id} is running and not in the index of running runs: nobody notices if its worker is lost",
+            f"{run.id} is running and not in the index of running runs: the loss of its worker would not be noticed",
         )
 
 
 def _session(snapshot: Snapshot) -> Iterator[Finding]:
     s = snapshot.session
     for wanted, name, consequence in (
-        (True, "tree", f"the index of the tree of {s.root}: whoever looks at the tree does not see it"),
-        (s.root == s.id, "roots", "the index of roots: whoever lists the sessions does not see its tree"),
+        (True, "tree", f"the index of the tree of {s.root}: `orchestra tree` does not show it"),
+        (s.root == s.id, "roots", "the index of roots: `orchestra sessions` does not show its tree"),
         (
             bool(snapshot.queue) and s.state not in CLOSED,
             "waiting",
@@ -124,7 +124,7 @@ def _questions(snapshot: Snapshot) -> Iterator[Finding]:
             snapshot,
             "question-lost",
             question,
-            f"waits for a reply to {question}, which is not in the books of whoever was asked",
+            f"waits for a reply to {question}, which is not in the records of the session that was asked",
         )
 
 

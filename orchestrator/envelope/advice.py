@@ -42,7 +42,7 @@ def advise(message: AgentMessage, root: etree._Element) -> tuple[Finding, ...]:
             text = f"asks for many attempts; more than {ATTEMPTS} seldom help"
             say("retry-excessive", text, "header/retry-policy/max-attempts", attempts)
         if timeout_s > TIMEOUT_S:
-            text = "is longer than a day; nobody will notice in time that nothing happens"
+            text = "is longer than a day; a stall would not be noticed in time"
             say("timeout-excessive", text, "header/retry-policy/timeout-seconds", timeout_s)
         if policy.backoff_strategy == "exponential" and 2 ** min(attempts - 1, 64) - 1 > BACKOFF_S:
             text = f"with {attempts} attempts waits for more than an hour in all; use fewer, or linear"

@@ -203,7 +203,7 @@ class BlobStore:
         standing = self._facts(ref.sha256)
         if standing is None:
             raise PayloadError(
-                f"payload {ref.sha256} is not stored: its lifetime is over, or it was never stored on this server; "
+                f"payload {ref.sha256} is not stored: it has expired, or it was never stored on this server; "
                 "ask the sender to send it again"
             )
         return _inflate(self._stored(standing), limit=ref.size)

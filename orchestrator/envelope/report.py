@@ -58,7 +58,7 @@ _TYPE_RULES: Final = {
     "flag": ("flag", "is neither true nor false; write one of them"),
     "sha256": ("sha256", "is not a SHA-256 digest; write its 64 hexadecimal digits"),
     "base64": ("base64", "is empty; put the base64 of the octets here"),
-    "body-type": ("body-type", "is no type of body; use one of "),
+    "body-type": ("body-type", "is not a type of body; use one of "),
 }
 
 

@@ -62,7 +62,9 @@ def _status_fits(body: etree._Element, body_type: str, reading: Reading) -> bool
     allowed = _STATUS[body_type]
     if status in allowed:
         return True
-    reading.fail("status", f"is no status of a {body_type}; use {', '.join(allowed)}", body[1], value=status)
+    reading.fail(
+        "status", f"is not a status of a {body_type}; use {', '.join(allowed)}", body[1], value=status
+    )
     return False
 
 

@@ -21,7 +21,7 @@ _PARSER: Final = etree.XMLParser(resolve_entities=False, no_network=True, remove
 def flaw(element: etree._Element) -> str | None:
     """What keeps ``element`` from being an EncryptedData with its cipher value inside, if anything."""
     if element.tag != _DATA:
-        return "is no encrypted content of a body; use one xenc:EncryptedData element"
+        return "is not the encrypted content of a body; use one xenc:EncryptedData element"
     values = element.findall(_VALUES)
     if len(values) != 1:
         return "must hold one CipherData with one CipherValue; a reference is not followed"

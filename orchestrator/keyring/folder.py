@@ -151,7 +151,7 @@ class KeyFolder:
 
     def _file(self, key_id: str, ending: str) -> Path:
         if not _KEY_ID.fullmatch(key_id):
-            raise KeyringError(f"{key_id!r} is no key id; `orchestra keys list` shows them")
+            raise KeyringError(f"{key_id!r} is not a key id; `orchestra keys list` shows them")
         return self.folder / f"{key_id}.{ending}"
 
 

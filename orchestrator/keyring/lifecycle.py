@@ -91,7 +91,7 @@ class KeyLifecycle(KeyFolder):
     def _new_record(self, agent: str, use: Use, public: algorithms.PublicKey) -> KeyRecord:
         if _BLANKS.search(agent) or not agent.strip():
             raise KeyringError(
-                f"{agent!r} is no agent's name: it is blank, or has blanks that XML does not keep"
+                f"{agent!r} is not a valid agent name: it is blank, or has spaces that XML does not keep"
             )
         return KeyRecord(
             key_id=algorithms.key_id(public),

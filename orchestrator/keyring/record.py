@@ -84,5 +84,7 @@ class KeyRecord:
         except (ValueError, KeyError, TypeError) as problem:
             raise KeyringError(f"a key record cannot be read: {problem!r}") from None
         if record.use not in ("sign", "encrypt"):
-            raise KeyringError(f"key record {record.key_id} is for {record.use!r}, which is no use of a key")
+            raise KeyringError(
+                f"key record {record.key_id} is for {record.use!r}, which is not a use of a key"
+            )
         return record

@@ -113,7 +113,7 @@ class _Facts:
         except ValueError:
             found = damaged
         if found is damaged:
-            self.damage.append(f"its field {name!r} is none of its values: {_short(value)}")
+            self.damage.append(f"its field {name!r} is not one of its values: {_short(value)}")
         return found
 
 

@@ -158,7 +158,9 @@ class Letters:
             details=ErrorDetails(context_data=details) if details else None,
             recovery_options=(
                 RecoveryOption(text="delegate the task again", priority=1, type="retry"),
-                RecoveryOption(text="ask whoever delegated this task to you", priority=2, type="escalate"),
+                RecoveryOption(
+                    text="ask the agent that delegated this task to you", priority=2, type="escalate"
+                ),
             ),
             recommended_action=recommended,
         )

@@ -20,7 +20,7 @@ SESSION: Transitions = {
     },
     "running": {
         "idle": "its run commits or fails at a question, something is outstanding",
-        "finished": "its run commits, nothing is outstanding; or a further run fails at a question",
+        "finished": "its run commits, nothing is outstanding; or another run fails at a question",
         "failed": "its run fails for good",
         "stopped": "stopped by a user or by policy",
         "deleted": "deleted by a user",

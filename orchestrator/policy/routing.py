@@ -126,7 +126,7 @@ class RoutingTable:
             if message_type not in rows:
                 known = ", ".join(rows)
                 raise ConfigurationError(
-                    f"[routing.{message_type}] is no message type; the types are {known}"
+                    f"[routing.{message_type}] is not a message type; the types are {known}"
                 )
             if not isinstance(overrides, Mapping):
                 raise ConfigurationError(f"[routing.{message_type}] must be a table of a row's fields")

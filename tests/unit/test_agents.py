@@ -227,8 +227,8 @@ def test_an_error_in_another_file_names_both_lines(write: Write) -> None:
             "line 3: agent 'a': there is no setting 'function'",
         ),
         ("[agents.a]\nfunction = 'no_such_mod:f'\n", "there is no module 'no_such_mod'"),
-        ("[agent.a]\n", "there is no table [agent], and nobody reads it"),
-        ("role = 'specialist'\n", "'role' stands outside of a table and is read by nobody"),
+        ("[agent.a]\n", "there is no table [agent], so it is not read"),
+        ("role = 'specialist'\n", "'role' is outside of a table and is not read"),
         ("", "it defines no agent; write a table [agents.name]"),
     ],
 )
@@ -253,8 +253,8 @@ def test_a_name_defined_in_two_files_names_both_places(write: Write) -> None:
     [
         ("/no/such/file.py", "there is no such file; give a module name"),
         ("/usr/", "it is a folder; give a module name"),
-        ("", "cannot load agents from '': that is no name of a module; give a module name"),
-        ("..mine", "that is no name of a module; give a module name"),
+        ("", "cannot load agents from '': that is not the name of a module; give a module name"),
+        ("..mine", "that is not the name of a module; give a module name"),
         ("no_such_module_at_all", "there is no module 'no_such_module_at_all' in "),
     ],
 )

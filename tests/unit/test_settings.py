@@ -78,9 +78,9 @@ def test_agents_come_separated_by_commas_or_the_path_separator(
         ({"redis_url": "redis://"}, "no host is named"),
         ({"redis_url": "unix://"}, "no socket is named"),
         ({"redis_url": "redis://host:notaport"}, "not a URL"),
-        ({"redis_url": "redis://host/zero"}, "is no number"),
+        ({"redis_url": "redis://host/zero"}, "is not a number"),
         ({"broker_url": "hunter2@host"}, "setting 'broker_url': not a URL"),
-        ({"broker_url": "redis://:hunter2@host/zero"}, "'broker_url': the database 'zero' is no number"),
+        ({"broker_url": "redis://:hunter2@host/zero"}, "'broker_url': the database 'zero' is not a number"),
         ({"log_level": "loud"}, "'log_level'"),
     ],
     ids=lambda value: str(value)[:40],
@@ -156,12 +156,12 @@ def test_every_setting_says_what_it_is() -> None:
         ("[orchestr]\nlease_s = 20\n", r"there is no table \[orchestr\].*; did you mean 'orchestra'\?"),
         (
             "concurrency = 4\n[orchestra]\nlease_s = 20\n",
-            r"'concurrency' stands outside .* below \[orchestra\]",
+            r"'concurrency' is outside .* below \[orchestra\]",
         ),
-        ("concurency = 4\n", r"'concurency' stands outside of a table .*; did you mean 'concurrency'\?"),
+        ("concurency = 4\n", r"'concurency' is outside of a table .*; did you mean 'concurrency'\?"),
         (
             "[other]\nx = 1\n",
-            r"there is no table \[other\], and nobody reads it \(there are: \[orchestra\], ",
+            r"there is no table \[other\], so it is not read \(tables: \[orchestra\], ",
         ),
     ],
 )
@@ -184,7 +184,7 @@ def test_a_variable_of_our_prefix_that_is_no_setting_is_named(monkeypatch: pytes
     monkeypatch.setenv("ORCHESTRA_CONFIG", "")
     (sentence,) = unknown_variables()
     assert sentence == (
-        "warning: the environment variable ORCHESTRA_CONCURENCY is no setting and is ignored; "
+        "warning: the environment variable ORCHESTRA_CONCURENCY is not a setting and is ignored; "
         "did you mean 'ORCHESTRA_CONCURRENCY'?"
     )
     done = CliRunner().invoke(main, ["sessions"])

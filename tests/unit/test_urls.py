@@ -55,6 +55,6 @@ def test_a_tls_url_says_to_celery_that_certificates_are_checked() -> None:
 
 def test_other_brokers_are_left_alone() -> None:
     assert kombu_url("amqp://u:p@host//") == "amqp://u:p@host//"
-    with pytest.raises(ValueError, match="is no Redis server") as caught:
+    with pytest.raises(ValueError, match="is not a Redis server") as caught:
         redis_py_url("amqp://u:secret@host//")
     assert "secret" not in str(caught.value)

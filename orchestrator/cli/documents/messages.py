@@ -37,7 +37,7 @@ class MessageDocument(Document):
     attempt: int = Field(description="Which attempt to deliver it this is, from 1.")
     stream: str = Field(description="Its stream: `shard/type/priority`.")
     entry: str = Field(validation_alias="entry_id", description="The id of its entry in the stream.")
-    dead: str = Field(description="Why it is a dead letter, `rule: reason`; empty: it is none.")
+    dead: str = Field(description="Why it is a dead letter, `rule: reason`; empty: it is not a dead letter.")
     seq: int = Field(description="Its number in the audit trail.")
     sha256: str = Field(description="The SHA-256 of its bytes.")
     chain: str = Field(description="The hash that chains it to the one before.")
@@ -220,12 +220,8 @@ class AuditReport(Document):
     entries: int = Field(description="Published entries, retries included.")
     messages: int = Field(description="Messages.")
     conversations: int = Field(description="Conversations.")
-    first: Time = Field(
-        validation_alias="first_ms", description="When the first was published; null: there is none."
-    )
-    last: Time = Field(
-        validation_alias="last_ms", description="When the last was published; null: there is none."
-    )
+    first: Time = Field(validation_alias="first_ms", description="When the first was published; null: none.")
+    last: Time = Field(validation_alias="last_ms", description="When the last was published; null: none.")
     bytes: int = Field(description="Bytes of all entries.")
     by_type: dict[str, int] = Field(description="Messages by type.")
     by_sender: dict[str, int] = Field(description="Messages by sender.")
@@ -233,6 +229,6 @@ class AuditReport(Document):
     dead_letters: dict[str, int] = Field(description="Dead letters by rule.")
     tasks_completed: int = Field(description="Tasks that were given and completed.")
     task_p50_ms: int | None = Field(
-        description="Milliseconds from launch to completion of half of them; null: there is none."
+        description="Milliseconds from launch to completion of half of them; null: none."
     )
     task_p95_ms: int | None = Field(description="The same of 95 in 100.")

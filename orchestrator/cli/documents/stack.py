@@ -15,7 +15,7 @@ class AgentDocument(Document):
     agent: str = Field(validation_alias="name", description="Its name.")
     role: str = Field(description="`coordinator`, `specialist` or `orchestrator`.")
     tier: str | None = Field(description="`opus`, `sonnet` or `haiku`; null: none.")
-    executor: str = Field(description="What runs it; `foreign`: a program from outside.")
+    executor: str = Field(description="What runs it; `foreign`: an external program.")
     queue: str = Field(description="The Celery queue of its runs.")
     attempts: int = Field(description="How often a run may fail before its session fails.")
     backoff: str = Field(description="How the wait between two tries grows: `exponential` or `linear`.")

@@ -153,7 +153,7 @@ class Replays:
         report = check(octets, limits=Limits(size=self._parts.settings.max_message_bytes), advice=False)
         if report.message is None or report.tree is None:
             first = next(finding for finding in report.findings if finding.severity == "error")
-            raise Unverified(what, first.rule, first.sentence, "drop it, and have its sender send it anew")
+            raise Unverified(what, first.rule, first.sentence, "drop it, and have its sender send it again")
         rejection = self._intake.signature_fault(report.message, report.tree, octets)
         fault = None if rejection is None else (rejection.rule, rejection.reason)
         if fault is not None and not sign_unverified:
@@ -331,7 +331,7 @@ def _who() -> str:
 
 def _not_renewed(message: AgentMessage) -> Refused:
     return Refused(
-        f"message {message.header.message_id} cannot be sent anew: the key of its sender "
+        f"message {message.header.message_id} cannot be sent again: the key of its sender "
         f"{message.header.sender.agent_name!r} is not in this data folder, or its body is encrypted; "
         "a copy would be told for a duplicate"
     )
@@ -340,5 +340,5 @@ def _not_renewed(message: AgentMessage) -> Refused:
 def _not_to_be_signed(message: AgentMessage) -> Refused:
     return Refused(
         f"message {message.header.message_id} cannot be signed by the operator: its body is encrypted or cannot "
-        "be fetched; have its sender send it anew"
+        "be fetched; have its sender send it again"
     )

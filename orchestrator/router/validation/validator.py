@@ -163,7 +163,7 @@ class Intake:
                 return Letter(entry, message, None, sealed=codec.encode(fetched).decode(), digest=digest)
             opened = self._opener.open(fetched).body
         except InvalidEnvelope as error:
-            return reject("payload", f"what the body holds is no valid body: {error}", message)
+            return reject("payload", f"the body is not valid: {error}", message)
         except (PayloadError, DecryptionError) as error:
             return reject("payload", str(error), message)
         assert not isinstance(opened, OpaqueBody)

@@ -22,7 +22,7 @@ def check_text(name: str, value: object) -> None:
         InputError: it is not.
     """
     if not isinstance(value, str):
-        raise InputError(f"{name} = {value!r} is no text; give a str")
+        raise InputError(f"{name} = {value!r} is not text; give a str")
 
 
 def check_timeout(value: object) -> None:
@@ -32,7 +32,7 @@ def check_timeout(value: object) -> None:
         InputError: it is neither.
     """
     if value is not None and (not isinstance(value, int | float) or math.isnan(value)):
-        raise InputError(f"timeout_s = {value!r} is no number of seconds")
+        raise InputError(f"timeout_s = {value!r} is not a number of seconds")
 
 
 def check_priority(value: object) -> None:

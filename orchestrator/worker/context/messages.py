@@ -55,7 +55,7 @@ class Speech:
         if not message.strip():
             raise InputError(f"agent {session.agent!r} raised a callback without a message")
         if not session.parent:
-            raise InputError(f"agent {session.agent!r} is at the root of its tree: there is nobody to ask")
+            raise InputError(f"agent {session.agent!r} is the root of its tree, so it has no parent to ask")
         kind, urgency = question_kind(kind), urgency_of(kind, priority)
         # JSON has no word for what is no number, and most readers of it refuse Python's: it becomes text.
         values = None if context is None else json.loads(json.dumps(context, default=str), parse_constant=str)
@@ -144,7 +144,9 @@ class Speech:
         """
         effects, session = self._effects, self._effects.held.session
         if not question.extra.get("question"):
-            raise InputError(f"{question.id} ({question.kind}) is no question; there is nothing to reply to")
+            raise InputError(
+                f"{question.id} ({question.kind}) is not a question; there is nothing to reply to"
+            )
         check_text("text", text)
         if not text.strip():
             raise InputError(f"the reply to {question.id} is empty")

@@ -149,7 +149,7 @@ class Talking(View):
         name = question if isinstance(question, str) else question.id
         item = self._effects.patiently("reply", lambda: self._ledger.item(self.session, name))
         if item is None:
-            raise InputError(f"{name!r} is no question that session {self.session} was asked")
+            raise InputError(f"{name!r} is not a question that session {self.session} was asked")
         return self._speech.reply(item, text)
 
     def message(self, to: str, text: str, *, priority: Priority = "normal", key: str | None = None) -> str:

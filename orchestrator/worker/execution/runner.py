@@ -345,7 +345,7 @@ def _completed(text: str, context: Context) -> Outcome:
     try:
         json.dumps(state)
     except (TypeError, ValueError) as error:
-        raise InputError(f"ctx.state holds what is no JSON value: {error}") from error
+        raise InputError(f"ctx.state holds a value that is not JSON: {error}") from error
     if len(text) > MAX_PAYLOAD_BYTES // 4 and len(text.encode(errors="replace")) > MAX_PAYLOAD_BYTES:
         raise InputError(
             f"the answer of {len(text)} characters is larger than {MAX_PAYLOAD_BYTES} bytes; write it to a file"

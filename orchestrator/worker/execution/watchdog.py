@@ -101,7 +101,7 @@ class Watchdog:
             try:
                 self.look()
             except Exception as error:  # noqa: BLE001  (the watch goes on, whatever Redis or the consumer goes through)
-                _log.debug("watchdog-looked-in-vain", error=repr(error))
+                _log.debug("watchdog-look-failed", error=repr(error))
 
     def _see_to_the_end(self, looking: threading.Event) -> None:
         """A shutdown that waits for an answer of the broker for ever is no shutdown: what was at work has ended."""

@@ -288,7 +288,7 @@ def test_some_dead_letters_are_replayed_and_the_others_stay(stack: Stack) -> Non
     ):
         misspelt = run(stack, *command, "--type", "mesage")
         assert misspelt.exit_code == 2
-        assert "'mesage' is no message type; choose from task-delegation" in misspelt.stderr
+        assert "'mesage' is not a message type; choose from task-delegation" in misspelt.stderr
     none = run(stack, "dlq", "replay", "--all", "--type", "message", "--agent", "nobody")
     assert (none.stdout, none.stderr) == ("", "no such dead letters; nothing was replayed\n")
     assert [
@@ -366,7 +366,7 @@ def test_what_an_agent_of_the_stack_says_by_hand_is_said_to_change_nothing(
     file = tmp_path / "message.xml"
     file.write_bytes(stack.envelope(Message(content="x"), sender=sender, recipient="reviewer"))
     sent = run(stack, "send", str(file))
-    note = f"note: '{sender}' is no external program, so a message of its is written to the audit trail"
+    note = f"note: '{sender}' is not an external program, so a message of its is written to the audit trail"
     assert (sent.exit_code, note in sent.output) == (0, sender != "partner")
     assert (json.loads(run(stack, "send", str(file), "--json").output)["note"] is None) == (
         sender == "partner"

@@ -306,7 +306,7 @@ def test_a_kept_head_is_not_replaced_by_an_older_or_a_false_one(stack: Stack) ->
     file = kept.file(store.id)
     for content, why in (
         (replace(new, signature="AAAA").to_json(), "its signature does not hold"),
-        ("{", "it is no head"),
+        ("{", "it is not a head"),
     ):
         file.write_text(content, encoding="utf-8")
         bad = verify(stack)

@@ -62,7 +62,7 @@ def test_the_answer_resumes_who_asked_and_spares_who_was_asked(stage: Stage) -> 
 def test_what_is_no_open_question_cannot_be_answered(stage: Stage) -> None:
     _, question = busy_parent(stage)
     with Client(stage.settings) as client:
-        with pytest.raises(InputError, match="is no id of a question"):
+        with pytest.raises(InputError, match="is not the id of a question"):
             client.reply("ses_00", "x")
         with pytest.raises(InputError, match="is empty"):
             client.reply(question, "  ")

@@ -128,7 +128,7 @@ def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
             "InputError: agent 'solo' returned a value of type object, which is neither text nor JSON",
         ),
         (lambda ctx: sys.exit(3), "SystemExit: 3"),
-        (lambda ctx: ctx.state.update(bad=object()), "InputError: ctx.state holds what is no JSON value"),
+        (lambda ctx: ctx.state.update(bad=object()), "InputError: ctx.state holds a value that is not JSON"),
         (lambda ctx: ctx.wait_for("some"), "InputError: wait_for('some'): wait for 'any', 'all' or 'quorum'"),
         (
             lambda ctx: ctx.wait_for("all", k=2),
@@ -137,9 +137,9 @@ def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
         (lambda ctx: ctx.wait_for("quorum"), "InputError: wait_for('quorum', k=None): a quorum"),
         (lambda ctx: ctx.status(101), "InputError: status(101): progress is a whole percentage"),
         (lambda ctx: ctx.delegate("solo", " "), "InputError: a delegation to 'solo' needs an agent and"),
-        (lambda ctx: ctx.delegate("solo", 7), "InputError: description = 7 is no text; give a str"),
-        (lambda ctx: ctx.delegate(None, "x"), "InputError: agent = None is no text; give a str"),
-        (lambda ctx: ctx.delegate_all("solo", ["x", 7]), "InputError: description = 7 is no text"),
+        (lambda ctx: ctx.delegate("solo", 7), "InputError: description = 7 is not text; give a str"),
+        (lambda ctx: ctx.delegate(None, "x"), "InputError: agent = None is not text; give a str"),
+        (lambda ctx: ctx.delegate_all("solo", ["x", 7]), "InputError: description = 7 is not text"),
         (
             lambda ctx: ctx.delegate("solo", "x", priority="urgent"),
             "InputError: priority = 'urgent': choose from 'critical', 'high', 'normal', 'low'",
@@ -157,13 +157,13 @@ def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
             "InputError: on_close = 'keep': choose from 'stop', 'abandon'",
         ),
         (lambda ctx: ctx.call("solo", "x", priority="urgent"), "InputError: priority = 'urgent': choose"),
-        (lambda ctx: ctx.request_review(7), "InputError: description = 7 is no text"),
+        (lambda ctx: ctx.request_review(7), "InputError: description = 7 is not text"),
         (
             lambda ctx: ctx.escalate("x", reason="bored"),
             "InputError: reason = 'bored': choose from 'task-failed'",
         ),
-        (lambda ctx: ctx.message("parent", 7), "InputError: text = 7 is no text"),
-        (lambda ctx: ctx.ask(7), "InputError: message = 7 is no text"),
+        (lambda ctx: ctx.message("parent", 7), "InputError: text = 7 is not text"),
+        (lambda ctx: ctx.ask(7), "InputError: message = 7 is not text"),
     ],
 )
 def test_misuse_fails_the_run_and_says_how(

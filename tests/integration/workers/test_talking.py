@@ -146,7 +146,7 @@ def test_any_type_passes_through_and_none_is_taken_for_what_it_is_not(
 def test_a_root_has_nobody_to_ask(stage: Stage, theatre: Theatre) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
-        with pytest.raises(InputError, match="nobody to ask"):
+        with pytest.raises(InputError, match="no parent to ask"):
             ctx.ask("anyone?")
         return repr(ctx.raise_callback("anyone?"))
 
@@ -280,10 +280,10 @@ def test_only_what_one_was_asked_can_be_answered(stage: Stage, theatre: Theatre)
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("worker", "do it")
-            with pytest.raises(InputError, match="no question that session"):
+            with pytest.raises(InputError, match="not a question that session"):
                 ctx.reply("ask_" + "0" * 38, "yes")
             return ""
-        with pytest.raises(InputError, match="is no question"):
+        with pytest.raises(InputError, match="is not a question"):
             ctx.reply(ctx.callbacks[0], "thanks")
         return "right"
 

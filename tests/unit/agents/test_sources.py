@@ -71,9 +71,9 @@ def test_only_plain_python_files_of_bounded_size_are_read(tree: Path) -> None:
     (tree / "huge.py").write_bytes(b"#" * (MAX_SOURCE_BYTES + 1))
     trees = SourceTrees([tree])
     for name, words in (
-        ("pipe.py", "is no plain file"),
-        ("folder.py", "is no plain file"),
-        ("notes.txt", "is no Python file"),
+        ("pipe.py", "is not a plain file"),
+        ("folder.py", "is not a plain file"),
+        ("notes.txt", "is not a Python file"),
         ("huge.py", f"a module of up to {MAX_SOURCE_BYTES} is reviewed"),
     ):
         with pytest.raises(InputError, match=words):

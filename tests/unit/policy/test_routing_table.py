@@ -51,7 +51,7 @@ def test_a_toml_table_overrides_parts_of_rows() -> None:
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ({"gossip": {}}, "no message type"),
+        ({"gossip": {}}, "not a message type"),
         ({"query": {"attempts": 0}}, "attempts"),
         ({"query": {"colour": "red"}}, "colour: there is no such field; the fields are sender, recipient"),
         ({"query": {"timeout_s": float("inf")}}, "timeout_s: Input should be less than or equal to"),
