@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         SessionDeleted,
         SessionFailed,
         SessionStopped,
+        StepFailed,
+        StepMismatch,
         UnknownAgent,
         UnknownSession,
     )
@@ -49,6 +51,8 @@ __all__ = [
     "SessionState",
     "SessionStopped",
     "Settings",
+    "StepFailed",
+    "StepMismatch",
     "UnknownAgent",
     "UnknownSession",
     "agent",

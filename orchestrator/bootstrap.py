@@ -22,7 +22,7 @@ from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
 from orchestrator.keyring.vouchers import AgentVouchers
-from orchestrator.ledger import Concurrency, Dispatch, Ledger, Limits, Outgoing, Session
+from orchestrator.ledger import Concurrency, Dispatch, JournalLimits, Ledger, Limits, Outgoing, Session
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import Letters, Thread
 from orchestrator.policy.routing import RoutingTable
@@ -229,4 +229,5 @@ def ledger_limits(settings: Settings) -> Limits:
         question_ms=round((settings.question_time_limit_s or 0) * 1000),
         tree_ttl_ms=round(settings.tree_ttl_s * 1000),
         replicas=settings.replicas,
+        journal=JournalLimits(steps=settings.max_steps_per_run, bytes=settings.max_step_bytes_per_run),
     )

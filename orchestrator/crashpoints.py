@@ -26,6 +26,8 @@ POINTS: Final = (
     "worker.claimed",
     "worker.effect",
     "worker.taken",
+    "worker.stepped",
+    "worker.recorded",
     "worker.worked",
     "worker.committed",
     "settle.stored",

@@ -19,11 +19,13 @@
     │   ├── ClaimLost
     │   ├── NoReply
     │   ├── Unverified
+    │   ├── StepMismatch
     │   ├── WouldDeadlock
     │   └── WrongState
     ├── DamagedRecord             something in the ledger that cannot be read
     ├── NoResponse                an agent that answers in text gave no answer that its parent could be given
     ├── Retry                     an agent asks for another try of its run, later
+    ├── StepFailed                a durable step of a run raised, and has no retries left
     ├── RunFailed                 how a run ended, for Celery's events and Flower
     ├── SessionFailed             how a session ended, for whoever waits for its answer
     │   ├── SessionStopped
@@ -204,6 +206,15 @@ class SubmissionRefused(Refused):
     template = "task {0} begins no session: {1}"
 
 
+class StepMismatch(Refused):
+    """A try of a run asks for another step than an earlier one. Raised with (run id, asked, recorded)."""
+
+    template = (
+        "run {0} asks for step {1!r} where an earlier try of it recorded {2!r}: the agent's code has changed, or decides "
+        'by something that no step recorded; run the version that began it, or allow new steps with steps = "replace"'
+    )
+
+
 class WouldDeadlock(Refused):
     """A call that blocks would wait for something that cannot happen while it does."""
 
@@ -220,6 +231,27 @@ class DamagedRecord(OrchestraError):
     """Something in the ledger cannot be read. Raised with (what, what is wrong with it)."""
 
     template = "the ledger's record of {0} is damaged: {1}; `orchestra doctor` says what can be done"
+
+
+class StepFailed(OrchestraError):
+    """A durable step gave an error, now or in an earlier try of its run. Raised with (key, error type, message)."""
+
+    template = "step {0!r} failed: {1}: {2}"
+
+    @property
+    def key(self) -> str:
+        """The step."""
+        return str(self.args[0])
+
+    @property
+    def kind(self) -> str:
+        """The name of the exception class that the function raised."""
+        return str(self.args[1])
+
+    @property
+    def message(self) -> str:
+        """What that exception said."""
+        return str(self.args[2])
 
 
 class RunFailed(OrchestraError):

@@ -14,7 +14,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import ValidationError
 
@@ -32,6 +32,7 @@ FUNCTION_ATTRIBUTE = "__orchestra_agent__"
 
 #: The queue that the bundled agents share. A worker without a user's agents never takes the runs of a user's `lead`.
 BUNDLED_QUEUE = "orchestra.bundled"
+StepPolicy = Literal["strict", "replace"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -43,6 +44,8 @@ class AgentDefinition:
     record: AgentRecord  #: what clients, routers and services are told of it
     source: str  #: file and line of the definition
     options: ExecutorOptions  #: settings of its executor
+    #: What becomes of a try that asks for other durable steps than an earlier one.
+    steps: StepPolicy = "strict"
 
     @property
     def name(self) -> str:
@@ -70,6 +73,7 @@ def agent(
     escalation: str = "",
     may_send_to: Sequence[str] | None = None,
     accepts_from: Sequence[str] | None = None,
+    steps: StepPolicy = "strict",
 ) -> Callable[[F], F]:
     """Make a function of a context an agent.
 
@@ -91,6 +95,8 @@ def agent(
         may_send_to: the agents it may send messages to, and no others; by default whomever the routing table allows.
         accepts_from: the agents it takes messages from, and no others; likewise. Neither list concerns the
             operator, nor reports, questions and replies, which go to whoever gave the task or asked.
+        steps: what becomes of a run that is tried again and asks for other durable steps than before: `strict`,
+            it fails with an error that names them; `replace`, it goes on with new ones.
 
     Raises:
         ConfigurationError: a value is not allowed, or the function does not take one argument.
@@ -122,6 +128,7 @@ def agent(
             escalates_to=escalation,
             may_send_to=may_send_to,
             accepts_from=accepts_from,
+            steps=steps,
         )
         function.__globals__.setdefault(MODULE_ATTRIBUTE, []).append(definition)
         setattr(function, FUNCTION_ATTRIBUTE, definition)
@@ -151,6 +158,7 @@ def define_agent(
     options: ExecutorOptions | Mapping[str, Any] | None = None,
     queue: str | None = None,
     executor: str = "python",
+    steps: StepPolicy = "strict",
     **fields: Any,
 ) -> AgentDefinition:
     """The definition of an agent, checked.
@@ -173,11 +181,14 @@ def define_agent(
     if not isinstance(options, ExecutorOptions):
         given = {} if function is None else {"function": function}
         options = check_options(name, executor, {**given, **(options or {})})
+    if steps not in get_args(StepPolicy):
+        allowed = ", ".join(map(repr, get_args(StepPolicy)))
+        raise ConfigurationError(f"agent {name!r}: steps = {steps!r}: choose from {allowed}")
     try:
         record = AgentRecord(name=name, executor=executor, queue=queue or default_queue(name), **fields)
     except ValidationError as error:
         raise setting_error(name, error) from None
-    return AgentDefinition(record=record, source=source, options=options)
+    return AgentDefinition(record=record, source=source, options=options, steps=steps)
 
 
 def default_queue(name: str) -> str:

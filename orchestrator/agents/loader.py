@@ -42,6 +42,7 @@ _FIELDS = (
     "description",
     "may_send_to",
     "accepts_from",
+    "steps",
 )
 
 

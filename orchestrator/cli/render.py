@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.display.text import counted
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 
 _STYLES = {
@@ -155,10 +156,16 @@ def session_line(session: Session, below: Sequence[Session] = (), *, width: int 
         or session.reason
         or session.parked
         or session.trouble
-        or (session.activity if session.state is not SessionState.FINISHED else "")
+        or (_at_work(session) if session.state is not SessionState.FINISHED else "")
     )
     parts.append(_short(f"{session.title}{f' - {about}' if about else ''}", 100))
     return "  ".join(parts)
+
+
+def _at_work(session: Session) -> str:
+    """What a session does, as its agent says, and which durable step it recorded last."""
+    step = f"step {session.step} ({counted(session.steps, 'step')} so far)" if session.step else ""
+    return " - ".join(filter(None, [session.activity, step]))
 
 
 def progress(session: Session, below: Sequence[Session] = ()) -> int | None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from orchestrator.clock import isoformat
 from orchestrator.display.text import counted
-from orchestrator.ledger import Item, ItemState, Ledger, Run, Session, Try
+from orchestrator.ledger import Item, ItemState, Ledger, Run, Session, StepHeader, Try
+from orchestrator.ledger.journal import read_headers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,8 @@ def history(ledger: Ledger, session: str) -> list[Event]:
     timed = [_launched(about), *_ended(about)]
     for run in ledger.runs(session):
         timed += _of_run(run)
+        steps = read_headers(run.last_steps) if run.ended_ms else ledger.journal.headers(run.id)
+        timed += [(step.at_ms, _of_step(run, step)) for step in steps]
     for child in ledger.find([item.child for item in items if item.kind == "completion"]):
         timed.append(
             (
@@ -99,6 +102,16 @@ def _of_try(run: Run, tried: Try, *, first: bool) -> list[tuple[int, Event]]:
     text = f"attempt {tried.attempt} {how[tried.how]} after {took:.3f} s: {tried.reason}{next_one}"
     event = Event(at="", what="attempt", text=text, run=run.id, detail=tried.traceback)
     return [*events, (tried.ended_ms, event)]
+
+
+def _of_step(run: Run, step: StepHeader) -> Event:
+    """A durable step: how it ended, and never what it gave."""
+    calls = f"{counted(step.tries, 'call')}, the last of " if step.tries > 1 else ""
+    took = f" after {calls}{step.took_ms / 1000:.3f} s"
+    left = f"; {counted(step.left, 'retry', 'retries')} left" if step.how == "retry" else ""
+    how = "done" if step.how == "done" else "failed"
+    note = f": {step.note}" if step.note else ""
+    return Event(at="", what="step", text=f"{step.key} {how}{took}{note}{left}", run=run.id)
 
 
 def _why(run: Run) -> str:

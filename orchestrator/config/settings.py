@@ -216,6 +216,13 @@ class Settings(BaseModel):
         description="Runs of one tree that are executed at once, unless `orchestra limit` says otherwise. Unset: as many "
         "as there are slots.",
     )
+    max_steps_per_run: Count = Field(
+        10_000, description="Durable steps that one run may record; the next one fails."
+    )
+    max_step_bytes_per_run: Count = Field(
+        64 * MIB,
+        description="Bytes of all values that the durable steps of one run may record. They go when the run ends.",
+    )
     stream_max_entries: Count = Field(
         250_000,
         description="Entries in one stream above which new work is refused; replies, errors and commits never are.",

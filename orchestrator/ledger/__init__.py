@@ -1,6 +1,7 @@
 """The ledger: sessions, runs, delegations and callbacks in Redis, changed only by atomic transitions."""
 
 from orchestrator.ledger.concurrency import Concurrency, HeldBack
+from orchestrator.ledger.journal import Journal, StepHeader, StepRecord
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.model import (
     BY_FORCE,
@@ -22,6 +23,7 @@ from orchestrator.ledger.transitions import (
     Delegated,
     Dispatch,
     Flushed,
+    JournalLimits,
     Launch,
     Lease,
     Limits,
@@ -52,6 +54,8 @@ __all__ = [
     "HeldBack",
     "Item",
     "ItemState",
+    "Journal",
+    "JournalLimits",
     "Launch",
     "Lease",
     "Ledger",
@@ -68,6 +72,8 @@ __all__ = [
     "SessionState",
     "Slot",
     "Start",
+    "StepHeader",
+    "StepRecord",
     "StopVerdict",
     "Submitted",
     "Try",

@@ -27,6 +27,7 @@ _SESSION_NUMBERS = (
     "owed",
     "runs",
     "children",
+    "steps",
     "created_ms",
     "updated_ms",
     "ended_ms",
@@ -40,6 +41,7 @@ _RUN_NUMBERS = (
     "lost",
     "died",
     "not_before",
+    "steps",
     "created_ms",
     "started_ms",
     "ended_ms",
@@ -175,6 +177,7 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
         trouble=h.get("trouble", ""),
         task_id=h.get("task_id", ""),
         sealed=h.get("sealed") == "1",
+        step=h.get("step", ""),
         damage=tuple(facts.damage),
         **numbers,
     )
@@ -221,6 +224,7 @@ def run(h: Mapping[str, str]) -> Run:
         claimable_ms=numbers.pop("not_before"),
         allowed=numbers.pop("attempts"),
         tries=tuple(_tries(h.get("tries", ""))),
+        last_steps=h.get("last_steps", ""),
         **numbers,
     )
 

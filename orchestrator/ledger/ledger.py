@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import redis
 
+from orchestrator.ledger.journal import Journal
 from orchestrator.ledger.sweep import Sweeping
 from orchestrator.ledger.transitions import Limits, Report
 from orchestrator.redisdb.scripts import Scripts
@@ -30,6 +31,8 @@ class Ledger(Sweeping):
         super().__init__(client)
         self.scripts = Scripts(client)
         self.limits = limits or Limits()
+        #: The durable steps of runs.
+        self.journal = Journal(client, self.limits.journal, replicate=self._replicate)
         self._report = report
         self._now = "" if now_ms is None else str(now_ms)
 

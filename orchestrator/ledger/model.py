@@ -93,6 +93,8 @@ class Session:
     )
     sealed: bool = False  #: whether its prompt is an envelope with a body encrypted for its agent
     damage: tuple[str, ...] = ()  #: what cannot be read of its record, a sentence each
+    steps: int = 0  #: durable steps that its runs recorded
+    step: str = ""  #: the one that was recorded last
 
     @property
     def reported_as(self) -> str:
@@ -152,6 +154,8 @@ class Run:
     died: int = 0  #: how often its worker process died
     claimable_ms: int = 0  #: when it may be tried again at the earliest; 0: at any time
     tries: tuple[Try, ...] = ()  #: the last ones that ended without an answer
+    steps: int = 0  #: durable steps that it recorded, once it has ended
+    last_steps: str = ""  #: the last of them, once it has ended, as `read_headers` takes them
 
     @property
     def foreign(self) -> bool:

@@ -168,6 +168,8 @@ class Runs(Launches):
                     if outcome.status == "failed"
                     else "",
                     questions,
+                    json.dumps(list(outcome.steps_left_out)),
+                    json.dumps(list(outcome.steps_failed)),
                 ],
             )
             if following is None or following.asked:

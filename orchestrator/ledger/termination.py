@@ -196,7 +196,7 @@ class Endings(Mailbox):
     def owned_keys(self, session_id: str, *, but: Collection[str] = ()) -> list[str]:
         """The keys of every run of a session, of their effects, and of the large texts that it has said, ``but`` some."""
         runs = [decode.text(run) for run in self.redis.lrange(keys.runs(session_id), 0, -1)]
-        of_runs = [key for run in runs for key in (keys.run(run), keys.effects(run))]
+        of_runs = [key for run in runs for key in (keys.run(run), keys.effects(run), keys.steps(run))]
         return [*of_runs, *self.wholes.keys_of(session_id, but=but)]
 
     def require(self, session_id: str) -> None:

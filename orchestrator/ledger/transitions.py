@@ -10,6 +10,16 @@ from orchestrator.ledger.model import JSON, Item, Run, Session, SessionState
 
 
 @dataclass(frozen=True, kw_only=True)
+class JournalLimits:
+    """Bounds of the durable steps of one run; see the settings of the same names."""
+
+    steps: int = 10_000
+    bytes: int = 64 * 1024 * 1024  #: of all values together
+    #: Values of more bytes are stored once beside the journal and referred to.
+    inline_bytes: int = 16 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """Bounds that the ledger's transitions keep; see the settings of the same names."""
 
@@ -32,6 +42,7 @@ class Limits:
     #: Replicas that must have a claim or a commit before it counts, and how long to wait for them.
     replicas: int = 0
     replica_timeout_ms: int = 1_000
+    journal: JournalLimits = field(default_factory=JournalLimits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +203,8 @@ class Outcome:
     traceback: str = ""  #: of what the agent raised
     state: JSON = None  #: new saved state, or None to leave it as it is
     waiting: JSON = None  #: new waiting policy, or None to leave it as it is
+    steps_left_out: tuple[str, ...] = ()  #: recorded steps that this try did not ask for
+    steps_failed: tuple[str, ...] = ()  #: steps whose errors the run failed with
 
 
 @dataclass(frozen=True, kw_only=True)

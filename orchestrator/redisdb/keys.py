@@ -134,6 +134,23 @@ def effects(run: str) -> str:
     return f"{_of(run)}:run:{run}:effects"
 
 
+@_key("ao:{S}:run:<run>:steps", type="hash", owner="ledger", lifetime="until its run ends")
+def steps(run: str) -> str:
+    """What the durable steps of a run gave: `h:<step>` a header, `p:<step>` a value, `v:<sha256>` a stored value."""
+    return f"{_of(run)}:run:{run}:steps"
+
+
+@_key(
+    "ao:{S}:run:<run>:steps:<sha256>",
+    type="hash",
+    owner="ledger",
+    lifetime="until its run ends; an hour while no step refers to it",
+)
+def step_value(run: str, sha256: str) -> str:
+    """A large value that a durable step of this run gave, in chunks, as a blob is kept."""
+    return f"{_of(run)}:run:{run}:steps:{sha256}"
+
+
 # --- ledger: one shard -----------------------------------------------------------------------
 
 

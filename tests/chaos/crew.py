@@ -259,3 +259,26 @@ def crowd(ctx: Context) -> str:
             time.sleep(0.005)
         return "launched"
     return str(sum(int(callback.text) for callback in ctx.all_results))
+
+
+def paid(session: str, step: str) -> int:
+    """A call that costs: how often it was made for this session stands in a file."""
+    with (MARKS / f"paid-{session}-{step}").open("a") as file:
+        file.write("x")
+    return 1
+
+
+@agent("stepper", role="coordinator", queue="chaos")
+def stepper(ctx: Context) -> str:
+    """Prompt ``3``: so many steps one after the other; one more delegates, and its child is worth one, too."""
+    if ctx.cause == "callbacks":
+        return str(ctx.state["sum"] + sum(int(callback.text) for callback in ctx.all_results))
+    steps = [ctx.step("call", paid, ctx.session, f"call-{number}") for number in range(int(ctx.prompt))]
+
+    def launch() -> str:
+        paid(ctx.session, "launch")
+        return str(ctx.delegate("leaf", "1", title=f"in attempt {ctx.attempt}"))
+
+    ctx.step("launch", launch)
+    ctx.state["sum"] = sum(steps)
+    return "launched"

@@ -61,8 +61,11 @@ PLANS: dict[str, Plan] = {
     "audit.read": Plan(victim="audit"),
     "audit.written": Plan(victim="audit"),
 }
-#: Places that have a test of their own below.
-APART = {"submit.checked", "submit.written", "reaper.pruned", "delivery.forgotten"}
+#: Places that have a test of their own, below or in `test_steps.py`.
+APART = {
+    *("submit.checked", "submit.written", "reaper.pruned", "delivery.forgotten"),
+    *("worker.stepped", "worker.recorded"),
+}
 
 MakeStack = Callable[..., Stack]
 

@@ -115,6 +115,8 @@ class SessionDocument(Document):
     trouble: str = Field(
         description="How the last try of its present run ended, while that is to be tried again; else empty."
     )
+    steps: int = Field(description="Durable steps that its runs recorded.")
+    step: str = Field(description="The durable step that was recorded last; else empty.")
     sealed: bool = Field(description="Whether its prompt is encrypted for its agent.")
     damage: tuple[str, ...] = Field(description="What cannot be read of its record in the ledger.")
 
@@ -135,7 +137,7 @@ class EventDocument(Document):
 
     at: str = Field(description="When, ISO 8601, UTC.")
     what: str = Field(
-        description="`launched`, `run`, `attempt` (one that gave no answer), `run ended`, `delegated`, `callback`, `prompt`, `ended`, …."
+        description="`launched`, `run`, `attempt` (one that gave no answer), `step` (a durable step, without what it gave), `run ended`, `delegated`, `callback`, `prompt`, `ended`, …."
     )
     text: str = Field(description="What happened, in words.")
     run: str = Field(description="The run concerned; else empty.")

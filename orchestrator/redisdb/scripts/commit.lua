@@ -7,6 +7,8 @@
 --       11 how it failed, as JSON (see lib/tries.lua), or ''
 --       12 what of the questions that a failed run carries: 'open': the holder will answer them with the failure
 --          | 'answered': it has | '': nobody will, the session fails with the run
+--       13 keys of recorded steps that this try did not ask for, as a JSON list
+--       14 keys of the steps whose errors it failed with, likewise: a further try executes them again
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents whose workers are to be
 --          told: this end lets a run of its tree begin}}
 --          | {'lost'} | {'envelope'} | {'retry', attempt} | {'whole'}: it is gone, store it again
@@ -14,6 +16,7 @@
 -- include: base
 -- include: limits
 -- include: ready
+-- include: steps
 -- include: over
 -- include: tries
 local now = clock(ARGV[1])
@@ -36,6 +39,7 @@ if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop =
   local reason = cjson.decode(ARGV[11]).reason
   note_try(ARGV[11], now, now + wait_ms)
   redis.call('HSET', RUN, 'failures', failures, 'attempts', ARGV[8])
+  if ARGV[14] ~= '[]' then forget_steps(RUN .. ':steps', cjson.decode(ARGV[14])) end
   queue_again(r.id, reason, 'attempt ' .. failures .. ' of ' .. ARGV[8] .. ' failed: ' .. reason, wait_ms, now)
   return { 'retry', failures }
 end
@@ -117,11 +121,19 @@ end
 
 -- Children of an earlier try that this one did not take up again are nobody's: dead, and stopped by the service.
 -- Questions that it did not ask again are nobody's either: nobody would know what their reply is about.
+-- What a recorded step did stays done: the step is not executed again.
 local orphans, lost_owed, lost_queued, unasked = {}, 0, 0, {}
+local left_out = {}
+for _, key in ipairs(cjson.decode(ARGV[13])) do left_out[key] = true end
+local function is_recorded(effect)
+  local step = string.match(effect, '^.*|step:(.*)$')
+  return step and not left_out[step] and redis.call('HEXISTS', RUN .. ':steps', 'h:' .. step) == 1
+end
 if count(r.attempt) > 1 then
   local effects = redis.call('HGETALL', KEYS[19])
   for i = 2, #effects, 2 do
     local effect = cjson.decode(effects[i])
+    if effect.claim ~= claim and is_recorded(effects[i - 1]) then effect.claim = claim end
     if effect.asks and effect.claim ~= claim and redis.call('HEXISTS', S, 'question:' .. effect.item) == 1 then
       unasked[#unasked + 1] = effect.item
     end

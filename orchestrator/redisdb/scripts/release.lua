@@ -11,6 +11,7 @@
 -- include: base
 -- include: limits
 -- include: ready
+-- include: steps
 -- include: over
 -- include: tries
 local now = clock(ARGV[1])

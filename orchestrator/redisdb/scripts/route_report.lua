@@ -9,6 +9,7 @@
 -- include: mark
 -- include: limits
 -- include: ready
+-- include: steps
 -- include: over
 local now = clock(ARGV[1])
 local standing = marked(KEYS[19], ARGV[5], ARGV[7])

@@ -8,6 +8,7 @@
 -- include: base
 -- include: limits
 -- include: ready
+-- include: steps
 -- include: over
 local now = clock(ARGV[1])
 local s = session_facts()

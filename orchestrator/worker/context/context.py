@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeVar, cast
 
 from orchestrator.errors import InputError
 from orchestrator.ids import shard_of
@@ -12,8 +12,11 @@ from orchestrator.worker.context.delegation import Delegating
 from orchestrator.worker.context.effects import Effects, OnClose
 from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.steps import Call, Steps
 from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution.heartbeat import Standing
+
+T = TypeVar("T")
 
 
 class Context(Delegating):
@@ -35,9 +38,11 @@ class Context(Delegating):
         speech: Speech,
         blocking: Blocking,
         launches: Launches,
+        steps: Steps,
     ) -> None:
         super().__init__(held, effects=effects, speech=speech, blocking=blocking, launches=launches)
         self._standing = standing
+        self._steps = steps
         self._waiting: dict[str, dict[str, Any]] = {}
 
     # --- policies ----------------------------------------------------------------------------
@@ -108,6 +113,97 @@ class Context(Delegating):
             rule["window_ms"] = round(window_s * 1000)
         self._waiting[group] = rule
 
+    # --- durable steps -------------------------------------------------------------------------
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        *args: Any,
+        retries: int = 0,
+        timeout_s: float | None = None,
+        backoff_s: float = 0.5,
+        type: Any = None,
+        **kwargs: Any,
+    ) -> T:
+        """Call ``function(*args, **kwargs)`` once for this run, however often the run is tried.
+
+        What it returns or raises is recorded; a run that is tried again gets that, and the function is not called.
+        A crash between the function and the record calls it again: give `step_key` to whoever it calls, to have that
+        happen once. Effects that it has (`delegate`, …) are made once in any case. Steps may run side by side.
+
+        Args:
+            name: with how often this run asked for it, the step's key. It outlives a deploy: keep it.
+            function: what is to be done. It may ask for steps of its own.
+            args: its arguments.
+            retries: how often it is called again after it raised.
+            timeout_s: seconds that one call may take. The function goes on in its thread then, and what it gives is
+                dropped.
+            backoff_s: seconds before the first retry; each later one waits twice as long, a minute at most.
+            type: the type of the value, for what is neither JSON nor bytes nor a pydantic model. By default the
+                annotation of the function says it.
+            kwargs: more arguments of the function.
+
+        Returns:
+            What the function returned, as it is read from the record: tuples are lists.
+
+        Raises:
+            StepFailed: the function raised, and no retries are left.
+            StepMismatch: an earlier try of this run asked for another step here, see `@agent(steps=…)`.
+            LimitExceeded: this run has as many steps, or as large ones, as it may have.
+            InputError: the name is none, or the value has no form in which it can be recorded.
+            DamagedRecord: what an earlier try recorded cannot be read.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        call = Call(
+            name=name,
+            function=function,
+            args=args,
+            kwargs=kwargs,
+            retries=retries,
+            timeout_s=timeout_s,
+            backoff_s=backoff_s,
+            type=type,
+        )
+        return cast("T", self._steps.run(call))
+
+    async def astep(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T] | T],
+        *args: Any,
+        retries: int = 0,
+        timeout_s: float | None = None,
+        backoff_s: float = 0.5,
+        type: Any = None,
+        **kwargs: Any,
+    ) -> T:
+        """:meth:`step` for agents that are async; the event loop goes on meanwhile.
+
+        The function may be async. One that is not is called in a thread. An async one that takes longer than
+        ``timeout_s`` is cancelled. A step whose task is cancelled records nothing.
+        """
+        call = Call(
+            name=name,
+            function=function,
+            args=args,
+            kwargs=kwargs,
+            retries=retries,
+            timeout_s=timeout_s,
+            backoff_s=backoff_s,
+            type=type,
+        )
+        return cast("T", await self._steps.arun(call))
+
+    @property
+    def step_key(self) -> str:
+        """In the function of a step: a key that is the same in every try, and that no other step of any run has.
+
+        Raises:
+            InputError: no step is executed here.
+        """
+        return self._steps.key
+
     # --- going on or not -----------------------------------------------------------------------
 
     def status(self, progress: int | None = None, activity: str = "") -> None:
@@ -150,6 +246,11 @@ class Context(Delegating):
         now = self._find(self.session)
         delivered_now = sum(item.kind == "completion" for item in self._held.items)
         return now.pending > delivered_now or bool(now.questions)
+
+    @property
+    def steps(self) -> Steps:
+        """The durable steps of this try."""
+        return self._steps
 
     @property
     def new_waiting(self) -> dict[str, Any] | None:

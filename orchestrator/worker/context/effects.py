@@ -25,6 +25,7 @@ from orchestrator.ledger import Claimed, Delegated, Launch, Ledger, Outgoing
 from orchestrator.messages.factory import Letters, Thread
 from orchestrator.streams import StreamId
 from orchestrator.streams.pressure import Backpressure
+from orchestrator.worker.context.step_scope import present_step
 from orchestrator.worker.execution.heartbeat import Standing
 from orchestrator.worker.execution.retry import persist
 
@@ -276,7 +277,13 @@ class Effects:
         return found[0].agent if found else OPERATOR
 
     def key(self, kind: str, *call: Any, given: str | None = None) -> str:
-        """The effect key of a call: by its arguments and how often it was made, or the one that was given."""
+        """The effect key of a call: by its arguments and how often it was made, or the one that was given.
+
+        In a durable step it is the step's: by the kind of the call and how often the step made one.
+        """
+        scope = present_step(self.held.claim.run)
+        if scope is not None:
+            return scope.effect_key(kind, given)
         if given is not None:
             return f"{kind}:key:{given}"
         text = json.dumps(call, ensure_ascii=True, separators=(",", ":"))

@@ -29,6 +29,7 @@ from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import EventLog
 from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution.deaths import claim_of_this_process
 from orchestrator.worker.execution.heartbeat import Heartbeat, Standing
@@ -122,6 +123,7 @@ class _RunOfAgent:
             standing=self._standing,
             pressure=runtime.parts.pressure,
         )
+        self._steps = Steps(self._effects, policy=definition.steps)
         self._speech = Speech(self._effects, EventLog(runtime.parts.settings.data))
 
     def complete(self) -> RunEnd:
@@ -174,6 +176,7 @@ class _RunOfAgent:
             status="failed",
             text=self._executor.explain(error, self._definition),
             traceback="".join(traceback.format_exception(error)),
+            steps_failed=self._steps.failed_with(error),
         )
 
     def _retry_ms(self) -> int:
@@ -206,6 +209,7 @@ class _RunOfAgent:
                 runtime.parts.routing,
                 exists=lambda name: runtime.parts.agents.get(name) is not None,
             ),
+            steps=self._steps,
         )
 
     def _may_take(self, lending: Lending) -> Callable[[str], bool]:
@@ -341,6 +345,7 @@ class _RunOfAgent:
 
 
 def _completed(text: str, context: Context) -> Outcome:
+    context.steps.end()
     state = context.new_state
     try:
         json.dumps(state)
@@ -350,7 +355,13 @@ def _completed(text: str, context: Context) -> Outcome:
         raise InputError(
             f"the answer of {len(text)} characters is larger than {MAX_PAYLOAD_BYTES} bytes; write it to a file"
         )
-    return Outcome(status="completed", text=text, state=state, waiting=context.new_waiting)
+    return Outcome(
+        status="completed",
+        text=text,
+        state=state,
+        waiting=context.new_waiting,
+        steps_left_out=context.steps.left_out,
+    )
 
 
 def _verdict(done: Committed) -> Verdict:

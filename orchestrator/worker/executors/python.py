@@ -34,7 +34,7 @@ def execute(definition: AgentDefinition, context: Context) -> str:
         raise InputError(f"agent {definition.name!r} is not run by workers")
     answer = definition.function(context)
     if inspect.iscoroutine(answer):
-        answer = asyncio.run(_await(answer))
+        answer = asyncio.run(_await(answer, context))
     if answer is None:
         return ""
     if isinstance(answer, str):
@@ -48,7 +48,8 @@ def execute(definition: AgentDefinition, context: Context) -> str:
         ) from error
 
 
-async def _await(coroutine: Coroutine[Any, Any, Any]) -> Any:
+async def _await(coroutine: Coroutine[Any, Any, Any], context: Context) -> Any:
+    context.steps.follow_task()
     return await coroutine
 
 

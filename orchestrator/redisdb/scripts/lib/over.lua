@@ -160,10 +160,11 @@ local function stop_counting(now)
   freed = count_out(RUNNING, s.agent, s.root, now)
 end
 
--- The run leaves the books of what is at work.
+-- The run leaves the books of what is at work, and its steps go with it.
 local function end_run(id, state, reason, now)
   stop_counting(now)
   redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)
+  drop_steps(RUN)
   redis.call('ZREM', RUNNING, id)
   redis.call('ZREM', DISPATCH, id)
 end

@@ -1,0 +1,227 @@
+"""The steps that runs recorded: what each gave, so that a run that is tried again does not do it twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, Final, Literal
+
+import redis
+
+from orchestrator.envelope.payload import BlobRef, BlobStore
+from orchestrator.errors import ClaimLost, DamagedRecord, LimitExceeded, PayloadError
+from orchestrator.ids import shard_of
+from orchestrator.ledger import decode
+from orchestrator.ledger.transitions import Claim, JournalLimits
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import is_wrong_type
+from orchestrator.redisdb.scripts import Scripts
+
+#: Seconds that a stored value lives which no record refers to yet.
+UNUSED_TTL_S: Final = 3600
+#: Steps that are dropped in one transition.
+_AT_ONCE: Final = 1000
+
+#: done: it gave a value; failed: an error, and no retry is left; retry: an error, and retries are left.
+How = Literal["done", "failed", "retry"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepHeader:
+    """What is known of a recorded step beside its value."""
+
+    key: str  #: its name and count, after those of the step around it
+    how: How
+    codec: str = ""  #: how the value is written
+    order: int = -1  #: its place among the steps that the agent asked for itself, one after the other, or -1
+    tries: int = 1  #: calls of its function so far
+    left: int = 0  #: retries that remain
+    took_ms: int = 0  #: duration of the last call
+    size: int = 0  #: bytes of the value
+    claim: str = ""  #: of the try that recorded it
+    stored: dict[str, Any] | None = None  #: refers to the value, where it is stored beside the journal
+    at_ms: int = 0  #: when it was recorded
+    note: str = ""  #: what people are told of it, such as the beginning of an error
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """A recorded step."""
+
+    header: StepHeader
+    value: bytes = field(default=b"", repr=False)
+
+
+class Journal:
+    """The recorded steps of any run. Safe to share between threads.
+
+    ``replicate`` waits until the replicas have what was just done, during what, to which run.
+    """
+
+    def __init__(
+        self, client: redis.Redis, limits: JournalLimits, *, replicate: Callable[[str, str], None]
+    ) -> None:
+        self._client = client
+        self._scripts = Scripts(client)
+        self.limits = limits
+        self._replicate = replicate
+
+    def read(self, run: str) -> dict[str, StepRecord]:
+        """What earlier tries of a run recorded, by the steps' keys.
+
+        Raises:
+            DamagedRecord: the journal is no hash, or an entry of it cannot be read.
+        """
+        raw = self._hash(run)
+        return {
+            name[2:].decode(errors="replace"): StepRecord(
+                header=_header(run, text), value=raw.get(b"p:" + name[2:], b"")
+            )
+            for name, text in raw.items()
+            if name.startswith(b"h:")
+        }
+
+    def headers(self, run: str) -> list[StepHeader]:
+        """The recorded steps of a run that has not ended, without their values, in the order of their records.
+
+        What cannot be read is left out: `read` refuses it.
+        """
+        try:
+            found = [
+                _header(run, text) for _, text in self._client.hscan_iter(keys.steps(run), "h:*", count=500)
+            ]
+        except (DamagedRecord, redis.ResponseError):
+            return []
+        return sorted(found, key=lambda header: header.at_ms)
+
+    def usage(self, run: str) -> tuple[int, int]:
+        """How many steps the journal of a run has, and how many bytes their values.
+
+        Raises:
+            DamagedRecord: the journal is no hash.
+        """
+        try:
+            found: Any = self._client.hmget(keys.steps(run), "count", "bytes")
+        except redis.ResponseError as error:
+            raise self._not_a_hash(run, error) from error
+        return int(found[0] or 0), int(found[1] or 0)
+
+    def record(self, claim: Claim, header: StepHeader, value: bytes) -> StepRecord:
+        """Record what a step gave. Returns what is recorded: an earlier record of the same step stays.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+            LimitExceeded: the journal of the run is full.
+            PayloadError: the value is larger than the store takes.
+            DamagedRecord: the journal is no hash.
+        """
+        header = replace(header, claim=claim.claim, size=len(value))
+        inline = value
+        if len(value) > self.limits.inline_bytes:
+            header, inline = replace(header, stored=self._store(claim.run, value)), b""
+        while True:
+            sha256 = str(header.stored["sha256"]) if header.stored else ""
+            try:
+                reply = self._scripts.run(
+                    "step",
+                    [
+                        keys.session(claim.session),
+                        keys.run(claim.run),
+                        keys.steps(claim.run),
+                        keys.step_value(claim.run, sha256) if sha256 else keys.session(claim.session),
+                    ],
+                    [
+                        "",
+                        claim.claim,
+                        header.key,
+                        _written(header),
+                        inline,
+                        len(value),
+                        sha256,
+                        self.limits.steps,
+                        self.limits.bytes,
+                    ],
+                )
+            except redis.ResponseError as error:
+                raise self._not_a_hash(claim.run, error) from error
+            match reply[0]:
+                case b"lost":
+                    raise ClaimLost(claim.run)
+                case b"full":
+                    raise LimitExceeded(decode.text(reply[1]), decode.text(reply[2]), f"step {header.key!r}")
+                case b"value":
+                    header = replace(header, stored=self._store(claim.run, value))
+                case b"exists":
+                    return StepRecord(header=_header(claim.run, reply[1]), value=reply[2])
+                case _:
+                    self._replicate("step", claim.run)
+                    return StepRecord(header=header, value=inline)
+
+    def value(self, run: str, record: StepRecord) -> bytes:
+        """The bytes that a step recorded.
+
+        Raises:
+            DamagedRecord: they were stored beside the journal and are not there any more, or were altered.
+        """
+        ref = record.header.stored
+        if ref is None:
+            return record.value
+        try:
+            return self._values(run).get(BlobRef(**ref))
+        except (PayloadError, TypeError) as error:
+            raise DamagedRecord(f"step {record.header.key!r} of run {run}", str(error)) from error
+
+    def forget(self, claim: Claim, steps: Sequence[str]) -> None:
+        """Drop recorded steps, which the agent of a run does not take any more.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+        """
+        names = [keys.run(claim.run), keys.steps(claim.run)]
+        for start in range(0, len(steps), _AT_ONCE):
+            reply = self._scripts.run("forget_steps", names, [claim.claim, *steps[start : start + _AT_ONCE]])
+            if reply[0] == b"lost":
+                raise ClaimLost(claim.run)
+
+    def _hash(self, run: str) -> dict[bytes, bytes]:
+        try:
+            found: Any = self._client.hgetall(keys.steps(run))
+        except redis.ResponseError as error:
+            raise self._not_a_hash(run, error) from error
+        return dict(found)
+
+    @staticmethod
+    def _not_a_hash(run: str, error: redis.ResponseError) -> Exception:
+        if not is_wrong_type(error):
+            return error
+        return DamagedRecord(f"the steps of run {run}", f"its key {keys.steps(run)} is no hash")
+
+    def _store(self, run: str, value: bytes) -> dict[str, Any]:
+        return asdict(self._values(run).put(value, ttl_s=UNUSED_TTL_S))
+
+    def _values(self, run: str) -> BlobStore:
+        return BlobStore(self._client, shard_of(run), name=partial(keys.step_value, run))
+
+
+def _written(header: StepHeader) -> str:
+    """A header as the scripts take it; the time is theirs to say."""
+    facts = {name: value for name, value in asdict(header).items() if value not in ("", None)}
+    facts.pop("at_ms")
+    return json.dumps(facts)
+
+
+def _header(run: str, text: bytes) -> StepHeader:
+    try:
+        return StepHeader(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise DamagedRecord(f"the steps of run {run}", f"an entry cannot be read: {error}") from None
+
+
+def read_headers(text: str) -> tuple[StepHeader, ...]:
+    """The last steps of a run that has ended, as it keeps them for people; nothing where they cannot be read."""
+    try:
+        return tuple(StepHeader(**facts) for facts in json.loads(text or "[]"))
+    except (ValueError, TypeError):
+        return ()

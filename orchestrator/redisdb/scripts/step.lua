@@ -1,0 +1,37 @@
+-- step: the holder of a run records what a step gave, under the step's key. What an earlier try recorded stays; only
+-- an error that has retries left is replaced. The same record, sent twice, is one.
+-- The hash `steps` holds for each step `h:<key>`, its header as a JSON object, and `p:<key>`, its value; `v:<sha256>`
+-- for each value that is stored beside it under `<steps>:<sha256>`; `count` and `bytes`.
+-- KEYS  1 session  2 run  3 steps  4 the stored value, or the session
+-- ARGV  1 now or ''  2 claim  3 key of the step  4 header, a JSON object that is not empty  5 value
+--       6 bytes of the value  7 SHA-256 of the stored value or ''  8 steps that a run may have  9 bytes likewise
+-- Returns  {'done'} | {'exists', header, value} | {'full', name of the limit, its value}
+--          | {'value'}: the stored value is gone, store it again | {'lost'}
+-- include: base
+local now, claim, key, size = clock(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[6])
+local r = fields(KEYS[2], 'state', 'claim')
+if r.state ~= 'running' or r.claim ~= claim then return { 'lost' } end
+local known = redis.call('HMGET', KEYS[3], 'h:' .. key, 'p:' .. key, 'count', 'bytes')
+if known[1] then
+  -- The holder has read the journal: what cannot be read it means to replace.
+  local fine, before = pcall(cjson.decode, known[1])
+  if fine and before.how ~= 'retry' then
+    if before.claim == claim then return { 'done' } end
+    return { 'exists', known[1], known[2] or '' }
+  end
+end
+local steps, bytes = count(known[3]), count(known[4])
+if not known[1] and steps + 1 > tonumber(ARGV[8]) then return { 'full', 'max_steps_per_run', ARGV[8] } end
+if bytes + size > tonumber(ARGV[9]) then return { 'full', 'max_step_bytes_per_run', ARGV[9] } end
+if ARGV[7] ~= '' then
+  if redis.call('PERSIST', KEYS[4]) == 0 and redis.call('EXISTS', KEYS[4]) == 0 then return { 'value' } end
+  redis.call('HSET', KEYS[3], 'v:' .. ARGV[7], '1')
+end
+local header = '{"at_ms":' .. string.format('%.0f', now) .. ',' .. string.sub(ARGV[4], 2)
+redis.call('HSET', KEYS[3], 'h:' .. key, header, 'p:' .. key, ARGV[5], 'bytes', bytes + size)
+if not known[1] then
+  redis.call('HSET', KEYS[3], 'count', steps + 1)
+  redis.call('HINCRBY', KEYS[1], 'steps', 1)
+end
+redis.call('HSET', KEYS[1], 'step', key, 'updated_ms', now)
+return { 'done' }

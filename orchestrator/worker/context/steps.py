@@ -1,0 +1,429 @@
+"""Durable steps: what a function gave is recorded, and a run that is tried again gets it without calling the function.
+
+A crash between the function and the record calls the function again. Its key, the same in each try, lets the
+function tell others that it was here before; effects of the context that it has are keyed by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import json
+import random
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from orchestrator.agents.definition import StepPolicy
+from orchestrator.crashpoints import reach
+from orchestrator.errors import (
+    ClaimLost,
+    DamagedRecord,
+    InputError,
+    Retry,
+    ServerUnavailable,
+    SessionStopped,
+    StepFailed,
+    StepMismatch,
+)
+from orchestrator.ledger import StepHeader, StepRecord
+from orchestrator.log import get_logger
+from orchestrator.policy.retry import run_backoff_ms
+from orchestrator.policy.steps import Sequence, is_step_name, is_within, step_key, unasked_steps
+from orchestrator.worker.context import step_codec
+from orchestrator.worker.context.effects import Effects
+from orchestrator.worker.context.step_scope import StepScope, executing, present_step
+
+#: The longest wait between two calls of a step's function, in milliseconds.
+MAX_BACKOFF_MS: Final = 60_000
+#: Seconds between two looks whether a run that waits may go on.
+LOOK_S: Final = 0.25
+#: Characters of an error that are recorded.
+ERROR_CHARS: Final = 2000
+NOTE_CHARS: Final = 120
+#: Steps that a log line names at most.
+SHOWN: Final = 20
+
+#: What says nothing about the step: the run cannot go on, or asks to be tried later.
+_PASSING = (ClaimLost, SessionStopped, ServerUnavailable, Retry, StepMismatch, DamagedRecord)
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One request for a step, as the agent makes it."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    retries: Any
+    timeout_s: Any
+    backoff_s: Any
+    type: Any
+
+    def check(self) -> None:
+        """See that the request makes sense.
+
+        Raises:
+            InputError: it does not.
+        """
+        if not is_step_name(self.name):
+            raise InputError(
+                f"step {self.name!r}: a name has 1 to 200 characters, no '#', '|' or line breaks, and no space around it"
+            )
+        if not callable(self.function):
+            raise InputError(f"step {self.name!r}: {self.function!r} is no function")
+        if not isinstance(self.retries, int) or self.retries < 0:
+            raise InputError(f"step {self.name!r}: retries = {self.retries!r} is no whole number from 0")
+        for what, value in (("timeout_s", self.timeout_s), ("backoff_s", self.backoff_s)):
+            if value is not None and (not isinstance(value, int | float) or not 0 <= value < 1e9):
+                raise InputError(f"step {self.name!r}: {what} = {value!r} is no number of seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A step that this try asks for."""
+
+    key: str
+    order: int
+    record: StepRecord | None
+
+
+class Steps:
+    """The steps of one run, in one try of it. Threads and tasks may ask for steps at the same time."""
+
+    def __init__(self, effects: Effects, *, policy: StepPolicy = "strict") -> None:
+        self._effects = effects
+        self._claim = effects.held.claim
+        self._journal = effects.ledger.journal
+        self._policy = policy
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._asked: set[str] = set()
+        self._order = 0
+        # The first try of a run finds nothing.
+        self._recorded: dict[str, StepRecord] | None = None if effects.held.run.attempt > 1 else {}
+        self._sequence: Sequence | None = None
+        self._finished = 0
+        self._agent_thread = threading.get_ident()
+        self._agent_task: asyncio.Task[Any] | None = None
+
+    # --- for the executors -------------------------------------------------------------------
+
+    def follow_task(self) -> None:
+        """The present asyncio task is the agent itself; the steps that it asks for have an order."""
+        self._agent_task = asyncio.current_task()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The steps that an earlier try recorded and that this one did not ask for."""
+        with self._lock:
+            return tuple(unasked_steps(list(self._recorded or ()), self._asked))
+
+    @property
+    def finished(self) -> int:
+        """How many steps this try recorded."""
+        return self._finished
+
+    def end(self) -> None:
+        """The agent has returned: see that it asked for every step of an earlier try that comes in order.
+
+        Raises:
+            StepMismatch: it did not, and the agent does not allow that.
+        """
+        with self._lock:
+            expected = self._expected()
+        if expected is not None and self._policy == "strict":
+            raise StepMismatch(self._claim.run, "its end", expected)
+        if self.left_out:
+            _log.info("steps-left-out", steps=self.left_out[:SHOWN])
+
+    def failed_with(self, error: BaseException | None) -> tuple[str, ...]:
+        """The steps whose errors led to this one; a further try of the run executes them again."""
+        found: dict[str, None] = {}
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            if isinstance(error, StepFailed):
+                found[error.key] = None
+            error = error.__cause__ or error.__context__
+        with self._lock:
+            within = [
+                key for key in (*(self._recorded or ()), *self._asked) for one in found if is_within(key, one)
+            ]
+        return tuple(dict.fromkeys([*found, *within]))
+
+    # --- for the context ---------------------------------------------------------------------
+
+    def run(self, call: Call) -> Any:
+        """Carry out a step in this thread; what it gave, now or in an earlier try."""
+        call.check()
+        if inspect.iscoroutinefunction(call.function):
+            raise InputError(f"step {call.name!r}: its function is async; write `await ctx.astep(…)`")
+        self._read()
+        asked = self._ask(call.name)
+        if asked.record is not None and asked.record.header.how != "retry":
+            return self._again(asked.record, call)
+        tries, left = _so_far(asked, call)
+        while True:
+            began = time.monotonic()
+            try:
+                with executing(StepScope(self._claim.run, asked.key)):
+                    value = self._call(call)
+                    if inspect.isawaitable(value):
+                        _close(value)
+                        raise InputError(
+                            f"step {call.name!r}: its function is async; write `await ctx.astep(…)`"
+                        )
+            except Exception as error:  # noqa: BLE001  (whatever a step raises is what it gave)
+                tries, left = tries + 1, left - 1
+                self._fail(asked, call, error, began, tries=tries, left=left)
+                self._rest(_backoff_s(call, tries))
+            else:
+                return self._done(asked, call, value, began, tries=tries + 1)
+
+    async def arun(self, call: Call) -> Any:
+        """:meth:`run` in a task; the event loop goes on meanwhile."""
+        call.check()
+        order_counts = self._is_agent_itself()
+        if self._recorded is None:
+            await asyncio.to_thread(self._read)
+        asked = self._ask(call.name, in_order=order_counts)
+        if asked.record is not None and asked.record.header.how != "retry":
+            return await asyncio.to_thread(self._again, asked.record, call)
+        tries, left = _so_far(asked, call)
+        while True:
+            began = time.monotonic()
+            try:
+                with executing(StepScope(self._claim.run, asked.key)):
+                    value = await _acall(call)
+            except Exception as error:  # noqa: BLE001  (as above)
+                tries, left = tries + 1, left - 1
+                await asyncio.to_thread(self._fail, asked, call, error, began, tries=tries, left=left)
+                await self._arest(_backoff_s(call, tries))
+            else:
+                return await asyncio.to_thread(self._done, asked, call, value, began, tries=tries + 1)
+
+    @property
+    def key(self) -> str:
+        """The key of the step that is executed here: the same in every try of the run, and no other step has it.
+
+        Raises:
+            InputError: none is.
+        """
+        scope = present_step(self._claim.run)
+        if scope is None:
+            raise InputError("ctx.step_key: no step is executed here; read it in the function of a step")
+        return f"{scope.run}:{scope.key}"
+
+    # --- asking --------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Read what earlier tries recorded."""
+        with self._lock:
+            if self._recorded is None:
+                read = self._journal.read
+                try:
+                    self._recorded = self._effects.patiently("steps", lambda: read(self._claim.run))
+                except DamagedRecord:
+                    if self._policy != "replace":
+                        raise
+                    self._recorded = {}
+
+    def _ask(self, name: str, *, in_order: bool | None = None) -> _Asked:
+        self._effects.standing.check()
+        around = present_step(self._claim.run)
+        with self._lock:
+            recorded = self._recorded if self._recorded is not None else {}
+            within = around.key if around is not None else ""
+            place = f"{within}/{name}"
+            self._counts[place] += 1
+            key = step_key(name, self._counts[place], within=within)
+            record = recorded.get(key)
+            ordered = around is None and (self._is_agent_itself() if in_order is None else in_order)
+            if ordered and (record is None or record.header.order >= 0):
+                expected = self._expected()
+                if expected is not None and expected != key:
+                    self._differ(key, expected)
+                    record = None
+            order = -1
+            if ordered:
+                order = self._order
+                self._order += 1
+            self._asked.add(key)
+            return _Asked(key=key, order=order, record=record)
+
+    def _expected(self) -> str | None:
+        recorded = self._recorded or {}
+        if self._sequence is None:
+            self._sequence = Sequence((r.header.order, key) for key, r in recorded.items())
+        return self._sequence.expected(self._asked)
+
+    def _differ(self, asked: str, expected: str) -> None:
+        """This try asks for another step than an earlier one: refuse it, or drop what is left of that one."""
+        if self._policy == "strict":
+            raise StepMismatch(self._claim.run, asked, expected)
+        assert self._recorded is not None
+        dropped = unasked_steps(list(self._recorded), self._asked)
+        _log.warning("steps-replaced", asked=asked, recorded=expected, dropped=len(dropped))
+        self._effects.patiently("steps", lambda: self._journal.forget(self._claim, dropped))
+        for key in dropped:
+            del self._recorded[key]
+        self._sequence = None
+
+    def _is_agent_itself(self) -> bool:
+        """Whether this is the agent's own thread and task, whose steps come in order."""
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            task = None
+        if task is not None:
+            return task is self._agent_task
+        return threading.get_ident() == self._agent_thread
+
+    # --- calling -------------------------------------------------------------------------------
+
+    def _call(self, call: Call) -> Any:
+        """Call the function; with a time limit in a thread, which is left alone when the time is over."""
+        if call.timeout_s is None:
+            return call.function(*call.args, **call.kwargs)
+        future: Future[Any] = Future()
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                future.set_result(context.run(call.function, *call.args, **call.kwargs))
+            except BaseException as error:  # noqa: BLE001  (it is raised where it is waited for)
+                future.set_exception(error)
+
+        threading.Thread(target=work, name=f"step-{call.name}", daemon=True).start()
+        until = time.monotonic() + call.timeout_s
+        while not future.done():
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"it took longer than {call.timeout_s:g} s")
+            try:
+                return future.result(timeout=min(LOOK_S, left_s))
+            except TimeoutError:
+                self._effects.standing.check()
+        return future.result()
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(LOOK_S, left_s))
+            self._effects.standing.check()
+
+    async def _arest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(LOOK_S, left_s))
+            self._effects.standing.check()
+
+    # --- recording -----------------------------------------------------------------------------
+
+    def _done(self, asked: _Asked, call: Call, value: Any, began: float, *, tries: int) -> Any:
+        tag, octets = step_codec.encode(asked.key, value, type=call.type, function=call.function)
+        header = StepHeader(
+            key=asked.key, how="done", codec=tag, order=asked.order, tries=tries, took_ms=_took_ms(began)
+        )
+        record = self._record(header, octets)
+        # Read back as a later try reads it, so that both go on with the same value.
+        if record.header.claim == self._claim.claim:
+            return step_codec.decode(asked.key, tag, octets, type=call.type, function=call.function)
+        return self._again(record, call)
+
+    def _fail(
+        self, asked: _Asked, call: Call, error: Exception, began: float, *, tries: int, left: int
+    ) -> None:
+        """Record an error; raise it where no retries are left. ``left`` is less than 0 then."""
+        if isinstance(error, _PASSING) or self._effects.outage is not None:
+            raise error
+        self._effects.standing.check()
+        kind, message = _named(error)
+        header = StepHeader(
+            key=asked.key,
+            how="retry" if left >= 0 else "failed",
+            codec="error",
+            order=asked.order,
+            tries=tries,
+            left=max(left, 0),
+            took_ms=_took_ms(began),
+            note=f"{kind}: {message}"[:NOTE_CHARS],
+        )
+        _log.warning("step-failed", step=asked.key, tries=tries, left=max(left, 0), error=header.note)
+        self._record(header, json.dumps([kind, message]).encode())
+        if left < 0:
+            raise StepFailed(asked.key, kind, message) from error
+
+    def _record(self, header: StepHeader, octets: bytes) -> StepRecord:
+        reach("worker.stepped")
+        record = self._effects.patiently("step", lambda: self._journal.record(self._claim, header, octets))
+        reach("worker.recorded")
+        with self._lock:
+            self._finished += 1
+        return record
+
+    def _again(self, record: StepRecord, call: Call) -> Any:
+        """What an earlier try recorded."""
+        header = record.header
+        octets = self._effects.patiently("step", lambda: self._journal.value(self._claim.run, record))
+        if header.how == "failed":
+            _raise_recorded(header.key, octets)
+        return step_codec.decode(header.key, header.codec, octets, type=call.type, function=call.function)
+
+
+def _so_far(asked: _Asked, call: Call) -> tuple[int, int]:
+    """Calls of the function so far, and retries that remain; both go on where an earlier try of the run ended."""
+    if asked.record is None:
+        return 0, call.retries
+    return asked.record.header.tries, asked.record.header.left
+
+
+async def _acall(call: Call) -> Any:
+    async with asyncio.timeout(call.timeout_s):
+        if inspect.iscoroutinefunction(call.function):
+            return await call.function(*call.args, **call.kwargs)
+        value = await asyncio.to_thread(call.function, *call.args, **call.kwargs)
+        return await value if inspect.isawaitable(value) else value
+
+
+def _close(value: Awaitable[Any]) -> None:
+    if inspect.iscoroutine(value):
+        value.close()
+
+
+def _backoff_s(call: Call, tries: int) -> float:
+    base_ms = round(call.backoff_s * 1000)
+    jitter = random.random()  # noqa: S311  (no secret)
+    wait_ms = run_backoff_ms(tries, "exponential", base_ms=base_ms, cap_ms=MAX_BACKOFF_MS, jitter=jitter)
+    return wait_ms / 1000
+
+
+def _took_ms(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)
+
+
+def _named(error: BaseException) -> tuple[str, str]:
+    """The class and the words of an error, bounded, in a form that JSON has."""
+    message = str(error).encode(errors="replace").decode()
+    if not message:
+        frames = traceback.extract_tb(error.__traceback__)
+        message = f"raised in {frames[-1].name}" if frames else ""
+    return type(error).__name__, message[:ERROR_CHARS]
+
+
+def _raise_recorded(key: str, octets: bytes) -> NoReturn:
+    try:
+        kind, message = json.loads(octets)
+    except ValueError as error:
+        raise DamagedRecord(f"step {key!r}", f"its error cannot be read: {error}") from None
+    raise StepFailed(key, kind, message)
