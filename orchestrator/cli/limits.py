@@ -111,7 +111,7 @@ def _most(value: str) -> Most:
     try:
         return int(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no number; give one, none or default") from None
+        raise click.BadParameter(f"{value!r} is not a number; give a number, none or default") from None
 
 
 def _named(parts: Parts, name: str, kind: Kind | None) -> tuple[Kind, list[str]]:

@@ -95,7 +95,7 @@ def test_what_cannot_be_limited_or_paused_is_said(stage: Stage, orchestra: Orche
         (("pause", "helper", "--as", "queue"), "no queue 'helper' is registered"),
         (("limit", "nobody", "3"), "no agent 'nobody' is registered"),
         (("limit", "helper", "0"), "to let nothing of 'helper' run: orchestra pause helper"),
-        (("limit", "helper", "many"), "'many' is no number"),
+        (("limit", "helper", "many"), "'many' is not a number"),
         (("limit", "helper"), "say how many"),
         (("limit", "--each-tree", "0"), "at least 1"),
         (("limit", "ses_00" + "0" * 24, "3"), "no session"),
