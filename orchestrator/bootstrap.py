@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import redis
 from pydantic import ValidationError
 
-from orchestrator.agents.registry import OPERATOR, AgentRegistry
+from orchestrator.agents.registry import OPERATOR, REAPER, AgentRegistry
 from orchestrator.agents.routing_config import load_routing
 from orchestrator.config.settings import Settings
 from orchestrator.envelope.payload import BlobStore
@@ -24,6 +24,7 @@ from orchestrator.keyring.store import KeyStore
 from orchestrator.keyring.vouchers import AgentVouchers
 from orchestrator.ledger import Concurrency, Dispatch, JournalLimits, Ledger, Limits, Outgoing, Session
 from orchestrator.log import get_logger
+from orchestrator.messages.authenticity import Authenticity
 from orchestrator.messages.factory import Letters, Thread
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.streams.pressure import Backpressure
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
     from orchestrator.dispatch import Dispatcher, RootResults
     from orchestrator.reconciler.delivery import Delivery
-
-#: The system agent in whose name the reaper reports.
-REAPER = "reaper"
 
 _log = get_logger()
 
@@ -53,7 +51,17 @@ class Parts:
     @cached_property
     def ledger(self) -> Ledger:
         """Sessions, runs and callbacks."""
-        return Ledger(self.redis, limits=ledger_limits(self.settings), report=self.end_reports)
+        return Ledger(
+            self.redis,
+            limits=ledger_limits(self.settings),
+            report=self.end_reports,
+            vouch=self.authenticity.vouch,
+        )
+
+    @cached_property
+    def authenticity(self) -> Authenticity:
+        """Who said what is in the ledger."""
+        return Authenticity(self.keyring, required=self.settings.signatures_required)
 
     @cached_property
     def concurrency(self) -> Concurrency:

@@ -200,6 +200,15 @@ class Unverified(Refused):
     template = "{0} was not replayed: {1}: {2}; {3}"
 
 
+class NotGenuine(Refused):
+    """An answer in the ledger is not what its agent has given. Raised with (session, agent, why)."""
+
+    template = (
+        "the answer of session {0} is not what agent {1!r} has given, or nobody vouches for it: {2}; "
+        "`orchestra audit show {0}` has what was signed"
+    )
+
+
 class SubmissionRefused(Refused):
     """A Celery message may not begin a session. Raised with (task id, why and what to do)."""
 

@@ -38,7 +38,9 @@ MAX_BACKOFF_S = 86_400
 
 #: The agents of the system itself: they send, and no worker runs them.
 OPERATOR = "operator"
-SYSTEM_AGENTS = frozenset({OPERATOR, "router", "reaper"})
+ROUTER = "router"
+REAPER = "reaper"
+SYSTEM_AGENTS = frozenset({OPERATOR, ROUTER, REAPER})
 
 
 class AgentRecord(BaseModel):

@@ -29,11 +29,11 @@ from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.config.urls import redact_url
 from orchestrator.dispatch.publishing import final_answer
-from orchestrator.errors import EmptyPrompt, InputError, ServerUnavailable, SessionFailed
+from orchestrator.errors import EmptyPrompt, InputError, NotGenuine, ServerUnavailable, SessionFailed
 from orchestrator.ids import asker_of, item_id
 from orchestrator.ledger import Ledger, Run, Session, SessionState, StopVerdict
 from orchestrator.log import get_logger
-from orchestrator.messages.authenticity import checked_callbacks
+from orchestrator.messages.authenticity import Authenticity, checked_callbacks
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.callback_text import Callback
 from orchestrator.redisdb.client import connect, explain
@@ -64,8 +64,9 @@ class SessionHandle:
 class Answering:
     """Waits for the answer of a session, in steps."""
 
-    def __init__(self, ledger: Ledger, waiting: Waiting, session: str) -> None:
+    def __init__(self, ledger: Ledger, authenticity: Authenticity, waiting: Waiting, session: str) -> None:
         self._ledger = ledger
+        self._authenticity = authenticity
         self._waiting = waiting
         self._session = session
         self._over = False
@@ -75,23 +76,38 @@ class Answering:
 
         Raises:
             SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
+            NotGenuine: somebody has changed it in the ledger.
             TimeoutError, ServerUnavailable, UnknownSession: as :meth:`Waiting.step`.
         """
         self._over = self._over or self._waiting.step() is not None
-        return self._waiting.try_to(lambda: read_answer(self._ledger, self._session)) if self._over else None
+        return (
+            self._waiting.try_to(lambda: read_answer(self._ledger, self._authenticity, self._session))
+            if self._over
+            else None
+        )
 
 
-def read_answer(ledger: Ledger, session: str) -> str:
+def read_answer(ledger: Ledger, authenticity: Authenticity, session: str) -> str:
     """The final answer of a session that is over; empty if it has none yet.
+
+    With the key of `operator` in the data folder, it is made sure that the session's own agent has given it.
 
     Raises:
         SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
+        NotGenuine: somebody has changed it in the ledger.
         UnknownSession: there is no such session.
     """
     answer = final_answer(ledger, session)
     if isinstance(answer, SessionFailed):
         raise answer
-    return answer or ""
+    if answer is None or not authenticity.reads_as_operator:
+        return answer or ""
+    about, text, whole = ledger.answer_as_kept(session)
+    if about.state is not SessionState.FINISHED:
+        return read_answer(ledger, authenticity, session)  # it was resumed or deleted meanwhile
+    if fault := authenticity.answer_fault(about, text, whole):
+        raise NotGenuine(session, about.agent, fault)
+    return ledger.wholes.read(whole) if whole else text
 
 
 def _log_outage(sentence: str) -> None:
@@ -233,6 +249,7 @@ class Client:
 
         Raises:
             SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
+            NotGenuine: somebody has changed it in the ledger.
             TimeoutError: it is not over after ``timeout_s`` seconds.
             UnknownSession: there is no such session.
         """
@@ -246,10 +263,11 @@ class Client:
 
         Raises:
             SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
+            NotGenuine: somebody has changed it in the ledger.
             UnknownSession: there is no such session.
         """
         with self._clear_errors():
-            return read_answer(self._ledger, session)
+            return read_answer(self._ledger, self._parts.authenticity, session)
 
     def wait(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Session:
         """Wait until a session is over; with ``item``, until what was put into its queue is dealt with, too.
@@ -272,7 +290,8 @@ class Client:
 
     def answering(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Answering:
         """As :meth:`result`, in steps: call :meth:`step` with it until that returns the answer."""
-        return Answering(self._ledger, self.waiting(session, timeout_s=timeout_s, item=item), session)
+        waiting = self.waiting(session, timeout_s=timeout_s, item=item)
+        return Answering(self._ledger, self._parts.authenticity, waiting, session)
 
     def watching(self, session: str, *, timeout_s: float | None = None) -> Watching:
         """As :meth:`watch`, in steps: call :meth:`step` with it until it is over."""
@@ -316,7 +335,9 @@ class Client:
             )
         # One id for all tries: of one that was lost nobody knows whether it arrived.
         item = item_id(session, key or letter.message_id)
-        self._outlast(lambda: self._ledger.put(session, prompt, item_id=item, envelope=letter), patience_s)
+        self._outlast(
+            lambda: self._ledger.put(session, prompt, item_id=item, envelope=letter, by=OPERATOR), patience_s
+        )
         return item
 
     def reply(self, question: str, text: str) -> str:

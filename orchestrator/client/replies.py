@@ -39,6 +39,7 @@ def answer_question(parts: Parts, asker: str, question: str, text: str) -> None:
         answers=question,
         envelope=letter,
         extra={"agent": OPERATOR, "answers": question, "message": letter.message_id},
+        by=OPERATOR,
     )
     if not placed:
         raise WrongState(f"question {question}", "answered", "it has its reply already")

@@ -21,6 +21,7 @@ from orchestrator.doctor import blockers as waits
 from orchestrator.doctor import health as vitals
 from orchestrator.doctor import invariants as promise
 from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wait
+from orchestrator.doctor.genuine import not_genuine
 from orchestrator.doctor.launches import taken
 from orchestrator.doctor.policies import is_ready
 from orchestrator.doctor.repair import repair
@@ -249,6 +250,7 @@ class Doctor:
                 if snapshot is not None:
                     findings += self._confirmed(snapshot, launches, children)
                     findings += self._stuck(snapshot)
+                    findings += not_genuine(snapshot, self._ledger, self._parts.authenticity)
             if snapshot is not None:
                 yield snapshot
 

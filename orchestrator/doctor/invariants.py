@@ -120,7 +120,7 @@ def _delivered(snapshot: Snapshot, owing: list[Item]) -> Iterator[Finding]:
             yield _found(
                 snapshot, "delivered-by-none", item.id, f"{item.id} counts as delivered, by no committed run"
             )
-        elif times and item.state != ItemState.DELIVERED:
+        elif times and item.state != ItemState.DELIVERED and not item.extra.get("rejected"):
             yield _found(
                 snapshot,
                 "delivered-uncounted",

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey, generate_private_key
+from nacl.bindings import crypto_scalarmult
 from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
@@ -67,6 +68,13 @@ def verifies(key: PublicKey, signature: bytes, octets: bytes) -> bool:
     except (InvalidSignature, BadSignatureError, ValueError):
         return False
     return True
+
+
+def shared_secret(private: Ed25519PrivateKey, public: Ed25519PublicKey) -> bytes:
+    """What the holders of two signing keys both can compute, and nobody else: X25519 of the same curve's points."""
+    mine = SigningKey(private.private_bytes_raw()).to_curve25519_private_key()
+    theirs = VerifyKey(public.public_bytes_raw()).to_curve25519_public_key()
+    return crypto_scalarmult(mine.encode(), theirs.encode())
 
 
 def key_id(public: PublicKey) -> str:

@@ -155,6 +155,20 @@ class KeyRegistry:
         assert isinstance(public, RSAPublicKey)
         return record.key_id, public
 
+    def signing_keys(self, agent: str) -> list[TrustedKey]:
+        """The keys with which an agent signs or has signed, but for revoked ones; the newest first."""
+        found: list[TrustedKey] = []
+        for field_name, raw in self._client.hgetall(keys.public_keys()).items():
+            try:
+                # Most are others': that is seen before their signatures are checked.
+                record = KeyRecord.from_json(raw)
+                if record.agent == agent and record.use == "sign":
+                    found.append(TrustedKey.of(self._with_memory(self._checked(_text(field_name), raw))))
+            except (KeyringError, SignatureError):
+                continue
+        found = [key for key in found if key.revoked_ms is None]
+        return sorted(found, key=lambda key: (key.created_ms, key.key_id), reverse=True)
+
     def record(self, key_id: str) -> KeyRecord | None:
         """The record of that id in Redis, checked.
 

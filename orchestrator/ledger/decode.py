@@ -179,6 +179,7 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
         sealed=h.get("sealed") == "1",
         step=h.get("step", ""),
         damage=tuple(facts.damage),
+        proof=h.get("proof", ""),
         **numbers,
     )
 

@@ -13,6 +13,7 @@ from orchestrator.ids import run_id, shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.model import Item
 from orchestrator.ledger.runs import Runs
+from orchestrator.ledger.statements import Statement
 from orchestrator.ledger.transitions import Claim, Dispatch, Flushed, Outgoing, RunsSoFar
 from orchestrator.log import Seldom, get_logger
 from orchestrator.redisdb import keys
@@ -45,8 +46,11 @@ class Mailbox(Runs):
         answers: str = "",
         envelope: Outgoing | None = None,
         extra: Mapping[str, Any] | None = None,
+        by: str = "",
     ) -> bool:
         """Put something into a session's queue from outside any run; False when it is there already.
+
+        ``by`` vouches for it: an agent whose key is at hand, by default the operator for a prompt, and the reaper for the rest.
 
         Raises:
             UnknownSession: there is no such session.
@@ -58,7 +62,11 @@ class Mailbox(Runs):
         if opens:
             record["question"] = True
         limited = kind == "prompt"
-        root = decode.text(self.redis.hget(keys.session(session_id), "root")) if limited else ""
+        facts = self.redis.hmget(keys.session(session_id), "root", "agent")
+        root = decode.text(facts[0]) if limited else ""
+        record["proof"] = self.vouch_for_item(
+            item_id, session_id, record, text, by=by, to=decode.text(facts[1])
+        )
         reply = self.scripts.run(
             "put",
             [
@@ -117,6 +125,9 @@ class Mailbox(Runs):
             short = self._shorten(claim.session, text)
             if short.ref is not None:
                 record["whole"] = short.ref
+            to = decode.text(self.redis.hget(keys.session(session_id), "agent"))
+            by = str(record.get("agent", ""))
+            record["proof"] = self.vouch_for_item(item_id, session_id, record, short.text, by=by, to=to)
             reply = self.scripts.run(
                 "say",
                 [
@@ -150,6 +161,14 @@ class Mailbox(Runs):
             raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"conversation {conversation}")
         self._placed(session_id, reply)
         return decode.text(reply[1])
+
+    def vouch_for_item(
+        self, item: str, session: str, record: Mapping[str, Any], text: str, *, by: str, to: str
+    ) -> str:
+        """The proof that ``by`` says this to a session, which the agent ``to`` runs; empty where nobody vouches."""
+        if self._vouch is None:
+            return ""
+        return self._vouch(Statement.of_record(item, session, record, text), by=by, to=to)
 
     @staticmethod
     def _placed(session_id: str, reply: list[bytes]) -> str:

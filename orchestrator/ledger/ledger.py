@@ -5,6 +5,7 @@ from __future__ import annotations
 import redis
 
 from orchestrator.ledger.journal import Journal
+from orchestrator.ledger.statements import Vouch
 from orchestrator.ledger.sweep import Sweeping
 from orchestrator.ledger.transitions import Limits, Report
 from orchestrator.redisdb.scripts import Scripts
@@ -17,7 +18,7 @@ class Ledger(Sweeping):
     claims and commits, :class:`Mailbox` queues and flushes, :class:`Endings` ends from outside,
     :class:`Sweeping` repairs.
     ``report`` makes the envelopes for sessions that are ended from outside; without it nobody outside of the ledger
-    hears of such an end. ``now_ms`` fixes the time for tests; by default every transition takes the server's.
+    hears of such an end. ``vouch`` proves who says what is put into it; without it nothing is proven. ``now_ms`` fixes the time for tests; by default every transition takes the server's.
     """
 
     def __init__(
@@ -26,6 +27,7 @@ class Ledger(Sweeping):
         *,
         limits: Limits | None = None,
         report: Report | None = None,
+        vouch: Vouch | None = None,
         now_ms: int | None = None,
     ) -> None:
         super().__init__(client)
@@ -34,6 +36,7 @@ class Ledger(Sweeping):
         #: The durable steps of runs.
         self.journal = Journal(client, self.limits.journal, replicate=self._replicate)
         self._report = report
+        self._vouch = vouch
         self._now = "" if now_ms is None else str(now_ms)
 
     def set_time(self, now_ms: int) -> None:

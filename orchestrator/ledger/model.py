@@ -95,6 +95,7 @@ class Session:
     damage: tuple[str, ...] = ()  #: what cannot be read of its record, a sentence each
     steps: int = 0  #: durable steps that its runs recorded
     step: str = ""  #: the one that was recorded last
+    proof: str = ""  #: of who says what its latest end says; empty while it is not over
 
     @property
     def reported_as(self) -> str:

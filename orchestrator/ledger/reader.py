@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import redis
 
@@ -98,6 +99,22 @@ class Books:
         if "whole" in texts:
             return session.state, self.wholes.read(json.loads(texts["whole"]))
         return session.state, texts.get("result")
+
+    def answer_as_kept(self, session_id: str) -> tuple[Session, str, dict[str, Any] | None]:
+        """A session, its latest answer as its agent vouches for it, and what refers to the whole of a large one.
+
+        All of one moment.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        self.session(session_id)
+        pipe = self.redis.pipeline(transaction=True)
+        pipe.hgetall(keys.session(session_id))
+        pipe.hmget(keys.bodies(session_id), ["result", "whole"])
+        facts, (text, whole) = pipe.execute()
+        session = decode.session(decode.mapping(facts), session_id)
+        return session, decode.text(text), json.loads(whole) if whole else None
 
     def tree(self, root: str) -> list[Session]:
         """Every session of a tree, in the order in which they were launched."""

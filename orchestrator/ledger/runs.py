@@ -11,7 +11,8 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.large_text import Shortened, beginning
 from orchestrator.ledger.launches import Launches
-from orchestrator.ledger.model import SessionState
+from orchestrator.ledger.model import Session, SessionState
+from orchestrator.ledger.statements import Statement, Vouch
 from orchestrator.ledger.transitions import (
     Claim,
     Claimed,
@@ -32,6 +33,8 @@ _log = get_logger()
 
 class Runs(Launches):
     """What workers do to the runs that they hold, and what puts a run into somebody's hands."""
+
+    _vouch: Vouch | None  #: proves who says what is put into the ledger; None: nothing is proven
 
     def claim(
         self, run_id: str, claim_id: str, *, session_id: str, worker: str, agent: str = ""
@@ -117,6 +120,7 @@ class Runs(Launches):
         outcome: Outcome,
         *,
         make_envelope: Callable[[], Outgoing],
+        about: Session | None = None,
         expect_over: bool = False,
         attempts: int = 1,
         retry_ms: int = 0,
@@ -126,7 +130,8 @@ class Runs(Launches):
         """End a run with what its agent returned or how it failed.
 
         The envelope that reports the end of the session is made only when the session is over, or
-        at once when the caller expects that. ``attempts`` is how often the agent may fail in all, and ``retry_ms`` how
+        at once when the caller expects that. With ``about``, the session as it was when the run was claimed, its agent
+        vouches for what that end says. ``attempts`` is how often the agent may fail in all, and ``retry_ms`` how
         long the run waits then, in milliseconds, before it may be claimed again.
         ``following`` is fulfilled in the same round trip, whatever becomes of the commit.
         ``answer_questions`` answers the questions of these ids with the failure, if the run fails and carries any:
@@ -142,6 +147,7 @@ class Runs(Launches):
             short = Shortened(text=beginning(outcome.text), ref=None)
         parent = claim.parent
         envelope = make_envelope() if expect_over or outcome.status != "completed" else None
+        status = "completed" if outcome.status == "completed" else "failed"
         state = "" if outcome.state is None else json.dumps(outcome.state)
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
         questions = "open" if answer_questions is not None else ""
@@ -170,6 +176,9 @@ class Runs(Launches):
                     questions,
                     json.dumps(list(outcome.steps_left_out)),
                     json.dumps(list(outcome.steps_failed)),
+                    self.vouch_for_end(about, status, short.text, whole=short.ref, by=about.agent)
+                    if envelope is not None and about is not None
+                    else "",
                 ],
             )
             if following is None or following.asked:
@@ -187,6 +196,7 @@ class Runs(Launches):
                     questions = "answered" if answer_questions(names) else ""
                 case b"parent":  # handed to an heir since it was claimed
                     parent = decode.text(reply[1])
+                    about = about and self.session(about.id)
                 case b"lost":
                     raise ClaimLost(claim.run)
                 case b"retry":
@@ -200,6 +210,26 @@ class Runs(Launches):
                         result_owed=reply[4] == b"1",
                         ring=tuple(decode.text(agent) for agent in reply[5]),
                     )
+
+    def vouch_for_end(
+        self, about: Session, status: str, said: str, *, whole: Mapping[str, Any] | None = None, by: str
+    ) -> str:
+        """The proof that ``by`` says how a session ended: its answer or its failure; empty where nobody vouches."""
+        if self._vouch is None:
+            return ""
+        return self._vouch(Statement.of_end(about, status, said, whole), by=by, to=about.delegator)
+
+    def reject(self, claim: Claim, item_id: str, reason: str) -> bool:
+        """Let an item that a run carries die, because nobody vouches for it; False when it is not the run's any more.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+        """
+        names = [keys.session(claim.session), keys.items(claim.session), keys.run(claim.run)]
+        reply = self.scripts.run("reject", names, [claim.claim, item_id, reason])
+        if reply[0] == b"lost":
+            raise ClaimLost(claim.run)
+        return bool(reply[0] == b"rejected")
 
     def _commit_and_claim(self, commit: tuple[list[str], list[Arg]], shard: int, following: Next) -> Any:
         batch = self.scripts.batch()

@@ -23,20 +23,33 @@ class Endings(Mailbox):
     def _reports(self, session_id: str, reason: str, by: str = "") -> Sequence[Outgoing]:
         return self._report(self.session(session_id), reason, by) if self._report is not None else ()
 
-    def _reporting(self, reports: Sequence[Outgoing] | None) -> list[Arg]:
-        """The last arguments of what ends a session: whether envelopes are still to be made for it, and those made."""
-        if reports is None:
-            return ["" if self._report is None else "1"]
-        return ["", *(one.data for one in reports)]
+    def _reporting(self, reports: Sequence[Outgoing] | None, proof: str) -> list[Arg]:
+        """The last arguments of what ends a session: whether envelopes are still to be made for it, and those made.
 
-    def refuse(self, session_id: str, reason: str, *, envelope: Outgoing | None = None) -> bool:
-        """Fail a session that never started; False when it did, or is over already."""
+        Before the envelopes the proof of the reason, which is made with them.
+        """
+        if reports is None:
+            return ["" if self._report is None and self._vouch is None else "1", ""]
+        return ["", proof, *(one.data for one in reports)]
+
+    def _vouch_for_failure(self, session_id: str, reason: str, by: str) -> str:
+        """The proof that ``by`` has ended a session, for this reason; empty where nobody vouches."""
+        found = self.find([session_id]) if self._vouch is not None else []
+        return self.vouch_for_end(found[0], "failed", reason, by=by) if found else ""
+
+    def refuse(self, session_id: str, reason: str, *, envelope: Outgoing | None = None, by: str = "") -> bool:
+        """Fail a session that never started, in the name of ``by``; False when it did, or is over already."""
         parent = decode.text(self.redis.hget(keys.session(session_id), "parent"))
         while True:
             reply = self.scripts.run(
                 "refuse",
                 layout.ending(session_id, parent=parent, run="", envelope=envelope),
-                [self._now, reason, layout.payload(envelope)],
+                [
+                    self._now,
+                    reason,
+                    layout.payload(envelope),
+                    self._vouch_for_failure(session_id, reason, by),
+                ],
             )
             if reply[0] != b"parent":
                 return bool(reply[0] == b"refused")
@@ -61,19 +74,22 @@ class Endings(Mailbox):
         facts = self.redis.hmget(keys.session(session_id), "parent", "run")
         parent, run = decode.text(facts[0]), decode.text(facts[1])
         reports: Sequence[Outgoing] | None = None
+        proof = ""
         while True:
             reply = self.scripts.run(
                 "stop",
                 layout.ending(session_id, parent=parent, run=run, envelope=next(iter(reports or ()), None)),
-                [self._now, reason, state, "1" if force else "0", *self._reporting(reports)],
+                [self._now, reason, state, "1" if force else "0", *self._reporting(reports, proof)],
             )
             match reply[0]:
                 case b"run":
                     run = decode.text(reply[1])
                 case b"parent":
                     parent = decode.text(reply[1])
+                    reports = None  # and the proof is for another reader
                 case b"report":
                     reports = self._reports(session_id, reason, by)
+                    proof = self._vouch_for_failure(session_id, reason, by)
                 case outcome:
                     return StopVerdict(
                         outcome=cast("Literal['ended', 'asked', 'over', 'unknown']", decode.text(outcome)),
@@ -93,6 +109,7 @@ class Endings(Mailbox):
         """
         parent = decode.text(self.redis.hget(keys.session(lease.session), "parent"))
         reports: Sequence[Outgoing] | None = None
+        proof = ""
         while True:
             reply = self.scripts.run(
                 "release",
@@ -108,14 +125,17 @@ class Endings(Mailbox):
                     died,
                     wait_ms,
                     layout.end_of_try("died" if died else "lost", died or "lease lost"),
-                    *self._reporting(reports),
+                    *self._reporting(reports, proof),
                 ],
             )
             match reply[0]:
                 case b"parent":
                     parent = decode.text(reply[1])
+                    reports = None  # and the proof is for another reader
                 case b"report":
-                    reports = self._reports(lease.session, decode.text(reply[1]), by)
+                    why = decode.text(reply[1])
+                    reports = self._reports(lease.session, why, by)
+                    proof = self._vouch_for_failure(lease.session, why, by)
                 case outcome:
                     return cast('Literal["queued", "ended", "moved"]', decode.text(outcome))
 

@@ -1,12 +1,84 @@
-"""Tells the callbacks in a text that this system wrote from those that somebody else did."""
+"""Tells what was said by whom it is said to come from: items and answers of the ledger, and callbacks in a text."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, Final
 
-from orchestrator.ledger import Item, ItemState, Ledger
+from orchestrator.agents.registry import OPERATOR, REAPER, ROUTER
+from orchestrator.errors import KeyringError, SignatureError
+from orchestrator.keyring.codes import Codes
+from orchestrator.keyring.ring import Keyring
+from orchestrator.ledger import Item, ItemState, Ledger, Session
+from orchestrator.ledger.statements import Statement
+from orchestrator.log import Seldom, get_logger
 from orchestrator.policy.callback_text import Callback, parse_callbacks, same_callback
+
+#: Who may say anything in the place of others: a user, and what brings the words of external programs.
+_FOR_OTHERS: Final = frozenset({OPERATOR, ROUTER})
+
+_log = get_logger()
+
+
+class Authenticity:
+    """Vouches for what this process writes into the ledger, and judges what others have written.
+
+    With ``required=False`` what nobody vouches for is taken at its word, as unsigned messages are.
+    """
+
+    def __init__(self, keyring: Keyring, *, required: bool = True) -> None:
+        self._keyring = keyring
+        self._codes = Codes(keyring)
+        self._required = required
+        self._seldom = Seldom()
+
+    def vouch(self, statement: Statement, *, by: str, to: str) -> str:
+        """The proof that ``by`` says this, for the agent ``to`` and for the operator; empty where the key is not here.
+
+        By default a prompt is the operator's, and anything else the reaper's.
+
+        What lacks a proof is refused by those who read it, and visible: no transition fails for the want of a key.
+        """
+        speaker = by or (OPERATOR if statement.kind == "prompt" else REAPER)
+        try:
+            return self._codes.make(statement.octets(), by=speaker, to=[to or OPERATOR, OPERATOR])
+        except KeyringError as error:
+            if self._seldom.due(speaker):
+                _log.error("not-vouched", agent=speaker, item=statement.id, error=str(error))
+            return ""
+
+    def fault(self, statement: Statement, proof: str, *, reader: str) -> str:
+        """Why this was not said by whom it is said to come from, as ``reader`` can tell; empty: it was."""
+        if not proof and not self._required:
+            return ""
+        try:
+            writer = self._codes.writer(statement.octets(), proof, reader=reader)
+        except SignatureError as error:
+            return f"{error.args[0]}: {error.args[1]}"
+        if writer == statement.agent or writer in _FOR_OTHERS or (writer == REAPER and statement.failed):
+            return ""
+        return f"signer-sender: {writer!r} wrote it in the name of {statement.agent!r}"
+
+    def item_fault(self, session: str, item: Item, text: str, *, reader: str) -> str:
+        """:meth:`fault` of an item in the queue of ``session``."""
+        return self.fault(
+            Statement.of_item(session, item, text), str(item.extra.get("proof", "")), reader=reader
+        )
+
+    def answer_fault(self, session: Session, text: str, whole: Mapping[str, Any] | None) -> str:
+        """:meth:`fault` of the final answer of a session, as the operator can tell."""
+        faults = [
+            self.fault(Statement.of_end(session, status, text, whole), session.proof, reader=OPERATOR)
+            for status in ("completed", "partial-success")
+        ]
+        return faults[0] if all(faults) else ""
+
+    @property
+    def reads_as_operator(self) -> bool:
+        """Whether the key of the operator is here, without which nobody can judge for him."""
+        return self._keyring.store.current(OPERATOR) is not None
 
 
 def checked_callbacks(ledger: Ledger, session: str, text: str) -> tuple[Callback, ...]:

@@ -9,6 +9,7 @@
 --          | 'answered': it has | '': nobody will, the session fails with the run
 --       13 keys of recorded steps that this try did not ask for, as a JSON list
 --       14 keys of the steps whose errors it failed with, likewise: a further try executes them again
+--       15 proof that the answer, or the reason, is the agent's
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents whose workers are to be
 --          told: this end lets a run of its tree begin}}
 --          | {'lost'} | {'envelope'} | {'retry', attempt} | {'whole'}: it is gone, store it again
@@ -85,7 +86,7 @@ end
 if status ~= 'completed' then
   if ARGV[7] == '' then return { 'envelope' } end
   if ARGV[11] ~= '' then note_try(ARGV[11], now, 0) end
-  fail_run(s, r, status, text, now)
+  fail_run(s, r, status, text, now, ARGV[15])
   report(ARGV[7])
   return { 'done', status, '1', '1', s.parent == '' and '1' or '0', freed }
 end
@@ -207,7 +208,7 @@ for _, id in ipairs(unasked) do
   end
 end
 end_run(r.id, 'completed', '', now)
-redis.call('HDEL', S, 'trouble')
+redis.call('HDEL', S, 'trouble', 'proof')
 redis.call('HSET', BODIES, 'result', text)
 redis.call('HDEL', BODIES, 'whole')
 local whole = nil
@@ -230,7 +231,7 @@ if over then
     owe_result(s.id, now)
     result_owed = '1'
   end
-  tell_parent(s, 'completed', text, now, whole)
+  tell_parent(s, 'completed', text, now, ARGV[15], whole)
   report(ARGV[7])
 end
 if r.stop ~= '' and (not over or r.stop_state == 'deleted') then

@@ -5,7 +5,8 @@
 -- ARGV  1 now or ''  2 claim id as seen  3 renewal counter as seen  4 lost workers that it survives
 --       5 processes that may die of it  6 how its process died, or '': its lease stood still
 --       7 ms until it may be tried again  8 how the try ended, as JSON (see lib/tries.lua)
---       9 '1': the envelopes that report an end are still to be made  10… those envelopes
+--       9 '1': the envelopes that report an end are still to be made  10 proof of the reason
+--       11… those envelopes
 -- Returns  {'queued', times lost} | {'ended', session state} | {'moved'} | {'report', reason}: it would end, make the
 --          envelopes | {'parent', its id}: pass the keys of that parent
 -- include: base
@@ -34,8 +35,8 @@ if state then
   if ARGV[9] == '1' then return { 'report', why } end
   note_try(ARGV[8], now, 0)
   redis.call('HSET', RUN, 'lost', lost, 'died', died)
-  fail_run(s, r, state, why, now)
-  report(unpack(ARGV, 10))
+  fail_run(s, r, state, why, now, ARGV[10])
+  report(unpack(ARGV, 11))
   return { 'ended', state }
 end
 local wait_ms, reason = tonumber(ARGV[7]), how == '' and 'lease lost' or 'its worker process died: ' .. how

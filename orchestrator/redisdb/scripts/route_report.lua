@@ -1,7 +1,7 @@
 -- route_report: a program outside of the stack says how the session it runs ended: this is the commit of its run.
 -- KEYS  as in lib/over.lua, then 19 seen mark  20 stream of the entry  21 conversation
 -- ARGV  1 now or ''  2 status completed | partial-success | failed  3 text  4 group  5 entry id  6 mark's lifetime in ms  7 digest
---       8 lifetime of a conversation in ms
+--       8 lifetime of a conversation in ms  9 proof of the text
 -- Returns  {'done', state} | {'duplicate'} | {'over', state} | {'other'}: its id is another message's | {'unknown'} | {'pending'}: its launch has not been
 --          routed yet | {'foreign'}: a worker of ours runs it; on the last four nothing was acknowledged
 -- Complexity: O(items in its queue).
@@ -31,7 +31,7 @@ mark(KEYS[19], ARGV[5], ARGV[7], ARGV[6])
 redis.call('XACK', KEYS[20], ARGV[4], ARGV[5])
 if s.run == '' or CLOSED[s.state] then return { 'over', s.state } end
 if ARGV[2] == 'failed' then
-  fail_run(s, r, 'failed', ARGV[3], now)
+  fail_run(s, r, 'failed', ARGV[3], now, ARGV[9])
   return { 'done', 'failed' }
 end
 -- What was said to it travelled as envelopes, which it has read.
@@ -51,6 +51,6 @@ end_run(s.run, 'completed', '', now)
 redis.call('HSET', BODIES, 'result', ARGV[3])
 redis.call('HSET', S, 'state', 'finished', 'run', '', 'updated_ms', now, 'ended_ms', now)
 if s.parent == '' then redis.call('ZADD', RESULTS, 'NX', now, s.id) end
-tell_parent(s, ARGV[2], ARGV[3], now)
+tell_parent(s, ARGV[2], ARGV[3], now, ARGV[9])
 session_stop(s)
 return { 'done', 'finished' }

@@ -1,7 +1,7 @@
 -- stop: end a session by hand or by policy. What never ran ends at once; what runs is asked first.
 -- KEYS  as in lib/over.lua
 -- ARGV  1 now or ''  2 reason  3 state to end in: stopped | failed | deleted  4 '1': do not ask, end it now
---       5 '1': the envelopes that report an end are still to be made  6… those envelopes
+--       5 '1': the envelopes that report an end are still to be made  6 proof of the reason  7… those envelopes
 -- Returns  {'ended', run that was queued and never starts, or ''} | {'asked', run} | {'over', state} | {'unknown'}
 --          | {'run', its id} | {'parent', its id}: pass the keys of that run or parent
 --          | {'report', reason}: it would end, make the envelopes
@@ -40,10 +40,10 @@ if s.run ~= '' then
 end
 if ARGV[5] == '1' then return { 'report', ARGV[2] } end
 if r then
-  fail_run(s, r, ARGV[3], ARGV[2], now)
+  fail_run(s, r, ARGV[3], ARGV[2], now, ARGV[6])
 else
-  close_session(s, ARGV[3], ARGV[2], now)
+  close_session(s, ARGV[3], ARGV[2], now, ARGV[6])
   session_stop(s)
 end
-report(unpack(ARGV, 6))
+report(unpack(ARGV, 7))
 return { 'ended', unstarted }

@@ -140,7 +140,7 @@ class Undelivered:
             and session.entry == place
             and shard_of(session_id) == stream.shard
         ):
-            self._ledger.refuse(session.id, f"{rejection.rule}: {rejection.reason}")
+            self._ledger.refuse(session.id, f"{rejection.rule}: {rejection.reason}", by=ROUTER)
 
     def _tell_root(self, rejection: Rejection) -> None:
         """The root of a conversation that runs away hears of it, once."""
@@ -162,6 +162,7 @@ class Undelivered:
                 kind="error",
                 priority="critical",
                 extra={"agent": ROUTER, "title": "A conversation runs away", "status": "failed"},
+                by=ROUTER,
             )
 
     def _reports(self, rejection: Rejection, *, attempts: int, exhausted: bool) -> list[Outgoing]:

@@ -48,7 +48,7 @@ class ForeignLaunches:
     ) -> None:
         self._ledger = ledger
         self._directory = directory
-        self._mailbox = Mailbox(limits)
+        self._mailbox = Mailbox(ledger, limits)
         self._table = table
         self._limits = limits
         self._shards = shards

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.agents.registry import ROUTER
 from orchestrator.envelope.bodies import ErrorReport, Message, Query, Reply, StatusUpdate, TaskCompletion
 from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.ledger import Ledger, Session, layout
@@ -36,7 +37,7 @@ class ForeignWords:
     def __init__(self, ledger: Ledger, directory: Directory, *, limits: Limits) -> None:
         self._ledger = ledger
         self._directory = directory
-        self._mailbox = Mailbox(limits)
+        self._mailbox = Mailbox(ledger, limits)
         self._limits = limits
 
     def word(self, letter: Letter) -> Step:
@@ -158,6 +159,7 @@ class ForeignWords:
                 self._limits.mark_ms(letter),
                 letter.digest,
                 self._limits.max_age_ms,
+                self._ledger.vouch_for_end(session, status, text, by=ROUTER),
             ],
             read=read,
         )

@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.agents.registry import ROUTER
 from orchestrator.ids import item_id, question_id, reply_id
-from orchestrator.ledger import Session, layout
+from orchestrator.ledger import Ledger, Session, layout
 from orchestrator.redisdb import keys
 from orchestrator.router.commands import (
     DONE,
@@ -26,7 +27,8 @@ from orchestrator.streams import stream_key
 class Mailbox:
     """Makes the steps that put letters into the queues of sessions."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, ledger: Ledger, limits: Limits) -> None:
+        self._ledger = ledger
         self._limits = limits
 
     def put(
@@ -58,7 +60,7 @@ class Mailbox:
             facts: names and values, in turn, that are written down about the speaker.
         """
         opens = opens and speaker is not None
-        record = {
+        record: dict[str, Any] = {
             "kind": kind,
             "priority": priority or letter.entry.stream.priority,
             "child": speaker.id if speaker is not None else "",
@@ -95,6 +97,10 @@ class Mailbox:
             item = question_id(speaking, f"message|{letter.sender}|{letter.id}")
         else:
             item = item_id(session.id, f"message|{letter.sender}|{letter.id}")
+        # Who signed the letter is known here and nowhere later.
+        record["proof"] = self._ledger.vouch_for_item(
+            item, session.id, record, text, by=ROUTER, to=session.agent
+        )
         return Act(
             script="route_put",
             keys=[

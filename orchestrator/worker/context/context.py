@@ -15,6 +15,7 @@ from orchestrator.worker.context.messages import Speech
 from orchestrator.worker.context.steps import Call, Steps
 from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution.heartbeat import Standing
+from workers.verifying import Verifier
 
 T = TypeVar("T")
 
@@ -34,13 +35,16 @@ class Context(Delegating):
         held: Claimed,
         *,
         effects: Effects,
+        verifier: Verifier,
         standing: Standing,
         speech: Speech,
         blocking: Blocking,
         launches: Launches,
         steps: Steps,
     ) -> None:
-        super().__init__(held, effects=effects, speech=speech, blocking=blocking, launches=launches)
+        super().__init__(
+            held, effects=effects, verifier=verifier, speech=speech, blocking=blocking, launches=launches
+        )
         self._standing = standing
         self._steps = steps
         self._waiting: dict[str, dict[str, Any]] = {}

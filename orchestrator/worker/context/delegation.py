@@ -23,6 +23,7 @@ from orchestrator.worker.context.messages import Speech
 from orchestrator.worker.context.messaging import Talking
 from orchestrator.worker.context.view import callback_of
 from orchestrator.worker.context.waits import Blocking
+from workers.verifying import Verifier
 
 #: Delegations that are waited for at once; no policy for other groups concerns them.
 CALL_GROUP: Final = "call:"
@@ -32,9 +33,16 @@ class Delegating(Talking):
     """One run of a session, with the work that its agent may give."""
 
     def __init__(
-        self, held: Claimed, *, effects: Effects, speech: Speech, blocking: Blocking, launches: Launches
+        self,
+        held: Claimed,
+        *,
+        effects: Effects,
+        verifier: Verifier,
+        speech: Speech,
+        blocking: Blocking,
+        launches: Launches,
     ) -> None:
-        super().__init__(held, effects=effects, speech=speech, blocking=blocking)
+        super().__init__(held, effects=effects, verifier=verifier, speech=speech, blocking=blocking)
         self._launches = launches
 
     def delegate(

@@ -23,6 +23,7 @@ from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.messages import Speech
 from orchestrator.worker.context.view import View, callback_of
 from orchestrator.worker.context.waits import Blocking
+from workers.verifying import Verifier
 
 #: The part of a run's time that is left for which it waits for a reply, if its agent does not say.
 _WAIT_SHARE = 0.9
@@ -33,8 +34,10 @@ _log = get_logger()
 class Talking(View):
     """One run of a session, with the words that its agent may say."""
 
-    def __init__(self, held: Claimed, *, effects: Effects, speech: Speech, blocking: Blocking) -> None:
-        super().__init__(held, ledger=effects.ledger)
+    def __init__(
+        self, held: Claimed, *, effects: Effects, verifier: Verifier, speech: Speech, blocking: Blocking
+    ) -> None:
+        super().__init__(held, ledger=effects.ledger, verifier=verifier)
         self._effects = effects
         self._speech = speech
         self._blocking = blocking

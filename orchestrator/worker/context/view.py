@@ -17,6 +17,7 @@ from orchestrator.policy.callback_text import (
     same_callback,
 )
 from orchestrator.worker.execution.retry import persist
+from workers.verifying import Verifier
 
 #: Bytes of one child's answer that stand in a prompt; `callbacks` has the whole.
 MAX_PROMPT_BYTES_PER_CALLBACK = 256 * 1024
@@ -37,8 +38,9 @@ class Missing:
 class View:
     """One run of a session, as its agent reads it."""
 
-    def __init__(self, held: Claimed, *, ledger: Ledger) -> None:
+    def __init__(self, held: Claimed, *, ledger: Ledger, verifier: Verifier) -> None:
         self._held = held
+        self._verifier = verifier
         self._ledger = ledger
         self._all: tuple[Callback, ...] | None = None
         #: This agent's name.
@@ -111,11 +113,14 @@ class View:
     def _read_results(self) -> tuple[Callback, ...]:
         items = [item for item in self._ledger.items(self.session) if self._is_delivered(item)]
         texts = self._ledger.texts(self.session, [item.id for item in items])
-        return tuple(callback_of(item, texts.get(item.id, ""), self._ledger) for item in items)
+        checked = [self._verifier.item(item, texts.get(item.id, "")) for item in items]
+        return tuple(callback_of(item, text, self._ledger) for item, text in checked)
 
     def _is_delivered(self, item: Item) -> bool:
         if item.kind != "completion":
             return False
+        if item.state is ItemState.DEAD:
+            return bool(item.extra.get("rejected"))  # its refusal was delivered
         return item.state is ItemState.DELIVERED or (item.state is ItemState.CLAIMED and item.run == self.run)
 
     @property

@@ -25,6 +25,7 @@ from orchestrator.worker.context.decryption import Unsealer
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.messages import Speech
 from orchestrator.worker.execution.slot_sharing import Execute, Lending, Loan, Queued
+from workers.verifying import Verifier
 
 #: Seconds that an event may go unnoticed when the callback service was faster, and a wish to stop at most.
 LOOK_AGAIN_S: Final = 0.5
@@ -47,6 +48,7 @@ class Blocking:
         speech: Speech,
         *,
         unsealer: Unsealer,
+        verifier: Verifier,
         lending: Lending | None,
         queued: Queued | None = None,
         execute: Execute | None = None,
@@ -54,6 +56,7 @@ class Blocking:
         self._effects = effects
         self._speech = speech
         self._unsealer = unsealer
+        self._verifier = verifier
         self._lending = lending
         self._queued = queued
         self._execute = execute
@@ -110,7 +113,10 @@ class Blocking:
         taken = effects.patiently("take", lambda: effects.ledger.take(effects.held.claim, item, waits=waits))
         if taken is not None:
             reach("worker.taken")
-        return taken and (taken[0], self._unsealer.text(*taken))
+        if taken is None:
+            return None
+        checked, text = self._verifier.item(*taken)
+        return checked, self._unsealer.text(checked, text)
 
     def _wait(
         self, item: str, *, awaited: str, timeout_s: float | None, tend: Callable[[], bool]

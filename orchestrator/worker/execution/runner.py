@@ -37,6 +37,7 @@ from orchestrator.worker.execution.outcome import RunEnd, Verdict
 from orchestrator.worker.execution.retry import persist, was_refused
 from orchestrator.worker.execution.slot_sharing import Lending, Queued, serves
 from orchestrator.worker.executors import executor_of
+from workers.verifying import Verifier
 
 _log = get_logger()
 
@@ -187,6 +188,8 @@ class _RunOfAgent:
 
     def _make_context(self) -> Context:
         runtime = self._runtime
+        verifier = Verifier(self._effects, runtime.parts.authenticity)
+        self._effects.held = verifier.held()
         unsealer = Unsealer(self._effects, runtime.parts.opener)
         queued = None
         if runtime.lending is not None:
@@ -194,12 +197,14 @@ class _RunOfAgent:
         return Context(
             unsealer.held(),
             effects=self._effects,
+            verifier=verifier,
             standing=self._standing,
             speech=self._speech,
             blocking=Blocking(
                 self._effects,
                 self._speech,
                 unsealer=unsealer,
+                verifier=verifier,
                 lending=runtime.lending,
                 queued=queued,
                 execute=self._execute_beside,
@@ -246,6 +251,7 @@ class _RunOfAgent:
                     self._held.claim,
                     outcome,
                     make_envelope=self._report(outcome),
+                    about=session,
                     expect_over=session.pending <= len(self._held.items) and not self._effects.launched,
                     attempts=attempts,
                     retry_ms=retry_ms,

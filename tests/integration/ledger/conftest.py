@@ -105,6 +105,7 @@ class Play:
             claim,
             Outcome(status=status, text=text, waiting=waiting),  # type: ignore[arg-type]
             make_envelope=lambda: envelope("task-completion"),
+            about=next(iter(self.ledger.find([claim.session])), None),
             attempts=attempts,
         )
 

@@ -35,8 +35,10 @@ local function stirs(parent, record)
 end
 
 -- A child is over: its parent's callback goes from owed to queued, or dies where nobody can take it.
--- `whole` refers to the whole of a large text, of which `text` is the beginning.
-local function tell_parent(s, status, text, now, whole)
+-- `whole` refers to the whole of a large text, of which `text` is the beginning; `proof` is who says so.
+local function tell_parent(s, status, text, now, proof, whole)
+  proof = proof or ''
+  redis.call('HSET', S, 'proof', proof)
   if s.parent == '' or s.told == '1' then return end
   redis.call('HSET', S, 'told', '1')
   local id = 'cb_' .. string.sub(s.id, 5)
@@ -68,6 +70,7 @@ local function tell_parent(s, status, text, now, whole)
   redis.call('HINCRBY', P, group_field(record.group, 'owed'), -1)
   record.size = #text
   record.whole = whole
+  record.proof = proof
   redis.call('HSET', P_BODIES, id, text)
   if reason then
     record.state = 'dead'
@@ -108,7 +111,7 @@ local function owe_result(id, now)
 end
 
 -- The session ends for good: `state` is failed, stopped or deleted.
-local function close_session(s, state, reason, now)
+local function close_session(s, state, reason, now, proof)
   redis.call('HSET', S, 'state', state, 'run', '', 'reason', reason, 'updated_ms', now, 'ended_ms', now)
   redis.call('HSET', BODIES, 'result', reason)
   redis.call('HDEL', BODIES, 'whole')
@@ -118,7 +121,7 @@ local function close_session(s, state, reason, now)
   redis.call('ZREM', WAITING, s.id)
   redis.call('ZADD', CLOSING, now, s.id)
   if s.parent == '' then owe_result(s.id, now) end
-  tell_parent(s, 'failed', reason, now)
+  tell_parent(s, 'failed', reason, now, proof)
 end
 
 -- Every end of a run is followed by this: the callback service is told that the session stopped, in which state,
@@ -170,9 +173,9 @@ local function end_run(id, state, reason, now)
 end
 
 -- A run ends without an answer and its session with it: `state` is failed, stopped or deleted.
-local function fail_run(s, r, state, reason, now)
+local function fail_run(s, r, state, reason, now, proof)
   end_run(s.run, state == 'failed' and 'failed' or 'stopped', reason, now)
   bury(cjson.decode(r.items), 'resume ' .. state .. ': ' .. reason)
-  close_session(s, state, reason, now)
+  close_session(s, state, reason, now, proof)
   session_stop(s)
 end

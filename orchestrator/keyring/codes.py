@@ -1,0 +1,144 @@
+"""Proofs of who wrote something for whom, many times cheaper to check than a signature.
+
+Sender and reader each have an Ed25519 key, made known by the registry. From one's private and the other's public key
+both get the same secret (X25519), and nobody else does; a code is an HMAC under that. A proof has one code for each
+reader. Where a reader has no such key, it has a signature instead, which everybody can check.
+
+    KEY-ID-OF-THE-SENDER KEY-ID-OF-A-READER=CODE … [*=SIGNATURE]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import threading
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from collections.abc import Iterable
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.errors import KeyringError, SignatureError
+from orchestrator.keyring import algorithms
+from orchestrator.keyring.ring import Keyring
+from orchestrator.keyring.trusted import TrustedKey
+
+_DOMAIN: Final = b"agent-orchestra code 1\n"
+#: Octets of a code: as strong as the keys.
+_LENGTH: Final = 16
+#: Seconds for which it is remembered which keys a reader has.
+_READERS_S: Final = 30.0
+#: A reader's host may not have its newest key yet.
+_KEYS_OF_A_READER: Final = 2
+_SIGNATURE: Final = "*"
+
+
+class Codes:
+    """Makes and checks proofs with the keys of one data folder. Safe to share between threads."""
+
+    def __init__(self, keyring: Keyring, *, clock: Clock | None = None) -> None:
+        self._keyring = keyring
+        self._clock = clock or SystemClock()
+        self._secrets: dict[tuple[str, str], bytes] = {}
+        self._readers: dict[str, tuple[float, tuple[TrustedKey, ...]]] = {}
+        self._lock = threading.Lock()
+
+    def make(self, octets: bytes, *, by: str, to: Iterable[str]) -> str:
+        """The proof that ``by`` wrote these octets, for each of the agents ``to``.
+
+        Raises:
+            KeyringError: the key of ``by`` is not in this data folder.
+        """
+        signer = self._keyring.signer(by)
+        parts, all_have = [signer.key_id], True
+        for reader in dict.fromkeys(to):
+            before = len(parts)
+            for key in self._keys_of(reader):
+                secret = self._secret(signer.key_id, key.key_id, mine=signer.key_id, other=key)
+                if secret:
+                    parts.append(f"{key.key_id}={_code(secret, octets)}")
+            all_have = all_have and len(parts) > before
+        if not all_have:
+            parts.append(f"{_SIGNATURE}={_text(signer.sign(octets))}")
+        return " ".join(parts)
+
+    def writer(self, octets: bytes, proof: str, *, reader: str) -> str:
+        """The agent that wrote these octets, as ``reader`` can tell by the proof.
+
+        Raises:
+            SignatureError: nobody is known to have written them; with the rule.
+        """
+        if not proof:
+            raise SignatureError("signature-missing", "nobody vouches for it")
+        name, *parts = proof.split(" ")
+        key = self._lookup(name)
+        if key is None:
+            raise SignatureError("key-unknown", f"no public key {name!r} is registered")
+        if key.revoked_ms is not None:
+            raise SignatureError("key-revoked", f"key {name} of {key.agent!r} was revoked")
+        for part in parts:
+            other, _, value = part.partition("=")
+            if self._fits(octets, value, key, other, reader):
+                return key.agent
+        raise SignatureError("signature-invalid", f"it is not what {key.agent!r} wrote for {reader!r}")
+
+    def _fits(self, octets: bytes, value: str, key: TrustedKey, reading: str, reader: str) -> bool:
+        if reading == _SIGNATURE:
+            try:
+                return key.verifies(urlsafe_b64decode(value + "=" * (-len(value) % 4)), octets)
+            except (Base64Error, ValueError):
+                return False
+        mine = self._lookup(reading)
+        if mine is None or mine.agent != reader or mine.revoked_ms is not None:
+            return False
+        secret = self._secret(key.key_id, reading, mine=reading, other=key)
+        return bool(secret) and value.isascii() and hmac.compare_digest(value, _code(secret, octets))
+
+    def _keys_of(self, reader: str) -> tuple[TrustedKey, ...]:
+        now = self._clock.monotonic()
+        known = self._readers.get(reader)
+        if known is None or now - known[0] > _READERS_S or any(map(self._is_revoked, known[1])):
+            found = self._keyring.registry.signing_keys(reader)[:_KEYS_OF_A_READER]
+            if not found:
+                return ()  # its first key may be made at any moment
+            known = (now, tuple(found))
+            self._readers[reader] = known
+        return known[1]
+
+    def _is_revoked(self, key: TrustedKey) -> bool:
+        now = self._lookup(key.key_id)
+        return now is None or now.revoked_ms is not None
+
+    def _lookup(self, key_id: str) -> TrustedKey | None:
+        """A key that the registry knows, or this data folder: Redis may have been made to forget it."""
+        return self._keyring.lookup(key_id) or self._keyring.store.lookup(key_id)
+
+    def _secret(self, sender: str, reader: str, *, mine: str, other: TrustedKey) -> bytes:
+        """What the keys ``sender`` and ``reader`` share, of which ``mine`` is here; empty if they share nothing."""
+        known = self._secrets.get((sender, reader))
+        if known is None:
+            known = self._agree(mine, other)
+            if known:
+                known = hashlib.sha256(_DOMAIN + known + f"{sender} {reader}".encode()).digest()
+            with self._lock:
+                self._secrets[sender, reader] = known
+        return known
+
+    def _agree(self, mine: str, other: TrustedKey) -> bytes:
+        try:
+            private = self._keyring.store.private_key(mine)
+        except KeyringError:
+            return b""
+        if not isinstance(private, Ed25519PrivateKey) or not isinstance(other.public, Ed25519PublicKey):
+            return b""
+        return algorithms.shared_secret(private, other.public)
+
+
+def _code(secret: bytes, octets: bytes) -> str:
+    return _text(hmac.digest(secret, octets, "sha256")[:_LENGTH])
+
+
+def _text(octets: bytes) -> str:
+    return urlsafe_b64encode(octets).decode().rstrip("=")
