@@ -20,8 +20,8 @@ from orchestrator.display.text import counted
 from orchestrator.doctor import blockers as waits
 from orchestrator.doctor import health as vitals
 from orchestrator.doctor import invariants as promise
+from orchestrator.doctor.authenticity import not_genuine
 from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wait
-from orchestrator.doctor.genuine import not_genuine
 from orchestrator.doctor.launches import taken
 from orchestrator.doctor.policies import is_ready
 from orchestrator.doctor.repair import repair

@@ -21,9 +21,9 @@ from orchestrator.worker.context.effects import Effects, OnClose, OnFailure
 from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import Speech
 from orchestrator.worker.context.messaging import Talking
+from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.view import callback_of
 from orchestrator.worker.context.waits import Blocking
-from workers.verifying import Verifier
 
 #: Delegations that are waited for at once; no policy for other groups concerns them.
 CALL_GROUP: Final = "call:"

@@ -21,9 +21,9 @@ from orchestrator.policy.callback_text import Callback
 from orchestrator.worker.context.arguments import check_priority, check_text, check_timeout
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.view import View, callback_of
 from orchestrator.worker.context.waits import Blocking
-from workers.verifying import Verifier
 
 #: The part of a run's time that is left for which it waits for a reply, if its agent does not say.
 _WAIT_SHARE = 0.9

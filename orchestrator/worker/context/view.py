@@ -16,8 +16,8 @@ from orchestrator.policy.callback_text import (
     render_callbacks,
     same_callback,
 )
+from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.execution.retry import persist
-from workers.verifying import Verifier
 
 #: Bytes of one child's answer that stand in a prompt; `callbacks` has the whole.
 MAX_PROMPT_BYTES_PER_CALLBACK = 256 * 1024

@@ -24,8 +24,8 @@ from orchestrator.redisdb import keys
 from orchestrator.worker.context.decryption import Unsealer
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.execution.slot_sharing import Execute, Lending, Loan, Queued
-from workers.verifying import Verifier
 
 #: Seconds that an event may go unnoticed when the callback service was faster, and a wish to stop at most.
 LOOK_AGAIN_S: Final = 0.5
