@@ -52,7 +52,9 @@ def json_documents() -> str:
 
     rows = ["| command | prints |", "| --- | --- |"]
     for command, models in DOCUMENTS.items():
-        rows.append(f"| `{command}` | {', or with `--wait` '.join(map(_link, models))} |")
+        ways = ("", ", or with `--wait` ", ", or with `--dry-run` ")
+        printed_by = "".join(way + _link(model) for way, model in zip(ways, models, strict=False))
+        rows.append(f"| `{command}` | {printed_by} |")
     models: dict[str, type[Document]] = {}
     for printed in DOCUMENTS.values():
         for model in printed:

@@ -74,6 +74,7 @@ def agent(
     may_send_to: Sequence[str] | None = None,
     accepts_from: Sequence[str] | None = None,
     steps: StepPolicy = "strict",
+    answer: Literal["text", "plan"] = "text",
 ) -> Callable[[F], F]:
     """Make a function of a context an agent.
 
@@ -97,6 +98,7 @@ def agent(
             operator, nor reports, questions and replies, which go to whoever gave the task or asked.
         steps: what becomes of a run that is tried again and asks for other durable steps than before: `strict`,
             it fails with an error that names them; `replace`, it goes on with new ones.
+        answer: `plan`: the agent answers with a JSON array of assignments, and these are carried out.
 
     Raises:
         ConfigurationError: a value is not allowed, or the function does not take one argument.
@@ -129,6 +131,7 @@ def agent(
             may_send_to=may_send_to,
             accepts_from=accepts_from,
             steps=steps,
+            answer=answer,
         )
         function.__globals__.setdefault(MODULE_ATTRIBUTE, []).append(definition)
         setattr(function, FUNCTION_ATTRIBUTE, definition)

@@ -43,6 +43,7 @@ _FIELDS = (
     "may_send_to",
     "accepts_from",
     "steps",
+    "answer",
 )
 
 

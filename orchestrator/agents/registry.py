@@ -72,6 +72,8 @@ class AgentRecord(BaseModel):
     #: Agents it takes messages from; None: whatever the routing table and the ranks allow.
     accepts_from: tuple[str, ...] | None = None
     description: str = ""
+    #: What its answers are: `text`, or a `plan` of assignments that is carried out (see `policy.plan`).
+    answer: Literal["text", "plan"] = "text"
 
     @property
     def foreign(self) -> bool:

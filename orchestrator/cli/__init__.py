@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("orchestrator.cli.demo:demo", "Review a source tree with the bundled agents; needs no set-up."),
     "up": ("orchestrator.cli.up:up", "Run the whole stack in this terminal."),
     "submit": ("orchestrator.cli.submit:submit", "Give an agent a prompt."),
+    "plan": ("orchestrator.cli.plan:plan", "Have a plan of assignments carried out."),
     "token": ("orchestrator.cli.token:token", "Let a plain Celery message begin one session."),
     "result": ("orchestrator.cli.submit:result", "Print the answer of a session."),
     "watch": ("orchestrator.cli.watch:watch", "Follow a tree of sessions live."),

@@ -116,6 +116,16 @@ class AsyncClient:
         )
         return AsyncSessionHandle(handle.id, self, new=handle.new)
 
+    async def submit_plan(
+        self, plan: str, *, agent: str = "", key: str | None = None, title: str = "", patience_s: float = 0
+    ) -> AsyncSessionHandle:
+        """As :meth:`Client.submit_plan`."""
+        client = await self._client()
+        handle = await asyncio.to_thread(
+            client.submit_plan, plan, agent=agent, key=key, title=title, patience_s=patience_s
+        )
+        return AsyncSessionHandle(handle.id, self, new=handle.new)
+
     async def result(self, session: str, *, timeout_s: float | None = None) -> str:
         """As :meth:`Client.result`."""
         client = await self._client()

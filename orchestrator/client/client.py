@@ -29,18 +29,32 @@ from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.config.urls import redact_url
 from orchestrator.dispatch.publishing import final_answer
-from orchestrator.errors import EmptyPrompt, InputError, NotGenuine, ServerUnavailable, SessionFailed
+from orchestrator.display.text import counted
+from orchestrator.errors import (
+    EmptyPrompt,
+    InputError,
+    NotGenuine,
+    ServerUnavailable,
+    SessionFailed,
+    UnknownAgent,
+)
 from orchestrator.ids import asker_of, item_id
 from orchestrator.ledger import Ledger, Run, Session, SessionState, StopVerdict
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import Authenticity, checked_callbacks
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.callback_text import Callback
+from orchestrator.policy.plan import Plan, agent_of, parse_plan
 from orchestrator.redisdb.client import connect, explain
 from orchestrator.redisdb.retry import PATIENCE_S, Outage
 from orchestrator.runtime.service import is_served, living_agents
 
 T = TypeVar("T")
+
+
+def _heading(plan: Plan) -> str:
+    """What people call the session of a plan that has no title."""
+    return f"plan of {counted(len(plan.assignments), 'assignment')}"
 
 
 @dataclass(frozen=True)
@@ -213,6 +227,35 @@ class Client:
         once = key or uuid.uuid4().hex
         submission = Submission(self._parts)
         submitted = self._outlast(lambda: submission.submit(agent, prompt, key=once, title=title), patience_s)
+        return SessionHandle(submitted.session, self, new=submitted.created or key is None)
+
+    def submit_plan(
+        self, plan: str, *, agent: str = "", key: str | None = None, title: str = "", patience_s: float = 0
+    ) -> SessionHandle:
+        """Have a plan carried out: a new root session of ``agent`` whose first answer it is.
+
+        Args:
+            plan: a JSON array of assignments, see `ctx.carry_out`.
+            agent: the agent that carries it out, and is resumed with the callbacks that name it as their caller. By
+                default the only caller of the plan.
+            key, title, patience_s: as of :meth:`submit`.
+
+        Raises:
+            PlanError: the plan is not valid, or there is no such agent; nothing was submitted.
+            KeyInUse, ServerUnavailable: as :meth:`submit`.
+        """
+        read = parse_plan(plan)
+        agent = agent or agent_of(read)
+        names = self._outlast(self._parts.agents.names, patience_s)
+        if agent not in names:
+            raise UnknownAgent(agent, names)
+        read.check(agents=names, callers=[agent])
+        once = key or uuid.uuid4().hex
+        submission = Submission(self._parts)
+        submitted = self._outlast(
+            lambda: submission.submit(agent, plan, key=once, title=title or _heading(read), planned=True),
+            patience_s,
+        )
         return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 
     def token(

@@ -43,7 +43,14 @@ class Submission:
         return bool(self._parts.ledger.find([root_session_id(key, self._parts.settings.shards)]))
 
     def submit(
-        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", task: str = ""
+        self,
+        agent: str,
+        prompt: str,
+        *,
+        key: str | None = None,
+        title: str = "",
+        task: str = "",
+        planned: bool = False,
     ) -> Submitted:
         """Give ``agent`` a prompt. The same ``key`` is the same session, however often it is submitted.
 
@@ -53,6 +60,7 @@ class Submission:
             key: an idempotency key; by default each call is a session of its own.
             title: what people call it; by default the beginning of the prompt.
             task: the Celery task id under which the final answer is stored.
+            planned: the prompt is a plan, which the session carries out before its agent is called.
 
         Raises:
             EmptyPrompt: there is nothing to do.
@@ -90,6 +98,7 @@ class Submission:
             correlation=thread.correlation,
             title=heading,
             task=task,
+            planned=planned,
         )
         reach("submit.written")
         if submitted.agent != agent:

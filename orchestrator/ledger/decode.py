@@ -178,6 +178,8 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
         task_id=h.get("task_id", ""),
         sealed=h.get("sealed") == "1",
         step=h.get("step", ""),
+        caller=h.get("caller", ""),
+        planned=h.get("planned") == "1",
         damage=tuple(facts.damage),
         proof=h.get("proof", ""),
         **numbers,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orchestrator.errors import ClaimLost, LimitExceeded
-from orchestrator.ids import callback_id, run_id, shard_of
+from orchestrator.ids import callback_id, is_session_id, run_id, shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.model import SessionState
 from orchestrator.ledger.reader import Books
@@ -45,11 +45,12 @@ class Launches(Books):
         correlation: str,
         title: str = "",
         task: str = "",
+        planned: bool = False,
     ) -> Submitted:
         """Make a root session and publish its task-delegation.
 
         The same id, submitted again, changes nothing and tells what is there. ``task`` is the id of
-        the Celery result that the root owes.
+        the Celery result that the root owes. ``planned``: the prompt is a plan for the session to carry out.
         """
         facts: dict[str, Arg] = {
             "agent": agent,
@@ -60,6 +61,8 @@ class Launches(Books):
             "message": envelope.message_id,
             "chain": json.dumps([envelope.message_id]),
         }
+        if planned:
+            facts["planned"] = "1"
         shard = shard_of(session_id)
         reply = self.scripts.run(
             "submit",
@@ -134,6 +137,7 @@ class Launches(Books):
                 keys.session(launch.child_id),
                 keys.bodies(launch.child_id),
                 layout.stream(parent, envelope),
+                keys.items(launch.caller if is_session_id(launch.caller) else parent),
             )
             args += (
                 launch.effect,
@@ -151,6 +155,8 @@ class Launches(Books):
                 launch.correlation,
                 envelope.message_id,
                 json.dumps([envelope.message_id, *launch.chain]),
+                launch.caller,
+                launch.caller_agent,
             )
         return names, args
 

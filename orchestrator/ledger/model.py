@@ -92,6 +92,10 @@ class Session:
         ""  #: the task-id under which an external program gave it its task; empty: its own id is that
     )
     sealed: bool = False  #: whether its prompt is an envelope with a body encrypted for its agent
+    caller: str = (
+        ""  #: who hears of it instead of the session that launched it; `none`: nobody; empty: that session
+    )
+    planned: bool = False  #: whether its prompt is a plan that the operator gave it to carry out
     damage: tuple[str, ...] = ()  #: what cannot be read of its record, a sentence each
     steps: int = 0  #: durable steps that its runs recorded
     step: str = ""  #: the one that was recorded last

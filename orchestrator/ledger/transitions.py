@@ -117,6 +117,9 @@ class Launch:
     on_failure: str = "deliver"
     #: What becomes of it when its parent is closed: stop, abandon, heir:<session>; empty: the parent's policy.
     on_close: str = ""
+    #: The session of the same tree that hears of it and that it asks, instead of its parent; `none`: nobody.
+    caller: str = ""
+    caller_agent: str = ""  #: the agent of that session
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,23 @@ def leaf(ctx: Context) -> str:
     return ctx.prompt
 
 
+@agent("planner", role="coordinator", queue="chaos", attempts=3)
+def planner(ctx: Context) -> str:
+    """Says how many steps of its plan it has heard of, and how many of them came out of order."""
+    early = sum(int(c.result or 1) for c in ctx.all_results)
+    return f"{len({c.session for c in ctx.all_results})} of {len(ctx.all_results)}, {early} early"
+
+
+@agent("step", queue="chaos", attempts=3)
+def step(ctx: Context) -> str:
+    """Prompt ``plan wave number width``: 1 if a step of the wave before has left no mark yet, else 0."""
+    plan, wave, number, width = ctx.prompt.split()
+    before = (MARKS / f"{plan}-{int(wave) - 1}-{n}" for n in range(int(width)))
+    early = wave != "0" and not all(mark.exists() for mark in before)
+    (MARKS / f"{plan}-{wave}-{number}").touch()
+    return str(int(early))
+
+
 @agent("fragile", queue="chaos")
 def fragile(ctx: Context) -> str:
     """Kills its worker the first time."""

@@ -20,6 +20,7 @@ from orchestrator.cli.documents.messages import (
     WholeDeadLetter,
     WholeMessages,
 )
+from orchestrator.cli.documents.plans import PlanDocument
 from orchestrator.cli.documents.sessions import Answer, Ended, Events, Replied, Resumed, Sessions, Submitted
 from orchestrator.cli.documents.stack import (
     AgentDocument,
@@ -32,9 +33,11 @@ from orchestrator.cli.documents.stack import (
     Withdrawn,
 )
 
-#: Command → what it prints; where there are two, the second is what it prints with ``--wait``.
+#: Command → what it prints; where there are two, the second is what it prints with ``--wait``; a third, with
+#: ``--dry-run``.
 DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "submit": (Submitted, Answer),
+    "plan": (Submitted, Answer, PlanDocument),
     "result": (Answer,),
     "watch": (Sessions,),
     "sessions": (Sessions,),
@@ -89,6 +92,7 @@ __all__ = [
     "LimitsDocument",
     "Messages",
     "Paused",
+    "PlanDocument",
     "Published",
     "ReplayedDocument",
     "ReplayedLetters",

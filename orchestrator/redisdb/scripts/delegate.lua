@@ -1,11 +1,13 @@
 -- delegate: a running parent launches children: each pending, its callback owed, its envelope published.
 -- The effect key makes it one launch, however often the run is tried: the same key gives the same child.
 -- KEYS  1 parent  2 parent's items  3 run  4 effects  5 tree  6 totals  7 root
---       for each launch  1 child  2 child's bodies  3 stream
+--       for each launch  1 child  2 child's bodies  3 stream  4 items of its caller, or of the parent
 -- ARGV  1 now or ''  2 claim  3 max children  4 max depth  5 max sessions in the tree  6 max runs in the tree
 --       for each launch  1 effect key  2 child id  3 callback id  4 callback owed '1' | '0'  5 group  6 on_failure
 --       7 on_close: what becomes of it when its parent is closed, or ''  8 priority  9 title  10 prompt
 --       11 envelope  12 agent  13 correlation  14 message id  15 chain as JSON
+--       16 caller: '' the parent | 'none' nobody hears of it | the session of the same tree that it reports to and asks
+--       instead; a caller waits for nothing: its callback is launched when the child ends  17 the caller's agent
 -- Returns  {'launched', for each launch in turn 'created' | 'exists', child id}; the first one that is refused ends it
 --          with the name of a limit and its value | {'lost'}
 -- Complexity: O(launches).
@@ -15,14 +17,15 @@ local r = fields(KEYS[3], 'state', 'claim')
 if r.state ~= 'running' or r.claim ~= claim then return { 'lost' } end
 
 local function launch(i)
-  local k, a = 7 + (i - 1) * 3, 6 + (i - 1) * 15
-  return { child = KEYS[k + 1], bodies = KEYS[k + 2], stream = KEYS[k + 3], effect = ARGV[a + 1], id = ARGV[a + 2],
+  local k, a = 7 + (i - 1) * 4, 6 + (i - 1) * 17
+  return { child = KEYS[k + 1], bodies = KEYS[k + 2], stream = KEYS[k + 3], caller_items = KEYS[k + 4], effect = ARGV[a + 1], id = ARGV[a + 2],
     callback = ARGV[a + 3], owed = ARGV[a + 4], group = ARGV[a + 5], on_failure = ARGV[a + 6], on_close = ARGV[a + 7],
     priority = ARGV[a + 8], title = ARGV[a + 9], prompt = ARGV[a + 10], envelope = ARGV[a + 11], agent = ARGV[a + 12],
-    correlation = ARGV[a + 13], message = ARGV[a + 14], chain = ARGV[a + 15] }
+    correlation = ARGV[a + 13], message = ARGV[a + 14], chain = ARGV[a + 15],
+    caller = ARGV[a + 16], caller_agent = ARGV[a + 17] }
 end
 local launches, names = {}, {}
-for i = 1, (#KEYS - 7) / 3 do
+for i = 1, (#KEYS - 7) / 4 do
   launches[i] = launch(i)
   names[i] = launches[i].effect
 end
@@ -70,26 +73,38 @@ end
 -- Nor is anything of what they share damaged, so that none is published and then not written down.
 redis.call('HLEN', KEYS[2])
 redis.call('HLEN', KEYS[6])
-for _, l in ipairs(fresh) do redis.call('XLEN', l.stream) end
+for _, l in ipairs(fresh) do
+  redis.call('XLEN', l.stream)
+  redis.call('HLEN', l.caller_items)
+end
 
 local records, members, owed, in_group = {}, {}, 0, {}
 -- After whatever the tree has already, in the same millisecond too: a double has room for 4096 between two.
 local last = tonumber(redis.call('ZREVRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2])
 for _, l in ipairs(fresh) do
   local owes = l.owed == '1'
-  redis.call('HSET', l.child, 'id', l.id, 'root', p.root, 'parent', p.id, 'depth', depth,
+  local handed = l.caller ~= '' and l.caller ~= 'none'
+  redis.call('HSET', l.child, 'id', l.id, 'root', p.root, 'parent', handed and l.caller or p.id, 'depth', depth,
     'state', 'pending', 'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
     'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', l.owed,
-    'priority', l.priority, 'title', l.title, 'delegator', p.agent, 'agent', l.agent, 'correlation', l.correlation,
-    'message', l.message, 'chain', l.chain)
+    'priority', l.priority, 'title', l.title, 'delegator', handed and l.caller_agent or p.agent, 'agent', l.agent, 'correlation', l.correlation,
+    'message', l.message, 'chain', l.chain, 'caller', l.caller)
   redis.call('HSET', l.bodies, 'prompt', l.prompt)
   last = math.max(now, last and last + 1 / 4096 or now)
   members[#members + 1] = last
   members[#members + 1] = l.id
-  records[#records + 1] = l.callback
-  records[#records + 1] = cjson.encode({ kind = 'completion', state = owes and 'owed' or 'none', child = l.id,
+  local record = { kind = 'completion', state = owes and 'owed' or 'none', child = l.id,
     agent = l.agent, status = '', priority = l.priority, seq = 0, size = 0, run = '', reason = '', title = l.title,
-    group = l.group, on_failure = l.on_failure, on_close = l.on_close ~= '' and l.on_close or nil, at_ms = now })
+    group = l.group, on_failure = l.on_failure, on_close = l.on_close ~= '' and l.on_close or nil, at_ms = now }
+  records[#records + 1] = l.callback
+  records[#records + 1] = cjson.encode(record)
+  if handed then
+    record.group = ''
+    record.on_failure = 'deliver'
+    record.inherited = true
+    record.reports = true
+    save(l.caller_items, l.callback, record)
+  end
   if owes then
     owed = owed + 1
     in_group[l.group] = (in_group[l.group] or 0) + 1

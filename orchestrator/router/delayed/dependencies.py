@@ -202,21 +202,31 @@ class Dependencies:
         """
         book = keys.conversation(shard, conversation)
         above = list(self._above(task)) if is_session_id(task) else []
-        paths = [[task, other] for other in waited_for]
-        seen: set[str] = set()
-        while paths:
-            path = paths.pop()
-            if path[-1] == task:
-                return path
-            if path[-1] in above:
-                return [*path, *reversed(above[: above.index(path[-1])]), task]
-            if path[-1] in seen:
-                continue
-            seen.add(path[-1])
-            answer: Any = self._ledger.redis.hget(book, f"held:{path[-1]}")
-            if answer:
-                paths += [[*path, other] for other in json.loads(answer)]
+        # Which task led to which, a level of them in one round trip.
+        led_by = dict.fromkeys(waited_for, task)
+        level = list(led_by)
+        while level:
+            for other in level:
+                if other == task:
+                    return self._way(led_by, task, other)
+                if other in above:
+                    way = self._way(led_by, task, other)
+                    return [*way, *reversed(above[: above.index(other)]), task]
+            answers: Any = self._ledger.redis.hmget(book, [f"held:{other}" for other in level])
+            found: dict[str, str] = {}
+            for other, answer in zip(level, answers, strict=True):
+                found |= dict.fromkeys(json.loads(answer) if answer else (), other)
+            level = [other for other in found if other not in led_by]
+            led_by |= {other: found[other] for other in level}
         return []
+
+    @staticmethod
+    def _way(led_by: dict[str, str], task: str, last: str) -> list[str]:
+        """The tasks from ``task`` to ``last``, each of which waits for the next."""
+        way = [last]
+        while (last := led_by[last]) != task:
+            way.append(last)
+        return [task, *reversed(way)]
 
     def _above(self, session: str) -> Iterator[str]:
         """The sessions that cannot be over before this one, nearest first."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, cast
 from orchestrator.errors import InputError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
+from orchestrator.policy.plan import Plan, parse_plan
 from orchestrator.worker.context.delegation import Delegating
 from orchestrator.worker.context.effects import Effects, OnClose
 from orchestrator.worker.context.launches import Launches
@@ -16,6 +17,7 @@ from orchestrator.worker.context.steps import Call, Steps
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution.heartbeat import Standing
+from workers.planning import PLAN_GROUP, Planning
 
 T = TypeVar("T")
 
@@ -40,13 +42,22 @@ class Context(Delegating):
         speech: Speech,
         blocking: Blocking,
         launches: Launches,
+        planning: Planning,
         steps: Steps,
     ) -> None:
         super().__init__(
-            held, effects=effects, verifier=verifier, speech=speech, blocking=blocking, launches=launches
+            held,
+            effects=effects,
+            verifier=verifier,
+            speech=speech,
+            blocking=blocking,
+            launches=launches,
+            planning=planning,
         )
         self._standing = standing
         self._steps = steps
+        #: Why the answer that this run gave before was not accepted; empty when there was none.
+        self.correction = ""
         self._waiting: dict[str, dict[str, Any]] = {}
 
     # --- policies ----------------------------------------------------------------------------
@@ -207,6 +218,38 @@ class Context(Delegating):
             InputError: no step is executed here.
         """
         return self._steps.key
+
+    # --- plans -------------------------------------------------------------------------------
+
+    def carry_out(self, plan: Plan | str) -> list[str]:
+        """Launch every assignment of a plan; the assignments of a sequence wait for those of the one before.
+
+        An assignment whose `caller` is this agent owes this session a callback, in the group `plan`. This session is
+        resumed when all of them have come, unless `wait_for` says otherwise. A `caller` above this session in its
+        tree, or an agent of an earlier sequence, gets the callback and the questions instead. Without a `caller`
+        nobody does. When an assignment fails, those that wait for it fail, too.
+
+        Args:
+            plan: a plan, or its JSON text.
+
+        Returns:
+            The sessions of the assignments, by sequence and in the order of the plan.
+
+        Raises:
+            PlanError: the plan is not valid; nothing was launched.
+            LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
+        """
+        launched = self._planning.launch(parse_plan(plan) if isinstance(plan, str) else plan)
+        if launched.awaited:
+            self._waiting.setdefault(PLAN_GROUP, {"mode": "all"})
+        return launched.sessions
+
+    def correct(self, problem: str) -> None:
+        """Refuse the answer of this run: its agent is called once more, and `prompt` says what was wrong."""
+        self.correction = problem
+        self.prompt = (
+            f"Your answer was not accepted: {problem}. Answer again, with the complete corrected answer."
+        )
 
     # --- going on or not -----------------------------------------------------------------------
 

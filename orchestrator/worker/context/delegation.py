@@ -24,6 +24,7 @@ from orchestrator.worker.context.messaging import Talking
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.view import callback_of
 from orchestrator.worker.context.waits import Blocking
+from workers.planning import Planning
 
 #: Delegations that are waited for at once; no policy for other groups concerns them.
 CALL_GROUP: Final = "call:"
@@ -41,9 +42,11 @@ class Delegating(Talking):
         speech: Speech,
         blocking: Blocking,
         launches: Launches,
+        planning: Planning,
     ) -> None:
         super().__init__(held, effects=effects, verifier=verifier, speech=speech, blocking=blocking)
         self._launches = launches
+        self._planning = planning
 
     def delegate(
         self,

@@ -89,7 +89,7 @@ class Effects:
             StreamFull: the routers are too far behind for new work.
             ServerUnavailable: Redis stayed away.
         """
-        launch = self._plan(
+        launch = self._launch(
             self.key(kind, agent, title, description, priority, callback, group, given=key),
             agent,
             write=write,
@@ -103,7 +103,7 @@ class Effects:
         self._admit(launch)
         return self.attempt(kind, lambda: self.ledger.delegate(self.held.claim, launch)).child
 
-    def _plan(
+    def _launch(
         self,
         effect: str,
         agent: str,
@@ -113,8 +113,10 @@ class Effects:
         description: str,
         callback: bool,
         group: str,
-        on_failure: OnFailure,
-        on_close: str,
+        on_failure: OnFailure = "deliver",
+        on_close: str = "",
+        caller: str = "",
+        caller_agent: str = "",
     ) -> Launch:
         """A launch under its effect key, with its envelope."""
         child = child_session_id(self.held.session.id, f"{self.held.claim.run}:{effect}")
@@ -131,6 +133,39 @@ class Effects:
             group=group,
             on_failure=on_failure,
             on_close=on_close,
+            caller=caller,
+            caller_agent=caller_agent,
+        )
+
+    def assignment(
+        self,
+        agent: str,
+        *,
+        sequence: int,
+        title: str,
+        description: str,
+        group: str,
+        callback: bool,
+        caller: str,
+        caller_agent: str,
+        after: Sequence[str],
+    ) -> Launch:
+        """The launch of a plan's assignment; :meth:`launch_all` carries it out.
+
+        Args:
+            caller: as of `Launch`.
+            after: the sessions that must be completed before.
+        """
+        return self._launch(
+            self.key("plan", agent, description, sequence, callback, caller),
+            agent,
+            write=lambda child: self._delegation(child, agent, title, description, "high", after=after),
+            title=title,
+            description=description,
+            callback=callback,
+            group=group,
+            caller=caller,
+            caller_agent=caller_agent,
         )
 
     def _admit(self, launch: Launch) -> None:
@@ -155,8 +190,8 @@ class Effects:
     ) -> list[str]:
         """:meth:`delegate` for many tasks, each a title and a description, many in a round trip."""
 
-        def plan(title: str, description: str) -> Launch:
-            return self._plan(
+        def launch(title: str, description: str) -> Launch:
+            return self._launch(
                 self.key("delegate", agent, title, description, priority, callback, group),
                 agent,
                 write=lambda child: self._delegation(child, agent, title, description, priority),
@@ -168,17 +203,26 @@ class Effects:
                 on_close=on_close,
             )
 
+        return self.launch_all(launch(*task) for task in tasks)
+
+    def launch_all(self, launches: Iterable[Launch]) -> list[str]:
+        """Carry out launches, many in a round trip; the children's ids in their order.
+
+        Raises:
+            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`; those before
+                the first that was refused are launched.
+        """
         made: list[str] = []
-        rest = iter(tasks)
+        rest = iter(launches)
         first = list(itertools.islice(rest, FEW + 1))
         waiting, at_once = itertools.chain(first, rest), FEW if len(first) <= FEW else FIRST_AT_ONCE
-        while launches := [plan(*task) for task in itertools.islice(waiting, at_once)]:
-            self._admit(launches[0])
-            made += [done.child for done in self._launch_all(launches)]
+        while batch := list(itertools.islice(waiting, at_once)):
+            self._admit(batch[0])
+            made += [done.child for done in self._launch_batch(batch)]
             at_once = min(at_once * 2, AT_ONCE)
         return made
 
-    def _launch_all(self, launches: Sequence[Launch]) -> Sequence[Delegated]:
+    def _launch_batch(self, launches: Sequence[Launch]) -> Sequence[Delegated]:
         return self.attempt("delegate", lambda: self.ledger.delegate_all(self.held.claim, launches))
 
     def delegate(

@@ -56,6 +56,10 @@ class Speech:
             raise InputError(f"agent {session.agent!r} raised a callback without a message")
         if not session.parent:
             raise InputError(f"agent {session.agent!r} is the root of its tree, so it has no parent to ask")
+        if session.caller == "none":
+            raise InputError(
+                f"the plan that launched agent {session.agent!r} names no caller: there is nobody to ask"
+            )
         kind, urgency = question_kind(kind), urgency_of(kind, priority)
         # JSON has no word for what is no number, and most readers of it refuse Python's: it becomes text.
         values = None if context is None else json.loads(json.dumps(context, default=str), parse_constant=str)

@@ -65,14 +65,14 @@ class Talking(View):
                 that the question is withdrawn. With ``wait=False`` the setting `question_time_limit_s` counts.
 
         Returns:
-            The reply; None if there is no parent, or no reply came for whatever reason, which is logged.
+            The reply; None if there is no parent, nobody hears of this session, or no reply came for whatever reason, which is logged.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         log = _log.bind(session=self.session, agent=self.agent, type=callback_type)
-        if not self.parent:
-            log.warning("callback-without-parent", message=summary(str(message)))
+        if not self.parent or self._held.session.caller == "none":
+            log.warning("callback-without-caller", message=summary(str(message)))
             return None
         try:
             if wait:

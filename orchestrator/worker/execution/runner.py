@@ -38,6 +38,7 @@ from orchestrator.worker.execution.outcome import RunEnd, Verdict
 from orchestrator.worker.execution.retry import persist, was_refused
 from orchestrator.worker.execution.slot_sharing import Lending, Queued, serves
 from orchestrator.worker.executors import executor_of
+from workers.planning import Planning, answer_with_plan
 
 _log = get_logger()
 
@@ -154,8 +155,7 @@ class _RunOfAgent:
         standing = self._standing
         try:
             context = self._make_context()
-            text = self._executor.execute(self._definition, context)
-            return _completed(text, context)
+            return _completed(self._answer(context), context)
         except (ClaimLost, SessionStopped) as error:
             if standing.stop_reason:
                 return self._stopped()
@@ -170,6 +170,17 @@ class _RunOfAgent:
                 return self._stopped()
             _log.warning("agent-failed", exc_info=error)
             return self._failed(error)
+
+    def _answer(self, context: Context) -> str:
+        """What the agent answers; a plan is launched."""
+        given = self._held.session.planned and context.cause == "start"
+
+        def answer_of() -> str:
+            return self._executor.execute(self._definition, context)
+
+        if given or self._definition.record.answer == "plan":
+            return answer_with_plan(context, answer_of, given=given)
+        return answer_of()
 
     def _failed(self, error: BaseException) -> Outcome:
         self._error = error
@@ -215,6 +226,7 @@ class _RunOfAgent:
                 exists=lambda name: runtime.parts.agents.get(name) is not None,
             ),
             steps=self._steps,
+            planning=Planning(self._effects, names=runtime.parts.agents.names),
         )
 
     def _may_take(self, lending: Lending) -> Callable[[str], bool]:

@@ -46,6 +46,15 @@ local function tell_parent(s, status, text, now, proof, whole)
   if not record then return end
   record.status = status
   record.at_ms = now
+  if record.state == 'none' and record.reports then
+    -- The parent is its caller and has waited for nothing: the callback is launched by the end that it reports.
+    record.state = 'owed'
+    record.reports = nil
+    for _, what in ipairs({ 'launched', 'owed' }) do
+      redis.call('HINCRBY', P, what, 1)
+      redis.call('HINCRBY', P, group_field(record.group, what), 1)
+    end
+  end
   if record.state ~= 'owed' then
     if record.state == 'none' then
       record.over = true

@@ -1,0 +1,132 @@
+"""Carries out a coordinator's plan: each assignment is a task-delegation, held until the sequence before is completed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.ledger import Launch
+from orchestrator.messages.factory import summary
+from orchestrator.policy.plan import Assignment, Plan, PlanError, looks_like_plan
+from orchestrator.worker.context.effects import Effects
+
+if TYPE_CHECKING:
+    from orchestrator.worker.context.context import Context
+
+#: The group of the delegations of a plan, for `wait_for`.
+PLAN_GROUP: Final = "plan"
+
+
+@dataclass(frozen=True)
+class PlanLaunched:
+    """A plan whose assignments have all been launched."""
+
+    sessions: list[str]
+    awaited: bool  #: whether the session that carries it out is owed a callback
+
+
+class Planning:
+    """The plans of one run. ``names`` are the registered agents."""
+
+    def __init__(self, effects: Effects, *, names: Callable[[], list[str]]) -> None:
+        self._effects = effects
+        self._names = names
+
+    def launch(self, plan: Plan) -> PlanLaunched:
+        """Launch every assignment of a plan.
+
+        Raises:
+            PlanError: an agent or a caller is unknown, or the plan is too large; nothing was launched.
+            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as `Effects.launch`.
+        """
+        if not plan.assignments:
+            return PlanLaunched([], awaited=False)
+        callers = self._callers()
+        plan.check(agents=self._effects.patiently("agents", self._names), callers=callers)
+        self._check_room(plan)
+        own = self._effects.held.session.agent
+        return PlanLaunched(
+            self._effects.launch_all(self._launches(plan, callers)),
+            awaited=any(assignment.caller == own for assignment in plan.assignments),
+        )
+
+    def _callers(self) -> dict[str, str]:
+        """The agents of this session and of those above it, each with its nearest session."""
+        effects = self._effects
+        found = {effects.held.session.agent: ""}
+        above = effects.held.session.parent
+        while above:
+            sessions = effects.patiently("callers", partial(effects.ledger.find, [above]))
+            if not sessions:
+                break
+            found.setdefault(sessions[0].agent, sessions[0].id)
+            above = sessions[0].parent
+        return found
+
+    def _check_room(self, plan: Plan) -> None:
+        if self._effects.held.run.attempt > 1:
+            return  # the children of an earlier try are counted already
+        most = self._effects.ledger.limits.max_children
+        left = most - self._effects.held.session.children
+        if len(plan.assignments) > left:
+            raise PlanError(
+                [
+                    f"it has {len(plan.assignments)} assignments, and this session may have {left} more children "
+                    f"(max_children = {most})"
+                ]
+            )
+
+    def _launches(self, plan: Plan, callers: dict[str, str]) -> Iterator[Launch]:
+        callers, before = dict(callers), list[str]()
+        for wave in plan.waves:
+            launches = [self._launch(assignment, callers, before) for assignment in wave.assignments]
+            yield from launches
+            before = [launch.child_id for launch in launches]
+            # The nearest caller counts: a later sequence before an earlier one, and that before a session above.
+            first = {launch.agent: launch.child_id for launch in reversed(launches)}
+            first.pop(self._effects.held.session.agent, None)
+            callers |= first
+
+    def _launch(self, assignment: Assignment, callers: dict[str, str], before: list[str]) -> Launch:
+        caller = "none" if assignment.caller is None else callers[assignment.caller]
+        return self._effects.assignment(
+            assignment.role,
+            sequence=assignment.sequence,
+            title=summary(assignment.task),
+            description=assignment.task,
+            group=PLAN_GROUP,
+            callback=caller == "",
+            caller=caller,
+            caller_agent=assignment.caller or "",
+            after=before,
+        )
+
+
+def answer_with_plan(context: Context, answer_of: Callable[[], str], *, given: bool) -> str:
+    """The answer of an agent whose answers are plans, after its plan was launched.
+
+    A plan that is not valid is handed back to the agent once. In a resume an answer that does not begin as a JSON
+    array is the agent's last word, and no plan.
+
+    Args:
+        context: the run.
+        answer_of: calls the agent.
+        given: the operator gave the plan as the prompt, and the agent is not asked for one.
+
+    Raises:
+        PlanError: the second answer is not valid either, or the plan that was given.
+    """
+    answer = context.prompt if given else answer_of()
+    while context.cause == "start" or looks_like_plan(answer):
+        try:
+            context.carry_out(answer)
+        except PlanError as error:
+            if given or context.correction:
+                raise
+            context.correct("; ".join(error.problems))
+            answer = answer_of()
+            continue
+        break
+    return answer
