@@ -128,7 +128,7 @@ class Dependencies:
             over = 0 < one.until_ms <= now_ms or one.parked_ms > now_ms + LAST_LOOK_MS
             # An earlier version did not write down until when it waits for something unknown.
             endless = not one.until_ms and Standing.UNKNOWN.value in standing
-            found.append(over or endless or standing != one.standing)
+            found.append(over or endless or _may_decide(one.standing, standing))
         return found
 
     def look_again_ms(self, parked: Parked) -> int:
@@ -257,6 +257,21 @@ def _standing(session: str, state: SessionState | None) -> Standing:
     if state is not None:
         return Standing.OUTSTANDING
     return Standing.HELD if session == _HELD else Standing.UNKNOWN
+
+
+def _may_decide(before: str, now: str) -> bool:
+    """Whether a task that waits may be judged differently now.
+
+    A task of many dependencies is not judged again for each that completes, but for the last one, for one that fails,
+    and for one that has got a session.
+    """
+    then, stand = before.split(","), now.split(",")
+    if len(then) != len(stand) or _UNMET.isdisjoint(stand):
+        return True
+    return any(
+        new != old and (old, new) != (Standing.OUTSTANDING, Standing.COMPLETED)
+        for old, new in zip(then, stand, strict=True)
+    )
 
 
 def _text(standings: dict[str, Standing]) -> str:
