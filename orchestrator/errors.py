@@ -10,6 +10,7 @@
     ├── InputError                what a caller handed in
     │   ├── UnknownAgent
     │   ├── UnknownSession
+    │   ├── PlanError
     │   ├── KeyInUse
     │   │   └── PromptKeyInUse
     │   └── EmptyPrompt
@@ -115,6 +116,23 @@ class UnsupportedServer(ConfigurationError):
 
 class InputError(OrchestraError):
     """What was handed in cannot be used."""
+
+
+class PlanError(InputError):
+    """A plan that cannot be carried out. Raised with (what is wrong, a sentence each)."""
+
+    #: Problems that the sentence names; it says how many more there are.
+    SHOWN: ClassVar[int] = 10
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong, a sentence each."""
+        return tuple(map(str, self.args))
+
+    def __str__(self) -> str:
+        more = len(self.problems) - self.SHOWN
+        named = "; ".join(self.problems[: self.SHOWN])
+        return f"the plan is not valid: {named}{f'; and {more} more' if more > 0 else ''}"
 
 
 class UnknownAgent(InputError):

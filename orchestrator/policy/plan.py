@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from orchestrator.errors import InputError
+from orchestrator.errors import PlanError
 
 #: Characters of the largest plan that is read.
 MAX_CHARS: Final = 4 * 1024 * 1024
@@ -24,24 +24,8 @@ MAX_CHARS: Final = 4 * 1024 * 1024
 MAX_ASSIGNMENTS: Final = 10_000
 #: Pairs of an assignment and one that it waits for. Each is written into a message.
 MAX_DEPENDENCIES: Final = 250_000
-#: Problems that an error names; it says how many more there are.
-MAX_NAMED: Final = 10
 
 _FENCED = re.compile(r"```[A-Za-z]*[ \t]*\n(?P<inner>.*)\n[ \t]*```", re.DOTALL)
-
-
-class PlanError(InputError):
-    """A plan that cannot be carried out.
-
-    Attributes:
-        problems: what is wrong, a sentence each.
-    """
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        named = "; ".join(self.problems[:MAX_NAMED])
-        more = len(self.problems) - MAX_NAMED
-        super().__init__(f"the plan is not valid: {named}{f'; and {more} more' if more > 0 else ''}")
 
 
 class Assignment(BaseModel):
@@ -125,7 +109,7 @@ class Plan:
                     )
             earlier |= {assignment.role for assignment in wave.assignments}
         if problems:
-            raise PlanError(problems)
+            raise PlanError(*problems)
 
 
 _ASSIGNMENTS: Final = TypeAdapter(list[Assignment])
@@ -138,7 +122,7 @@ def parse_plan(text: str) -> Plan:
         PlanError: says what is wrong, with the line of bad JSON or the number of the assignment.
     """
     if len(text) > MAX_CHARS:
-        raise PlanError([f"it has {len(text)} characters; at most {MAX_CHARS} are allowed"])
+        raise PlanError(f"it has {len(text)} characters; at most {MAX_CHARS} are allowed")
     try:
         document = json.loads(_unfenced(text), object_pairs_hook=_object)
     except json.JSONDecodeError as error:
@@ -146,15 +130,15 @@ def parse_plan(text: str) -> Plan:
             [f"it is not JSON: {error.msg} at line {error.lineno} column {error.colno}"]
         ) from None
     except (RecursionError, ValueError) as error:
-        raise PlanError([f"it cannot be read: {error}"]) from None
+        raise PlanError(f"it cannot be read: {error}") from None
     if not isinstance(document, list):
-        raise PlanError([f"it is {_kind(document)}; write a JSON array of assignments"])
+        raise PlanError(f"it is {_kind(document)}; write a JSON array of assignments")
     if len(document) > MAX_ASSIGNMENTS:
-        raise PlanError([f"it has {len(document)} assignments; at most {MAX_ASSIGNMENTS} are allowed"])
+        raise PlanError(f"it has {len(document)} assignments; at most {MAX_ASSIGNMENTS} are allowed")
     try:
         plan = Plan(tuple(_ASSIGNMENTS.validate_python(document)))
     except ValidationError as error:
-        raise PlanError([_problem(problem) for problem in error.errors(include_url=False)]) from None
+        raise PlanError(*map(_problem, error.errors(include_url=False))) from None
     _check_size(plan)
     return plan
 
@@ -173,7 +157,7 @@ def agent_of(plan: Plan) -> str:
     if len(plan.callers) == 1:
         return plan.callers[0]
     found = f"its callers are {', '.join(plan.callers)}" if plan.callers else "it names no caller"
-    raise PlanError([f"{found}; name the agent that carries it out (--agent NAME)"])
+    raise PlanError(f"{found}; name the agent that carries it out (--agent NAME)")
 
 
 def _check_size(plan: Plan) -> None:
@@ -181,10 +165,8 @@ def _check_size(plan: Plan) -> None:
     pairs = sum(before * after for before, after in pairwise(sizes))
     if pairs > MAX_DEPENDENCIES:
         raise PlanError(
-            [
-                f"its waves wait for {pairs} assignments in all; at most {MAX_DEPENDENCIES} are allowed: put a "
-                "single assignment between two large waves"
-            ]
+            f"its waves wait for {pairs} assignments in all; at most {MAX_DEPENDENCIES} are allowed: put a "
+            "single assignment between two large waves"
         )
 
 
@@ -207,7 +189,7 @@ def _problem(problem: Any) -> str:
     """One problem that pydantic found, as a sentence."""
     number, *field = problem["loc"]
     where = f"assignment {number + 1}"
-    kind: Literal["missing", "extra_forbidden"] | str = problem["type"]
+    kind = str(problem["type"])
     if not field:
         return f"{where} is {_kind(problem['input'])}; write an object with role and task"
     name = field[0]

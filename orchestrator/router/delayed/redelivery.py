@@ -111,6 +111,8 @@ class Redelivery:
         now_ms = self._clock.now_ms()
         due, next_ms = self._parking.due(now_ms)
         tasks = [parked for parked in due if parked.tasks]
+        # The next look is set before this one: an end that is reported from now on brings it forward again.
+        self._parking.put_off({parked: now_ms + self._dependencies.look_again_ms(parked) for parked in tasks})
         stirred = dict(zip((t.id for t in tasks), self._dependencies.stirred(tasks), strict=True))
         later: dict[Parked, int] = {}
         for parked in due:
@@ -120,8 +122,6 @@ class Redelivery:
                 later[parked] = min(parked.until_ms, now_ms + AGENT_LOOK_MS)
             elif stirred.get(parked.id, True):
                 released += self._parking.release(parked)
-            else:
-                later[parked] = now_ms + self._dependencies.look_again_ms(parked)
         self._parking.put_off(later)
         self.something_waits = next_ms is not None or bool(due)
         # What there is more of than one look takes in goes on after this round.

@@ -31,6 +31,7 @@ from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import Speech
 from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.context.verification import Verifier
+from orchestrator.worker.context.planning import Planning, answer_with_plan
 from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution.deaths import claim_of_this_process
 from orchestrator.worker.execution.heartbeat import Heartbeat, Standing
@@ -38,7 +39,6 @@ from orchestrator.worker.execution.outcome import RunEnd, Verdict
 from orchestrator.worker.execution.retry import persist, was_refused
 from orchestrator.worker.execution.slot_sharing import Lending, Queued, serves
 from orchestrator.worker.executors import executor_of
-from workers.planning import Planning, answer_with_plan
 
 _log = get_logger()
 

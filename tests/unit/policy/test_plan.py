@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from orchestrator.policy.plan import MAX_ASSIGNMENTS, Assignment, PlanError, looks_like_plan, parse_plan
+from orchestrator.errors import PlanError
+from orchestrator.policy.plan import MAX_ASSIGNMENTS, Assignment, looks_like_plan, parse_plan
 
 
 def test_a_plan_is_read_with_its_defaults() -> None:
@@ -102,5 +103,5 @@ def test_unknown_agents_and_callers_are_named_before_anything_is_launched() -> N
 
 
 def test_what_looks_like_a_plan() -> None:
-    assert looks_like_plan(" \n[") and looks_like_plan("```json\n[]\n```")
-    assert not looks_like_plan("All is done.") and not looks_like_plan("")
+    assert all(map(looks_like_plan, [" \n[", "```json\n[]\n```"]))
+    assert not any(map(looks_like_plan, ["All is done.", ""]))

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.errors import PlanError
 from orchestrator.ledger import Launch
 from orchestrator.messages.factory import summary
-from orchestrator.policy.plan import Assignment, Plan, PlanError, looks_like_plan
+from orchestrator.policy.plan import Assignment, Plan, looks_like_plan
 from orchestrator.worker.context.effects import Effects
 
 if TYPE_CHECKING:
@@ -72,10 +73,8 @@ class Planning:
         left = most - self._effects.held.session.children
         if len(plan.assignments) > left:
             raise PlanError(
-                [
-                    f"it has {len(plan.assignments)} assignments, and this session may have {left} more children "
-                    f"(max_children = {most})"
-                ]
+                f"it has {len(plan.assignments)} assignments, and this session may have {left} more children "
+                f"(max_children = {most})"
             )
 
     def _launches(self, plan: Plan, callers: dict[str, str]) -> Iterator[Launch]:
