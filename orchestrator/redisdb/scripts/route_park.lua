@@ -6,7 +6,7 @@
 --       6 its task-id, or '' if it waits for no other tasks  7 JSON list of the tasks it waits for
 --       8… field, value, … of the message
 -- Returns  1 | 0: another router was first
--- Complexity: O(log(parked)).
+-- Complexity: O(log(parked) + tasks it waits for).
 if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return 0 end
 redis.call('HSET', KEYS[3], unpack(ARGV, 8))
 redis.call('ZADD', KEYS[2], ARGV[4], ARGV[3])
@@ -14,5 +14,9 @@ redis.call('ZADD', KEYS[2], ARGV[4], ARGV[3])
 if KEYS[4] ~= KEYS[3] and redis.call('HGET', KEYS[4], 'entry') == ARGV[3] then
   redis.call('HSET', KEYS[4], 'parked', ARGV[5])
 end
-if ARGV[6] ~= '' then redis.call('HSET', KEYS[5], 'held:' .. ARGV[6], ARGV[7]) end
+if ARGV[6] ~= '' then
+  redis.call('HSET', KEYS[5], 'held:' .. ARGV[6], ARGV[7])
+  -- A task that nothing has ever waited for closes no circle.
+  for _, task in ipairs(cjson.decode(ARGV[7])) do redis.call('HSET', KEYS[5], 'wanted:' .. task, '1') end
+end
 return 1

@@ -202,6 +202,11 @@ class Dependencies:
         """
         book = keys.conversation(shard, conversation)
         above = list(self._above(task)) if is_session_id(task) else []
+        ends = [task, *above]
+        if set(ends).isdisjoint(waited_for):
+            wanted: Any = self._ledger.redis.hmget(book, [f"wanted:{end}" for end in ends])
+            if not any(wanted):
+                return []
         # Which task led to which, a level of them in one round trip.
         led_by = dict.fromkeys(waited_for, task)
         level = list(led_by)
