@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import InputError
-from orchestrator.ledger import Claimed, Item
+from orchestrator.ledger import Claimed, Item, ItemState
 from orchestrator.policy.callback_text import Callback
 from orchestrator.worker.context.arguments import (
     check_policies,
@@ -28,6 +29,14 @@ from orchestrator.worker.context.waits import Blocking
 
 #: Delegations that are waited for at once; no policy for other groups concerns them.
 CALL_GROUP: Final = "call:"
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What children have brought to a run that looked after them."""
+
+    callbacks: tuple[Callback, ...]
+    outstanding: tuple[str, ...]  #: the sessions that have not ended
 
 
 class Delegating(Talking):
@@ -187,6 +196,41 @@ class Delegating(Talking):
             )
         self._all = None
         return callback_of(*taken, self._ledger)
+
+    def collect(
+        self, sessions: Sequence[str] = (), *, timeout_s: float = 0.0, known: Collection[str] = ()
+    ) -> Collected:
+        """What children have brought: their ends, which are delivered by this very run, and their open questions.
+
+        It waits until there is something whose id is not ``known``, for ``timeout_s`` seconds at most. Answer a question with
+        `reply`: as long as this run goes on, nobody else does.
+
+        Args:
+            sessions: the children; by default all that owe this session a callback.
+
+        Raises:
+            InputError: a session is no child of this one that owes it a callback.
+            WouldDeadlock: too many runs wait for one another in this worker's slot.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        check_timeout(timeout_s)
+        if timeout_s > 0:
+            self._blocking.check_depth("a wait for children")
+        items = self._effects.patiently("children", lambda: self._ledger.items(self.session))
+        children = {i.child: i for i in items if i.kind == "completion" and i.callback}
+        unknown = [session for session in sessions if session not in children]
+        if unknown:
+            raise InputError(f"session {unknown[0]} is no child of {self.session} that owes it a callback")
+        awaited = list(sessions) or [
+            child for child, item in children.items() if item.state in (ItemState.OWED, ItemState.QUEUED)
+        ]
+        taken = self._blocking.look(awaited, timeout_s=timeout_s, known=known)
+        self._all = None
+        callbacks = tuple(callback_of(*one, self._ledger) for one in taken)
+        ended = {callback.session for callback in callbacks if callback.kind == "completion"}
+        return Collected(
+            callbacks=callbacks, outstanding=tuple(child for child in awaited if child not in ended)
+        )
 
     def request_review(
         self,

@@ -65,13 +65,13 @@ class Talking(View):
                 that the question is withdrawn. With ``wait=False`` the setting `question_time_limit_s` counts.
 
         Returns:
-            The reply; None if there is no parent, nobody hears of this session, or no reply came for whatever reason, which is logged.
+            The reply; None if nobody hears of this session, or no reply came for whatever reason, which is logged.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         log = _log.bind(session=self.session, agent=self.agent, type=callback_type)
-        if not self.parent or self._held.session.caller == "none":
+        if not self.has_caller:
             log.warning("callback-without-caller", message=summary(str(message)))
             return None
         try:
@@ -134,6 +134,44 @@ class Talking(View):
         if item.status == "failed":
             raise NoReply(summary(message), text)
         return callback_of(item, text, self._ledger).full()
+
+    @property
+    def has_caller(self) -> bool:
+        """Whether somebody hears what this session asks: its parent, or the caller that a plan names."""
+        return bool(self.parent) and self._held.session.caller != "none"
+
+    def post_question(
+        self,
+        message: str,
+        *,
+        kind: str = "query",
+        context: Mapping[str, Any] | None = None,
+        priority: str | None = None,
+    ) -> str:
+        """Ask the parent and go on; the id of the question, for `reply_to`.
+
+        Raises:
+            InputError: there is nobody to ask, or nothing.
+            LimitExceeded: the conversation has had more messages than it may.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        return self._speech.ask(message, kind=kind, context=context, priority=priority)
+
+    def reply_to(self, question: str, *, timeout_s: float) -> Callback | None:
+        """The reply to a question of this session; None when it has not come after ``timeout_s`` seconds.
+
+        A question that has no reply when the run ends stays open, and its reply resumes the session. The `status` of a
+        reply that will not come is `failed`.
+
+        Raises:
+            WouldDeadlock: too many runs wait for one another in this worker's slot.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        check_timeout(timeout_s)
+        if timeout_s > 0:
+            self._blocking.check_depth("a question")
+        taken = self._blocking.reply(question, asked=self.parent, timeout_s=timeout_s)
+        return None if taken is None else callback_of(*taken, self._ledger)
 
     def reply(self, question: Callback | str, text: str) -> bool:
         """Answer a question of a child, which gets it in the call that waits for it, or by being resumed.

@@ -7,7 +7,7 @@ what is waited for.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, Literal
@@ -103,6 +103,40 @@ class Blocking:
             timeout_s=timeout_s,
             tend=lambda: self._effects.patiently("wait", is_open),
         )
+
+    def look(self, children: Sequence[str], *, timeout_s: float, known: Collection[str]) -> list[Taken]:
+        """The ends of children and their open questions; waits until there is one that is not ``known``.
+
+        Empty when nothing came within ``timeout_s`` seconds.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run may not go on.
+        """
+        if not children:
+            return []
+        deadline = time.monotonic() + timeout_s
+        events = _Events(self._effects)
+        with self._loan(children[0]) as loan:
+            while True:
+                left_s = deadline - time.monotonic()
+                found = self._ended_or_asked(children, "wait" if left_s > 0 else "give up")
+                if left_s <= 0 or any(item.id not in known for item, _ in found):
+                    break
+                if loan is not None:
+                    self._effects.patiently("lend", loan.look)
+                    left_s = min(left_s, max(loan.next_look_s, 0.02))
+                events.listen(min(left_s, LOOK_AGAIN_S))
+        return self._ended_or_asked(children, "give up")
+
+    def _ended_or_asked(self, children: Sequence[str], waits: Literal["wait", "give up"]) -> list[Taken]:
+        found = [self._take(callback_id(child), waits) for child in children]
+        asked = [
+            question
+            for child in children
+            for question in self._effects.patiently("wait", partial(self._asked_by, child))
+        ]
+        found += [self._take(question) for question in asked]
+        return [taken for taken in found if taken is not None]
 
     def take_reply(self, question: str) -> Taken | None:
         """The reply to a question, if it is there."""

@@ -1,0 +1,225 @@
+"""The session that this code works for: a function that an agent calls, or a program that it started.
+
+    from orchestrator import current_session
+
+    answer = current_session().raise_callback("config.py is missing", "blocker")
+
+In the process of the run this is the context itself. A program that the agent started reaches the run over its
+socket; socket and token are in its environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from orchestrator import errors
+from orchestrator.errors import ConfigurationError, NoReply, OrchestraError, ServerUnavailable
+
+SOCKET_VARIABLE: Final = "ORCHESTRA_SESSION_SOCKET"
+TOKEN_VARIABLE: Final = "ORCHESTRA_SESSION_TOKEN"  # noqa: S105  (a name)
+#: Seconds that a single request waits for an answer of the run, beyond what it asks the run to wait.
+_PATIENCE_S: Final = 60.0
+#: Seconds that one request asks the run to wait.
+_STEP_S: Final = 20.0
+
+
+class CurrentSession(Protocol):
+    """What code that works for a session may do, wherever it runs."""
+
+    def delegate(self, agent: str, description: str, *, title: str = "", key: str | None = None) -> str:
+        """Launch a session of ``agent`` and go on; its id. Its end comes back as a callback."""
+        ...
+
+    def raise_callback(
+        self,
+        message: str,
+        callback_type: str = "query",
+        context: Mapping[str, Any] | None = None,
+        priority: str | None = None,
+        *,
+        wait: bool = True,
+        timeout_s: float | None = None,
+    ) -> str | None:
+        """Tell whoever hears of this session of something, and return the reply; None if none comes."""
+        ...
+
+    def reply(self, question: str, text: str) -> bool:
+        """Answer a question of a child; False when the answer comes too late."""
+        ...
+
+    def message(self, to: str, text: str) -> str:
+        """Say something to the parent (`parent`) or to a child; no answer is waited for."""
+        ...
+
+    def status(self, progress: int | None = None, activity: str = "") -> None:
+        """Show how far the session is."""
+        ...
+
+
+_running: ContextVar[CurrentSession | None] = ContextVar("orchestra_session", default=None)
+
+
+@contextmanager
+def working_for(session: CurrentSession) -> Iterator[None]:
+    """What this block calls finds the session with :func:`current_session`."""
+    token = _running.set(session)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def current_session() -> CurrentSession:
+    """The session that this code works for.
+
+    Raises:
+        ConfigurationError: it works for none.
+    """
+    found = _running.get()
+    return found if found is not None else RemoteSession.from_environment()
+
+
+class RemoteSession:
+    """The session of a run in another process, over the socket of that run. Threads may share it."""
+
+    def __init__(self, path: str, token: str) -> None:
+        self._path = path
+        self._token = token
+
+    @classmethod
+    def from_environment(cls) -> RemoteSession:
+        """The session that started this program.
+
+        Raises:
+            ConfigurationError: no agent of a running session did.
+        """
+        path, token = os.environ.get(SOCKET_VARIABLE, ""), os.environ.get(TOKEN_VARIABLE, "")
+        if not path or not token:
+            raise ConfigurationError(
+                f"this program works for no session: {SOCKET_VARIABLE} and {TOKEN_VARIABLE} are not set; "
+                "start it from an agent"
+            )
+        return cls(path, token)
+
+    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Have the run carry out an operation; its answer. The parameter `timeout_s` says how long the run may wait.
+
+        Raises:
+            ServerUnavailable: the run has ended, or its worker was lost.
+            OrchestraError: the error that the run answers with.
+        """
+        request = {"token": self._token, "operation": operation, "parameters": parameters}
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(float(parameters.get("timeout_s") or 0) + _PATIENCE_S)
+                connection.connect(self._path)
+                connection.sendall(json.dumps(request).encode() + b"\n")
+                with connection.makefile("rb") as answers:
+                    line = answers.readline()
+        except OSError as error:
+            raise ServerUnavailable(
+                f"the run of this session does not answer ({error}): it has ended"
+            ) from error
+        if not line.endswith(b"\n"):
+            raise ServerUnavailable("the run of this session ended before it answered")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise _error(answer["error"]["type"], answer["error"]["message"])
+        return dict(answer["answer"])
+
+    def delegate(self, agent: str, description: str, *, title: str = "", key: str | None = None) -> str:
+        """As `ctx.delegate`."""
+        return str(self.call("delegate", agent=agent, task=description, title=title, key=key)["session"])
+
+    def wait(self, sessions: Sequence[str] = (), *, timeout_s: float | None = None) -> dict[str, Any]:
+        """Wait until a child has ended or asks something: `ended`, `questions` and `outstanding`."""
+        return self._poll("wait", lambda a: bool(a["ended"] or a["questions"]), timeout_s, sessions=sessions)
+
+    def ask(
+        self,
+        message: str,
+        *,
+        kind: str = "query",
+        context: Mapping[str, Any] | None = None,
+        priority: str | None = None,
+        timeout_s: float | None = None,
+    ) -> str:
+        """As `ctx.ask`. A question that is not answered in time stays open: its reply resumes the session.
+
+        Raises:
+            NoReply: no reply came in time, or none will come.
+        """
+        asked = self.call("ask", message=message, type=kind, context=context, priority=priority, timeout_s=0)
+        answer = self._poll(
+            "answer", lambda a: a["ask_again_s"] is None, timeout_s, question=asked["question"]
+        )
+        if answer["reply"] is None:
+            raise NoReply(message, answer["refused"] or "none came in time")
+        return str(answer["reply"])
+
+    def raise_callback(
+        self,
+        message: str,
+        callback_type: str = "query",
+        context: Mapping[str, Any] | None = None,
+        priority: str | None = None,
+        *,
+        wait: bool = True,
+        timeout_s: float | None = None,
+    ) -> str | None:
+        """As `ctx.raise_callback`."""
+        raised = self.call("raise", message=message, type=callback_type, context=context, priority=priority)
+        if raised["question"] is None or not wait:
+            return None
+        answer = self._poll(
+            "answer", lambda a: a["ask_again_s"] is None, timeout_s, question=raised["question"]
+        )
+        return None if answer["reply"] is None else str(answer["reply"])
+
+    def reply(self, question: str, text: str) -> bool:
+        """As `ctx.reply`."""
+        return bool(self.call("reply", question=question, text=text)["accepted"])
+
+    def message(self, to: str, text: str) -> str:
+        """As `ctx.message`."""
+        return str(self.call("message", to=to, text=text)["message"])
+
+    def status(self, progress: int | None = None, activity: str = "") -> None:
+        """As `ctx.status`."""
+        self.call("status", progress=progress, activity=activity)
+
+    def _poll(self, operation: str, done: Any, timeout_s: float | None, **parameters: Any) -> dict[str, Any]:
+        """Call an operation that waits until it is done, or the time is over; the last answer."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = _STEP_S if until is None else max(0.0, min(_STEP_S, until - time.monotonic()))
+            answer = self.call(operation, **parameters, timeout_s=left_s)
+            if (
+                done(answer)
+                or answer["ask_again_s"] is None
+                or (until is not None and time.monotonic() >= until)
+            ):
+                return answer
+
+
+def _error(kind: str, message: str) -> OrchestraError:
+    """The error that a run answered with: of its own class where its sentence is its only argument."""
+    found = getattr(errors, kind, None)
+    if isinstance(found, type) and issubclass(found, OrchestraError):
+        raised = found(message)
+        if str(raised) == message:
+            return raised
+    return _Answered(kind, message)
+
+
+class _Answered(OrchestraError):
+    """An error of the run. Raised with (its class, its sentence)."""
+
+    template = "{1}"
