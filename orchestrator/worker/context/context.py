@@ -13,9 +13,9 @@ from orchestrator.worker.context.delegation import Delegating
 from orchestrator.worker.context.effects import Effects, OnClose
 from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.planning import PLAN_GROUP, Planning
 from orchestrator.worker.context.steps import Call, Steps
 from orchestrator.worker.context.verification import Verifier
-from orchestrator.worker.context.planning import PLAN_GROUP, Planning
 from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution.heartbeat import Standing
 

@@ -22,8 +22,8 @@ from orchestrator.worker.context.effects import Effects, OnClose, OnFailure
 from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import Speech
 from orchestrator.worker.context.messaging import Talking
-from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.planning import Planning
+from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.view import callback_of
 from orchestrator.worker.context.waits import Blocking
 

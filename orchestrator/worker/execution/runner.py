@@ -29,9 +29,9 @@ from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import EventLog
 from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.planning import Planning, answer_with_plan
 from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.context.verification import Verifier
-from orchestrator.worker.context.planning import Planning, answer_with_plan
 from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution.deaths import claim_of_this_process
 from orchestrator.worker.execution.heartbeat import Heartbeat, Standing
