@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.agents.definition import define_agent
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.client.submission import Submission
 from orchestrator.config.settings import Settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
@@ -61,7 +61,7 @@ class Bench:
     def __init__(self, url: str, data: Path) -> None:
         settings = Settings(redis_url=url, data=data)
         self.redis = connect(url, check=False)
-        self.parts = assemble(self.redis, settings)
+        self.parts = build_container(self.redis, settings)
         self.catalogue: dict[str, Any] = {}
         results = RootResults(build_celery(settings), self.redis)
         self.runtime = Runtime(parts=self.parts, results=results, catalogue=self.catalogue)

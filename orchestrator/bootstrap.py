@@ -17,15 +17,15 @@ from orchestrator.agents.registry import OPERATOR, REAPER, AgentRegistry
 from orchestrator.agents.routing_config import load_routing
 from orchestrator.config.settings import Settings
 from orchestrator.envelope.payload import BlobStore
-from orchestrator.envelope.sealing import Opener, Sealer
+from orchestrator.envelope.sealing import Encrypter, Opener
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
 from orchestrator.keyring.vouchers import AgentVouchers
-from orchestrator.ledger import Concurrency, Dispatch, JournalLimits, Ledger, Limits, Outgoing, Session
+from orchestrator.ledger import Concurrency, Dispatch, JournalLimits, Ledger, Outgoing, Session, TreeLimits
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import Authenticity
-from orchestrator.messages.factory import Letters, Thread
+from orchestrator.messages.factory import MessageFactory, Thread
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.streams.pressure import Backpressure
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 
-class Parts:
+class Container:
     """What works on one Redis under one set of settings. Safe to share between threads.
 
     Each part is made when it is first asked for, and connects to nothing until it is used.
@@ -80,10 +80,10 @@ class Parts:
         return Keyring(store, KeyRegistry(self.redis, store))
 
     @cached_property
-    def sealer(self) -> Sealer:
+    def encrypter(self) -> Encrypter:
         """Compresses, encrypts and stores apart what goes out."""
         settings = self.settings
-        return Sealer(
+        return Encrypter(
             BlobStore(self.redis),
             compress_above=settings.compress_above_bytes,
             claim_check_above=settings.claim_check_above_bytes,
@@ -104,9 +104,9 @@ class Parts:
         )
 
     @cached_property
-    def letters(self) -> Letters:
+    def message_factory(self) -> MessageFactory:
         """Writes and signs our own envelopes."""
-        return Letters(self.keyring, self.agents, routing=self.routing, sealer=self.sealer)
+        return MessageFactory(self.keyring, self.agents, routing=self.routing, encrypter=self.encrypter)
 
     @cached_property
     def pressure(self) -> Backpressure:
@@ -173,9 +173,9 @@ class Parts:
 
     def settle(self, root: str) -> None:
         """Store what the caller of a root waits for; harmless to repeat."""
-        from orchestrator.dispatch.publishing import settle_root
+        from orchestrator.dispatch.publishing import publish_result
 
-        settle_root(self.ledger, self.results, root)
+        publish_result(self.ledger, self.results, root)
 
     def end_reports(self, about: Session, reason: str, by: str = "") -> list[Outgoing]:
         """The reports of a session that ``by`` ends from outside: to whoever gave it its task, and to who runs it.
@@ -196,7 +196,7 @@ class Parts:
         for recipient in told:
             try:
                 reports.append(
-                    self.letters.error(
+                    self.message_factory.error(
                         sender=by,
                         recipient=recipient,
                         message=reason,
@@ -210,9 +210,9 @@ class Parts:
         return reports
 
 
-def assemble(client: redis.Redis, settings: Settings) -> Parts:
+def build_container(client: redis.Redis, settings: Settings) -> Container:
     """The parts of a stack; connects to nothing."""
-    return Parts(client, settings)
+    return Container(client, settings)
 
 
 def process_name(service: str) -> str:
@@ -220,9 +220,9 @@ def process_name(service: str) -> str:
     return f"{service}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
-def ledger_limits(settings: Settings) -> Limits:
+def ledger_limits(settings: Settings) -> TreeLimits:
     """The bounds that the ledger's transitions keep, from the settings of the same names."""
-    return Limits(
+    return TreeLimits(
         max_children=settings.max_children,
         max_depth=settings.max_depth,
         max_tree_sessions=settings.max_sessions_per_tree,

@@ -118,7 +118,7 @@ def _spare_the_collector(**_: Any) -> None:
 @worker_ready.connect(weak=False)
 def _announce(sender: Any = None, **_: Any) -> None:
     from orchestrator.worker.announce import Announcer, queues_of
-    from orchestrator.worker.execution.watchdog import LEAST_PATIENCE_S, Watchdog
+    from orchestrator.worker.execution.watchdog import LEAST_WAIT_S, Watchdog
 
     parts, catalogue = _runtime.get().parts, _runtime.load_catalogue()
     life = SignsOfLife("worker", parts.redis, _settings, serves=queues_of(catalogue))
@@ -134,6 +134,6 @@ def _announce(sender: Any = None, **_: Any) -> None:
         sender,
         _runtime.with_ready_runs,
         _runtime.ring,
-        patience_s=max(LEAST_PATIENCE_S, _settings.lease_s * 2, _settings.sweep_interval_s * 3),
+        retry_for_s=max(LEAST_WAIT_S, _settings.lease_s * 2, _settings.sweep_interval_s * 3),
     ).start()
     notify_ready()

@@ -60,7 +60,7 @@ class _Plan:
 _plan = _Plan(os.environ.get(VARIABLE, ""))
 
 
-def reach(point: str) -> None:
+def failpoint(point: str) -> None:
     """Say that this process has come to a place; it goes on, unless a test has it die here."""
     if point == _plan.point:
         _die(_plan)

@@ -44,8 +44,8 @@ def child_session_id(parent: str, effect_key: str) -> SessionId:
     return SessionId(f"ses_{parent[4:6]}{_digest('child', parent, effect_key)}")
 
 
-def foreign_session_id(shard: int, sender: str, message_id: str) -> SessionId:
-    """The id of the root session that a foreign program's message begins in ``shard``."""
+def external_session_id(shard: int, sender: str, message_id: str) -> SessionId:
+    """The id of the root session that a external program's message begins in ``shard``."""
     return SessionId(f"ses_{shard:02x}{_digest('foreign', sender, message_id)}")
 
 

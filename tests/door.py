@@ -16,7 +16,7 @@ Verdict: TypeAlias = Literal["pass", "hang up", "swallow"] | bytes
 Rule = Callable[[int, bytes], Verdict]
 
 
-class Door:
+class FaultProxy:
     """Lets everything pass until it is told otherwise."""
 
     def __init__(self, path: str, behind: str) -> None:
@@ -86,11 +86,11 @@ def _carry(source: socket.socket, target: socket.socket, judge: Callable[[bytes]
 
 
 @contextmanager
-def door_to(server: ValkeyProcess) -> Iterator[tuple[Door, str]]:
+def door_to(server: ValkeyProcess) -> Iterator[tuple[FaultProxy, str]]:
     """A door, and the URL that leads through it."""
     folder = make_socket_dir()
     own = server.url.removeprefix("unix://").partition("?")[0]
-    made = Door(str(folder / "door"), own)
+    made = FaultProxy(str(folder / "door"), own)
     try:
         yield made, server.url.replace(own, str(folder / "door"))
     finally:

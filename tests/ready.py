@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from orchestrator.bootstrap import Parts
+from orchestrator.bootstrap import Container
 from orchestrator.ledger import Dispatch, RunState
 from orchestrator.redisdb import keys
 
 
-def ready_runs(parts: Parts) -> list[tuple[Dispatch, str]]:
+def ready_runs(parts: Container) -> list[tuple[Dispatch, str]]:
     """Those that can be taken, each with the queue of its agent, in the order in which they were made."""
     found = []
     for record in parts.agents.all():

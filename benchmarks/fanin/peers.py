@@ -18,7 +18,7 @@ from typing import Self
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
-from orchestrator.runtime.parent_death import tethered
+from orchestrator.runtime.parent_death import ending_with_parent
 
 _HERE = Path(__file__).resolve().parent
 #: Where `make bench-peers` installs them.
@@ -97,7 +97,7 @@ class Peer:
         log = (self._folder / f"{label}.log").open("w")
         piped = subprocess.PIPE if label == "driver" else None
         self._processes[label] = subprocess.Popen(
-            tethered(command),
+            ending_with_parent(command),
             cwd=_HERE,
             env={
                 **os.environ,

@@ -61,7 +61,7 @@ def delegations(bench: Bench, count: int) -> dict[str, Any]:
     for number in range(count):
         session = root_session_id(f"bench-{number}")
         thread = Thread(correlation=derived_uuid("conversation", session))
-        letter = parts.letters.delegation(
+        letter = parts.message_factory.delegation(
             sender="operator", recipient="lead", task_id=session, title="t", description="d", thread=thread
         )
         parts.ledger.submit(

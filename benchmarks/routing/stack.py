@@ -14,7 +14,7 @@ from pathlib import Path
 import redis as redis_py
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.bootstrap import Parts, assemble
+from orchestrator.bootstrap import Container, build_container
 from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 from orchestrator.envelope.model import AgentMessage, Header, Party, StatusUpdate, TaskCompletion
@@ -38,7 +38,7 @@ class Bench:
     """A server, and what is needed to publish on it."""
 
     client: redis_py.Redis
-    parts: Parts
+    parts: Container
     environment: dict[str, str]
     server_pid: int
 
@@ -153,7 +153,7 @@ def fresh(data: Path, *, algorithm: str) -> Iterator[Bench]:
     try:
         client = connect(server.url)
         settings = load_settings(redis_url=server.url, data=data, signature_algorithm=algorithm)
-        parts = assemble(client, settings)
+        parts = build_container(client, settings)
         parts.agents.announce(
             [AgentRecord(name="lead", role="coordinator"), AgentRecord(name="reviewer", role="specialist")]
         )

@@ -14,13 +14,13 @@ from orchestrator.audit.proof import EitherKeys
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
 from orchestrator.config.settings import Settings
-from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.sealing import Opener
 from orchestrator.keyring.ring import Keyring
 from orchestrator.streams import all_streams
 
 
-class Parts(Protocol):
+class AuditParts(Protocol):
     """What an audit writer needs of a stack."""
 
     @property
@@ -33,7 +33,7 @@ class Parts(Protocol):
     def opener(self) -> Opener: ...
 
 
-def build_writer(parts: Parts, *, consumer: str) -> AuditWriter:
+def build_writer(parts: AuditParts, *, consumer: str) -> AuditWriter:
     """A writer to the audit database of the settings.
 
     Raises:
@@ -49,7 +49,7 @@ def build_writer(parts: Parts, *, consumer: str) -> AuditWriter:
         # A commit on a slow disk takes longer than anything a worker does between two signs of life.
         reclaim_idle_ms=round(settings.lease_s * 4000),
         facts=FactsReader(
-            limits=Limits(size=settings.max_message_bytes),
+            limits=ParseLimits(size=settings.max_message_bytes),
             opener=parts.opener,
             keys=keyring if settings.signatures_required else None,
         ),

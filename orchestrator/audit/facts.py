@@ -24,7 +24,7 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.model_values import NAMESPACE, collapse
-from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, parse
+from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
 from orchestrator.envelope.report import schema_findings
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.signature import KeyLookup, verify
@@ -54,7 +54,7 @@ class FactsReader:
     def __init__(
         self,
         *,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: ParseLimits = DEFAULT_LIMITS,
         opener: Opener | None = None,
         keys: KeyLookup | None = None,
     ) -> None:
@@ -78,7 +78,7 @@ class FactsReader:
             root, text = parse(octets, self._limits)
             if schema_findings(root, text, self._limits, detailed=False):
                 return NOTHING
-        except Refused:
+        except Unparsable:
             return NOTHING
         header = read_header(root, text)
         if header is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from orchestrator.config.settings import Settings
-from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, parse
+from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
 from orchestrator.envelope.signature import verify
 from orchestrator.errors import SignatureError
 from orchestrator.keyring.trusted import TrustedKey
@@ -54,14 +54,14 @@ class Proof:
     keys: Keys
     #: Whether a message without a signature counts for nothing.
     signatures_required: bool = True
-    limits: Limits = DEFAULT_LIMITS
+    limits: ParseLimits = DEFAULT_LIMITS
 
     def fault(self, xml: bytes, published_ms: int) -> str:
         """The rule that the message breaks: of signatures, or of its form; empty: its sender has said it."""
         try:
             root, _ = parse(xml, self.limits)
             verify(root, KeysAt(self.keys, published_ms))
-        except Refused as refused:
+        except Unparsable as refused:
             return refused.finding.rule
         except SignatureError as error:
             rule = str(error.args[0])
@@ -74,5 +74,5 @@ def proof_of(keys: Keys, settings: Settings) -> Proof:
     return Proof(
         keys=keys,
         signatures_required=settings.signatures_required,
-        limits=Limits(size=settings.max_message_bytes),
+        limits=ParseLimits(size=settings.max_message_bytes),
     )

@@ -28,7 +28,7 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launches:
+class LaunchRecords:
     """Who launched whom in one conversation, as the envelopes say."""
 
     #: Message-id of the launch of a session → the sessions that it launched under task-ids of ours.
@@ -169,7 +169,7 @@ class AuditReader:
             where += " AND dead <> ''"
         return list(self._store.messages(where=where, values=values, order="m.seq DESC", limit=limit))
 
-    def launches(self, correlation_id: str, *, parents: Mapping[str, Parent], proof: Proof) -> Launches:
+    def launches(self, correlation_id: str, *, parents: Mapping[str, Parent], proof: Proof) -> LaunchRecords:
         """The launches of one conversation, which is that of a whole tree: evidence for the doctor.
 
         ``parents`` are the sessions of the tree by the message-id that launched each. A launch that the ledger does not
@@ -197,7 +197,7 @@ class AuditReader:
                 if not any(not c.dead and not proof.fault(c.xml, c.published_ms) for c in claims):
                     continue
             children.setdefault(parent_id, set()).add(child)
-        return Launches(children=children, messages=frozenset(row[2] for row in rows))
+        return LaunchRecords(children=children, messages=frozenset(row[2] for row in rows))
 
     def coverage(self, streams: RedisStreams, sources: Sequence[StreamId]) -> list[Coverage]:
         """How much of each stream that was ever published is written: the audit must miss nothing.

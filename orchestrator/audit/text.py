@@ -11,12 +11,12 @@ from lxml import etree
 
 from orchestrator.envelope import payload
 from orchestrator.envelope.model_values import NAMESPACE, unspaced
-from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, parse
+from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
 from orchestrator.errors import PayloadError
 
 #: Octets of a body that is decompressed for a search; what travels apart because it is larger is not in the trail.
 _MOST: Final = 16 * 1024 * 1024
-_LIMITS: Final = Limits(size=_MOST)
+_LIMITS: Final = ParseLimits(size=_MOST)
 _COMPRESSED: Final = f"{{{NAMESPACE}}}compressed-payload"
 #: What XML may spell in several ways, or changes while it is read.
 _SPELT: Final = re.compile("[&<>\"'\r\n]")
@@ -30,7 +30,7 @@ def text_of(xml: bytes) -> str:
     """All text of an envelope, a line for each element; of what cannot be parsed, its octets as they are."""
     try:
         root = parse(xml, DEFAULT_LIMITS).root
-    except Refused:
+    except Unparsable:
         return xml.decode("utf-8", "replace")
     pieces = [str(piece) for piece in root.itertext()]
     pieces += [_inflated(element) for element in root.iter(_COMPRESSED)]
@@ -64,5 +64,5 @@ def _inflated(element: etree._Element) -> str:
             max_bytes=_MOST,
         )
         return "\n".join(str(piece) for piece in parse(octets, _LIMITS).root.itertext())
-    except (ValueError, PayloadError, Refused):
+    except (ValueError, PayloadError, Unparsable):
         return ""

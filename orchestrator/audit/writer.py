@@ -19,7 +19,7 @@ from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.records import DeadRecord, read_entry
 from orchestrator.audit.store import AuditStore
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.crashpoints import reach
+from orchestrator.crashpoints import failpoint
 from orchestrator.errors import AuditError
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
@@ -131,12 +131,12 @@ class AuditWriter:
         self._held += entries
         if not self._held:
             return 0
-        reach("audit.read")
+        failpoint("audit.read")
         received_ms = self._clock.now_ms()
         written = self._store.add(
             [read_entry(entry, received_ms=received_ms, reader=self._facts) for entry in self._held]
         )
-        reach("audit.written")
+        failpoint("audit.written")
         entries, self._held = self._held, []
         self._streams.acknowledge(AUDIT_GROUP, entries)
         self._note_head()

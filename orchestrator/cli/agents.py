@@ -11,7 +11,7 @@ from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from orchestrator.agents.registry import AgentRegistry
-    from orchestrator.bootstrap import Parts
+    from orchestrator.bootstrap import Container
     from orchestrator.config.settings import Settings
 
 
@@ -140,9 +140,9 @@ def _registry(settings: Settings) -> AgentRegistry:
     return _parts(settings).agents
 
 
-def _parts(settings: Settings) -> Parts:
-    from orchestrator.bootstrap import assemble
+def _parts(settings: Settings) -> Container:
+    from orchestrator.bootstrap import build_container
     from orchestrator.config.stack import resolve_redis_url
     from orchestrator.redisdb.client import connect
 
-    return assemble(connect(resolve_redis_url(settings), name="orchestra-agents"), settings)
+    return build_container(connect(resolve_redis_url(settings), name="orchestra-agents"), settings)

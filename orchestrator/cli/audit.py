@@ -33,10 +33,10 @@ def writer(settings: Settings) -> None:
 
     def make(client: redis.Redis, settings: Settings) -> AuditWriter:
         from orchestrator.audit import build_writer
-        from orchestrator.bootstrap import assemble
+        from orchestrator.bootstrap import build_container
         from orchestrator.streams import consumer_name
 
-        return build_writer(assemble(client, settings), consumer=consumer_name("audit"))
+        return build_writer(build_container(client, settings), consumer=consumer_name("audit"))
 
     serve("audit", make, settings, background=True)
 
@@ -48,7 +48,7 @@ def writer(settings: Settings) -> None:
 @stack_options
 def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> None:
     """Show a message, or a conversation or a session's part of it as a tree."""
-    from orchestrator.cli.documents import WholeMessages
+    from orchestrator.cli.documents import FullMessages
 
     records = messages_about(_reader(settings), identifier, settings)
     if not records:
@@ -61,7 +61,7 @@ def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> No
         write_raw(records[0].xml, newline=False)
         return
     if as_json:
-        print_json(WholeMessages.of({"messages": records}))
+        print_json(FullMessages.of({"messages": records}))
     elif len({record.message_id for record in records}) == 1:
         for record in records:
             _print_message(record)
@@ -132,7 +132,7 @@ def replay(*, settings: Settings, message_id: str, sign_unverified: bool, as_jso
 
     The original is verified first, and refused if its sender is not known to have said it.
     """
-    from orchestrator.bootstrap import assemble
+    from orchestrator.bootstrap import build_container
     from orchestrator.cli.documents import ReplayedDocument
     from orchestrator.config.stack import resolve, resolve_redis_url
     from orchestrator.redisdb.client import connect
@@ -145,7 +145,7 @@ def replay(*, settings: Settings, message_id: str, sign_unverified: bool, as_jso
         )
     settings = resolve(settings)
     client = connect(resolve_redis_url(settings), name="orchestra-audit-replay")
-    replays = Replays(assemble(client, settings))
+    replays = Replays(build_container(client, settings))
     replayed = replays.again(records[0].xml, sign_unverified=sign_unverified)
     if as_json:
         print_json(ReplayedDocument.made(replayed.how, replayed.id))

@@ -25,12 +25,12 @@ def callbacks(settings: Settings) -> None:
 
 
 def _make(client: redis.Redis, settings: Settings) -> CallbackService:
-    from orchestrator.bootstrap import Parts, process_name
+    from orchestrator.bootstrap import Container, process_name
     from orchestrator.reconciler.callbacks import CallbackService
 
     return CallbackService(
         client,
-        Parts(client, settings).delivery,
+        Container(client, settings).delivery,
         consumer=process_name("callbacks"),
         shards=settings.shards,
         # Handling a batch takes far less than what a lease allows an agent.

@@ -39,11 +39,11 @@ def resume(
     """Give SESSION another PROMPT (- reads it from standard input). It runs once the session is not busy."""
     from orchestrator.cli.documents import Resumed
     from orchestrator.client.client import Client
-    from orchestrator.redisdb.retry import PATIENCE_S
+    from orchestrator.redisdb.retry import RETRY_FOR_S
 
     check_timeout(timeout, wait=wait)
     with Client(settings, on_outage=say_outage) as client:
-        item = client.resume(session, text_of(prompt), key=key, patience_s=PATIENCE_S if wait else 0)
+        item = client.resume(session, text_of(prompt), key=key, retry_for_s=RETRY_FOR_S if wait else 0)
         if wait:
             wait_and_print(client, session, timeout_s=timeout, as_json=as_json, item=item)
         elif as_json:
@@ -155,11 +155,11 @@ def _end_of(client: Client, session: str) -> Session | None:
     """A session that was asked to stop, once it has ended; None: it has not, after all the time that it is given."""
     settings = client.settings
     # A worker that is dead hears nothing: then the reaper ends its run when the lease is over.
-    patience_s = (
+    retry_for_s = (
         settings.stop_grace_s + settings.heartbeat_s + 2 * (settings.lease_s + settings.sweep_interval_s)
     )
     try:
-        return client.wait(session, timeout_s=patience_s)
+        return client.wait(session, timeout_s=retry_for_s)
     except TimeoutError:
         return None
     except KeyboardInterrupt:

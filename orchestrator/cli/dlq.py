@@ -12,7 +12,7 @@ from orchestrator.cli.options import SubCommands, json_option, known_type, stack
 from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from orchestrator.bootstrap import Parts
+    from orchestrator.bootstrap import Container
     from orchestrator.config.settings import Settings
     from orchestrator.router.deadletters.store import DeadLetter
 
@@ -35,13 +35,13 @@ def list_(
     from orchestrator.cli.documents import DeadLetters
 
     with _parts(settings) as parts:
-        letters = _select(parts, message_type=message_type, agent=agent, since=since)
+        message_factory = _select(parts, message_type=message_type, agent=agent, since=since)
     if as_json:
-        print_json(DeadLetters.of({"dead_letters": letters}))
+        print_json(DeadLetters.of({"dead_letters": message_factory}))
         return
-    for letter in letters:
-        say(_line(letter))
-    if not letters:
+    for dead_letter in message_factory:
+        say(_line(dead_letter))
+    if not message_factory:
         say("no dead letters", err=True)
 
 
@@ -51,17 +51,17 @@ def list_(
 @stack_options
 def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
     """Show one dead letter with its original bytes."""
-    from orchestrator.cli.documents.messages import DeadLetterDocument, WholeDeadLetter
+    from orchestrator.cli.documents.messages import DeadLetterDocument, FullDeadLetter
 
     with _parts(settings) as parts:
-        letter = _get(parts, dead_id)
+        dead_letter = _get(parts, dead_id)
     if as_json:
-        print_json(WholeDeadLetter.of(letter))
+        print_json(FullDeadLetter.of(dead_letter))
         return
-    for name, value in DeadLetterDocument.of(letter).model_dump().items():
+    for name, value in DeadLetterDocument.of(dead_letter).model_dump().items():
         say(f"{name:14} {value}")
     say()
-    say(letter.data.decode("utf-8", "replace"), lines=True)
+    say(dead_letter.data.decode("utf-8", "replace"), lines=True)
 
 
 @dlq.command("replay")
@@ -91,7 +91,7 @@ def replay(
 
     The original is verified first. What does not verify is refused, and the exit code is 1.
     """
-    from orchestrator.cli.documents import ReplayedDocument, ReplayedLetters
+    from orchestrator.cli.documents import ReplayedDocument, ReplayedMessages
     from orchestrator.errors import Refused, Unverified
     from orchestrator.router.deadletters.replay import Replays
 
@@ -102,22 +102,24 @@ def replay(
     refused = 0
     with _parts(settings) as parts:
         replays = Replays(parts)
-        for letter in _chosen(parts, dead_ids, everything=everything, message_type=message_type, agent=agent):
+        for dead_letter in _chosen(
+            parts, dead_ids, everything=everything, message_type=message_type, agent=agent
+        ):
             try:
-                replayed = replays.replay(letter, sign_unverified=sign_unverified)
+                replayed = replays.replay(dead_letter, sign_unverified=sign_unverified)
             except Refused as error:
                 refused += 1
                 rule = str(error.args[1]) if isinstance(error, Unverified) else "refused"
-                done.append(ReplayedDocument.refused(letter.id, rule=rule, reason=str(error)))
+                done.append(ReplayedDocument.refused(dead_letter.id, rule=rule, reason=str(error)))
                 if not as_json:
                     say(str(error), err=True)
                 continue
             if replayed is not None:
-                done.append(ReplayedDocument.made(replayed.how, replayed.id, dead_letter=letter.id))
+                done.append(ReplayedDocument.made(replayed.how, replayed.id, dead_letter=dead_letter.id))
                 if not as_json:
-                    say(f"{letter.id} replayed as a new {replayed.how}: {replayed.id}")
+                    say(f"{dead_letter.id} replayed as a new {replayed.how}: {replayed.id}")
     if as_json:
-        print_json(ReplayedLetters(replayed=tuple(done)))
+        print_json(ReplayedMessages(replayed=tuple(done)))
     elif refused:
         say(f"{len(done) - refused} replayed, {refused} refused", err=True)
     elif not done:
@@ -149,11 +151,13 @@ def drop(
     dropped = []
     with _parts(settings) as parts:
         replays = Replays(parts)
-        for letter in _chosen(parts, dead_ids, everything=everything, message_type=message_type, agent=agent):
-            if replays.drop(letter):
-                dropped.append(letter.id)
+        for dead_letter in _chosen(
+            parts, dead_ids, everything=everything, message_type=message_type, agent=agent
+        ):
+            if replays.drop(dead_letter):
+                dropped.append(dead_letter.id)
                 if not as_json:
-                    say(f"{letter.id} dropped")
+                    say(f"{dead_letter.id} dropped")
     if as_json:
         print_json(Dropped(dropped=tuple(dropped)))
     elif not dropped:
@@ -161,36 +165,36 @@ def drop(
 
 
 @contextmanager
-def _parts(settings: Settings) -> Iterator[Parts]:
-    from orchestrator.bootstrap import assemble
+def _parts(settings: Settings) -> Iterator[Container]:
+    from orchestrator.bootstrap import build_container
     from orchestrator.config.stack import resolve, resolve_redis_url
     from orchestrator.redisdb.client import connect
 
     settings = resolve(settings)
     client = connect(resolve_redis_url(settings), name="orchestra-dlq")
     try:
-        yield assemble(client, settings)
+        yield build_container(client, settings)
     finally:
         client.close()
 
 
 def _select(
-    parts: Parts, *, message_type: str | None = None, agent: str | None = None, since: str | None = None
+    parts: Container, *, message_type: str | None = None, agent: str | None = None, since: str | None = None
 ) -> list[DeadLetter]:
     from orchestrator.cli.audit import parse_time
     from orchestrator.router.deadletters.store import DeadLetters
 
     since_ms = parse_time(since) or 0
     return [
-        letter
-        for letter in DeadLetters(parts.redis, shards=parts.settings.shards).all(since_ms=since_ms)
-        if (message_type is None or letter.type == message_type)
-        and (agent is None or agent in {letter.sender, letter.recipient})
+        dead_letter
+        for dead_letter in DeadLetters(parts.redis, shards=parts.settings.shards).all(since_ms=since_ms)
+        if (message_type is None or dead_letter.type == message_type)
+        and (agent is None or agent in {dead_letter.sender, dead_letter.recipient})
     ]
 
 
 def _chosen(
-    parts: Parts,
+    parts: Container,
     dead_ids: tuple[str, ...],
     *,
     everything: bool,
@@ -204,20 +208,18 @@ def _chosen(
     return [_get(parts, dead_id) for dead_id in dead_ids]
 
 
-def _get(parts: Parts, dead_id: str) -> DeadLetter:
+def _get(parts: Container, dead_id: str) -> DeadLetter:
     from orchestrator.router.deadletters.store import DeadLetters
 
-    letter = DeadLetters(parts.redis, shards=parts.settings.shards).get(dead_id)
-    if letter is None:
+    dead_letter = DeadLetters(parts.redis, shards=parts.settings.shards).get(dead_id)
+    if dead_letter is None:
         raise click.ClickException(f"no dead letter {dead_id!r}; `orchestra dlq list` shows what is there")
-    return letter
+    return dead_letter
 
 
-def _line(letter: DeadLetter) -> str:
+def _line(dead_letter: DeadLetter) -> str:
     from orchestrator.clock import isoformat
 
-    who = f"{letter.sender or '?'} → {letter.recipient or '?'}"
-    tries = f" after {letter.attempts} attempts" if letter.attempts > 1 else ""
-    return (
-        f"{letter.id}  {isoformat(letter.at_ms)}  {letter.type} {who}  {letter.rule}{tries}: {letter.reason}"
-    )
+    who = f"{dead_letter.sender or '?'} → {dead_letter.recipient or '?'}"
+    tries = f" after {dead_letter.attempts} attempts" if dead_letter.attempts > 1 else ""
+    return f"{dead_letter.id}  {isoformat(dead_letter.at_ms)}  {dead_letter.type} {who}  {dead_letter.rule}{tries}: {dead_letter.reason}"

@@ -25,7 +25,7 @@ _SHOWN_WAITS = 10
 def _doctor(settings: Settings) -> Doctor:
     from orchestrator.audit.reader import AuditReader
     from orchestrator.audit.store import AuditStore
-    from orchestrator.bootstrap import assemble
+    from orchestrator.bootstrap import build_container
     from orchestrator.config.stack import resolve_redis_url
     from orchestrator.doctor import Doctor
     from orchestrator.redisdb.client import connect
@@ -33,7 +33,7 @@ def _doctor(settings: Settings) -> Doctor:
     client = connect(resolve_redis_url(settings), name="orchestra-doctor")
     path = settings.audit_file
     audit = AuditReader(AuditStore(path, read_only=True)) if path.exists() else None
-    return Doctor(assemble(client, settings), audit=audit)
+    return Doctor(build_container(client, settings), audit=audit)
 
 
 @click.command("doctor")

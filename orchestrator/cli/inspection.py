@@ -15,7 +15,7 @@ from orchestrator.audit.heads import Head
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys, Proof, proof_of
 from orchestrator.audit.verification import Suspect, verify
-from orchestrator.bootstrap import Parts, assemble
+from orchestrator.bootstrap import Container, build_container
 from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.errors import OrchestraError
@@ -24,7 +24,7 @@ from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.deadletters.store import DeadLetters
-from orchestrator.router.delayed.parked import Parking
+from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, StreamId, all_streams
 
 #: Looks at what seems to be lost, and the seconds between them: a writer may be at work between two reads.
@@ -76,14 +76,14 @@ def inspect(settings: Settings) -> Inspected:
             undecided=lambda suspects: {suspect.sha256 for suspect in suspects},
         )
         return Inspected(breaks=list(breaks), messages=store.total(), unreached=str(error))
-    parts = assemble(client, resolve(settings))
+    parts = build_container(client, resolve(settings))
     try:
         return _online(store, parts, signed_here=signed_here)
     finally:
         client.close()
 
 
-def _online(store: AuditStore, parts: Parts, *, signed_here: bool) -> Inspected:
+def _online(store: AuditStore, parts: Container, *, signed_here: bool) -> Inspected:
     reader = AuditReader(store)
     proof = proof_of(EitherKeys(parts.keyring, parts.keyring.store), parts.settings)
     # The head first: what is written meanwhile is in the database and not in it.
@@ -114,7 +114,7 @@ def _online(store: AuditStore, parts: Parts, *, signed_here: bool) -> Inspected:
     )
 
 
-def _settled(reader: AuditReader, parts: Parts, elsewhere: int) -> list[Coverage]:
+def _settled(reader: AuditReader, parts: Container, elsewhere: int) -> list[Coverage]:
     """What is written of what was published, looked at until nothing seems lost, or a few times."""
     streams, sources = RedisStreams(parts.redis), all_streams(parts.settings.shards)
     coverage = reader.coverage(streams, sources)
@@ -128,26 +128,29 @@ def _settled(reader: AuditReader, parts: Parts, elsewhere: int) -> list[Coverage
     return coverage
 
 
-def _elsewhere(parts: Parts, database: str, proof: Proof) -> int:
+def _elsewhere(parts: Container, database: str, proof: Proof) -> int:
     """How many entries the other databases of this stack hold, as far as the operator stands for that."""
     heads: Any = parts.redis.hgetall(keys.audit_heads())
     others = [Head.from_json(text) for name, text in heads.items() if name.decode() != database]
     return sum(head.messages.seq for head in others if head is not None and not head.fault(proof.keys))
 
 
-def _unaudited(parts: Parts) -> int:
+def _unaudited(parts: Container) -> int:
     """How many dead letters were dropped before the writer had read them."""
     shards = range(parts.settings.shards)
     found: Any = [parts.redis.hget(keys.dead_usage(shard), "unaudited") for shard in shards]
     return sum(int(number or 0) for number in found)
 
 
-def _undecided(parts: Parts, suspects: Iterable[Suspect]) -> set[str]:
+def _undecided(parts: Container, suspects: Iterable[Suspect]) -> set[str]:
     """Digests of those that a router has not judged for good: unread, pending, parked, or a dead letter not audited."""
     client, shards = parts.redis, parts.settings.shards
-    parking = Parking(Scripts(client), shards=range(shards), mark_ms=0)
+    parking = DelayedMessages(Scripts(client), shards=range(shards), mark_ms=0)
     parked = {(str(p.stream), p.id.rpartition(":")[2]) for p in parking.all(limit=100_000)}
-    dead = {(str(letter.stream), letter.entry) for letter in DeadLetters(client, shards=shards).all()}
+    dead = {
+        (str(dead_letter.stream), dead_letter.entry)
+        for dead_letter in DeadLetters(client, shards=shards).all()
+    }
     return {
         suspect.sha256
         for suspect in suspects

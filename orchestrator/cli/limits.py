@@ -11,7 +11,7 @@ from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from orchestrator.bootstrap import Parts
+    from orchestrator.bootstrap import Container
     from orchestrator.config.settings import Settings
     from orchestrator.ledger.concurrency import AgentLimit, Kind, Most
 
@@ -114,7 +114,7 @@ def _most(value: str) -> Most:
         raise click.BadParameter(f"{value!r} is not a number; give a number, none or default") from None
 
 
-def _named(parts: Parts, name: str, kind: Kind | None) -> tuple[Kind, list[str]]:
+def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[str]]:
     """What a name names, and the agents that this concerns.
 
     Raises:
@@ -159,7 +159,7 @@ def _tell(
         say(f"{kind} {name}{of} {how}")
 
 
-def _list(parts: Parts, *, as_json: bool) -> None:
+def _list(parts: Container, *, as_json: bool) -> None:
     from orchestrator.cli.documents import LimitsDocument
 
     concurrency = parts.concurrency
@@ -186,7 +186,7 @@ def _list(parts: Parts, *, as_json: bool) -> None:
         say("nothing is limited and nothing is paused")
 
 
-def _ring(parts: Parts, agents: Sequence[str]) -> None:
+def _ring(parts: Container, agents: Sequence[str]) -> None:
     """Tell workers what may begin now; where the broker is away the sweep does."""
     from orchestrator.errors import ServerUnavailable
 
@@ -196,9 +196,9 @@ def _ring(parts: Parts, agents: Sequence[str]) -> None:
         say(f"workers hear of it from the sweep: {error}", err=True)
 
 
-def _parts(settings: Settings) -> Parts:
-    from orchestrator.bootstrap import assemble
+def _parts(settings: Settings) -> Container:
+    from orchestrator.bootstrap import build_container
     from orchestrator.config.stack import resolve_redis_url
     from orchestrator.redisdb.client import connect
 
-    return assemble(connect(resolve_redis_url(settings), name="orchestra-limits"), settings)
+    return build_container(connect(resolve_redis_url(settings), name="orchestra-limits"), settings)

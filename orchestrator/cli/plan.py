@@ -65,11 +65,11 @@ def plan(
         say("the plan is empty: there is nothing to do", err=True)
         sys.exit(0)
     from orchestrator.client.client import Client
-    from orchestrator.redisdb.retry import PATIENCE_S
+    from orchestrator.redisdb.retry import RETRY_FOR_S
 
     with Client(settings, on_outage=say_outage) as client:
         submitted = client.submit_plan(
-            text, agent=agent, key=key, title=title, patience_s=PATIENCE_S if wait else 0
+            text, agent=agent, key=key, title=title, retry_for_s=RETRY_FOR_S if wait else 0
         )
         if wait:
             wait_and_print(client, submitted.id, timeout_s=timeout, as_json=as_json)

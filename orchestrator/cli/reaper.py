@@ -26,12 +26,12 @@ def reaper(settings: Settings) -> None:
 
 def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     """A reaper with everything it needs of this stack."""
-    from orchestrator.bootstrap import Parts
+    from orchestrator.bootstrap import Container
     from orchestrator.reconciler.reaper import Reaper
     from orchestrator.router.deadletters.store import DeadLetters, dead_limits
     from orchestrator.streams import GROUPS, INBOX, RedisStreams, all_streams, boxes
 
-    parts = Parts(client, settings)
+    parts = Container(client, settings)
     streams, known = RedisStreams(client), all_streams(settings.shards)
 
     def trim() -> int:

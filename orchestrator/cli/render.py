@@ -37,7 +37,7 @@ _AGENT_CELLS = (10, 24)
 
 
 @dataclass(frozen=True)
-class Promise:
+class PromiseCount:
     """The promise in numbers, over some sessions."""
 
     launched: int
@@ -46,7 +46,7 @@ class Promise:
     dead: int
 
     @classmethod
-    def of(cls, sessions: Iterable[Session]) -> Promise:
+    def of(cls, sessions: Iterable[Session]) -> PromiseCount:
         """Summed up over ``sessions``."""
         found = list(sessions)
         return cls(

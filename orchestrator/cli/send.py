@@ -30,11 +30,11 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
 
     Anyone may start work. Other messages count only from a registered external program (`orchestra agents register`).
     """
-    from orchestrator.bootstrap import assemble
+    from orchestrator.bootstrap import build_container
     from orchestrator.cli.documents import Published
     from orchestrator.config.stack import resolve, resolve_redis_url
     from orchestrator.envelope import codec
-    from orchestrator.envelope.parse import Limits
+    from orchestrator.envelope.parse import ParseLimits
     from orchestrator.envelope.sealing import Recipient
     from orchestrator.envelope.signature import sign
     from orchestrator.errors import InputError
@@ -49,7 +49,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
             "what is encrypted is signed afterwards: say whose key signs it with --sign AGENT"
         )
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    limits = Limits(size=settings.max_message_bytes)
+    limits = ParseLimits(size=settings.max_message_bytes)
     message = codec.decode(data, limits=limits)
     sender = message.header.sender.agent_name
     if signer is not None and signer != sender:
@@ -59,10 +59,10 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
         )
     settings = resolve(settings)
     client = connect(resolve_redis_url(settings), name="orchestra-send")
-    parts = assemble(client, settings)
+    parts = build_container(client, settings)
     if encrypt:
         recipient = Recipient(*parts.keyring.recipient(message.header.recipient.agent_name))
-        data = codec.encode(parts.sealer.seal(message, recipient=recipient))
+        data = codec.encode(parts.encrypter.seal(message, recipient=recipient))
     if signer is not None:
         now_ms = int(client.time()[0]) * 1000
         data = sign(data, parts.keyring.signer(signer), now_ms=now_ms, limits=limits)

@@ -44,7 +44,7 @@ def sessions(settings: Settings, *, limit: int, as_json: bool) -> None:
 def tree(settings: Settings, *, session: str, as_json: bool) -> None:
     """Show SESSION and everything below it."""
     from orchestrator.cli.documents import Sessions
-    from orchestrator.cli.render import Promise, tree_lines
+    from orchestrator.cli.render import PromiseCount, tree_lines
     from orchestrator.client.client import Client
 
     with Client(settings) as client:
@@ -54,7 +54,7 @@ def tree(settings: Settings, *, session: str, as_json: bool) -> None:
         return
     for line in tree_lines(found):
         say(str(line))
-    say(str(Promise.of(found)))
+    say(str(PromiseCount.of(found)))
 
 
 @click.command()

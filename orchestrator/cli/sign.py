@@ -33,10 +33,10 @@ def sign(file: Any, out: Path | None, settings: Settings) -> None:
     """
     from orchestrator.clock import SystemClock
     from orchestrator.envelope import signature
-    from orchestrator.envelope.parse import Limits
+    from orchestrator.envelope.parse import ParseLimits
 
     octets = file.read()
-    limits = Limits(size=settings.max_message_bytes)
+    limits = ParseLimits(size=settings.max_message_bytes)
     signer = _keyring(settings).signer(signature.sender_of(octets, limits))
     signed = signature.sign(octets, signer, now_ms=SystemClock().now_ms(), limits=limits)
     if out is None:
@@ -72,12 +72,12 @@ def verify(files: tuple[Any, ...], *, as_json: bool, settings: Settings) -> None
 def _verdict(name: str, octets: bytes, keys: KeyLookup, size: int) -> Verified:
     from orchestrator.cli.documents.messages import Verified
     from orchestrator.envelope import signature
-    from orchestrator.envelope.parse import Limits, Refused, parse
+    from orchestrator.envelope.parse import ParseLimits, Unparsable, parse
     from orchestrator.errors import SignatureError
 
     try:
-        good = signature.verify(parse(octets, Limits(size=size)).root, keys, octets=octets)
-    except Refused as refused:
+        good = signature.verify(parse(octets, ParseLimits(size=size)).root, keys, octets=octets)
+    except Unparsable as refused:
         return Verified(file=name, valid=False, rule=refused.finding.rule, message=refused.finding.message)
     except SignatureError as error:
         return Verified(file=name, valid=False, rule=error.args[0], message=str(error))

@@ -46,12 +46,12 @@ def submit(
     """
     from orchestrator.cli.documents import Submitted
     from orchestrator.client.client import Client
-    from orchestrator.redisdb.retry import PATIENCE_S
+    from orchestrator.redisdb.retry import RETRY_FOR_S
 
     check_timeout(timeout, wait=wait)
     with Client(settings, on_outage=say_outage) as client:
         submitted = client.submit(
-            agent, text_of(prompt), key=key, title=title, patience_s=PATIENCE_S if wait else 0
+            agent, text_of(prompt), key=key, title=title, retry_for_s=RETRY_FOR_S if wait else 0
         )
         session = submitted.id
         if key is not None and not submitted.new:

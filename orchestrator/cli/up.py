@@ -103,13 +103,13 @@ def up(
 
 
 def _welcome(settings: Settings, seconds: float) -> str:
-    from orchestrator.bootstrap import assemble
+    from orchestrator.bootstrap import build_container
     from orchestrator.config.stack import resolve_redis_url
     from orchestrator.redisdb.client import connect
     from orchestrator.runtime.service import is_served, living_agents
 
     with connect(resolve_redis_url(settings), check=False) as client:
-        living, found = living_agents(client), assemble(client, settings).agents.all()
+        living, found = living_agents(client), build_container(client, settings).agents.all()
     names = ", ".join(record.name for record in found if is_served(record, living))
     idle = ", ".join(record.name for record in found if not is_served(record, living))
     return (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.documents.messages import Validated
     from orchestrator.config.settings import Settings
     from orchestrator.envelope.findings import Finding
-    from orchestrator.envelope.parse import Limits
+    from orchestrator.envelope.parse import ParseLimits
     from orchestrator.envelope.validate import Report
 
 #: Says what the live rules (layer 3) find in an envelope that layers 1 and 2 have passed.
@@ -110,7 +110,7 @@ def _below(folder: str) -> list[str]:
     )
 
 
-def _judge(name: str, octets: bytes | Finding, live: LiveCheck | None, limits: Limits) -> Validated:
+def _judge(name: str, octets: bytes | Finding, live: LiveCheck | None, limits: ParseLimits) -> Validated:
     from orchestrator.cli.documents.messages import Validated
     from orchestrator.envelope.validate import check
 
@@ -148,7 +148,7 @@ def live_rules(settings: Settings) -> Iterator[LiveCheck]:
         ConfigurationError: no stack runs there.
         ServerUnavailable: its Redis does not answer.
     """
-    from orchestrator.bootstrap import assemble
+    from orchestrator.bootstrap import build_container
     from orchestrator.config.stack import resolve, resolve_redis_url
     from orchestrator.redisdb.client import connect
     from orchestrator.router.validation.preview import Preview
@@ -156,7 +156,7 @@ def live_rules(settings: Settings) -> Iterator[LiveCheck]:
     settings = resolve(settings)
     client = connect(resolve_redis_url(settings), name="orchestra-validate")
     with closing(client):
-        yield Preview(assemble(client, settings)).findings
+        yield Preview(build_container(client, settings)).findings
 
 
 validate = build(live_rules)

@@ -44,7 +44,7 @@ def watch(settings: Settings, *, session: str, timeout: float | None, as_json: b
 
     On a terminal: a live tree. To a pipe: one line for each change. With --json: one JSON document a line.
     """
-    from orchestrator.cli.render import Promise
+    from orchestrator.cli.render import PromiseCount
     from orchestrator.client.client import Client
 
     with Client(settings, on_outage=say_outage) as client:
@@ -59,7 +59,7 @@ def watch(settings: Settings, *, session: str, timeout: float | None, as_json: b
             say(f"Stopped watching; the session continues: orchestra watch {session}", err=True)
             sys.exit(130)
         if not as_json:
-            say(str(Promise.of(picture)))
+            say(str(PromiseCount.of(picture)))
 
 
 def _pictures(
@@ -100,7 +100,7 @@ def tree_display(*, as_json: bool = False) -> Iterator[Show]:
 def _picture(console: Console, sessions: list[Session], notes: Sequence[str]) -> RenderableType:
     from rich.text import Text
 
-    from orchestrator.cli.render import Promise, tree_lines
+    from orchestrator.cli.render import PromiseCount, tree_lines
     from orchestrator.display.text import visible
 
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -109,7 +109,7 @@ def _picture(console: Console, sessions: list[Session], notes: Sequence[str]) ->
         text.append(f"{visible(line.text)}\n", style=line.style)
     for note in notes:
         text.append(f"{visible(note)}\n", style="yellow")
-    text.append(str(Promise.of(sessions)))
+    text.append(str(PromiseCount.of(sessions)))
     return text
 
 

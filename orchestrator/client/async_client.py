@@ -107,22 +107,22 @@ class AsyncClient:
     serves = _in_thread(Client.serves)
 
     async def submit(
-        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", patience_s: float = 0
+        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", retry_for_s: float = 0
     ) -> AsyncSessionHandle:
         """As :meth:`Client.submit`."""
         client = await self._client()
         handle = await asyncio.to_thread(
-            client.submit, agent, prompt, key=key, title=title, patience_s=patience_s
+            client.submit, agent, prompt, key=key, title=title, retry_for_s=retry_for_s
         )
         return AsyncSessionHandle(handle.id, self, new=handle.new)
 
     async def submit_plan(
-        self, plan: str, *, agent: str = "", key: str | None = None, title: str = "", patience_s: float = 0
+        self, plan: str, *, agent: str = "", key: str | None = None, title: str = "", retry_for_s: float = 0
     ) -> AsyncSessionHandle:
         """As :meth:`Client.submit_plan`."""
         client = await self._client()
         handle = await asyncio.to_thread(
-            client.submit_plan, plan, agent=agent, key=key, title=title, patience_s=patience_s
+            client.submit_plan, plan, agent=agent, key=key, title=title, retry_for_s=retry_for_s
         )
         return AsyncSessionHandle(handle.id, self, new=handle.new)
 

@@ -19,7 +19,7 @@ from typing import Literal, Self, TypeVar
 import redis
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.client.history import Event, history
 from orchestrator.client.replies import answer_question
 from orchestrator.client.submission import Submission
@@ -46,7 +46,7 @@ from orchestrator.messages.factory import Thread
 from orchestrator.policy.callback_text import Callback
 from orchestrator.policy.plan import Plan, agent_of, parse_plan
 from orchestrator.redisdb.client import connect, explain
-from orchestrator.redisdb.retry import PATIENCE_S, Outage
+from orchestrator.redisdb.retry import RETRY_FOR_S, Outage
 from orchestrator.runtime.service import is_served, living_agents
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ class Client:
         self.settings = resolve(settings or load_settings(redis_url=redis_url, data=data))
         self._url = resolve_redis_url(self.settings)
         self._redis = connect(self._url, name="orchestra-client")
-        self._parts = assemble(self._redis, self.settings)
+        self._parts = build_container(self._redis, self.settings)
         self._ledger = self._parts.ledger
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class Client:
                 raise explain(cause, self._url) from cause
             raise
 
-    def _outage(self, patience_s: float = PATIENCE_S) -> Outage:
+    def _outage(self, retry_for_s: float = RETRY_FOR_S) -> Outage:
         """What a call that waits does while Redis is away."""
         server = f"Redis at {redact_url(self._url)}"
 
@@ -189,24 +189,24 @@ class Client:
             if first:
                 self._on_outage(f"waiting for {server}: {' '.join(str(error).split())}")
 
-        return Outage(notify, patience_s=patience_s, longest_pause_s=LOOK_AGAIN_S, server=server)
+        return Outage(notify, retry_for_s=retry_for_s, longest_pause_s=LOOK_AGAIN_S, server=server)
 
-    def _outlast(self, call: Callable[[], T], patience_s: float) -> T:
+    def _outlast(self, call: Callable[[], T], retry_for_s: float) -> T:
         """What ``call`` returns, made again for as long as Redis is away; without patience, made once."""
-        outage = self._outage(patience_s)
+        outage = self._outage(retry_for_s)
         with self._clear_errors():
             while True:
                 try:
                     return call()
                 except (redis.RedisError, OSError) as error:
-                    if patience_s <= 0:
+                    if retry_for_s <= 0:
                         raise
                     outage.bear(error)
 
     # --- work ----------------------------------------------------------------------------------
 
     def submit(
-        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", patience_s: float = 0
+        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", retry_for_s: float = 0
     ) -> SessionHandle:
         """Give ``agent`` a prompt: a new root session, in the ledger when this returns.
 
@@ -226,11 +226,13 @@ class Client:
         # One key for all tries: of one that was lost nobody knows whether it arrived.
         once = key or uuid.uuid4().hex
         submission = Submission(self._parts)
-        submitted = self._outlast(lambda: submission.submit(agent, prompt, key=once, title=title), patience_s)
+        submitted = self._outlast(
+            lambda: submission.submit(agent, prompt, key=once, title=title), retry_for_s
+        )
         return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 
     def submit_plan(
-        self, plan: str, *, agent: str = "", key: str | None = None, title: str = "", patience_s: float = 0
+        self, plan: str, *, agent: str = "", key: str | None = None, title: str = "", retry_for_s: float = 0
     ) -> SessionHandle:
         """Have a plan carried out: a new root session of ``agent`` whose first answer it is.
 
@@ -246,7 +248,7 @@ class Client:
         """
         read = parse_plan(plan)
         agent = agent or agent_of(read)
-        names = self._outlast(self._parts.agents.names, patience_s)
+        names = self._outlast(self._parts.agents.names, retry_for_s)
         if agent not in names:
             raise UnknownAgent(agent, names)
         read.check(agents=names, callers=[agent])
@@ -254,7 +256,7 @@ class Client:
         submission = Submission(self._parts)
         submitted = self._outlast(
             lambda: submission.submit(agent, plan, key=once, title=title or _heading(read), planned=True),
-            patience_s,
+            retry_for_s,
         )
         return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 
@@ -349,7 +351,7 @@ class Client:
         with self._clear_errors():
             return steps.step()
 
-    def resume(self, session: str, prompt: str, *, key: str | None = None, patience_s: float = 0) -> str:
+    def resume(self, session: str, prompt: str, *, key: str | None = None, retry_for_s: float = 0) -> str:
         """Give a session another prompt; it runs as soon as the session is not busy. The id of the prompt.
 
         Args:
@@ -365,7 +367,7 @@ class Client:
             WrongState: the session has failed, or was stopped or deleted.
             LimitExceeded: its tree has had as many runs as it may.
         """
-        about = self._outlast(lambda: self._ledger.session(session), patience_s)
+        about = self._outlast(lambda: self._ledger.session(session), retry_for_s)
         if not isinstance(prompt, str):
             raise InputError(
                 f"a prompt for session {session} is text, not {type(prompt).__name__}; give a str"
@@ -373,13 +375,13 @@ class Client:
         if not prompt.strip():
             raise EmptyPrompt(about.agent)
         with self._clear_errors():
-            letter = self._parts.letters.message(
+            letter = self._parts.message_factory.message(
                 sender=OPERATOR, recipient=about.agent, text=prompt, thread=Thread.of(about)
             )
         # One id for all tries: of one that was lost nobody knows whether it arrived.
         item = item_id(session, key or letter.message_id)
         self._outlast(
-            lambda: self._ledger.put(session, prompt, item_id=item, envelope=letter, by=OPERATOR), patience_s
+            lambda: self._ledger.put(session, prompt, item_id=item, envelope=letter, by=OPERATOR), retry_for_s
         )
         return item
 

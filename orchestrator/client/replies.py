@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.bootstrap import Parts
+from orchestrator.bootstrap import Container
 from orchestrator.errors import WrongState
 from orchestrator.ids import reply_id
 from orchestrator.messages.factory import Thread
 
 
-def answer_question(parts: Parts, asker: str, question: str, text: str) -> None:
+def answer_question(parts: Container, asker: str, question: str, text: str) -> None:
     """Put a reply of the operator into the queue of the session that asked.
 
     Whoever was asked is not bothered with the question any more, unless it is being read already.
@@ -23,7 +23,7 @@ def answer_question(parts: Parts, asker: str, question: str, text: str) -> None:
     item = ledger.item(session.parent, question) if session.parent else None
     if item is None or question not in session.questions:
         raise WrongState(f"question {question}", "not open", "it has its reply, or was withdrawn")
-    letter = parts.letters.reply(
+    letter = parts.message_factory.reply(
         sender=OPERATOR,
         recipient=session.agent,
         question=str(item.extra["message"]),

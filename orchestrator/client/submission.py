@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.bootstrap import Parts
+from orchestrator.bootstrap import Container
 from orchestrator.client.submission_tokens import check_token
-from orchestrator.crashpoints import reach
+from orchestrator.crashpoints import failpoint
 from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id, shard_of
 from orchestrator.ledger import Submitted
@@ -18,7 +18,7 @@ from orchestrator.streams import StreamId
 class Submission:
     """Submits roots for the operator."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Container) -> None:
         self._parts = parts
 
     def check_token(self, token: object, *, agent: str, prompt: str, title: str, task_id: str) -> None:
@@ -80,7 +80,7 @@ class Submission:
         session = root_session_id(key or uuid.uuid4().hex, parts.settings.shards)
         thread = Thread(correlation=derived_uuid("conversation", session))
         heading = title or summary(prompt)
-        letter = parts.letters.delegation(
+        letter = parts.message_factory.delegation(
             sender=OPERATOR,
             recipient=agent,
             task_id=session,
@@ -89,7 +89,7 @@ class Submission:
             thread=thread,
         )
         parts.pressure.admit(StreamId(shard_of(session), letter.type, letter.priority))
-        reach("submit.checked")
+        failpoint("submit.checked")
         submitted = parts.ledger.submit(
             session,
             agent=agent,
@@ -100,7 +100,7 @@ class Submission:
             task=task,
             planned=planned,
         )
-        reach("submit.written")
+        failpoint("submit.written")
         if submitted.agent != agent:
             raise KeyInUse(key, session, submitted.agent, "agent")
         if submitted.other_prompt:

@@ -33,7 +33,7 @@ _EMPTY_ON_PURPOSE = {"abstractmethod", "overload"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class ReviewFinding:
     """Something about a module that deserves a look."""
 
     kind: str  #: `syntax`, `unfinished`, `complexity`, `size` or `docstring`
@@ -50,7 +50,7 @@ class ModuleReview:
     functions: int = 0
     classes: int = 0
     complexity: int = 0  #: of the most complex function
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ReviewFinding] = field(default_factory=list)
 
     @property
     def score(self) -> int:
@@ -74,7 +74,9 @@ def review_module(path: str, source: str) -> ModuleReview:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None) or 1
-        review.findings.append(Finding(kind="syntax", line=line, text=f"does not parse: {error.args[0]}"))
+        review.findings.append(
+            ReviewFinding(kind="syntax", line=line, text=f"does not parse: {error.args[0]}")
+        )
         return review
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
@@ -83,7 +85,7 @@ def review_module(path: str, source: str) -> ModuleReview:
             review.functions += 1
             _judge_complexity(review, node)
     if review.lines >= LONG_FROM_LINES:
-        review.findings.append(Finding(kind="size", line=1, text=f"{review.lines} lines"))
+        review.findings.append(ReviewFinding(kind="size", line=1, text=f"{review.lines} lines"))
     review.findings += _missing_docstrings(tree)
     review.findings += sorted([*_marks(source), *_stubs(tree)], key=lambda finding: finding.line)
     return review
@@ -116,22 +118,22 @@ def _judge_complexity(review: ModuleReview, node: ast.FunctionDef | ast.AsyncFun
     review.complexity = max(review.complexity, ways)
     if ways >= COMPLEX_FROM:
         text = f"{node.name}() has {ways} ways through it"
-        review.findings.append(Finding(kind="complexity", line=node.lineno, text=text))
+        review.findings.append(ReviewFinding(kind="complexity", line=node.lineno, text=text))
 
 
-def _missing_docstrings(tree: ast.Module) -> Iterator[Finding]:
+def _missing_docstrings(tree: ast.Module) -> Iterator[ReviewFinding]:
     if tree.body and not ast.get_docstring(tree, clean=False):
-        yield Finding(kind="docstring", line=1, text="the module says nothing of itself")
+        yield ReviewFinding(kind="docstring", line=1, text="the module says nothing of itself")
     yield from _undocumented(tree.body, "")
 
 
-def _undocumented(body: list[ast.stmt], prefix: str) -> Iterator[Finding]:
+def _undocumented(body: list[ast.stmt], prefix: str) -> Iterator[ReviewFinding]:
     for node in body:
         if not isinstance(node, (*_FUNCTIONS, ast.ClassDef)) or node.name.startswith("_"):
             continue
         name = f"{prefix}{node.name}"
         if not ast.get_docstring(node, clean=False) and not _decorators(node) & {"overload", "setter"}:
-            yield Finding(kind="docstring", line=node.lineno, text=f"{name} has no docstring")
+            yield ReviewFinding(kind="docstring", line=node.lineno, text=f"{name} has no docstring")
         if isinstance(node, ast.ClassDef):
             yield from _undocumented(node.body, f"{name}.")
 
@@ -144,25 +146,25 @@ def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> 
     return names
 
 
-def _marks(source: str) -> Iterator[Finding]:
+def _marks(source: str) -> Iterator[ReviewFinding]:
     """Comments that say that something is still to be done."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT and (mark := _MARK.search(token.string)):
                 text = token.string.lstrip("# ")
-                yield Finding(
+                yield ReviewFinding(
                     kind="unfinished", line=token.start[0], text=f"{mark[1]} in a comment: {text[:80]}"
                 )
     except (tokenize.TokenError, IndentationError):
         return
 
 
-def _stubs(tree: ast.Module) -> Iterator[Finding]:
+def _stubs(tree: ast.Module) -> Iterator[ReviewFinding]:
     """Functions that do nothing yet; what is abstract, or the shape of a protocol, is empty on purpose."""
     yield from _stubs_in(tree.body, abstract=False)
 
 
-def _stubs_in(body: list[ast.stmt], *, abstract: bool) -> Iterator[Finding]:
+def _stubs_in(body: list[ast.stmt], *, abstract: bool) -> Iterator[ReviewFinding]:
     for node in body:
         if isinstance(node, ast.ClassDef):
             bases = {
@@ -173,7 +175,7 @@ def _stubs_in(body: list[ast.stmt], *, abstract: bool) -> Iterator[Finding]:
         elif isinstance(node, _FUNCTIONS) and not abstract and not _decorators(node) & _EMPTY_ON_PURPOSE:
             kind = _empty_kind(node)
             if kind:
-                yield Finding(kind="unfinished", line=node.lineno, text=f"{node.name}() {kind}")
+                yield ReviewFinding(kind="unfinished", line=node.lineno, text=f"{node.name}() {kind}")
 
 
 def _empty_kind(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from orchestrator.config.settings import ENV_PREFIX, Settings, is_agents_file
 from orchestrator.config.stack import Announcement, Stack, prepare_data_folder, running_stacks
-from orchestrator.deployment.embedded.membership import Membership, join
+from orchestrator.deployment.embedded.membership import MembershipClient, join
 from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
 from orchestrator.dispatch.broker import check_broker
 from orchestrator.errors import ConfigurationError
@@ -78,7 +78,7 @@ class LocalStack:
         self._given = settings
         self._specs = specs
         self._notify = notify
-        self._membership: Membership | None = None
+        self._membership: MembershipClient | None = None
         self._announcement: Announcement | None = None
         self._supervisor: Supervisor | None = None
         self._stop = threading.Event()
@@ -173,7 +173,7 @@ class LocalStack:
                 self.open()
             trim_at = time.monotonic() + _TRIM_EVERY_S
             while not self._stop.is_set():
-                self._listen_to_keeper()
+                self._listen_to_server_manager()
                 assert self._supervisor is not None
                 self._supervisor.tick()
                 if self._supervisor.ready:
@@ -187,7 +187,7 @@ class LocalStack:
         finally:
             self.close()
 
-    def _listen_to_keeper(self) -> None:
+    def _listen_to_server_manager(self) -> None:
         for said in self._membership.events() if self._membership else ():
             match said["event"]:
                 case "died":
@@ -201,7 +201,7 @@ class LocalStack:
                     return
 
     def _move_to_new_server(self) -> None:
-        """The keeper was killed and took the server along: go on with another one on the same data."""
+        """The server manager was killed and took the server along: go on with another one on the same data."""
         self._notify(Notice(kind="died", name="server", detail="its keeper was killed"))
         assert self._supervisor is not None
         self._supervisor.stop(at_once=lambda: True)

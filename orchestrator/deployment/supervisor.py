@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.errors import ConfigurationError
-from orchestrator.runtime.parent_death import tethered
+from orchestrator.runtime.parent_death import ending_with_parent
 from orchestrator.runtime.service import READY_VARIABLE
 
 _BACKOFF_FIRST_S = 0.1
@@ -130,7 +130,7 @@ class Supervisor:
             with child.log.open("ab") as log:
                 child.log_offset = log.tell()
                 child.process = subprocess.Popen(
-                    tethered(list(child.spec.command), sig=child.spec.orphan_signal),
+                    ending_with_parent(list(child.spec.command), sig=child.spec.orphan_signal),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

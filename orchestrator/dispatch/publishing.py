@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.crashpoints import reach
+from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.results import RootResults
 from orchestrator.errors import SessionDeleted, SessionFailed, SessionStopped, UnknownSession
 from orchestrator.ledger import Ledger, SessionState
@@ -28,7 +28,7 @@ def final_answer(ledger: Ledger, root: str) -> str | SessionFailed | None:
     return text if state is SessionState.FINISHED else None
 
 
-def settle_root(ledger: Ledger, results: RootResults, root: str) -> None:
+def publish_result(ledger: Ledger, results: RootResults, root: str) -> None:
     """Store what a root's caller waits for, then strike it off the list of what is owed; harmless to repeat."""
     try:
         task = ledger.session(root).task
@@ -40,5 +40,5 @@ def settle_root(ledger: Ledger, results: RootResults, root: str) -> None:
         return  # a user has resumed it meanwhile: its next end owes the result anew
     if task:
         results.store_result(task, answer)
-    reach("settle.stored")
+    failpoint("settle.stored")
     ledger.settle(root)

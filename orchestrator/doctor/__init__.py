@@ -1,6 +1,6 @@
 """The doctor: proves the promise over all live trees from independent evidence, or names what breaks it."""
 
 from orchestrator.doctor.examination import Doctor
-from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wait
+from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally
 
-__all__ = ["Diagnosis", "Doctor", "Finding", "Severity", "Tally", "Wait"]
+__all__ = ["Blocker", "Diagnosis", "Doctor", "Problem", "Severity", "Tally"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.doctor.findings import Finding, Severity
+from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ledger import Item, ItemState, Ledger, SessionState
 from orchestrator.messages.authenticity import Authenticity
@@ -16,7 +16,7 @@ _BATCH: Final = 200
 _SAID: Final = (ItemState.QUEUED, ItemState.CLAIMED, ItemState.DELIVERED)
 
 
-def not_genuine(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) -> Iterator[Finding]:
+def not_genuine(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) -> Iterator[Problem]:
     """What nobody vouches for among the items and the answer of a session, as far as the operator's key is here.
 
     What a run has refused is named in any case.
@@ -46,9 +46,9 @@ def _texts(snapshot: Snapshot, ledger: Ledger) -> Iterator[tuple[Item, str]]:
         yield from ((item, texts[item.id]) for item in items if item.id in texts)
 
 
-def _finding(session: str, subject: str, what: str) -> Finding:
+def _finding(session: str, subject: str, what: str) -> Problem:
     # A key that was revoked has made nothing wrong that was right before: its texts count no more, and are looked at.
     severity = Severity.WARNING if "key-revoked" in what else Severity.BREAK
-    return Finding(
+    return Problem(
         severity=severity, rule="not-genuine", session=session, subject=subject, message=f"{session}: {what}"
     )

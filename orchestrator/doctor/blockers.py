@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.clock import isoformat
-from orchestrator.doctor.findings import Wait
+from orchestrator.doctor.findings import Blocker
 from orchestrator.doctor.policies import is_ready, outstanding, still_out
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ids import child_of, question_of
@@ -29,11 +29,11 @@ class Terms:
     held_back: HeldBack | None = None
 
 
-def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Wait | None:
+def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Blocker | None:
     """Why a session sleeps or what it is at; None when it is over with nothing to come."""
 
-    def wait(waits_for: str, mover: str, by: str) -> Wait:
-        return Wait(session=session.id, subject=session.id, waits_for=waits_for, mover=mover, by=by)
+    def wait(waits_for: str, mover: str, by: str) -> Blocker:
+        return Blocker(session=session.id, subject=session.id, waits_for=waits_for, mover=mover, by=by)
 
     run = snapshot.run
     if run is not None and run.state == RunState.QUEUED:
@@ -46,7 +46,7 @@ def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Wait | Non
         return _unrouted(session)
     if session.state in CLOSED:
         return _closed(session, terms)
-    if snapshot.doomed:
+    if snapshot.stop_pending:
         return wait(
             "its own end: it was told to stop, or a child's failure ends it by policy",
             "the callback service, at once",
@@ -63,8 +63,8 @@ def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Wait | Non
     return None
 
 
-def _damaged(session: Session, snapshot: Snapshot) -> Wait:
-    return Wait(
+def _damaged(session: Session, snapshot: Snapshot) -> Blocker:
+    return Blocker(
         session=session.id,
         subject=session.id,
         waits_for=f"somebody who looks at it, as it is damaged: {(session.damage + snapshot.damage)[0]}",
@@ -73,10 +73,10 @@ def _damaged(session: Session, snapshot: Snapshot) -> Wait:
     )
 
 
-def _closed(session: Session, terms: Terms) -> Wait | None:
+def _closed(session: Session, terms: Terms) -> Blocker | None:
     if not session.owed:
         return None
-    return Wait(
+    return Blocker(
         session=session.id,
         subject=session.id,
         waits_for=f"{session.state}; {session.owed} children are still to be stopped or let go",
@@ -85,12 +85,12 @@ def _closed(session: Session, terms: Terms) -> Wait | None:
     )
 
 
-def _to_run(session: Session, run: Run, terms: Terms) -> Wait:
+def _to_run(session: Session, run: Run, terms: Terms) -> Blocker:
     again = f" (its last try: {run.reason})" if run.reason else ""
     if run.claimable_ms:
         # The tries that were lost with their worker do not count.
         failed = f", {run.failures} of {run.allowed} allowed failures so far" if run.failures else ""
-        return Wait(
+        return Blocker(
             session=session.id,
             subject=session.id,
             waits_for=f"{run.id} waits for its attempt {run.attempt + 1}{failed}{again}",
@@ -98,14 +98,14 @@ def _to_run(session: Session, run: Run, terms: Terms) -> Wait:
             by=isoformat(run.claimable_ms),
         )
     if terms.held_back is not None:
-        return Wait(
+        return Blocker(
             session=session.id,
             subject=session.id,
             waits_for=f"{run.id} is queued: {terms.held_back.waits_for}{again}",
             mover=terms.held_back.mover,
             by="at once then",
         )
-    return Wait(
+    return Blocker(
         session=session.id,
         subject=session.id,
         waits_for=f"{run.id} is queued for a worker that serves agent {session.agent!r}{again}",
@@ -116,16 +116,16 @@ def _to_run(session: Session, run: Run, terms: Terms) -> Wait:
     )
 
 
-def _unrouted(session: Session) -> Wait:
+def _unrouted(session: Session) -> Blocker:
     if session.parked:
-        return Wait(
+        return Blocker(
             session=session.id,
             subject=session.id,
             waits_for=f"its task-delegation is held by the router: {session.parked}",
             mover="a router, as soon as that is there, and by the retry policy",
             by="looked at again every few seconds; `orchestra dlq list` once it is given up",
         )
-    return Wait(
+    return Blocker(
         session=session.id,
         subject=session.id,
         waits_for="its task-delegation is on its way through the router",
@@ -134,11 +134,11 @@ def _unrouted(session: Session) -> Wait:
     )
 
 
-def _at_work(session: Session, run: Run, terms: Terms) -> Wait:
+def _at_work(session: Session, run: Run, terms: Terms) -> Blocker:
     asked = f", asked to stop: {run.stop}" if run.stop else ""
     where = f"{run.id} on {run.worker}{asked}"
     if run.foreign:
-        return Wait(
+        return Blocker(
             session=session.id,
             subject=session.id,
             waits_for=f"agent {session.agent!r}, an external program, is at work in {run.id}",
@@ -148,7 +148,7 @@ def _at_work(session: Session, run: Run, terms: Terms) -> Wait:
     for item in run.awaits:
         child, question = child_of(item), question_of(item)
         if child:
-            return Wait(
+            return Blocker(
                 session=session.id,
                 subject=session.id,
                 waits_for=f"agent {session.agent!r} stands still in a call of child {child}, in {where}",
@@ -156,14 +156,14 @@ def _at_work(session: Session, run: Run, terms: Terms) -> Wait:
                 by=f"run limit {terms.run_limit_s:g} s",
             )
         if question:
-            return Wait(
+            return Blocker(
                 session=session.id,
                 subject=session.id,
                 waits_for=f"agent {session.agent!r} stands still for the reply to its question {question}, in {where}",
                 mover=f"session {session.parent}, which was asked, or you: orchestra reply {question} TEXT",
                 by=f"run limit {terms.run_limit_s:g} s",
             )
-    return Wait(
+    return Blocker(
         session=session.id,
         subject=session.id,
         waits_for=f"agent {session.agent!r} is at work in {where}",
@@ -172,9 +172,9 @@ def _at_work(session: Session, run: Run, terms: Terms) -> Wait:
     )
 
 
-def _asking(session: Session, question: str, snapshot: Snapshot) -> Wait:
+def _asking(session: Session, question: str, snapshot: Snapshot) -> Blocker:
     due = snapshot.question_due_ms.get(question, 0)
-    return Wait(
+    return Blocker(
         session=session.id,
         subject=session.id,
         waits_for="; ".join([*map(_reply_to, session.questions), *map(str, outstanding(snapshot))]),
@@ -187,12 +187,12 @@ def _reply_to(question: str) -> str:
     return f"a reply to its question {question}"
 
 
-def _owing(session: Session, snapshot: Snapshot) -> Wait:
+def _owing(session: Session, snapshot: Snapshot) -> Blocker:
     owed = sorted(i.child for i in snapshot.items if i.state == ItemState.OWED)
     more = f" and {session.owed - _NAMED} more" if session.owed > _NAMED else ""
     wakes = snapshot.wakes_ms
     policies = "".join(f"; {group}" for group in outstanding(snapshot)) if session.waiting else ""
-    return Wait(
+    return Blocker(
         session=session.id,
         subject=session.id,
         waits_for=f"{session.owed} of its children: {', '.join(owed[:_NAMED])}{more}{policies}",
@@ -201,9 +201,9 @@ def _owing(session: Session, snapshot: Snapshot) -> Wait:
     )
 
 
-def _resting(session: Session, snapshot: Snapshot, terms: Terms) -> Wait:
+def _resting(session: Session, snapshot: Snapshot, terms: Terms) -> Blocker:
     wakes = snapshot.wakes_ms
-    return Wait(
+    return Blocker(
         session=session.id,
         subject=session.id,
         waits_for="the deadline of its waiting policy: nothing else is outstanding"
@@ -219,7 +219,7 @@ def _named(out: list[Item]) -> str:
     return f"{names} and {len(out) - _NAMED} more" if len(out) > _NAMED else names
 
 
-def _queued(session: Session, snapshot: Snapshot, terms: Terms) -> Wait:
+def _queued(session: Session, snapshot: Snapshot, terms: Terms) -> Blocker:
     wakes = snapshot.wakes_ms
     count = f"{len(snapshot.queue)} {'items are' if len(snapshot.queue) > 1 else 'item is'} queued"
     if not is_ready(snapshot):
@@ -234,10 +234,10 @@ def _queued(session: Session, snapshot: Snapshot, terms: Terms) -> Wait:
     else:
         waits_for = f"{count} and the next resume takes what it has room for"
         mover, by = "the callback service, at once; else the reaper's sweep", f"{terms.sweep_s:g} s"
-    return Wait(session=session.id, subject=session.id, waits_for=waits_for, mover=mover, by=by)
+    return Blocker(session=session.id, subject=session.id, waits_for=waits_for, mover=mover, by=by)
 
 
-def of_pending(snapshot: Snapshot, terms: Terms) -> Iterator[Wait]:
+def of_pending(snapshot: Snapshot, terms: Terms) -> Iterator[Blocker]:
     """One entry for each callback that is neither delivered nor dead."""
     own = of_session(snapshot.session, snapshot, terms)
     for item in snapshot.items:
@@ -246,7 +246,7 @@ def of_pending(snapshot: Snapshot, terms: Terms) -> Iterator[Wait]:
         if item.state == ItemState.OWED:
             yield _owed(snapshot, item)
         elif item.state in {ItemState.QUEUED, ItemState.CLAIMED} and own is not None:
-            yield Wait(
+            yield Blocker(
                 session=snapshot.session.id,
                 subject=item.id,
                 waits_for=f"{item.state}; of its parent: {own.waits_for}",
@@ -255,10 +255,10 @@ def of_pending(snapshot: Snapshot, terms: Terms) -> Iterator[Wait]:
             )
 
 
-def _owed(snapshot: Snapshot, item: Item) -> Wait:
+def _owed(snapshot: Snapshot, item: Item) -> Blocker:
     child = snapshot.children.get(item.child)
     state = child.state if child else "gone"
-    return Wait(
+    return Blocker(
         session=snapshot.session.id,
         subject=item.id,
         waits_for=f"child {item.child} ({item.agent}) is {state}",

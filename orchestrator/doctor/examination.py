@@ -12,16 +12,16 @@ from typing import Any
 
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys, proof_of
-from orchestrator.audit.reader import AuditReader, Launches, Parent
+from orchestrator.audit.reader import AuditReader, LaunchRecords, Parent
 from orchestrator.audit.verification import rolled_back
-from orchestrator.bootstrap import Parts
+from orchestrator.bootstrap import Container
 from orchestrator.clock import Clock, SystemClock, isoformat
 from orchestrator.display.text import counted
 from orchestrator.doctor import blockers as waits
 from orchestrator.doctor import health as vitals
 from orchestrator.doctor import invariants as promise
 from orchestrator.doctor.authenticity import not_genuine
-from orchestrator.doctor.findings import Diagnosis, Finding, Severity, Tally, Wait
+from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally
 from orchestrator.doctor.launches import taken
 from orchestrator.doctor.policies import is_ready
 from orchestrator.doctor.repair import repair
@@ -43,7 +43,7 @@ class Step:
     """One session on the way to what holds another one up, and what it waits for; None: it is over."""
 
     session: Session
-    wait: Wait | None
+    wait: Blocker | None
 
 
 #: Seconds for which it is remembered which agents are served.
@@ -55,7 +55,7 @@ class Doctor:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: Container,
         *,
         audit: AuditReader | None,
         clock: Clock | None = None,
@@ -87,8 +87,8 @@ class Doctor:
         """
         began = self._clock.monotonic()
         leases = self._leases() if watch_leases else []
-        findings: list[Finding] = []
-        pending: list[Wait] = []
+        findings: list[Problem] = []
+        pending: list[Blocker] = []
         totals: Counter[str] = Counter()
         waiting_for: dict[str, list[Run]] = defaultdict(list)
         trees: set[str] = set()
@@ -131,7 +131,7 @@ class Doctor:
         """Put right what an examination found broken, as far as the ledger knows how; harmless to repeat."""
         repair(self._parts, diagnosis.findings)
 
-    def why(self, session_id: str) -> tuple[Session, Wait | None, list[Finding]]:
+    def why(self, session_id: str) -> tuple[Session, Blocker | None, list[Problem]]:
         """Why one session sleeps, and what breaks the promise in it.
 
         Raises:
@@ -204,7 +204,7 @@ class Doctor:
 
     # --- one tree ---------------------------------------------------------------------------
 
-    def _sessions(self, findings: list[Finding]) -> Iterator[Snapshot]:
+    def _sessions(self, findings: list[Problem]) -> Iterator[Snapshot]:
         """Every session that is kept, what is wrong with it being among the findings.
 
         First those that the indexes name, tree by tree; then those that no index names.
@@ -221,7 +221,7 @@ class Doctor:
             if session not in seen:
                 yield from self._examined([session], root, findings)
 
-    def _roots(self, findings: list[Finding]) -> Iterator[str]:
+    def _roots(self, findings: list[Problem]) -> Iterator[str]:
         """Every root that is indexed, in no order."""
         for shard in self._shards:
             found: list[str] = []
@@ -229,7 +229,7 @@ class Doctor:
                 found += self._ledger.all_roots(shard)
             yield from found
 
-    def _tree(self, root: str, seen: set[str], findings: list[Finding]) -> Iterator[Snapshot]:
+    def _tree(self, root: str, seen: set[str], findings: list[Problem]) -> Iterator[Snapshot]:
         """The sessions that the index of a tree names and that were not seen yet."""
         members: list[str] = []
         with self._readable(f"the tree of {root}", root, findings):
@@ -237,9 +237,9 @@ class Doctor:
         seen.update(members)
         yield from self._examined(members, root, findings)
 
-    def _examined(self, sessions: Sequence[str], root: str, findings: list[Finding]) -> Iterator[Snapshot]:
+    def _examined(self, sessions: Sequence[str], root: str, findings: list[Problem]) -> Iterator[Snapshot]:
         """Sessions of one tree."""
-        launches: Launches | None = None
+        launches: LaunchRecords | None = None
         children: dict[str, set[str]] = {}
         with self._readable(f"the tree of {root}", root, findings):
             launches, children = self._evidence(root)
@@ -255,7 +255,7 @@ class Doctor:
                 yield snapshot
 
     @contextlib.contextmanager
-    def _readable(self, what: str, session: str, findings: list[Finding]) -> Iterator[None]:
+    def _readable(self, what: str, session: str, findings: list[Problem]) -> Iterator[None]:
         """What cannot be examined is a finding, and keeps nobody from examining the rest."""
         try:
             yield
@@ -263,7 +263,7 @@ class Doctor:
             if is_outage(error) or refuses_everything(error):
                 raise
             findings.append(
-                Finding(
+                Problem(
                     severity=Severity.BREAK,
                     rule="damaged",
                     session=session,
@@ -272,7 +272,7 @@ class Doctor:
                 )
             )
 
-    def _gone(self, root: str) -> Iterator[Finding]:
+    def _gone(self, root: str) -> Iterator[Problem]:
         """Sessions that the tree names and that are not there: they leave both together, or not at all."""
         client = self._parts.redis
         named = [decode.text(name) for name in client.zrange(keys.tree(root), 0, -1)]
@@ -283,7 +283,7 @@ class Doctor:
             pipe.exists(keys.session(name))
             member, there = pipe.execute()
             if member is not None and not there:
-                yield Finding(
+                yield Problem(
                     severity=Severity.BREAK,
                     rule="session-gone",
                     session=name,
@@ -291,7 +291,7 @@ class Doctor:
                     message=f"{name} is in the tree of {root} and its books are gone",
                 )
 
-    def _evidence(self, root: str) -> tuple[Launches | None, dict[str, set[str]]]:
+    def _evidence(self, root: str) -> tuple[LaunchRecords | None, dict[str, set[str]]]:
         """Who launched whom, by the audit trail and by the sessions of the tree themselves."""
         children: dict[str, set[str]] = defaultdict(set)
         correlation = ""
@@ -310,8 +310,8 @@ class Doctor:
         return self._audit.launches(correlation, parents=parents, proof=self._proof), children
 
     def _confirmed(
-        self, snapshot: Snapshot, launches: Launches | None, children: dict[str, set[str]]
-    ) -> list[Finding]:
+        self, snapshot: Snapshot, launches: LaunchRecords | None, children: dict[str, set[str]]
+    ) -> list[Problem]:
         """The breaks that are still there on every later look, so that a moving system is not accused."""
         found = list(self._breaks(snapshot, launches, children))
         for pause in SECOND_LOOKS:
@@ -327,15 +327,15 @@ class Doctor:
         return found
 
     def _breaks(
-        self, snapshot: Snapshot, launches: Launches | None, children: dict[str, set[str]]
-    ) -> Iterator[Finding]:
+        self, snapshot: Snapshot, launches: LaunchRecords | None, children: dict[str, set[str]]
+    ) -> Iterator[Problem]:
         own = snapshot.session.id
         yield from promise.breaks(
             snapshot, launches, children.get(own, set()), whole_trail=not self._other_trails()
         )
         yield from taken(self._parts.redis, snapshot.session)
 
-    def _stuck(self, snapshot: Snapshot) -> Iterator[Finding]:
+    def _stuck(self, snapshot: Snapshot) -> Iterator[Problem]:
         s = snapshot.session
         late = self._ledger.server_ms() - s.updated_ms > _LATE_MS
         if not late or s.busy:
@@ -346,7 +346,9 @@ class Doctor:
             message = (
                 "has not started for over a minute: its task-delegation was not routed; is a router running?"
             )
-        elif snapshot.doomed and s.state not in CLOSED:  # an earlier version left that mark on closed ones
+        elif (
+            snapshot.stop_pending and s.state not in CLOSED
+        ):  # an earlier version left that mark on closed ones
             message = "is to be ended for over a minute: is a callback service running?"
         elif snapshot.queue and is_ready(snapshot) and not snapshot.window_until_ms:
             message = f"has {counted(len(snapshot.queue), 'item')} queued for over a minute and no run: is a callback service running?"
@@ -358,13 +360,13 @@ class Doctor:
             )
         else:
             return
-        yield Finding(
+        yield Problem(
             severity=Severity.STUCK, rule="late", session=s.id, subject=s.id, message=f"{s.id} {message}"
         )
 
     # --- the stack --------------------------------------------------------------------------
 
-    def _stack(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Finding]:
+    def _stack(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Problem]:
         client = self._parts.redis
         yield from vitals.services(client)
         programs = [record.name for record in self._parts.agents.all() if record.foreign]
@@ -378,7 +380,7 @@ class Doctor:
         yield from self._paused(waiting_for)
         yield from vitals.setup(client, self._parts.settings)
         if others := self._other_trails():
-            yield Finding(
+            yield Problem(
                 severity=Severity.WARNING,
                 rule="audit-split",
                 session="",
@@ -388,7 +390,7 @@ class Doctor:
             )
         if self._audit is not None:
             for broken in rolled_back(self._audit.store, self._proof, KeptHeads.of(self._parts.settings)):
-                yield Finding(
+                yield Problem(
                     severity=Severity.BREAK,
                     rule="audit-rolled-back",
                     session="",
@@ -396,7 +398,7 @@ class Doctor:
                     message=f"{self._parts.settings.audit_file}: {broken.table} row {broken.seq}: {broken.what}",
                 )
         if self._audit is None:
-            yield Finding(
+            yield Problem(
                 severity=Severity.WARNING,
                 rule="no-audit-trail",
                 session="",
@@ -405,7 +407,7 @@ class Doctor:
                 "run the doctor where the audit writer runs",
             )
 
-    def _unserved(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Finding]:
+    def _unserved(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Problem]:
         """Agents that queued runs wait for, and that no living worker serves."""
         for agent, runs in sorted(waiting_for.items()):
             if nobody := self._terms_of(agent).nobody:
@@ -415,7 +417,7 @@ class Doctor:
                     if not more
                     else (f"{first.id} of {first.session} and {more} more wait")
                 )
-                yield Finding(
+                yield Problem(
                     severity=Severity.STUCK,
                     rule="agent-unserved",
                     session=first.session,
@@ -424,14 +426,14 @@ class Doctor:
                     "for example: orchestra up --agents my_agents.py",
                 )
 
-    def _paused(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Finding]:
+    def _paused(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Problem]:
         """What is paused, and how many runs wait for it to go on."""
         concurrency = self._parts.concurrency
         held = {limit.agent: limit for limit in concurrency.agents(sorted(waiting_for)) if limit.paused}
         for (kind, name), since_ms in sorted(concurrency.paused().items()):
             mine = [a for a, limit in held.items() if name == a or limit.paused == kind == "queue"]
             runs = sum(len(waiting_for[agent]) for agent in mine)
-            yield Finding(
+            yield Problem(
                 severity=Severity.WARNING,
                 rule="paused",
                 session="",

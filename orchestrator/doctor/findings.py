@@ -15,7 +15,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Problem:
     """One thing that is wrong, in one sentence that says what and, where there is one, the next step."""
 
     severity: Severity
@@ -33,7 +33,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wait:
+class Blocker:
     """What one pending thing waits for, what will move it, and by when."""
 
     session: str
@@ -66,8 +66,8 @@ class Diagnosis:
 
     tally: Tally
     trees: int
-    findings: tuple[Finding, ...]
-    waits: tuple[Wait, ...]
+    findings: tuple[Problem, ...]
+    waits: tuple[Blocker, ...]
     #: False where launches could only be taken from the ledger itself.
     audited: bool
 

@@ -9,7 +9,7 @@ import redis
 
 from orchestrator.config.settings import Settings
 from orchestrator.display.text import counted
-from orchestrator.doctor.findings import Finding, Severity
+from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import Lease, Ledger, RunState
@@ -40,11 +40,11 @@ LATE_MS = 60_000
 _DAY_MS = 86_400_000
 
 
-def _finding(severity: Severity, rule: str, subject: str, message: str) -> Finding:
-    return Finding(severity=severity, rule=rule, session="", subject=subject, message=message)
+def _finding(severity: Severity, rule: str, subject: str, message: str) -> Problem:
+    return Problem(severity=severity, rule=rule, session="", subject=subject, message=message)
 
 
-def services(client: redis.Redis) -> Iterator[Finding]:
+def services(client: redis.Redis) -> Iterator[Problem]:
     """Kinds of service of which no copy gave a sign of life."""
     alive = {record.service for record in live_services(client)}
     for name, consequence in NEEDED.items():
@@ -54,7 +54,7 @@ def services(client: redis.Redis) -> Iterator[Finding]:
             )
 
 
-def dropped_letters(client: redis.Redis, shards: int) -> Iterator[Finding]:
+def dropped_letters(client: redis.Redis, shards: int) -> Iterator[Problem]:
     """Dead letters that were dropped in the last day because they were too many or too old."""
     seconds, _ = client.time()
     for shard in range(shards):
@@ -71,7 +71,7 @@ def dropped_letters(client: redis.Redis, shards: int) -> Iterator[Finding]:
             )
 
 
-def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterator[Finding]:
+def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterator[Problem]:
     """Entries that a consumer took and never acknowledged, and those that none takes; those in outboxes, too."""
     port = RedisStreams(client)
     seconds, _ = client.time()
@@ -99,7 +99,7 @@ def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterat
                 )
 
 
-def inboxes(client: redis.Redis, shards: int, programs: Sequence[str], most: int) -> Iterator[Finding]:
+def inboxes(client: redis.Redis, shards: int, programs: Sequence[str], most: int) -> Iterator[Problem]:
     """Inboxes of external programs that fill up, and messages that left one because it was full."""
     for stream in boxes(INBOX, programs, shards):
         key, program = stream_key(stream), stream.priority
@@ -124,7 +124,7 @@ def inboxes(client: redis.Redis, shards: int, programs: Sequence[str], most: int
             )
 
 
-def strays(client: redis.Redis, shards: int) -> Iterator[Finding]:
+def strays(client: redis.Redis, shards: int) -> Iterator[Problem]:
     """Streams that look like ours and are read by nobody: programs outside of the stack write their names by hand."""
     known = {stream_key(stream) for stream in all_streams(shards)}
     found = {name.decode() for name in client.scan_iter(match=keys.any_messages(), count=10_000)} - known
@@ -138,10 +138,10 @@ def strays(client: redis.Redis, shards: int) -> Iterator[Finding]:
         )
 
 
-def results(ledger: Ledger, shards: Iterable[int]) -> Iterator[Finding]:
+def results(ledger: Ledger, shards: Iterable[int]) -> Iterator[Problem]:
     """Results that the index names and nobody is owed: the session is gone, or is the child of another one."""
     for shard in shards:
-        owed = ledger.owed_results(shard)
+        owed = ledger.unpublished_results(shard)
         roots = {
             session.id
             for session in ledger.find(list(filter(is_session_id, owed)))
@@ -160,12 +160,12 @@ def _service(group: str) -> str:
     return {ROUTER_GROUP: "router", AUDIT_GROUP: "audit writer"}.get(group, group)
 
 
-def leases(before: list[Lease], after: list[Lease], lease_s: float) -> Iterator[Finding]:
+def leases(before: list[Lease], after: list[Lease], lease_s: float) -> Iterator[Problem]:
     """Leases that did not move between two looks that were more than a heartbeat apart."""
     seen = {(lease.run, lease.claim): lease.beat for lease in before}
     for lease in after:
         if seen.get((lease.run, lease.claim)) == lease.beat:
-            yield Finding(
+            yield Problem(
                 severity=Severity.STUCK,
                 rule="lease-still",
                 session=lease.session,
@@ -175,13 +175,13 @@ def leases(before: list[Lease], after: list[Lease], lease_s: float) -> Iterator[
             )
 
 
-def deaths(snapshot: Snapshot) -> Iterator[Finding]:
+def deaths(snapshot: Snapshot) -> Iterator[Problem]:
     """Runs during which worker processes died, unless they came to an answer in the end."""
     session = snapshot.session
     for run in snapshot.runs:
         if run.died and run.state is not RunState.COMPLETED:
             times = "once" if run.died == 1 else f"{run.died} times"
-            yield Finding(
+            yield Problem(
                 severity=Severity.WARNING,
                 rule="process-died",
                 session=session.id,
@@ -191,7 +191,7 @@ def deaths(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-def setup(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
+def setup(client: redis.Redis, settings: Settings) -> Iterator[Problem]:
     """What weakens a guarantee without breaking it now."""
     if not settings.signatures_required:
         yield _finding(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from orchestrator.doctor.findings import Finding, Severity
+from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ledger import CLOSED, ItemState, RunState, SessionState
 
 
-def breaks(snapshot: Snapshot) -> Iterator[Finding]:
+def breaks(snapshot: Snapshot) -> Iterator[Problem]:
     """Everything that is derived from the records of a session, or belongs to them, and is wrong or missing."""
     yield from _run(snapshot)
     yield from of_tree(snapshot)
@@ -19,19 +19,19 @@ def breaks(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _texts(snapshot)
 
 
-def of_tree(snapshot: Snapshot) -> Iterator[Finding]:
+def of_tree(snapshot: Snapshot) -> Iterator[Problem]:
     """Of those what holds of a deleted session, too."""
     yield from _session(snapshot)
     yield from _root(snapshot)
 
 
-def _found(snapshot: Snapshot, rule: str, subject: str, message: str) -> Finding:
-    return Finding(
+def _found(snapshot: Snapshot, rule: str, subject: str, message: str) -> Problem:
+    return Problem(
         severity=Severity.BREAK, rule=rule, session=snapshot.session.id, subject=subject, message=message
     )
 
 
-def _run(snapshot: Snapshot) -> Iterator[Finding]:
+def _run(snapshot: Snapshot) -> Iterator[Problem]:
     run = snapshot.run
     if run is None:
         return
@@ -51,7 +51,7 @@ def _run(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _session(snapshot: Snapshot) -> Iterator[Finding]:
+def _session(snapshot: Snapshot) -> Iterator[Problem]:
     s = snapshot.session
     for wanted, name, consequence in (
         (True, "tree", f"the index of the tree of {s.root}: `orchestra tree` does not show it"),
@@ -66,7 +66,7 @@ def _session(snapshot: Snapshot) -> Iterator[Finding]:
             yield _found(snapshot, "session-unindexed", name, f"is not in {consequence}")
 
 
-def _root(snapshot: Snapshot) -> Iterator[Finding]:
+def _root(snapshot: Snapshot) -> Iterator[Problem]:
     s = snapshot.session
     over = s.state in CLOSED or (s.state is SessionState.FINISHED and not s.busy)
     if s.root != s.id or not over or "results" in snapshot.indexed:
@@ -84,7 +84,7 @@ def _root(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _groups(snapshot: Snapshot) -> Iterator[Finding]:
+def _groups(snapshot: Snapshot) -> Iterator[Problem]:
     """The counters by which waiting policies are judged; a closed session is resumed by nothing."""
     if snapshot.session.state in CLOSED:
         return
@@ -108,7 +108,7 @@ def _groups(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-def _questions(snapshot: Snapshot) -> Iterator[Finding]:
+def _questions(snapshot: Snapshot) -> Iterator[Problem]:
     s = snapshot.session
     if snapshot.questions != len(s.questions):
         yield _found(
@@ -128,7 +128,7 @@ def _questions(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _texts(snapshot: Snapshot) -> Iterator[Finding]:
+def _texts(snapshot: Snapshot) -> Iterator[Problem]:
     s = snapshot.session
     if s.state is SessionState.DELETED:
         return

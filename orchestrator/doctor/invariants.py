@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from orchestrator.audit.reader import Launches
+from orchestrator.audit.reader import LaunchRecords
 from orchestrator.doctor import indexes
-from orchestrator.doctor.findings import Finding, Severity
+from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ledger import CLOSED, Item, ItemState, RunState, SessionState
 
 
 def breaks(
-    snapshot: Snapshot, launches: Launches | None, tree_children: set[str], *, whole_trail: bool = True
-) -> Iterator[Finding]:
+    snapshot: Snapshot, launches: LaunchRecords | None, tree_children: set[str], *, whole_trail: bool = True
+) -> Iterator[Problem]:
     """Everything about one session that the promise does not allow.
 
     ``launches`` are those of its conversation by the audit trail (None: no trail at hand);
@@ -49,13 +49,13 @@ def breaks(
     yield from indexes.breaks(snapshot)
 
 
-def _found(snapshot: Snapshot, rule: str, subject: str, message: str) -> Finding:
-    return Finding(
+def _found(snapshot: Snapshot, rule: str, subject: str, message: str) -> Problem:
+    return Problem(
         severity=Severity.BREAK, rule=rule, session=snapshot.session.id, subject=subject, message=message
     )
 
 
-def _tombstone(snapshot: Snapshot, owing: list[Item]) -> Iterator[Finding]:
+def _tombstone(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
     s = snapshot.session
     if s.pending != 0:
         yield _found(
@@ -68,8 +68,8 @@ def _tombstone(snapshot: Snapshot, owing: list[Item]) -> Iterator[Finding]:
 
 
 def _launched(
-    snapshot: Snapshot, launches: Launches | None, tree_children: set[str], *, whole_trail: bool
-) -> Iterator[Finding]:
+    snapshot: Snapshot, launches: LaunchRecords | None, tree_children: set[str], *, whole_trail: bool
+) -> Iterator[Problem]:
     booked = {i.child for i in snapshot.items if i.kind == "completion"}
     inherited = {i.child for i in snapshot.items if i.extra.get("inherited")}
     for child in sorted(tree_children - booked):
@@ -97,7 +97,7 @@ def _launched(
         )
 
 
-def _counters(snapshot: Snapshot, owing: list[Item]) -> Iterator[Finding]:
+def _counters(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
     s = snapshot.session
     states = Counter(i.state for i in owing)
     for name, said, booked in (
@@ -112,7 +112,7 @@ def _counters(snapshot: Snapshot, owing: list[Item]) -> Iterator[Finding]:
             )
 
 
-def _delivered(snapshot: Snapshot, owing: list[Item]) -> Iterator[Finding]:
+def _delivered(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
     carried = Counter(i for r in snapshot.runs if r.state == RunState.COMPLETED for i in r.items)
     for item in owing:
         times = carried[item.id]
@@ -136,7 +136,7 @@ def _delivered(snapshot: Snapshot, owing: list[Item]) -> Iterator[Finding]:
         )
 
 
-def _item(snapshot: Snapshot, item: Item) -> Iterator[Finding]:
+def _item(snapshot: Snapshot, item: Item) -> Iterator[Problem]:
     run = snapshot.run
     if item.state == ItemState.OWED:
         yield from _owed(snapshot, item)
@@ -152,13 +152,13 @@ def _item(snapshot: Snapshot, item: Item) -> Iterator[Finding]:
         yield _found(snapshot, "dead-without-reason", item.id, f"{item.id} is dead and nothing says why")
 
 
-def _owed(snapshot: Snapshot, item: Item) -> Iterator[Finding]:
+def _owed(snapshot: Snapshot, item: Item) -> Iterator[Problem]:
     child = snapshot.children.get(item.child)
     if child is None:
         yield _found(snapshot, "child-gone", item.id, f"{item.id} is owed for {item.child}, which is gone")
     elif child.state == SessionState.DAMAGED:
         return  # which is said of the child
-    elif child.told or child.state in CLOSED:
+    elif child.parent_notified or child.state in CLOSED:
         yield _found(
             snapshot,
             "callback-lost",
@@ -176,13 +176,13 @@ def _owed(snapshot: Snapshot, item: Item) -> Iterator[Finding]:
         yield _found(snapshot, "closed-owed", item.id, f"closed, and {item.id} is still owed")
 
 
-def _queue(snapshot: Snapshot) -> Iterator[Finding]:
+def _queue(snapshot: Snapshot) -> Iterator[Problem]:
     queued = {i.id for i in snapshot.items if i.state == ItemState.QUEUED}
     for stray in sorted(snapshot.queue - queued):
         yield _found(snapshot, "queue-stray", stray, f"{stray} is in the queue, and its books do not say so")
 
 
-def _run(snapshot: Snapshot) -> Iterator[Finding]:
+def _run(snapshot: Snapshot) -> Iterator[Problem]:
     s = snapshot.session
     if not s.run:
         return

@@ -7,14 +7,14 @@ from typing import Any
 
 import redis
 
-from orchestrator.doctor.findings import Finding, Severity
+from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Session, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.streams import ROUTER_GROUP
 
 
-def taken(client: redis.Redis, session: Session) -> Iterator[Finding]:
+def taken(client: redis.Redis, session: Session) -> Iterator[Problem]:
     """Whether the launch of a pending session is neither unread nor held by a router nor waiting.
 
     A router acknowledges a launch in the step that begins, refuses or delays its session. Whoever else reads in its
@@ -27,7 +27,7 @@ def taken(client: redis.Redis, session: Session) -> Iterator[Finding]:
     stream = keys.messages(shard_of(session.id), kind, priority)
     if _may_come(client, stream, entry):
         return
-    yield Finding(
+    yield Problem(
         severity=Severity.BREAK,
         rule="launch-taken",
         session=session.id,

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from orchestrator.bootstrap import Parts
-from orchestrator.doctor.findings import Finding, Severity
+from orchestrator.bootstrap import Container
+from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.ids import child_of
 from orchestrator.log import get_logger
 from orchestrator.redisdb.client import is_outage
@@ -26,13 +26,13 @@ _TRUSTED: Final = _INDEXES | _ITEMS | _TEXTS | {"question-lost", "prompt-gone"}
 _log = get_logger()
 
 
-def repair(parts: Parts, findings: Iterable[Finding]) -> None:
+def repair(parts: Container, findings: Iterable[Problem]) -> None:
     """Put right what these findings name, as far as the ledger knows how; harmless to repeat.
 
     Raises:
         redis.RedisError, OSError: Redis is away.
     """
-    by_session: dict[str, list[Finding]] = defaultdict(list)
+    by_session: dict[str, list[Problem]] = defaultdict(list)
     for finding in findings:
         if finding.severity is Severity.BREAK and finding.session:
             by_session[finding.session].append(finding)
@@ -45,7 +45,7 @@ def repair(parts: Parts, findings: Iterable[Finding]) -> None:
             _log.error("repair-failed", session=session, exc_info=error)
 
 
-def _repair(parts: Parts, session: str, found: list[Finding]) -> None:
+def _repair(parts: Container, session: str, found: list[Problem]) -> None:
     rules = {finding.rule for finding in found}
     if rules & (_INDEXES | _ITEMS):
         done = parts.ledger.reindex(session, recount=rules <= _TRUSTED)

@@ -27,7 +27,7 @@ class Child:
 
     id: str
     state: str
-    told: bool  #: its callback was handed over
+    parent_notified: bool  #: its callback was handed over
     parent: str
     message: str  #: message-id of the envelope that launched it
 
@@ -37,14 +37,16 @@ class Snapshot:
     """A session, its items, its queue, its runs."""
 
     session: Session
-    told: bool
+    parent_notified: bool
     items: tuple[Item, ...]
     queue: frozenset[str]
     runs: tuple[Run, ...]
     texts: frozenset[str]  #: the items whose text is there
     indexed: frozenset[str]  #: which of ``_INDEXES`` know it or its run
     children: dict[str, Child] = field(default_factory=dict)
-    doomed: bool = False  #: a user or a child's failure has ended it; the callback service carries that out
+    stop_pending: bool = (
+        False  #: a user or a child's failure has ended it; the callback service carries that out
+    )
     window_until_ms: int = 0  #: until when callbacks are let come together; 0: no window is open
     wakes_ms: int = 0  #: when a deadline or a window makes the service look at it; 0: never
     question_due_ms: dict[str, int] = field(default_factory=dict)  #: open question → when it is given up
@@ -114,7 +116,7 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
     ]
     return Snapshot(
         session=session,
-        told=h.get("told") == "1",
+        parent_notified=h.get("told") == "1",
         items=tuple(found),
         queue=frozenset(decode.text(i) for i in queue),
         runs=tuple(
@@ -123,7 +125,7 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         texts=frozenset(decode.text(b) for b in bodies),
         indexed=frozenset(n for n, score in zip(_INDEXES, scores, strict=True) if score is not None),
         children=_children(ledger, [i.child for i in found if i.kind == "completion"]),
-        doomed=h.get("doomed") == "1",
+        stop_pending=h.get("doomed") == "1",
         window_until_ms=_number(h.get("window_until")),
         wakes_ms=int(wakes or 0),
         question_due_ms=_question_times(ledger, session),
@@ -206,9 +208,17 @@ def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:
             if isinstance(row, Exception):
                 if not is_wrong_type(row):
                     raise row
-                found[child] = Child(id=child, state=SessionState.DAMAGED, told=False, parent="", message="")
+                found[child] = Child(
+                    id=child, state=SessionState.DAMAGED, parent_notified=False, parent="", message=""
+                )
                 continue
-            state, told, parent, message = (decode.text(v) for v in row)
+            state, parent_notified, parent, message = (decode.text(v) for v in row)
             if state:
-                found[child] = Child(id=child, state=state, told=told == "1", parent=parent, message=message)
+                found[child] = Child(
+                    id=child,
+                    state=state,
+                    parent_notified=parent_notified == "1",
+                    parent=parent,
+                    message=message,
+                )
     return found

@@ -15,7 +15,7 @@ from lxml import etree
 from orchestrator.envelope.document import read_body, write_body, write_head, write_signature
 from orchestrator.envelope.findings import Finding
 from orchestrator.envelope.model import NAMESPACE, AgentMessage, Body, EncryptedBody
-from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, check_depth, parse
+from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, check_depth, parse
 from orchestrator.envelope.reading import Reading
 from orchestrator.envelope.report import schema_findings
 from orchestrator.envelope.validate import check
@@ -53,7 +53,7 @@ def encode_to_sign(
     return head.encode(), b"</signature-value></signature></agent-message>"
 
 
-def decode(octets: bytes, *, limits: Limits = DEFAULT_LIMITS) -> AgentMessage:
+def decode(octets: bytes, *, limits: ParseLimits = DEFAULT_LIMITS) -> AgentMessage:
     """The envelope in ``octets``.
 
     Raises:
@@ -70,7 +70,7 @@ def encode_body(body: Body) -> bytes:
     return write_body(body, f'<body xmlns="{NAMESPACE}"').encode()
 
 
-def decode_body(octets: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Body:
+def decode_body(octets: bytes, *, limits: ParseLimits = DEFAULT_LIMITS) -> Body:
     """The body in ``octets``, one ``<body>`` element as :func:`encode_body` writes it.
 
     Raises:
@@ -90,7 +90,7 @@ def decode_body(octets: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Body:
         body: Body | None = read_body(element, reading)
         if isinstance(body, EncryptedBody):
             check_depth(element, limits.depth)
-    except Refused as refused:
+    except Unparsable as refused:
         raise _invalid((refused.finding,)) from None
     if body is None or reading.findings:
         raise _invalid(tuple(reading.findings))

@@ -91,7 +91,7 @@ _MARKED: Final = frozenset(["utf-8-sig", "utf-16", "utf-32"])
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ParseLimits:
     """What a document may cost.
 
     ``size`` in octets; ``depth`` in nested elements; ``detail`` is the number of elements up to which a
@@ -115,7 +115,7 @@ class Limits:
     scalar: int = 65_536
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = ParseLimits()
 
 #: What libxml2 accepts as one text node without being told otherwise.
 _ORDINARY_SIZE: Final = 9_000_000
@@ -123,7 +123,7 @@ _ORDINARY_SIZE: Final = 9_000_000
 _CONTEXT: Final = 1000
 
 
-class Refused(Exception):
+class Unparsable(Exception):
     """The octets are no document that may be read. Raised with a finding."""
 
     @property
@@ -157,7 +157,7 @@ class Parsed(NamedTuple):
     octets: bytes
 
 
-def parse(octets: bytes, limits: Limits = DEFAULT_LIMITS) -> Parsed:
+def parse(octets: bytes, limits: ParseLimits = DEFAULT_LIMITS) -> Parsed:
     """The document in ``octets``.
 
     Raises:
@@ -166,7 +166,7 @@ def parse(octets: bytes, limits: Limits = DEFAULT_LIMITS) -> Parsed:
     """
     if len(octets) > limits.size:
         message = f"is larger than {limits.size} octets; send large content compressed or as a claim check"
-        raise Refused(found("size", message, value=str(len(octets))))
+        raise Unparsable(found("size", message, value=str(len(octets))))
     octets = _as_utf8(octets)
     if not _ROOT.match(octets):
         _check_prolog(octets, limits.prolog)
@@ -175,7 +175,7 @@ def parse(octets: bytes, limits: Limits = DEFAULT_LIMITS) -> Parsed:
     try:
         root = etree.fromstring(octets, _PARSER if len(octets) <= _ORDINARY_SIZE else _HUGE_PARSER)
     except etree.XMLSyntaxError as error:
-        raise Refused(_malformed(error, octets, limits)) from None
+        raise Unparsable(_malformed(error, octets, limits)) from None
     # Neither can be written in another way; one octet is found faster than two.
     if (b"?" in octets and b"<?" in octets) or b"xmlns:" in octets:
         _check_nodes(root)
@@ -195,20 +195,20 @@ def _as_utf8(octets: bytes) -> bytes:
     if names:
         octets = _transcode(octets, "utf-8-sig" if encoding == "utf-8" else encoding)
     if not octets.strip():
-        raise Refused(found("empty", "is empty; send one agent-message element"))
+        raise Unparsable(found("empty", "is empty; send one agent-message element"))
     if not octets.startswith((b"<?xml ", b"<?xml\t", b"<?xml\r", b"<?xml\n")):
         return octets
     match = _DECLARATION.match(octets)
     if match is None:
-        raise Refused(found("malformed", 'has a malformed XML declaration; write <?xml version="1.0"?>'))
+        raise Unparsable(found("malformed", 'has a malformed XML declaration; write <?xml version="1.0"?>'))
     declared = (match[1] or b"utf-8").decode().lower()
     octets = b"\n" * match[0].count(b"\n") + octets[match.end() :]
     if octets.startswith(b"<?xml"):
-        raise Refused(found("malformed", "has a second XML declaration; keep one"))
+        raise Unparsable(found("malformed", "has a second XML declaration; keep one"))
     if names:
         # The mark has said which it is; who goes by the declaration would read something else.
         if match[1] is not None and declared not in names:
-            raise Refused(_wrong_encoding(declared))
+            raise Unparsable(_wrong_encoding(declared))
         return octets
     return octets if declared in ("utf-8", "utf8") else _transcode(octets, declared, of=_ENCODINGS)
 
@@ -224,11 +224,11 @@ def _transcode(octets: bytes, encoding: str, *, of: frozenset[str] = _MARKED) ->
         name = ""
     if name not in of:
         message = "is in an encoding that is not read here; send it in UTF-8"
-        raise Refused(found("encoding", message, value=encoding))
+        raise Unparsable(found("encoding", message, value=encoding))
     try:
         return octets.decode(name).encode()
     except UnicodeError:
-        raise Refused(_wrong_encoding(encoding)) from None
+        raise Unparsable(_wrong_encoding(encoding)) from None
 
 
 def _check_prolog(octets: bytes, limit: int) -> None:
@@ -243,24 +243,24 @@ def _check_prolog(octets: bytes, limit: int) -> None:
     line = octets.count(b"\n", 0, end) + 1
     if octets.startswith(b"<!DOCTYPE", end):
         message = "the document has a document type declaration; leave out <!DOCTYPE and all entities"
-        raise Refused(Finding("dtd", "error", line, None, "<!DOCTYPE", message))
+        raise Unparsable(Finding("dtd", "error", line, None, "<!DOCTYPE", message))
     try:
         octets.decode()
     except UnicodeDecodeError:
-        raise Refused(_wrong_encoding("utf-8")) from None
+        raise Unparsable(_wrong_encoding("utf-8")) from None
     message = "the document does not begin with an element; send XML with agent-message as its root"
     if len(octets) > limit <= end + len(b"<!---->"):
         message = f"the document has {limit} octets and more before its first element; leave the comments out"
-    raise Refused(Finding("malformed", "error", line, None, None, message))
+    raise Unparsable(Finding("malformed", "error", line, None, None, message))
 
 
-def _refuse_markup(octets: bytes, rule: str, at: int, limits: Limits) -> NoReturn:
+def _refuse_markup(octets: bytes, rule: str, at: int, limits: ParseLimits) -> NoReturn:
     """Refuse more markup than is handled in a time that is in proportion to the size."""
     if rule == "malformed":
         try:  # the parser's own words, without what stands behind the place
             etree.fromstring(octets[: at + _CONTEXT], _PARSER)
         except etree.XMLSyntaxError as error:
-            raise Refused(_malformed(error, octets, limits)) from None
+            raise Unparsable(_malformed(error, octets, limits)) from None
     message = {
         "attributes": f"the document has an element with more than {limits.attributes} attributes; leave out "
         "those that are not the protocol's",
@@ -269,7 +269,7 @@ def _refuse_markup(octets: bytes, rule: str, at: int, limits: Limits) -> NoRetur
         "markup": f"the document has more than {limits.markup} tags, attributes and comments; send it in parts",
         "malformed": "the document is not well-formed XML; correct it at this line",
     }[rule]
-    raise Refused(Finding(rule, "error", octets.count(b"\n", 0, at) + 1, None, None, message))
+    raise Unparsable(Finding(rule, "error", octets.count(b"\n", 0, at) + 1, None, None, message))
 
 
 def _check_nodes(root: etree._Element) -> None:
@@ -278,11 +278,11 @@ def _check_nodes(root: etree._Element) -> None:
     for node in nodes:
         if node.tag is etree.PI:
             message = "the document has a processing instruction; leave it out"
-            raise Refused(Finding("processing-instruction", "error", line_of(node), None, None, message))
+            raise Unparsable(Finding("processing-instruction", "error", line_of(node), None, None, message))
         for name in node.attrib:
             if str(name).startswith(_INSTANCE):
                 message = "has an attribute of XML Schema instances; leave it out"
-                raise Refused(found("schema-instance", message, node, value=str(name)[len(_INSTANCE) :]))
+                raise Unparsable(found("schema-instance", message, node, value=str(name)[len(_INSTANCE) :]))
 
 
 def check_depth(root: etree._Element, limit: int) -> None:
@@ -295,10 +295,10 @@ def check_depth(root: etree._Element, limit: int) -> None:
     for event, element in etree.iterwalk(root, events=("start", "end")):
         depth += 1 if event == "start" else -1
         if depth > limit:
-            raise Refused(_too_deep(line_of(element), limit))
+            raise Unparsable(_too_deep(line_of(element), limit))
 
 
-def _malformed(error: etree.XMLSyntaxError, octets: bytes, limits: Limits) -> Finding:
+def _malformed(error: etree.XMLSyntaxError, octets: bytes, limits: ParseLimits) -> Finding:
     try:
         octets.decode()
     except UnicodeDecodeError:

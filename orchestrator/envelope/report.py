@@ -21,7 +21,7 @@ from orchestrator.envelope.document import BODIES
 from orchestrator.envelope.findings import Finding, found
 from orchestrator.envelope.model_base import bindings
 from orchestrator.envelope.model_values import NAMESPACE
-from orchestrator.envelope.parse import Limits, check_depth
+from orchestrator.envelope.parse import ParseLimits, check_depth
 from orchestrator.envelope.scalars import check_scalars
 from orchestrator.envelope.xsd import first_violations, has_more_elements, schema
 
@@ -70,7 +70,7 @@ def _detailed_schema() -> xmlschema.XMLSchema10:
 
 
 def schema_findings(
-    root: etree._Element, octets: bytes, limits: Limits, *, detailed: bool = True
+    root: etree._Element, octets: bytes, limits: ParseLimits, *, detailed: bool = True
 ) -> tuple[Finding, ...]:
     """What the schema refuses in a document, given as a tree and as its octets in UTF-8; nothing if it holds.
 

@@ -15,7 +15,7 @@ from orchestrator.envelope.findings import found
 from orchestrator.envelope.model import Header, Signature
 from orchestrator.envelope.model_base import Attribute, Content, Items, Numbered, Part, Repeated, bindings
 from orchestrator.envelope.model_values import NAMESPACE, Kind
-from orchestrator.envelope.parse import Refused
+from orchestrator.envelope.parse import Unparsable
 
 _LONG = {Kind.TEXT, Kind.NAME, Kind.BASE64, Kind.RAW}
 
@@ -31,7 +31,7 @@ def check_scalars(root: etree._Element, limit: int) -> None:
         text = element.text
         if text is not None and len(text) > limit and element.tag in scalars:
             message = f"holds more than {limit} characters where a short value belongs; send that value alone"
-            raise Refused(found("size", message, element, value=text.strip()[:80]))
+            raise Unparsable(found("size", message, element, value=text.strip()[:80]))
 
 
 @cache

@@ -26,7 +26,7 @@ from orchestrator.envelope.model import (
     EncryptedBody,
 )
 from orchestrator.envelope.model_values import Timestamp
-from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES, MAX_RATIO, BlobRef, BlobStore
 from orchestrator.envelope.signature import Signer, octets_to_sign, sign_message
 from orchestrator.errors import DecryptionError, PayloadError
@@ -47,7 +47,7 @@ class Recipient:
     public: RSAPublicKey
 
 
-class Sealer:
+class Encrypter:
     """Seals what goes out. Safe to share between threads.
 
     Args:
@@ -166,7 +166,7 @@ class Opener:
         self._max_ratio = max_ratio
         self._blobs = blobs
         self._find_key = find_key or _no_key
-        self._limits = Limits(size=max_bytes, detail_s=0.2, findings=1)
+        self._limits = ParseLimits(size=max_bytes, detail_s=0.2, findings=1)
 
     def open(self, message: AgentMessage) -> AgentMessage:
         """The message with its body as the sender wrote it; a message that was not sealed as it is.

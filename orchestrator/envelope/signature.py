@@ -34,7 +34,7 @@ from orchestrator.errors import InvalidEnvelope, SignatureError
 
 if TYPE_CHECKING:
     from orchestrator.envelope.model import AgentMessage
-    from orchestrator.envelope.parse import Limits
+    from orchestrator.envelope.parse import ParseLimits
 
 __all__ = [
     "ALGORITHMS",
@@ -172,7 +172,7 @@ def sign_encoded(encoded: bytes, signer: Signer, *, now_ms: int) -> bytes:
     return prefix + b64encode(signer.sign(prefix + _TAIL)) + _TAIL
 
 
-def sign(xml: bytes, signer: Signer, *, now_ms: int, limits: Limits | None = None) -> bytes:
+def sign(xml: bytes, signer: Signer, *, now_ms: int, limits: ParseLimits | None = None) -> bytes:
     """Sign any XML that holds one ``<agent-message>``; a signature that it carries is replaced.
 
     Comments, processing instructions beside the root and the XML declaration do not survive:
@@ -195,7 +195,7 @@ def sign(xml: bytes, signer: Signer, *, now_ms: int, limits: Limits | None = Non
     return canonical(root)
 
 
-def sender_of(xml: bytes, limits: Limits | None = None) -> str:
+def sender_of(xml: bytes, limits: ParseLimits | None = None) -> str:
     """The name of the sender of a message, whatever else may be wrong with it.
 
     Raises:
@@ -273,12 +273,12 @@ def digest_of(signed: bytes) -> str:
     return sha256(signed if start < 0 else signed[:start]).hexdigest()[:32]
 
 
-def _parsed(xml: bytes, limits: Limits | None) -> etree._Element:
-    from orchestrator.envelope.parse import DEFAULT_LIMITS, Refused, parse
+def _parsed(xml: bytes, limits: ParseLimits | None) -> etree._Element:
+    from orchestrator.envelope.parse import DEFAULT_LIMITS, Unparsable, parse
 
     try:
         root = parse(xml, limits or DEFAULT_LIMITS).root
-    except Refused as refused:
+    except Unparsable as refused:
         raise InvalidEnvelope(refused.finding.message, (refused.finding,)) from None
     require_root(root)
     return root

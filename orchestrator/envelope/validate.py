@@ -13,7 +13,7 @@ from orchestrator.envelope.advice import advise
 from orchestrator.envelope.document import read_message
 from orchestrator.envelope.findings import Finding
 from orchestrator.envelope.model import AgentMessage, EncryptedBody
-from orchestrator.envelope.parse import DEFAULT_LIMITS, Limits, Refused, check_depth, parse
+from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, check_depth, parse
 from orchestrator.envelope.reading import Reading
 from orchestrator.envelope.report import schema_findings
 
@@ -34,7 +34,7 @@ class Report:
 
 
 def check(
-    octets: bytes, *, limits: Limits = DEFAULT_LIMITS, advice: bool = True, detailed: bool = True
+    octets: bytes, *, limits: ParseLimits = DEFAULT_LIMITS, advice: bool = True, detailed: bool = True
 ) -> Report:
     """Validate one envelope. Never raises, whatever the octets are.
 
@@ -50,7 +50,7 @@ def check(
         message = read_message(root, reading, octets)
         if isinstance(message.body, EncryptedBody):
             check_depth(root, limits.depth)  # inside it alone the schema does not say how deep
-    except Refused as refused:
+    except Unparsable as refused:
         return Report((refused.finding,), None, None)
     if reading.findings:
         return Report(tuple(reading.findings), None, root)

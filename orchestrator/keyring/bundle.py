@@ -21,7 +21,7 @@ _FORMAT: Final = "agent-orchestra keys 1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class KeyBundle:
     """What a bundle holds."""
 
     operator_pem: str
@@ -56,7 +56,7 @@ def pack(
     return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
-def unpack(content: bytes, passphrase: bytes | None) -> Bundle:
+def unpack(content: bytes, passphrase: bytes | None) -> KeyBundle:
     """Read a bundle. Whether its records are vouched for is the store's to check.
 
     With a passphrase all of it is authenticated, what is public too: an operator that somebody else put in would
@@ -81,7 +81,7 @@ def unpack(content: bytes, passphrase: bytes | None) -> Bundle:
             "this is neither a bundle of `orchestra keys export` nor a PEM file; nothing was imported"
         ) from None
     entries = [_entry(KeyRecord.from_json(record), pem, passphrase) for record, pem in raw]
-    return Bundle(
+    return KeyBundle(
         operator_pem=operator_pem,
         operator_key=_operator_key(operator_pem, operator_secret, passphrase),
         entries=entries,

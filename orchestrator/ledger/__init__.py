@@ -15,7 +15,7 @@ from orchestrator.ledger.model import (
     SessionState,
     Try,
 )
-from orchestrator.ledger.reader import Books
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.transitions import (
     Claim,
     Claimed,
@@ -26,7 +26,6 @@ from orchestrator.ledger.transitions import (
     JournalLimits,
     Launch,
     Lease,
-    Limits,
     Next,
     Outcome,
     Outgoing,
@@ -37,13 +36,13 @@ from orchestrator.ledger.transitions import (
     Start,
     StopVerdict,
     Submitted,
+    TreeLimits,
 )
 
 __all__ = [
     "BY_FORCE",
     "CLOSED",
     "WORKER_LOST",
-    "Books",
     "Claim",
     "Claimed",
     "Committed",
@@ -59,7 +58,7 @@ __all__ = [
     "Launch",
     "Lease",
     "Ledger",
-    "Limits",
+    "LedgerReader",
     "Next",
     "Outcome",
     "Outgoing",
@@ -76,5 +75,6 @@ __all__ = [
     "StepRecord",
     "StopVerdict",
     "Submitted",
+    "TreeLimits",
     "Try",
 ]

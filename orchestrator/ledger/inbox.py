@@ -25,7 +25,7 @@ _log = get_logger()
 _NOTHING: Mapping[str, RunsSoFar] = MappingProxyType({})
 
 
-class Mailbox(Runs):
+class InboxTransitions(Runs):
     """What puts things into a session's queue, and what takes them out."""
 
     @cached_property

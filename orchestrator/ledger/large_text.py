@@ -43,7 +43,7 @@ class Shortened:
         return json.dumps(self.ref) if self.ref is not None else ""
 
 
-class Wholes:
+class LargeTexts:
     """Large texts of any session."""
 
     def __init__(self, client: redis.Redis) -> None:

@@ -10,16 +10,16 @@ from orchestrator.errors import ClaimLost, LimitExceeded
 from orchestrator.ids import callback_id, is_session_id, run_id, shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.model import SessionState
-from orchestrator.ledger.reader import Books
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.transitions import (
     Claim,
     Delegated,
     Dispatch,
     Launch,
-    Limits,
     Outgoing,
     Start,
     Submitted,
+    TreeLimits,
 )
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg, Scripts
@@ -28,11 +28,11 @@ from orchestrator.redisdb.scripts import Arg, Scripts
 LAUNCHES_AT_ONCE: Final = 50
 
 
-class Launches(Books):
+class LaunchTransitions(LedgerReader):
     """What clients, workers and the router do to begin sessions."""
 
     scripts: Scripts
-    limits: Limits
+    limits: TreeLimits
     _now: str  #: '' for the server's clock; tests set milliseconds
 
     def submit(

@@ -6,17 +6,17 @@ import redis
 
 from orchestrator.ledger.journal import Journal
 from orchestrator.ledger.statements import Vouch
-from orchestrator.ledger.sweep import Sweeping
-from orchestrator.ledger.transitions import Limits, Report
+from orchestrator.ledger.sweep import SweepTransitions
+from orchestrator.ledger.transitions import Report, TreeLimits
 from orchestrator.redisdb.scripts import Scripts
 
 
-class Ledger(Sweeping):
+class Ledger(SweepTransitions):
     """Sessions, runs, delegations and callbacks on one Redis. Safe to share between threads.
 
-    The layers, each a module of its own: :class:`Books` reads, :class:`Launches` begins sessions, :class:`Runs`
-    claims and commits, :class:`Mailbox` queues and flushes, :class:`Endings` ends from outside,
-    :class:`Sweeping` repairs.
+    The layers, each a module of its own: :class:`LedgerReader` reads, :class:`Launches` begins sessions, :class:`Runs`
+    claims and commits, :class:`Mailbox` queues and flushes, :class:`Termination` ends from outside,
+    :class:`SweepTransitions` repairs.
     ``report`` makes the envelopes for sessions that are ended from outside; without it nobody outside of the ledger
     hears of such an end. ``vouch`` proves who says what is put into it; without it nothing is proven. ``now_ms`` fixes the time for tests; by default every transition takes the server's.
     """
@@ -25,14 +25,14 @@ class Ledger(Sweeping):
         self,
         client: redis.Redis,
         *,
-        limits: Limits | None = None,
+        limits: TreeLimits | None = None,
         report: Report | None = None,
         vouch: Vouch | None = None,
         now_ms: int | None = None,
     ) -> None:
         super().__init__(client)
         self.scripts = Scripts(client)
-        self.limits = limits or Limits()
+        self.limits = limits or TreeLimits()
         #: The durable steps of runs.
         self.journal = Journal(client, self.limits.journal, replicate=self._replicate)
         self._report = report

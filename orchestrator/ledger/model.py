@@ -85,7 +85,7 @@ class Session:
     close_policy: str  #: what becomes of its children when it is closed: stop, abandon, heir:<session>
     parked: str = ""  #: why its launch waits, in words, or empty
     entry: str = ""  #: where its launch stands, type:priority:entry; empty if it came from outside
-    delegator: str = ""  #: the agent or foreign program that gave it its task; empty: a user did
+    delegator: str = ""  #: the agent or external program that gave it its task; empty: a user did
     children: int = 0  #: delegations in all, also those for which nothing is owed
     trouble: str = ""  #: how the last try of its present run ended, while that is to be tried again
     task_id: str = (

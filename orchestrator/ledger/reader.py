@@ -12,18 +12,18 @@ import redis
 from orchestrator.errors import UnknownSession
 from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import decode
-from orchestrator.ledger.large_text import Wholes
+from orchestrator.ledger.large_text import LargeTexts
 from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
 
 
-class Books:
+class LedgerReader:
     """The ledger as a reader sees it."""
 
     def __init__(self, client: redis.Redis) -> None:
         self.redis = client
-        self.wholes = Wholes(client)
+        self.wholes = LargeTexts(client)
 
     def session(self, session_id: str) -> Session:
         """The session of that id.

@@ -10,7 +10,7 @@ from orchestrator.errors import ClaimLost
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.large_text import Shortened, beginning
-from orchestrator.ledger.launches import Launches
+from orchestrator.ledger.launches import LaunchTransitions
 from orchestrator.ledger.model import Session, SessionState
 from orchestrator.ledger.statements import Statement, Vouch
 from orchestrator.ledger.transitions import (
@@ -31,7 +31,7 @@ from orchestrator.redisdb.scripts import Arg
 _log = get_logger()
 
 
-class Runs(Launches):
+class Runs(LaunchTransitions):
     """What workers do to the runs that they hold, and what puts a run into somebody's hands."""
 
     _vouch: Vouch | None  #: proves who says what is put into the ledger; None: nothing is proven
@@ -207,7 +207,7 @@ class Runs(Launches):
                         session_state=SessionState(decode.text(reply[1])),
                         over=reply[2] == b"1",
                         first=reply[3] == b"1",
-                        result_owed=reply[4] == b"1",
+                        result_unpublished=reply[4] == b"1",
                         ring=tuple(decode.text(agent) for agent in reply[5]),
                     )
 
@@ -302,7 +302,7 @@ class Runs(Launches):
             facts["progress"] = progress
         self.effect(claim, effect=effect, envelope=envelope, facts=facts)
 
-    def take_foreign(self, dispatch: Dispatch) -> bool:
+    def take_external(self, dispatch: Dispatch) -> bool:
         """Put a queued run into the hands of the program outside of the stack that its agent is.
 
         It reads of its task in the stream, holds no lease, and reports by envelope. False: the run is not queued.

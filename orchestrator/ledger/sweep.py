@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.ids import callback_id, shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.model import CLOSED, Session, SessionState
-from orchestrator.ledger.termination import Endings
+from orchestrator.ledger.termination import Termination
 from orchestrator.ledger.transitions import Dispatch, Lease
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
@@ -17,7 +17,7 @@ from orchestrator.redisdb.client import is_wrong_type
 _RETIRED_AT_ONCE = 50_000
 
 
-class Sweeping(Endings):
+class SweepTransitions(Termination):
     """Reads and transitions of the reconciliation sweep. Every one is idempotent and safe in several processes."""
 
     def begin_sweep(self, shard: int) -> None:
@@ -94,7 +94,7 @@ class Sweeping(Endings):
         """Closed sessions whose children are not all dealt with."""
         return [decode.text(i) for i in self.redis.zrange(keys.closing(shard), 0, -1)]
 
-    def owed_results(self, shard: int) -> list[str]:
+    def unpublished_results(self, shard: int) -> list[str]:
         """Roots whose Celery result is owed."""
         return [decode.text(i) for i in self.redis.zrange(keys.results(shard), 0, -1)]
 

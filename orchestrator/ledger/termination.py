@@ -8,14 +8,14 @@ from typing import Literal, cast
 from orchestrator.errors import UnknownSession
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
-from orchestrator.ledger.inbox import Mailbox
+from orchestrator.ledger.inbox import InboxTransitions
 from orchestrator.ledger.model import SessionState
 from orchestrator.ledger.transitions import Lease, Outgoing, Report, StopVerdict
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 
 
-class Endings(Mailbox):
+class Termination(InboxTransitions):
     """What ends a session without its agent's answer."""
 
     _report: Report | None  #: makes the envelopes that report such an end; None: nobody outside hears of it

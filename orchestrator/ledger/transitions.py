@@ -20,7 +20,7 @@ class JournalLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class TreeLimits:
     """Bounds that the ledger's transitions keep; see the settings of the same names."""
 
     max_children: int = 100_000
@@ -217,7 +217,7 @@ class Committed:
     session_state: SessionState
     over: bool  #: the session is over and its parent's callback queued
     first: bool  #: False when this very commit had been made before
-    result_owed: bool  #: a root whose Celery result is to be settled now
+    result_unpublished: bool  #: a root whose Celery result is to be settled now
     ring: tuple[
         str, ...
     ] = ()  #: agents whose workers are to be told: this end lets another run of its tree begin

@@ -38,7 +38,7 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.model_values import Priority, Timestamp
-from orchestrator.envelope.sealing import Sealer
+from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import Signer, sign_message
 from orchestrator.ids import new_message_id
 from orchestrator.ledger.model import Session
@@ -74,7 +74,7 @@ class Thread:
         return cls(correlation=session.correlation, chain=session.chain)
 
 
-class Letters:
+class MessageFactory:
     """Writes envelopes for any sender whose key is at hand. Safe to share between threads.
 
     With a ``sealer``, large reports travel compressed, and very large ones as a reference to where they are kept.
@@ -85,13 +85,13 @@ class Letters:
         signers: Signers,
         registry: AgentRegistry,
         *,
-        sealer: Sealer | None = None,
+        encrypter: Encrypter | None = None,
         routing: RoutingTable | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._signers = signers
         self._registry = registry
-        self._sealer = sealer
+        self._encrypter = encrypter
         self._routing = routing or RoutingTable()
         self._clock = clock or SystemClock()
         # As long as the registry hands out the same record of an agent.
@@ -285,8 +285,8 @@ class Letters:
         )
         signer = self._signers.signer(sender)
         # The router reads the task-id of what begins a session, so that travels open.
-        if self._sealer is not None and not isinstance(body, (TaskDelegation, ReviewRequest, Escalation)):
-            octets = self._sealer.sign(message, signer)
+        if self._encrypter is not None and not isinstance(body, (TaskDelegation, ReviewRequest, Escalation)):
+            octets = self._encrypter.sign(message, signer)
         else:
             octets = sign_message(message, signer, now_ms=now_ms)
         return Outgoing(data=octets, type=body.type, priority=urgency, message_id=message_id)

@@ -16,7 +16,7 @@ REPORTS = frozenset({"status-update", "task-completion", "error", "query", "repl
 
 
 @dataclass(frozen=True, kw_only=True)
-class Party:
+class Principal:
     """One end of a message, as the registry knows it."""
 
     name: str
@@ -27,7 +27,7 @@ class Party:
     accepts_from: Collection[str] | None = None
 
 
-def refusal(message_type: str, sender: Party, recipient: Party, table: RoutingTable) -> str | None:
+def refusal(message_type: str, sender: Principal, recipient: Principal, table: RoutingTable) -> str | None:
     """Why the sender may not send this type to the recipient, or None: it may.
 
     An agent that has no list may send what its row and the ranks allow. The system's own agents
@@ -38,7 +38,7 @@ def refusal(message_type: str, sender: Party, recipient: Party, table: RoutingTa
     )
 
 
-def _unlisted(message_type: str, sender: Party, recipient: Party, table: RoutingTable) -> str | None:
+def _unlisted(message_type: str, sender: Principal, recipient: Principal, table: RoutingTable) -> str | None:
     """Why the lists of the two forbid it; the operator is on every list."""
     if message_type in REPORTS or table.operator in {sender.name, recipient.name}:
         return None
@@ -55,7 +55,7 @@ def _unlisted(message_type: str, sender: Party, recipient: Party, table: Routing
     return None
 
 
-def _outranked(message_type: str, sender: Party, recipient: Party, table: RoutingTable) -> str | None:
+def _outranked(message_type: str, sender: Principal, recipient: Principal, table: RoutingTable) -> str | None:
     """Why the ranks or the table's row forbid it."""
     row = table[message_type]
     if message_type in WORK:

@@ -34,7 +34,7 @@ _OPENING = re.compile(f"[{''.join(_OPENERS)}]|&((?:amp;)*)({'|'.join(_OPENER_OF)
 _SPACES = frozenset({"Cc", "Zl", "Zp", "Zs"})
 #: What shows nothing, or is taken out on the way: control and format characters, those without a meaning, marks.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Me", "Mn"})
-#: Letters and signs that show nothing: the fillers of Hangul, a blank of Braille.
+#: Messages and signs that show nothing: the fillers of Hangul, a blank of Braille.
 _BLANKS = "\u115f\u1160\u3164\uffa0\u2800"
 _MINUS = "\N{MINUS SIGN}"
 
@@ -193,8 +193,8 @@ def restore(text: str) -> str:
 def _names_guarded_tag(text: str, start: int) -> bool:
     """Whether a lenient reader sees the name of a guarded tag, opening or closing, at ``start``.
 
-    Spaces and slashes before the name, invisible characters within it, letter case and compatibility
-    forms of letters and hyphens make no difference.
+    Spaces and slashes before the name, invisible characters within it, message case and compatibility
+    forms of messages and hyphens make no difference.
     """
     name = ""
     for index in range(start, len(text)):

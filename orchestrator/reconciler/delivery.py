@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.agents.registry import AgentRegistry
-from orchestrator.crashpoints import reach
+from orchestrator.crashpoints import failpoint
 from orchestrator.errors import DamagedRecord, UnknownSession, WrongState
 from orchestrator.ids import asker_of, reply_id
 from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, RunsSoFar, Session, SessionState
@@ -42,7 +42,7 @@ def hand_over(
         if record is None:
             _log.info("agent-unknown", agent=run.agent, run=run.run, session=run.session)
         elif record.foreign:
-            ledger.take_foreign(run)
+            ledger.take_external(run)
         else:
             found.append((run, record.queue))
     return found
@@ -77,9 +77,9 @@ class Delivery:
             elif verdict.outcome == "closed" and verdict.detail != "unknown":
                 self._leave_behind(session)
         if resumed:
-            reach("delivery.flushed")
+            failpoint("delivery.flushed")
             self.send(resumed)
-            reach("delivery.sent")
+            failpoint("delivery.sent")
         return len(resumed)
 
     def _leave_behind(self, session: str) -> None:
@@ -109,7 +109,7 @@ class Delivery:
         for item in self.ledger.items(session_id):
             if _concerns_living_child(item):
                 self._close_child(session, item)
-                reach("delivery.child-closed")
+                failpoint("delivery.child-closed")
             elif item.kind == "completion" and item.child:
                 ended.append(item)
             elif item.extra.get("question"):
@@ -119,7 +119,7 @@ class Delivery:
         else:
             self._stop_rest(session, ended)
         self.ledger.closed(session_id, seen_as=session.state)
-        reach("delivery.closed")
+        failpoint("delivery.closed")
 
     def stop_below(self, sessions: Iterable[Session], reason: str) -> int:
         """Stop what finished sessions have left at work, children that owe them nothing; how many there were.
@@ -147,7 +147,7 @@ class Delivery:
                 continue
             if child.parent == session.id and (_is_over(child) or policy == "stop"):
                 self.ledger.stop(child.id, _why_closed(session), state="deleted")
-                reach("delivery.forgotten")
+                failpoint("delivery.forgotten")
 
     def _stop_rest(self, session: Session, ended: Sequence[Item]) -> None:
         """Stop what owes a closed session nothing and is at work all the same.

@@ -10,12 +10,12 @@ from orchestrator.errors import ServerUnavailable
 from orchestrator.redisdb.client import is_outage
 
 #: Seconds that workers, and clients that wait, outlast; by then a lost lease has long given the run to another.
-PATIENCE_S: Final = 120.0
+RETRY_FOR_S: Final = 120.0
 _FIRST_DELAY_S: Final = 0.05
 
 
 class Outage:
-    """The outages that one caller bears, each for ``patience_s`` seconds; between two tries it pauses.
+    """The outages that one caller bears, each for ``retry_for_s`` seconds; between two tries it pauses.
 
     ``notify`` is called at each failed try with the error, whether it is the first, and the seconds until the next.
     """
@@ -24,12 +24,12 @@ class Outage:
         self,
         notify: Callable[[BaseException, bool, float], None],
         *,
-        patience_s: float = PATIENCE_S,
+        retry_for_s: float = RETRY_FOR_S,
         longest_pause_s: float = 2.0,
         server: str = "the ledger's Redis",
     ) -> None:
         self._notify = notify
-        self._patience_s = patience_s
+        self._retry_for_s = retry_for_s
         self._longest_pause_s = longest_pause_s
         self._server = server
         self._since: float | None = None
@@ -44,7 +44,7 @@ class Outage:
         now = time.monotonic()
         first = self._since is None
         since = self._since = now if self._since is None else self._since
-        if not is_outage(error) or now + self._pause_s > since + self._patience_s:
+        if not is_outage(error) or now + self._pause_s > since + self._retry_for_s:
             raise ServerUnavailable(self._server, " ".join(str(error).split())) from error
         self._notify(error, first, self._pause_s)
         time.sleep(self._pause_s)

@@ -9,7 +9,7 @@ becomes a dead letter in `undelivered`.
 from __future__ import annotations
 
 from orchestrator.router.build import build_router
-from orchestrator.router.report_buffer import Aside
-from orchestrator.router.service import Handled, Router
+from orchestrator.router.report_buffer import ReportBuffer
+from orchestrator.router.router import Handled, Router
 
-__all__ = ["Aside", "Handled", "Router", "build_router"]
+__all__ = ["Handled", "ReportBuffer", "Router", "build_router"]

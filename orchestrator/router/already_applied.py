@@ -1,4 +1,4 @@
-"""Letters whose effect the ledger has already: marked seen, counted and acknowledged."""
+"""Messages whose effect the ledger has already: marked seen, counted and acknowledged."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final
 from orchestrator.agents.registry import OPERATOR, SYSTEM_AGENTS
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
-from orchestrator.router.batching import Together
-from orchestrator.router.commands import DONE, DUPLICATE, Limits, Outcome, message_id_taken
-from orchestrator.router.received import Letter
+from orchestrator.router.batching import BatchedCommand
+from orchestrator.router.commands import DONE, DUPLICATE, CommandOutcome, ConversationLimits, message_id_taken
+from orchestrator.router.received import ReceivedMessage
 from orchestrator.streams import stream_key
 
 #: Types that a long conversation does not refuse: they end what others wait for.
@@ -19,52 +19,53 @@ NEVER_REFUSED: Final = frozenset({"task-completion", "error", "reply"})
 _REPORTERS: Final = SYSTEM_AGENTS - {OPERATOR}
 
 
-class Marking(Together):
-    """Marks letters."""
+class Marking(BatchedCommand):
+    """Marks messages."""
 
     script: ClassVar[str] = "route_done"
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConversationLimits) -> None:
         self._limits = limits
 
-    def call(self, shard: int, letters: Sequence[Letter]) -> tuple[Sequence[str], Sequence[Arg]]:
-        """See :class:`Together`."""
+    def call(self, shard: int, messages: Sequence[ReceivedMessage]) -> tuple[Sequence[str], Sequence[Arg]]:
+        """See :class:`BatchedCommand`."""
         limits = self._limits
         names: list[str] = []
-        args: list[Arg] = [letters[0].group, limits.max_age_ms]
-        for letter in letters:
+        args: list[Arg] = [messages[0].group, limits.max_age_ms]
+        for received in messages:
             names += (
-                stream_key(letter.entry.stream),
-                keys.seen(shard, letter.sender, letter.id),
-                keys.conversation(shard, letter.conversation),
+                stream_key(received.entry.stream),
+                keys.seen(shard, received.sender, received.id),
+                keys.conversation(shard, received.conversation),
             )
-            most = 0 if letter.type in NEVER_REFUSED else limits.conversation_messages
-            args += (letter.entry.id, limits.mark_ms(letter), letter.first, most, letter.digest)
-            args.append(self._party(letter))
+            most = 0 if received.type in NEVER_REFUSED else limits.conversation_messages
+            args += (received.entry.id, limits.mark_ms(received), received.first, most, received.digest)
+            args.append(self._party(received))
         return names, args
 
     @staticmethod
-    def _party(letter: Letter) -> str:
-        """The program outside of the stack that a letter takes into its conversation; or empty.
+    def _party(received: ReceivedMessage) -> str:
+        """The program outside of the stack that a message takes into its conversation; or empty.
 
         A report of the router that something was refused takes nobody in.
         """
-        return letter.program if letter.sender not in _REPORTERS else ""
+        return received.program if received.sender not in _REPORTERS else ""
 
-    def read(self, answer: Any, letters: Sequence[Letter]) -> list[Outcome]:
-        """See :class:`Together`."""
+    def read(self, answer: Any, messages: Sequence[ReceivedMessage]) -> list[CommandOutcome]:
+        """See :class:`BatchedCommand`."""
         return [
-            self._outcome(verdict, letter) for verdict, letter in zip(answer.decode(), letters, strict=True)
+            self._outcome(verdict, received)
+            for verdict, received in zip(answer.decode(), messages, strict=True)
         ]
 
-    def _outcome(self, verdict: str, letter: Letter) -> Outcome:
+    def _outcome(self, verdict: str, received: ReceivedMessage) -> CommandOutcome:
         match verdict:
             case "d":
                 return DONE
             case "x":
                 return DUPLICATE
             case "o":
-                return message_id_taken(letter)
+                return message_id_taken(received)
             case "c":
-                return self._limits.conversation_fault("chain", letter)
-        return self._limits.conversation_fault("limit", letter)
+                return self._limits.conversation_fault("chain", received)
+        return self._limits.conversation_fault("limit", received)

@@ -1,4 +1,4 @@
-"""The steps that carry letters out, as values: one script call, and what its answer means."""
+"""The steps that carry messages out, as values: one script call, and what its answer means."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from orchestrator.ledger import Dispatch
 from orchestrator.log import get_logger
 from orchestrator.redisdb.scripts import Arg
-from orchestrator.router.received import Letter, Rejection
+from orchestrator.router.received import ReceivedMessage, Rejection
 from orchestrator.router.validation.validator import reject
 
 #: Milliseconds that a duplicate mark outlives the message: no clock is exact.
@@ -17,8 +17,8 @@ MARK_MARGIN_MS = 600_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What came of one letter."""
+class CommandOutcome:
+    """What came of one message."""
 
     kind: Literal["done", "duplicate", "rejected"]
     #: A run to send to a worker.
@@ -26,109 +26,109 @@ class Outcome:
     rejection: Rejection | None = None
 
 
-DONE = Outcome(kind="done")
-DUPLICATE = Outcome(kind="duplicate")
+DONE = CommandOutcome(kind="done")
+DUPLICATE = CommandOutcome(kind="duplicate")
 
 
-def rejected(rule: str, reason: str, letter: Letter) -> Outcome:
-    """The letter breaks a rule that only the ledger could tell."""
-    return Outcome(kind="rejected", rejection=reject(rule, reason, letter.message))
+def rejected(rule: str, reason: str, received: ReceivedMessage) -> CommandOutcome:
+    """The message breaks a rule that only the ledger could tell."""
+    return CommandOutcome(kind="rejected", rejection=reject(rule, reason, received.message))
 
 
-def failed(script: str, why: object, letter: Letter) -> Outcome:
-    """The server could not carry the letter out, and would carry out any other."""
-    get_logger().error("act-failed", script=script, message=letter.id, error=str(why))
-    return rejected("internal-error", f"{script}: {why}", letter)
+def failed(script: str, why: object, received: ReceivedMessage) -> CommandOutcome:
+    """The server could not carry the message out, and would carry out any other."""
+    get_logger().error("act-failed", script=script, message=received.id, error=str(why))
+    return rejected("internal-error", f"{script}: {why}", received)
 
 
-def task_taken(task_id: str, session: str, letter: Letter) -> Outcome:
+def task_taken(task_id: str, session: str, received: ReceivedMessage) -> CommandOutcome:
     """Another delegation has this task-id."""
     reason = f"task-id {task_id!r} belongs to session {session} of this conversation; give each task an id of its own"
-    return rejected("task-id", reason, letter)
+    return rejected("task-id", reason, received)
 
 
-def task_unknown(session: str, letter: Letter) -> Outcome:
+def task_unknown(session: str, received: ReceivedMessage) -> CommandOutcome:
     """The task-id is one of ours, and no session has it."""
     reason = f"no session {session!r} is in this ledger; give the task an id of your own"
-    return rejected("session-unknown", reason, letter)
+    return rejected("session-unknown", reason, received)
 
 
-def message_id_taken(letter: Letter) -> Outcome:
+def message_id_taken(received: ReceivedMessage) -> CommandOutcome:
     """Its sender has used its message-id for something else."""
     reason = (
-        f"{letter.sender!r} has sent another message with the message-id {letter.id}; "
+        f"{received.sender!r} has sent another message with the message-id {received.id}; "
         "give each message an id of its own"
     )
-    return rejected("message-id", reason, letter)
+    return rejected("message-id", reason, received)
 
 
-def wrong_shard(shard: int, letter: Letter) -> Outcome:
+def wrong_shard(shard: int, received: ReceivedMessage) -> CommandOutcome:
     """It stands in the stream of a shard in which it may begin nothing."""
     reason = (
         f"the message belongs to shard {shard:02x} and stands in a stream of shard "
-        f"{letter.entry.stream.shard:02x}; append it there: by the session that its chain names, or else by the "
+        f"{received.entry.stream.shard:02x}; append it there: by the session that its chain names, or else by the "
         "CRC-32 of its correlation-id modulo the number of shards"
     )
-    return rejected("shard", reason, letter)
+    return rejected("shard", reason, received)
 
 
-def session_unknown(letter: Letter) -> Outcome:
-    """The letter speaks of a session of its sender's that nobody has heard of."""
+def session_unknown(received: ReceivedMessage) -> CommandOutcome:
+    """The message speaks of a session of its sender's that nobody has heard of."""
     reason = (
-        f"no session that {letter.sender!r} runs is known by this task-id or chain; "
+        f"no session that {received.sender!r} runs is known by this task-id or chain; "
         "name the task-id you were given, and carry its message on in the chain"
     )
-    return rejected("session-unknown", reason, letter)
+    return rejected("session-unknown", reason, received)
 
 
-def not_taking_part(letter: Letter) -> Outcome:
-    """The letter names a conversation that its sender has no part in."""
+def not_taking_part(received: ReceivedMessage) -> CommandOutcome:
+    """The message names a conversation that its sender has no part in."""
     reason = (
-        f"{letter.sender!r} has no part in conversation {letter.conversation}: it was given no task and no message "
+        f"{received.sender!r} has no part in conversation {received.conversation}: it was given no task and no message "
         "in it, and did not begin it; leave correlation-id and chain out to begin one"
     )
-    return rejected("conversation-party", reason, letter)
+    return rejected("conversation-party", reason, received)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Act:
+class ScriptCommand:
     """One atomic step, and how to read its answer."""
 
     script: str
     keys: Sequence[str]
     args: Sequence[Arg]
-    read: Callable[[Any], Outcome] = field(repr=False)
+    read: Callable[[Any], CommandOutcome] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Resolved:
     """Nothing is to be changed: the outcome is known."""
 
-    outcome: Outcome
+    outcome: CommandOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """The ledger has the letter's effect already: it is only marked seen, counted and acknowledged.
+class AckOnly:
+    """The ledger has the message's effect already: it is only marked seen, counted and acknowledged.
 
-    Most letters are such; many of them go in one script call.
+    Most messages are such; many of them go in one script call.
     """
 
 
-NOTED = Noted()
+NOTED = AckOnly()
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """The letter begins a session that the ledger has already. Many of them go in one script call."""
+class StartRun:
+    """The message begins a session that the ledger has already. Many of them go in one script call."""
 
 
-BEGUN = Begun()
-Step = Act | Settled | Noted | Begun
+BEGUN = StartRun()
+Step = ScriptCommand | Resolved | AckOnly | StartRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ConversationLimits:
     """Bounds of the router's own books."""
 
     #: Milliseconds that a duplicate mark is kept at most.
@@ -138,32 +138,32 @@ class Limits:
     #: Milliseconds that a review may take.
     review_ms: int = 86_400_000
 
-    def review_due_ms(self, letter: Letter) -> int:
-        """When a review has to be done, in milliseconds since the epoch; 0 for other letters."""
-        if letter.type != "review-request":
+    def review_due_ms(self, received: ReceivedMessage) -> int:
+        """When a review has to be done, in milliseconds since the epoch; 0 for other messages."""
+        if received.type != "review-request":
             return 0
-        policy = letter.message.header.retry_policy
+        policy = received.message.header.retry_policy
         limit_ms = self.review_ms if policy is None else policy.timeout_seconds * 1000
-        return int(letter.entry.id.partition("-")[0]) + round(limit_ms)
+        return int(received.entry.id.partition("-")[0]) + round(limit_ms)
 
-    def mark_ms(self, letter: Letter) -> int:
-        """Milliseconds that the letter's duplicate mark is kept: as long as a copy of it may be accepted."""
-        expires_ms = letter.expires_ms
+    def mark_ms(self, received: ReceivedMessage) -> int:
+        """Milliseconds that the message's duplicate mark is kept: as long as a copy of it may be accepted."""
+        expires_ms = received.expires_ms
         if expires_ms is None:
             return self.max_age_ms + MARK_MARGIN_MS
-        age_ms = max(0, expires_ms - letter.message.header.timestamp.instant_ms)
+        age_ms = max(0, expires_ms - received.message.header.timestamp.instant_ms)
         return min(age_ms, self.max_age_ms) + MARK_MARGIN_MS
 
-    def conversation_fault(self, fault: str, letter: Letter) -> Outcome:
+    def conversation_fault(self, fault: str, received: ReceivedMessage) -> CommandOutcome:
         """What a script means by `chain` or `limit`."""
         if fault == "chain":
             reason = (
-                f"the chain ends at {letter.first}, with which conversation {letter.conversation} did not "
+                f"the chain ends at {received.first}, with which conversation {received.conversation} did not "
                 "begin; carry the whole chain on, or leave the correlation-id out to begin a new conversation"
             )
-            return rejected("conversation-chain", reason, letter)
+            return rejected("conversation-chain", reason, received)
         reason = (
-            f"conversation {letter.conversation} has had {self.conversation_messages} messages; "
+            f"conversation {received.conversation} has had {self.conversation_messages} messages; "
             "begin a new one, or raise conversation_max_messages in the settings"
         )
-        return rejected("conversation-limit", reason, letter)
+        return rejected("conversation-limit", reason, received)

@@ -1,4 +1,4 @@
-"""Reports that nobody waits for, put aside until there are many of them or it is time.
+"""Reports that nobody waits for, buffered until there are many of them or it is time.
 
 The ledger has the effect of a report in the step that publishes it, and its parent is told there. What is left for the
 router, to judge the envelope and mark it, it does for many at once, and not while what follows from the report needs the cores.
@@ -15,16 +15,16 @@ from typing import Final
 from orchestrator.streams import Entry, StreamId
 from orchestrator.streams.priority import SHARES
 
-#: So many are not put aside for longer.
+#: So many are not buffered for longer.
 MANY: Final = 64
-#: Seconds that a report is put aside for at the most.
-ASIDE_S: Final = 0.1
+#: Seconds that a report is buffered for at the most.
+REPORT_BUFFER_S: Final = 0.1
 #: Seconds for which streams in which such reports come are not looked into; others write there, too, and are waited for.
 BLIND_S: Final = 0.02
 
 
-class Aside:
-    """What one router has put aside; it holds these entries like any that it has read."""
+class ReportBuffer:
+    """What one router has buffered; it holds these entries like any that it has read."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -38,7 +38,7 @@ class Aside:
             return list(entries)
         now = time.monotonic()
         if not self._entries:
-            self._until = now + ASIDE_S
+            self._until = now + REPORT_BUFFER_S
         self._entries += noted
         self._blind_until = now + BLIND_S
         given = Counter(entry.stream for entry in entries)
@@ -56,15 +56,15 @@ class Aside:
         return self._entries if many or time.monotonic() >= self._until else ()
 
     def all(self) -> Sequence[Entry]:
-        """Everything that is put aside."""
+        """Everything that is buffered."""
         return self._entries
 
     def clear(self) -> None:
         """All of it was routed."""
         self._entries = []
 
-    def patience_ms(self, block_ms: int) -> int:
-        """How long to wait for news, where it would be ``block_ms`` if nothing were put aside; 0: not at all."""
+    def retry_for_ms(self, block_ms: int) -> int:
+        """How long to wait for news, where it would be ``block_ms`` if nothing were buffered; 0: not at all."""
         if not self._entries:
             return block_ms
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Who is meant: the sessions that letters name, by their chains and task-ids, looked up for a whole round at once."""
+"""Who is meant: the sessions that messages name, by their chains and task-ids, looked up for a whole round at once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import Ledger, Session
 from orchestrator.redisdb import keys
-from orchestrator.router.received import Letter, task_id_of
+from orchestrator.router.received import ReceivedMessage, task_id_of
 
 #: A field of a conversation's book: shard, conversation, name.
 _Field = tuple[int, str, str]
 
 
-class Directory:
-    """What the ledger and the conversations' books said of the letters of this round.
+class SessionResolver:
+    """What the ledger and the conversations' books said of the messages of this round.
 
     It is loaded before the round is acted upon; what the round itself changes is decided by the scripts.
     """
@@ -24,18 +24,18 @@ class Directory:
         self._fields: dict[_Field, str | None] = {}
         self._sessions: dict[str, Session | None] = {}
 
-    def load(self, letters: Iterable[Letter]) -> None:
-        """Look up everything that these letters may name, in two round trips."""
+    def load(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Look up everything that these messages may name, in two round trips."""
         self._fields.clear()
         self._sessions.clear()
-        wanted = dict.fromkeys(field for letter in letters for field in _fields(letter))
+        wanted = dict.fromkeys(field for received in messages for field in _fields(received))
         if not wanted:
             return
         self._read_fields(list(wanted))
         named = [
             value for (*_, name), value in self._fields.items() if value and not name.startswith("party:")
         ]
-        named += [task for letter in letters if is_session_id(task := task_id_of(letter.body))]
+        named += [task for received in messages if is_session_id(task := task_id_of(received.body))]
         self._read_sessions(list(dict.fromkeys(named)))
 
     def _read_fields(self, fields: Sequence[_Field]) -> None:
@@ -50,79 +50,79 @@ class Directory:
         for session_id in session_ids:
             self._sessions[session_id] = found.get(session_id)
 
-    def session(self, session_id: str | None, agent: str, letter: Letter) -> Session | None:
-        """The session of that id, if it is the agent's and lives where the letter came in."""
-        if not session_id or shard_of(session_id) != letter.entry.stream.shard:
+    def session(self, session_id: str | None, agent: str, received: ReceivedMessage) -> Session | None:
+        """The session of that id, if it is the agent's and lives where the message came in."""
+        if not session_id or shard_of(session_id) != received.entry.stream.shard:
             return None
         if session_id not in self._sessions:
             self._read_sessions([session_id])
         session = self._sessions[session_id]
         return session if session is not None and session.agent == agent else None
 
-    def by_task(self, task_id: str, agent: str, letter: Letter) -> Session | None:
+    def by_task(self, task_id: str, agent: str, received: ReceivedMessage) -> Session | None:
         """The session of a task that the agent was given."""
         if is_session_id(task_id):
-            return self.session(task_id, agent, letter)
-        return self.session(self._field(letter, f"task:{task_id}"), agent, letter)
+            return self.session(task_id, agent, received)
+        return self.session(self._field(received, f"task:{task_id}"), agent, received)
 
-    def by_chain(self, agent: str, letter: Letter) -> Session | None:
-        """The nearest session of the agent among those that the letter's chain launched."""
-        for ref in letter.message.header.conversation_chain:
-            session = self.session(self._field(letter, f"launch:{ref.lower()}"), agent, letter)
+    def by_chain(self, agent: str, received: ReceivedMessage) -> Session | None:
+        """The nearest session of the agent among those that the message's chain launched."""
+        for ref in received.message.header.conversation_chain:
+            session = self.session(self._field(received, f"launch:{ref.lower()}"), agent, received)
             if session is not None:
                 return session
         return None
 
-    def launched_anywhere(self, letter: Letter, shards: int) -> str | None:
-        """The session that the nearest message of the letter's chain launched, in whatever shard."""
-        refs = [f"launch:{ref.lower()}" for ref in letter.message.header.conversation_chain]
+    def launched_anywhere(self, received: ReceivedMessage, shards: int) -> str | None:
+        """The session that the nearest message of the message's chain launched, in whatever shard."""
+        refs = [f"launch:{ref.lower()}" for ref in received.message.header.conversation_chain]
         if not refs:
             return None
         pipeline = self._ledger.redis.pipeline(transaction=False)
         for shard in range(shards):
-            pipeline.hmget(keys.conversation(shard, letter.conversation), refs)
+            pipeline.hmget(keys.conversation(shard, received.conversation), refs)
         answers: list[list[bytes | None]] = pipeline.execute()
         found = (session for of_ref in zip(*answers, strict=True) for session in of_ref if session)
         session = next(found, None)
         return session.decode() if session else None
 
-    def latest(self, agent: str, letter: Letter) -> Session | None:
-        """The session of the agent that the letter's conversation launched last."""
-        return self.session(self._field(letter, f"agent:{agent}"), agent, letter)
+    def latest(self, agent: str, received: ReceivedMessage) -> Session | None:
+        """The session of the agent that the message's conversation launched last."""
+        return self.session(self._field(received, f"agent:{agent}"), agent, received)
 
-    def recipient(self, letter: Letter, sender: Session | None) -> Session | None:
-        """Whom a letter speaks to: the parent of the session that speaks, else the nearest in its chain."""
+    def recipient(self, received: ReceivedMessage, sender: Session | None) -> Session | None:
+        """Whom a message speaks to: the parent of the session that speaks, else the nearest in its chain."""
         if sender is not None and sender.parent:
-            parent = self.session(sender.parent, letter.recipient, letter)
+            parent = self.session(sender.parent, received.recipient, received)
             if parent is not None:
                 return parent
-        return self.by_chain(letter.recipient, letter)
+        return self.by_chain(received.recipient, received)
 
-    def takes_part(self, letter: Letter, session: Session) -> bool:
-        """Whether a letter's sender may say something to a session: it has a part in the conversation, or gave it its task.
+    def takes_part(self, received: ReceivedMessage, session: Session) -> bool:
+        """Whether a message's sender may say something to a session: it has a part in the conversation, or gave it its task.
 
         What the conversation's book says of parties is only ever added to.
         """
-        return letter.sender == session.delegator or any(
-            self._field(letter, name) for name in _parts(letter.sender)
+        return received.sender == session.delegator or any(
+            self._field(received, name) for name in _parts(received.sender)
         )
 
-    def _field(self, letter: Letter, name: str) -> str | None:
-        field = (letter.entry.stream.shard, letter.conversation, name)
+    def _field(self, received: ReceivedMessage, name: str) -> str | None:
+        field = (received.entry.stream.shard, received.conversation, name)
         if field not in self._fields:
             self._read_fields([field])
         return self._fields[field]
 
 
-def _fields(letter: Letter) -> list[_Field]:
-    shard, conversation = letter.entry.stream.shard, letter.conversation
-    names = [f"launch:{ref.lower()}" for ref in letter.message.header.conversation_chain]
-    task_id = task_id_of(letter.body)
+def _fields(received: ReceivedMessage) -> list[_Field]:
+    shard, conversation = received.entry.stream.shard, received.conversation
+    names = [f"launch:{ref.lower()}" for ref in received.message.header.conversation_chain]
+    task_id = task_id_of(received.body)
     if task_id and not is_session_id(task_id):
         names.append(f"task:{task_id}")
-    if letter.type == "escalation":
-        names.append(f"agent:{letter.recipient}")
-    names += _parts(letter.sender)
+    if received.type == "escalation":
+        names.append(f"agent:{received.recipient}")
+    names += _parts(received.sender)
     return [(shard, conversation, name) for name in names]
 
 

@@ -36,7 +36,7 @@ def python_module(name: str) -> list[str]:
     return [sys.executable, "-P", "-m", name]
 
 
-def tethered(command: list[str], *, sig: signal.Signals = signal.SIGTERM) -> list[str]:
+def ending_with_parent(command: list[str], *, sig: signal.Signals = signal.SIGTERM) -> list[str]:
     """The command line that runs ``command`` so that it gets ``sig`` when the calling thread's process ends.
 
     Start it from a thread that lives as long as the process: the kernel watches the thread.

@@ -68,7 +68,7 @@ class Entry(NamedTuple):
 
     stream: StreamId
     id: str
-    #: The XML, or None when a foreign program appended an entry without that field.
+    #: The XML, or None when a external program appended an entry without that field.
     data: bytes | None
     #: Every other field of the entry.
     extra: dict[str, str]

@@ -20,7 +20,7 @@ SOFT: Final = 0.8
 #: Seconds that a publisher is slowed at most, just below the limit.
 MAX_DELAY_S: Final = 0.25
 #: Seconds to wait for room before new work is refused.
-PATIENCE_S: Final = 5.0
+RETRY_FOR_S: Final = 5.0
 #: Seconds that a length is taken from memory at most, while the stream is far from its limit.
 MEMORY_S: Final = 1.0
 #: Entries that a stream may have grown by in each of these seconds; no routers keep up with more.
@@ -35,13 +35,13 @@ class Backpressure:
         client: redis.Redis,
         *,
         limit: int,
-        patience_s: float = PATIENCE_S,
+        retry_for_s: float = RETRY_FOR_S,
         max_delay_s: float = MAX_DELAY_S,
         memory_s: float = MEMORY_S,
     ) -> None:
         self._redis = client
         self._limit = limit
-        self._patience_s = patience_s
+        self._retry_for_s = retry_for_s
         self._max_delay_s = max_delay_s
         self._memory_s = memory_s
         self._seen: dict[StreamId, tuple[float, int]] = {}
@@ -51,7 +51,7 @@ class Backpressure:
         """Return the limit when there is room for new work; slows the caller when there is little left.
 
         Raises:
-            StreamFull: there was no room for ``patience_s`` seconds.
+            StreamFull: there was no room for ``retry_for_s`` seconds.
         """
         length = self._length(stream)
         soft = self._limit * SOFT
@@ -60,7 +60,7 @@ class Backpressure:
         if length < self._limit:
             time.sleep(self._max_delay_s * (length - soft) / max(1.0, self._limit - soft))
             return self._limit
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._retry_for_s
         while length >= self._limit:
             remaining = deadline - time.monotonic()
             if remaining <= 0:

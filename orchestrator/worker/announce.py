@@ -9,7 +9,7 @@ import redis
 
 from orchestrator.agents.definition import BUNDLED_QUEUE, AgentDefinition
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.bootstrap import Parts
+from orchestrator.bootstrap import Container
 from orchestrator.errors import OrchestraError
 from orchestrator.log import get_logger
 from orchestrator.runtime.service import is_served, living_agents
@@ -29,7 +29,7 @@ def queues_of(catalogue: Mapping[str, AgentDefinition]) -> dict[str, str]:
 class Announcer:
     """Announces from a thread of its own, until the process ends."""
 
-    def __init__(self, parts: Parts, catalogue: Mapping[str, AgentDefinition]) -> None:
+    def __init__(self, parts: Container, catalogue: Mapping[str, AgentDefinition]) -> None:
         self._parts = parts
         self._catalogue = catalogue
 

@@ -11,14 +11,14 @@ from celery import Celery
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.loader import load_agents
-from orchestrator.bootstrap import Parts, assemble
+from orchestrator.bootstrap import Container, build_container
 from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve_redis_url
 from orchestrator.dispatch import DEFAULT_QUEUE, Dispatcher, RootResults
 from orchestrator.errors import KeyringError
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb.client import connect
-from orchestrator.worker.execution.slot_sharing import Lending, serves
+from orchestrator.worker.execution.slot_sharing import SlotSharing, serves
 from orchestrator.worker.execution.task_events import TaskEvents
 
 #: The module of the bundled agents, which a worker serves where it is given folders to review.
@@ -29,11 +29,11 @@ BUNDLED = "orchestrator.demo"
 class Runtime:
     """The parts of one process, and the agents that it serves."""
 
-    parts: Parts
+    parts: Container
     results: RootResults
     catalogue: Mapping[str, AgentDefinition]
     #: Lends the slots of runs that wait; None: a run that waits keeps its slot to itself.
-    lending: Lending | None = None
+    slot_sharing: SlotSharing | None = None
     #: Tells workers of agents that have more ready runs; raises ServerUnavailable.
     ring: Callable[[str], None] = lambda _: None
     #: Shows runs to Flower; None: nobody watches.
@@ -42,7 +42,7 @@ class Runtime:
     @property
     def served(self) -> tuple[str, ...]:
         """The agents whose runs this process takes, by name."""
-        queues = self.lending.queues if self.lending is not None else frozenset[str]()
+        queues = self.slot_sharing.queues if self.slot_sharing is not None else frozenset[str]()
         judge = serves(self.catalogue, queues)
         return tuple(sorted(name for name in self.catalogue if judge(name)))
 
@@ -119,12 +119,12 @@ class RuntimeOfProcess:
                     name="orchestra-worker",
                     timeout_s=self._settings.command_timeout_s,
                 )
-                parts, dispatcher = assemble(client, self._settings), Dispatcher(self._app)
+                parts, dispatcher = build_container(client, self._settings), Dispatcher(self._app)
                 runtime = Runtime(
                     parts=parts,
                     results=RootResults(self._app, client),
                     catalogue=self.load_catalogue(),
-                    lending=Lending(queues=self._queues()),
+                    slot_sharing=SlotSharing(queues=self._queues()),
                     ring=lambda agent: dispatcher.ring([(agent, parts.queue_of(agent) or DEFAULT_QUEUE)]),
                     events=TaskEvents(self._app),
                 )

@@ -13,7 +13,7 @@ from orchestrator.errors import InputError, OrchestraError, ServerUnavailable, S
 from orchestrator.log import get_logger
 from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.execution.deaths import request_class
-from orchestrator.worker.execution.retry import persist, was_refused
+from orchestrator.worker.execution.retry import retry_outages, was_refused
 from orchestrator.worker.execution.shutdown import is_shutting_down
 from orchestrator.worker.execution.slot import SlotLoop
 
@@ -78,7 +78,7 @@ def _refuse(runtime: RuntimeOfProcess, task: Task, error: OrchestraError) -> Non
     """Tell whoever waits for this very task why nothing comes of it."""
     _log.warning("submission-refused", task=task.request.id, error=str(error))
     results = runtime.get().results
-    persist(lambda: results.store_result(str(task.request.id), error), what="refuse")
+    retry_outages(lambda: results.store_result(str(task.request.id), error), what="refuse")
 
 
 def _submit(
@@ -97,7 +97,7 @@ def _submit(
                 submission.check_token(token, agent=agent, prompt=words, title=title, task_id=task_id)
             submission.submit(agent, words, key=task_id, title=title, task=task_id)
 
-        persist(begin, what="submit")
+        retry_outages(begin, what="submit")
     except ServerUnavailable as error:
         if not was_refused(error):
             # Nobody but the broker has it. It was waited for long enough to give the message back at once.
@@ -105,7 +105,7 @@ def _submit(
         _refuse(runtime, task, error)
     except SubmissionRefused as error:
         # Under the id of a session that there is: its result is for that session to write.
-        if persist(lambda: submission.is_known(task_id), what="submit"):
+        if retry_outages(lambda: submission.is_known(task_id), what="submit"):
             _log.warning("submission-refused", task=task_id, error=str(error))
         else:
             _refuse(runtime, task, error)

@@ -19,10 +19,10 @@ import pytest
 from orchestrator.client.client import Client
 
 #: Seconds that anything may take here: the machine is shared with the other tests.
-PATIENCE_S = 180.0
+RETRY_FOR_S = 180.0
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = RETRY_FOR_S) -> None:
     """Return once ``condition`` holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -53,7 +53,7 @@ class Background:
     def interrupt(self) -> int:
         """Press Ctrl-C and return the exit code."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(RETRY_FOR_S)
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Terminal:
             env={**self.env, **env},
             capture_output=True,
             text=True,
-            timeout=2 * PATIENCE_S,
+            timeout=2 * RETRY_FOR_S,
             stdin=subprocess.DEVNULL,
         )
 

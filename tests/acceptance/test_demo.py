@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import PATIENCE_S, Terminal, wait_until
+from tests.acceptance.conftest import RETRY_FOR_S, Terminal, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
@@ -86,7 +86,7 @@ def test_the_tree_is_live_on_a_terminal(terminal: Terminal, tree: Path) -> None:
         os.chdir(terminal.folder)
         os.execvpe("orchestra", ["orchestra", "demo", str(tree)], {**terminal.env, "TERM": "xterm-256color"})
     shown = b""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + RETRY_FOR_S
     while time.monotonic() < deadline:
         if select.select([screen], [], [], 0.1)[0]:
             try:

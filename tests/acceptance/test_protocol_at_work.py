@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator import Client
 from orchestrator.audit import AuditReader, AuditStore
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.config.settings import load_settings
 from orchestrator.config.stack import resolve
 from orchestrator.envelope import codec
@@ -79,7 +79,7 @@ def test_a_result_of_fifty_mebibytes_arrives_byte_for_byte(stack: Terminal) -> N
 def _assert_referenced(stack: Terminal, child: str) -> None:
     """The envelope that reports the answer is small, and leads to all of it."""
     settings = resolve(load_settings(data=stack.folder / ".orchestra", max_payload_bytes=2 * SIZE))
-    parts = assemble(connect(str(settings.redis_url)), settings)
+    parts = build_container(connect(str(settings.redis_url)), settings)
     trail = AuditReader(AuditStore(settings.audit_file, read_only=True)).find(child)
     (report,) = [
         record.xml for record in trail if (record.type, record.sender) == ("task-completion", "large")

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from orchestrator.audit import AuditReader, AuditStore
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.client.client import Client, SessionHandle
 from orchestrator.config.settings import Settings
 from orchestrator.crashpoints import VARIABLE
@@ -256,7 +256,7 @@ class Stack:
         wait_until(
             lambda: not self.unaudited(), "the audit trail", timeout_s=timeout_s, explain=self.unaudited
         )
-        parts = assemble(self.redis, self.settings)
+        parts = build_container(self.redis, self.settings)
         diagnosis = Doctor(
             parts, audit=AuditReader(AuditStore(self.settings.audit_file, read_only=True))
         ).examine(watch_leases=False)

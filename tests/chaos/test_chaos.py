@@ -102,7 +102,7 @@ def start(make_stack: MakeStack, **settings: str) -> Stack:
     return stack
 
 
-def patiently(call: Callable[[], T]) -> T:
+def retrying(call: Callable[[], T]) -> T:
     """What a call returns, tried again while the server is away."""
     deadline = time.monotonic() + 150
     while True:
@@ -154,7 +154,7 @@ def test_a_tree_that_is_ended_while_everything_dies_ends_entirely(end: str, make
         for _ in range(3):
             time.sleep(dice.uniform(*PAUSE_S))
             monkey.strike()
-        patiently(lambda: getattr(client, end)(tree))
+        retrying(lambda: getattr(client, end)(tree))
         for _ in range(3):
             monkey.strike()
             time.sleep(dice.uniform(*PAUSE_S))
@@ -175,8 +175,8 @@ def test_each_word_of_a_user_is_heard_once(make_stack: MakeStack) -> None:
         for number, word in enumerate(words):
             if number % 2:
                 monkey.strike()
-            item = patiently(partial(client.resume, session.id, word, key=word))
-            assert patiently(partial(client.resume, session.id, word, key=word)) == item
+            item = retrying(partial(client.resume, session.id, word, key=word))
+            assert retrying(partial(client.resume, session.id, word, key=word)) == item
         monkey.rest()
         client.wait(session.id, item=item, timeout_s=150)
         assert session.result(timeout_s=150).split(", ") == words

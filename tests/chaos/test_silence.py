@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.dispatch import START_TASK, build_celery
-from orchestrator.worker.execution.watchdog import LEAST_PATIENCE_S
-from tests.door import Door, door_to
+from orchestrator.worker.execution.watchdog import LEAST_WAIT_S
+from tests.door import FaultProxy, door_to
 
 from .stack import Stack, wait_until
 
@@ -20,14 +20,14 @@ MakeStack = Callable[..., Stack]
 
 
 @pytest.fixture
-def broker(start_valkey: Callable[..., ValkeyProcess]) -> Iterator[tuple[Door, str]]:
+def broker(start_valkey: Callable[..., ValkeyProcess]) -> Iterator[tuple[FaultProxy, str]]:
     with door_to(start_valkey(durable=False)) as door:
         yield door
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_a_worker_that_kombu_made_deaf_ends(
-    pool: str, broker: tuple[Door, str], make_stack: MakeStack
+    pool: str, broker: tuple[FaultProxy, str], make_stack: MakeStack
 ) -> None:
     """As many acknowledgements as it has slots met a broken connection, and kombu takes all of that for work.
 
@@ -58,7 +58,9 @@ def test_a_worker_that_kombu_made_deaf_ends(
     stack.assert_settled()
 
 
-def test_a_worker_whose_consumer_stays_silent_ends(broker: tuple[Door, str], make_stack: MakeStack) -> None:
+def test_a_worker_whose_consumer_stays_silent_ends(
+    broker: tuple[FaultProxy, str], make_stack: MakeStack
+) -> None:
     """It asks for messages, over one connection and another, and is never answered; its supervisor starts a new one."""
     door, url = broker
     stack = make_stack(broker_url=url)
@@ -86,7 +88,7 @@ def test_busy_consumers_are_left_alone(make_stack: MakeStack) -> None:
         at_work = [client.submit("sleeper", "work") for _ in range(slots)]
         wait_until(lambda: len(stack.ledger.leases(0)) == slots, "work for all", explain=stack.logs)
         waiting = client.submit("leaf", "1")
-        time.sleep(LEAST_PATIENCE_S * 1.5)  # nothing is to happen
+        time.sleep(LEAST_WAIT_S * 1.5)  # nothing is to happen
         assert [w.name for w in workers if "consumer-silent" in w.log.read_text()] == []
         for session in at_work:
             client.stop(session.id)

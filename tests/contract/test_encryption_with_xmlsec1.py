@@ -14,7 +14,7 @@ from orchestrator.envelope import codec, encryption
 from orchestrator.envelope.model import AgentMessage, Header, Message, Party
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.parse import parse
-from orchestrator.envelope.sealing import Opener, Recipient, Sealer
+from orchestrator.envelope.sealing import Encrypter, Opener, Recipient
 from orchestrator.envelope.signature import NAMESPACE, sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
@@ -57,9 +57,9 @@ def xmlsec1(program: Callable[[str], str], folder: Path, *arguments: str) -> sub
 def test_xmlsec1_decrypts_the_body_of_a_signed_message(
     program: Callable[[str], str], store: KeyStore, recipient: Recipient, tmp_path: Path, no_blobs: object
 ) -> None:
-    sealer = Sealer(no_blobs, compress_above=10_000, claim_check_above=10_000, blob_ttl_s=60)
+    encrypter = Encrypter(no_blobs, compress_above=10_000, claim_check_above=10_000, blob_ttl_s=60)
     secret = message("the password is <swordfish> & \u4e2d")
-    octets = sign_message(sealer.seal(secret, recipient=recipient), store.signer("lead"), now_ms=NOW_MS)
+    octets = sign_message(encrypter.seal(secret, recipient=recipient), store.signer("lead"), now_ms=NOW_MS)
     assert b"swordfish" not in octets
     assert check(octets).valid
     (tmp_path / "message.xml").write_bytes(octets)

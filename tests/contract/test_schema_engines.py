@@ -1,6 +1,6 @@
 """One schema, three engines: lxml, xmlschema and xmllint give the same verdict on everything.
 
-They differ on what white space is, on digits and letters beyond ASCII, and on built-in types; the
+They differ on what white space is, on digits and messages beyond ASCII, and on built-in types; the
 schema avoids all of that. This holds it to it.
 """
 
@@ -18,7 +18,7 @@ from lxml import etree
 
 from orchestrator.envelope import schemas
 from orchestrator.envelope.catalogue import RULES
-from orchestrator.envelope.parse import Refused, parse
+from orchestrator.envelope.parse import Unparsable, parse
 from orchestrator.envelope.validate import check
 
 _XS = "{http://www.w3.org/2001/XMLSchema}"
@@ -162,7 +162,7 @@ def _examples() -> Iterator[tuple[str, bytes]]:
             octets = entry.read_bytes()
             try:
                 parse(octets)
-            except Refused:
+            except Unparsable:
                 continue  # layer 1 refused it; no schema has a say
             yield entry.name, octets
 

@@ -14,7 +14,7 @@ from orchestrator.envelope import schemas
 from orchestrator.envelope.codec import encode
 from orchestrator.envelope.document import read_message
 from orchestrator.envelope.markup import excess
-from orchestrator.envelope.parse import Limits, Refused, parse
+from orchestrator.envelope.parse import ParseLimits, Unparsable, parse
 from orchestrator.envelope.reading import Reading
 from orchestrator.envelope.report import _detailed_schema
 from orchestrator.envelope.validate import check
@@ -153,10 +153,10 @@ def _counts(utf8: bytes, attributes: int, declared: int) -> None:
         (attributes, "attributes", "attributes"),
         (declared, "namespaces", "namespaces"),
     ):
-        exact = Limits(**{most: limit})  # type: ignore[arg-type]
+        exact = ParseLimits(**{most: limit})  # type: ignore[arg-type]
         assert excess(utf8, exact) is None, f"{name} are counted too high"
         if limit:
-            below = Limits(**{most: limit - 1})  # type: ignore[arg-type]
+            below = ParseLimits(**{most: limit - 1})  # type: ignore[arg-type]
             assert excess(utf8, below) is not None, f"{name} are counted too low"
 
 
@@ -175,7 +175,7 @@ def compare(octets: bytes, chance: random.Random) -> str:
     assert ordinary in (None, _FACTS.parsed(octets)), "the short way of the audit trail reads something else"
     try:
         root, utf8 = parse(octets)
-    except Refused:
+    except Unparsable:
         assert not check(octets).valid
         return "refused"
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.deployment.embedded.membership import Membership, join
+from orchestrator.deployment.embedded.membership import MembershipClient, join
 from orchestrator.deployment.embedded.server_manager import lock_path, read_record
 from orchestrator.deployment.embedded.valkey import (
     MAX_SOCKET_PATH,
@@ -44,7 +44,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def member(data: Path) -> Iterator[Membership]:
+def member(data: Path) -> Iterator[MembershipClient]:
     membership = join(data)
     yield membership
     membership.leave()
@@ -54,7 +54,7 @@ def server_pid(url: str) -> int:
     return int(connect(url).info("server")["process_id"])
 
 
-def test_every_write_is_on_disk_before_it_is_answered(member: Membership) -> None:
+def test_every_write_is_on_disk_before_it_is_answered(member: MembershipClient) -> None:
     client = connect(member.url)
     wanted = {
         "appendonly": "yes",
@@ -66,7 +66,7 @@ def test_every_write_is_on_disk_before_it_is_answered(member: Membership) -> Non
     assert {name: client.config_get(name)[name] for name in wanted} == wanted
 
 
-def test_only_this_user_can_reach_the_socket(member: Membership, data: Path) -> None:
+def test_only_this_user_can_reach_the_socket(member: MembershipClient, data: Path) -> None:
     record = read_record(data)
     assert record is not None
     folder = Path(record.socket_dir)
@@ -192,7 +192,7 @@ def test_a_member_that_is_killed_takes_the_server_along(data: Path) -> None:
     assert not Path(record.socket_dir).exists()
 
 
-def test_a_server_that_died_is_started_again(member: Membership) -> None:
+def test_a_server_that_died_is_started_again(member: MembershipClient) -> None:
     client = connect(member.url)
     client.set("a", "kept")
     os.kill(server_pid(member.url), signal.SIGKILL)
@@ -308,7 +308,7 @@ def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
         join(tmp_path / "data")
 
 
-def test_two_keepers_cannot_hold_one_folder(member: Membership, data: Path) -> None:
+def test_two_keepers_cannot_hold_one_folder(member: MembershipClient, data: Path) -> None:
     code = subprocess.run(
         [sys.executable, "-m", "orchestrator.deployment.embedded.server_manager", str(data)],
         capture_output=True,

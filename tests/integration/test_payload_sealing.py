@@ -25,7 +25,7 @@ from orchestrator.envelope.model import (
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.parse import parse
 from orchestrator.envelope.payload import BlobRef, BlobStore, compress
-from orchestrator.envelope.sealing import Opener, Recipient, Sealer
+from orchestrator.envelope.sealing import Encrypter, Opener, Recipient
 from orchestrator.envelope.signature import verify
 from orchestrator.envelope.validate import check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError
@@ -53,8 +53,8 @@ def recipient(store: KeyStore) -> Recipient:
 
 
 @pytest.fixture
-def sealer(redis: redis_py.Redis) -> Sealer:
-    return Sealer(
+def encrypter(redis: redis_py.Redis) -> Encrypter:
+    return Encrypter(
         BlobStore(redis),
         compress_above=1000,
         claim_check_above=100_000,
@@ -80,7 +80,7 @@ def completion(result: str) -> AgentMessage:
     )
 
 
-def letters(size: int) -> str:
+def message_factory(size: int) -> str:
     return "".join(random.Random(size).choices("abcdefghijklmnopqrstuvwxyz <&>é\n", k=size))
 
 
@@ -96,10 +96,16 @@ def letters(size: int) -> str:
     ],
 )
 def test_a_body_travels_in_the_form_that_suits_it(
-    sealer: Sealer, opener: Opener, store: KeyStore, recipient: Recipient, size: int, secret: bool, form: type
+    encrypter: Encrypter,
+    opener: Opener,
+    store: KeyStore,
+    recipient: Recipient,
+    size: int,
+    secret: bool,
+    form: type,
 ) -> None:
-    message = completion(letters(size))
-    octets = sealer.sign(message, store.signer("lead"), recipient=recipient if secret else None)
+    message = completion(message_factory(size))
+    octets = encrypter.sign(message, store.signer("lead"), recipient=recipient if secret else None)
     report = check(octets)
     assert report.valid, report.findings
     assert isinstance(report.message.body, form)
@@ -110,13 +116,13 @@ def test_a_body_travels_in_the_form_that_suits_it(
 
 
 def test_a_secret_is_readable_neither_on_the_wire_nor_in_the_store(
-    sealer: Sealer, redis: redis_py.Redis, store: KeyStore, recipient: Recipient
+    encrypter: Encrypter, redis: redis_py.Redis, store: KeyStore, recipient: Recipient
 ) -> None:
     message = completion("swordfish " * 100_000)
-    octets = sealer.sign(message, store.signer("lead"), recipient=recipient)
+    octets = encrypter.sign(message, store.signer("lead"), recipient=recipient)
     (name,) = redis.keys()
     assert b"swordfish" not in octets
-    stored = sealer.seal(message, recipient=recipient).body
+    stored = encrypter.seal(message, recipient=recipient).body
     ref = BlobRef(
         sha256=stored.sha256, size=stored.size, chunks=stored.chunks, stored_size=stored.stored_size
     )
@@ -125,34 +131,34 @@ def test_a_secret_is_readable_neither_on_the_wire_nor_in_the_store(
 
 
 def test_fifty_mebibytes_arrive_byte_for_byte(redis: redis_py.Redis, store: KeyStore) -> None:
-    sealer = Sealer(BlobStore(redis), compress_above=64 * 1024, claim_check_above=MIB, blob_ttl_s=60)
+    encrypter = Encrypter(BlobStore(redis), compress_above=64 * 1024, claim_check_above=MIB, blob_ttl_s=60)
     message = completion(random.Random(1).randbytes(25 * MIB).hex())
-    octets = sealer.sign(message, store.signer("lead"))
+    octets = encrypter.sign(message, store.signer("lead"))
     assert len(octets) < 5000
     received = check(octets).message
     assert Opener(BlobStore(redis)).open(received).body.result == message.body.result
 
 
-def test_a_small_message_is_signed_as_it_is(sealer: Sealer, opener: Opener, store: KeyStore) -> None:
+def test_a_small_message_is_signed_as_it_is(encrypter: Encrypter, opener: Opener, store: KeyStore) -> None:
     message = completion("small")
-    assert sealer.seal(message) is message
+    assert encrypter.seal(message) is message
     assert opener.open(message) is message
 
 
-def test_a_sealed_message_is_sealed_once(sealer: Sealer) -> None:
-    sealed = sealer.seal(completion(letters(10_000)))
-    assert sealer.seal(sealed) is sealed
+def test_a_sealed_message_is_sealed_once(encrypter: Encrypter) -> None:
+    sealed = encrypter.seal(completion(message_factory(10_000)))
+    assert encrypter.seal(sealed) is sealed
 
 
-def test_what_does_not_shrink_is_not_compressed(sealer: Sealer) -> None:
+def test_what_does_not_shrink_is_not_compressed(encrypter: Encrypter) -> None:
     message = completion(b64encode(random.Random(2).randbytes(7000)).decode())
-    assert isinstance(sealer.seal(message).body, TaskCompletion)
+    assert isinstance(encrypter.seal(message).body, TaskCompletion)
 
 
 def test_a_stored_body_that_is_gone_is_a_clean_error(
-    sealer: Sealer, opener: Opener, redis: redis_py.Redis
+    encrypter: Encrypter, opener: Opener, redis: redis_py.Redis
 ) -> None:
-    sealed = sealer.seal(completion(letters(200_000)))
+    sealed = encrypter.seal(completion(message_factory(200_000)))
     assert opener.extend(sealed, ttl_s=600)
     redis.flushall()
     assert not opener.extend(sealed, ttl_s=600)
@@ -161,37 +167,37 @@ def test_a_stored_body_that_is_gone_is_a_clean_error(
 
 
 def test_a_reference_refreshes_the_lifetime_of_what_it_refers_to(
-    sealer: Sealer, opener: Opener, redis: redis_py.Redis
+    encrypter: Encrypter, opener: Opener, redis: redis_py.Redis
 ) -> None:
-    sealed = sealer.seal(completion(letters(200_000)))
+    sealed = encrypter.seal(completion(message_factory(200_000)))
     (name,) = redis.keys()
     assert redis.pttl(name) <= 60_000
     opener.extend(sealed, ttl_s=600)
     assert redis.pttl(name) > 590_000
 
 
-def test_a_payload_of_another_type_than_declared_is_refused(sealer: Sealer, opener: Opener) -> None:
+def test_a_payload_of_another_type_than_declared_is_refused(encrypter: Encrypter, opener: Opener) -> None:
     for size in (10_000, 200_000):
-        sealed = sealer.seal(completion(letters(size)))
+        sealed = encrypter.seal(completion(message_factory(size)))
         body = sealed.body.model_copy(update={"type": "error"})
         with pytest.raises(PayloadError, match="two messages"):
             opener.open(sealed.model_copy(update={"body": body}))
 
 
 def test_an_encrypted_body_moved_to_another_message_is_refused(
-    sealer: Sealer, opener: Opener, recipient: Recipient
+    encrypter: Encrypter, opener: Opener, recipient: Recipient
 ) -> None:
     one, other = completion("one"), completion("two")
-    sealed = sealer.seal(one, recipient=recipient)
+    sealed = encrypter.seal(one, recipient=recipient)
     with pytest.raises(DecryptionError, match="another message"):
         opener.open(other.model_copy(update={"body": sealed.body}))
 
 
 def test_a_body_wrapped_again_and_again_is_refused(
-    sealer: Sealer, opener: Opener, redis: redis_py.Redis
+    encrypter: Encrypter, opener: Opener, redis: redis_py.Redis
 ) -> None:
     """Each form at most once and in order, so that nobody can make a reader unwrap for ever."""
-    compressed = sealer.seal(completion(letters(10_000)))
+    compressed = encrypter.seal(completion(message_factory(10_000)))
     content = codec.encode_body(compressed.body)
     twice = CompressedBody(
         type="task-completion",
@@ -236,8 +242,8 @@ def test_whatever_was_encrypted_is_validated_before_it_is_believed(
         opener.open(forged)
 
 
-def test_an_altered_compressed_body_is_refused(sealer: Sealer, opener: Opener) -> None:
-    sealed = sealer.seal(completion(letters(10_000)))
+def test_an_altered_compressed_body_is_refused(encrypter: Encrypter, opener: Opener) -> None:
+    sealed = encrypter.seal(completion(message_factory(10_000)))
     octets = bytearray(b64decode(sealed.body.content))
     octets[len(octets) // 2] ^= 1
     body = sealed.body.model_copy(update={"content": b64encode(octets).decode()})
@@ -246,22 +252,22 @@ def test_an_altered_compressed_body_is_refused(sealer: Sealer, opener: Opener) -
 
 
 def test_a_body_above_the_readers_limit_is_refused(
-    sealer: Sealer, redis: redis_py.Redis, store: KeyStore
+    encrypter: Encrypter, redis: redis_py.Redis, store: KeyStore
 ) -> None:
     opener = Opener(BlobStore(redis, max_bytes=5000), max_bytes=5000)
     for size in (10_000, 200_000):
         with pytest.raises(PayloadError, match="larger than the limit"):
-            opener.open(sealer.seal(completion(letters(size))))
+            opener.open(encrypter.seal(completion(message_factory(size))))
 
 
-def test_the_digest_of_a_reference_is_of_the_body_as_it_is_signed(sealer: Sealer) -> None:
-    message = completion(letters(200_000))
-    sealed = sealer.seal(message)
+def test_the_digest_of_a_reference_is_of_the_body_as_it_is_signed(encrypter: Encrypter) -> None:
+    message = completion(message_factory(200_000))
+    sealed = encrypter.seal(message)
     assert sealed.body.size == len(codec.encode_body(message.body))
     assert sealed.body.expires == Timestamp.from_ms(NOW_MS + 60_000)
     assert parse(codec.encode(sealed)).root[1][0].get("sha256") == sealed.body.sha256
 
 
-def test_a_message_body_is_opened_too(sealer: Sealer, opener: Opener) -> None:
-    message = completion("x").model_copy(update={"body": Message(content=letters(20_000))})
-    assert opener.open(sealer.seal(message)) == message
+def test_a_message_body_is_opened_too(encrypter: Encrypter, opener: Opener) -> None:
+    message = completion("x").model_copy(update={"body": Message(content=message_factory(20_000))})
+    assert opener.open(encrypter.seal(message)) == message

@@ -8,7 +8,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.client.submission import Submission
 from orchestrator.config.settings import load_settings
 from orchestrator.errors import StreamFull
@@ -21,8 +21,8 @@ def test_a_submission_is_refused_while_the_routers_are_behind(
 ) -> None:
     """Nothing is written; when there is room again the same submission goes through."""
     settings = load_settings(redis_url=redis_url, data=tmp_path, stream_max_entries=5)
-    parts = assemble(redis, settings)
-    parts.pressure = Backpressure(redis, limit=5, patience_s=0.02, max_delay_s=0, memory_s=0)
+    parts = build_container(redis, settings)
+    parts.pressure = Backpressure(redis, limit=5, retry_for_s=0.02, max_delay_s=0, memory_s=0)
     parts.agents.announce([AgentRecord(name="lead", role="coordinator")])
     streams, stream = RedisStreams(redis), StreamId(0, "task-delegation", "high")
     entries = [streams.publish(stream, b"x") for _ in range(5)]

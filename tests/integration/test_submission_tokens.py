@@ -12,7 +12,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.bootstrap import Parts, assemble
+from orchestrator.bootstrap import Container, build_container
 from orchestrator.client.submission_tokens import SubmissionToken, check_token, make_token
 from orchestrator.config.settings import load_settings
 from orchestrator.errors import SubmissionRefused
@@ -21,11 +21,11 @@ WORK: dict[str, Any] = {"agent": "solo", "prompt": "go", "title": ""}
 
 
 @pytest.fixture
-def parts(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Parts:
-    return assemble(redis, load_settings(redis_url=redis_url, data=tmp_path / "data"))
+def parts(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Container:
+    return build_container(redis, load_settings(redis_url=redis_url, data=tmp_path / "data"))
 
 
-def check(parts: Parts, token: object, task: str, *, known: bool = False, **changes: Any) -> None:
+def check(parts: Container, token: object, task: str, *, known: bool = False, **changes: Any) -> None:
     check_token(parts.keyring, token, **{**WORK, **changes}, task_id=task, known=known)
 
 
@@ -35,7 +35,7 @@ def forged(made: SubmissionToken, **changes: Any) -> str:
     return f"{base64.urlsafe_b64encode(json.dumps(facts).encode()).decode().rstrip('=')}.{signature}"
 
 
-def test_it_is_good_for_its_own_work_under_its_own_task_id_only(parts: Parts) -> None:
+def test_it_is_good_for_its_own_work_under_its_own_task_id_only(parts: Container) -> None:
     made = make_token(parts.keyring, **WORK)
     check(parts, made.text, made.task_id)
     check(parts, made.text, made.task_id)  # the same message once more: the same session once more
@@ -47,7 +47,7 @@ def test_it_is_good_for_its_own_work_under_its_own_task_id_only(parts: Parts) ->
 
 
 @pytest.mark.parametrize("token", [None, "", 7, b"x"])
-def test_without_one_the_refusal_says_how_to_get_one(parts: Parts, token: object) -> None:
+def test_without_one_the_refusal_says_how_to_get_one(parts: Container, token: object) -> None:
     with pytest.raises(SubmissionRefused, match=r"`orchestra token` or Client.token"):
         check(parts, token, "t")
 
@@ -55,12 +55,12 @@ def test_without_one_the_refusal_says_how_to_get_one(parts: Parts, token: object
 @pytest.mark.parametrize(
     "token", ["x", ".", "a.b", "a.b.c", "é.é", "e30.e30", "W10.W10", "x" * 5000, "bnVsbA.bnVsbA"]
 )
-def test_junk_is_refused(parts: Parts, token: str) -> None:
+def test_junk_is_refused(parts: Container, token: str) -> None:
     with pytest.raises(SubmissionRefused, match="cannot be read"):
         check(parts, token, "t")
 
 
-def test_nothing_in_it_can_be_changed(parts: Parts) -> None:
+def test_nothing_in_it_can_be_changed(parts: Container) -> None:
     made = make_token(parts.keyring, **WORK)
     other = make_token(parts.keyring, **{**WORK, "agent": "other"})
     assert forged(made) != made.text  # the same facts, spelled in another way
@@ -75,7 +75,7 @@ def test_nothing_in_it_can_be_changed(parts: Parts) -> None:
             check(parts, text, made.task_id)
 
 
-def test_the_key_of_an_agent_makes_none(parts: Parts) -> None:
+def test_the_key_of_an_agent_makes_none(parts: Container) -> None:
     class Impostor:
         def signer(self, _: str) -> object:
             return parts.keyring.signer("reviewer")
@@ -85,7 +85,7 @@ def test_the_key_of_an_agent_makes_none(parts: Parts) -> None:
         check(parts, made.text, made.task_id)
 
 
-def test_a_revoked_key_makes_none_and_a_rotated_one_no_more(parts: Parts) -> None:
+def test_a_revoked_key_makes_none_and_a_rotated_one_no_more(parts: Container) -> None:
     made = make_token(parts.keyring, **WORK)
     old = parts.keyring.signer(OPERATOR)
     parts.keyring.store.rotate(OPERATOR, overlap_s=0)
@@ -105,7 +105,7 @@ def test_a_revoked_key_makes_none_and_a_rotated_one_no_more(parts: Parts) -> Non
 
 
 def test_an_expired_one_begins_nothing_but_a_message_that_comes_again_is_the_session_that_it_was(
-    parts: Parts,
+    parts: Container,
 ) -> None:
     made = make_token(parts.keyring, **WORK, lifetime_s=-1)
     with pytest.raises(SubmissionRefused, match="has expired"):

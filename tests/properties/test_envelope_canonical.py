@@ -20,7 +20,7 @@ from orchestrator.envelope.model import (
     StatusUpdate,
     Timestamp,
 )
-from orchestrator.envelope.parse import DEFAULT_LIMITS, Refused, parse
+from orchestrator.envelope.parse import DEFAULT_LIMITS, Unparsable, parse
 from orchestrator.envelope.reading import Reading
 from orchestrator.envelope.report import schema_findings
 from tests.properties.envelopes import messages
@@ -80,7 +80,7 @@ def both_ways(octets: bytes) -> list[tuple[AgentMessage | None, list[Finding]]]:
         root, octets = parse(octets)
         if schema_findings(root, octets, DEFAULT_LIMITS):
             return []
-    except Refused:
+    except Unparsable:
         return []
     said: list[tuple[AgentMessage | None, list[Finding]]] = []
     for given_octets in (b"", octets):

@@ -31,7 +31,7 @@ from orchestrator.ids import (
     root_session_id,
     run_id,
 )
-from orchestrator.ledger import Launch, Ledger, Limits, Outcome, Outgoing, RetryLater, Start
+from orchestrator.ledger import Launch, Ledger, Outcome, Outgoing, RetryLater, Start, TreeLimits
 from orchestrator.policy.lifecycle import CALLBACK, RUN, SESSION, allowed
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
@@ -57,7 +57,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.client.flushdb()
         self.ledger = Ledger(
             self.client,
-            limits=Limits(max_lost_workers=MAX_LOST, resume_max_items=LIMIT, redispatch_ms=0),
+            limits=TreeLimits(max_lost_workers=MAX_LOST, resume_max_items=LIMIT, redispatch_ms=0),
         )
         self.model = Model(max_lost=MAX_LOST)
         self.numbers = itertools.count()

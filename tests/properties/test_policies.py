@@ -19,7 +19,7 @@ import redis as redis_py
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.clock import ManualClock
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Doctor, Severity
@@ -57,7 +57,7 @@ class World:
 
     def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
         redis.flushdb()
-        self.parts = assemble(redis, load_settings(redis_url=url, data=data))
+        self.parts = build_container(redis, load_settings(redis_url=url, data=data))
         self.ledger = self.parts.ledger
         self.play = Play(self.ledger)
         self.sent: list[Dispatch] = []

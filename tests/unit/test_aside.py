@@ -1,10 +1,10 @@
-"""What is put aside, for how long, and which streams are not looked into meanwhile."""
+"""What is buffered, for how long, and which streams are not looked into meanwhile."""
 
 from __future__ import annotations
 
 import pytest
 
-from orchestrator.router.report_buffer import ASIDE_S, BLIND_S, MANY, Aside
+from orchestrator.router.report_buffer import BLIND_S, MANY, REPORT_BUFFER_S, ReportBuffer
 from orchestrator.streams import Entry, StreamId
 from orchestrator.streams.priority import SHARES
 
@@ -33,38 +33,38 @@ def entries(count: int, stream: StreamId = HIGH, *, noted: bool = True) -> list[
 
 
 def test_what_somebody_waits_for_is_given_back(clock: Time) -> None:
-    aside = Aside()
+    aside = ReportBuffer()
     theirs = entries(2, noted=False)
     assert aside.put([*entries(1), *theirs]) == theirs
     assert (len(aside.all()), aside.due()) == (1, ())
 
 
 def test_the_time_of_the_first_counts(clock: Time) -> None:
-    aside = Aside()
+    aside = ReportBuffer()
     aside.put(entries(1))
-    clock.now += ASIDE_S * 0.9
+    clock.now += REPORT_BUFFER_S * 0.9
     aside.put(entries(1))
     assert aside.due() == ()
-    clock.now += ASIDE_S * 0.1
+    clock.now += REPORT_BUFFER_S * 0.1
     assert len(aside.due()) == 2
     aside.clear()
-    assert (aside.due(), aside.patience_ms(500)) == ([], 500)
+    assert (aside.due(), aside.retry_for_ms(500)) == ([], 500)
 
 
 def test_many_are_due_at_once(clock: Time) -> None:
-    aside = Aside()
+    aside = ReportBuffer()
     aside.put(entries(MANY))
     assert len(aside.due()) == MANY
 
 
 def test_their_streams_are_left_out_for_a_moment(clock: Time) -> None:
-    aside = Aside()
+    aside = ReportBuffer()
     aside.put(entries(1))
-    assert (aside.streams, aside.patience_ms(500)) == ({HIGH}, pytest.approx(BLIND_S * 1000, abs=1))
+    assert (aside.streams, aside.retry_for_ms(500)) == ({HIGH}, pytest.approx(BLIND_S * 1000, abs=1))
     clock.now += BLIND_S
     assert aside.streams == ()
-    assert aside.patience_ms(500) == pytest.approx((ASIDE_S - BLIND_S) * 1000, abs=1)
-    assert aside.patience_ms(3) == 3
+    assert aside.retry_for_ms(500) == pytest.approx((REPORT_BUFFER_S - BLIND_S) * 1000, abs=1)
+    assert aside.retry_for_ms(3) == 3
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,6 @@ def test_their_streams_are_left_out_for_a_moment(clock: Time) -> None:
 def test_where_there_may_be_what_is_urgent_or_more_is_looked_at_all_times(
     clock: Time, stream: StreamId, count: int
 ) -> None:
-    aside = Aside()
+    aside = ReportBuffer()
     aside.put(entries(count, stream))
     assert aside.streams == set()

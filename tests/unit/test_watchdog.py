@@ -35,7 +35,7 @@ Look = tuple[float, bool, bool, float, bool]
     ],
 )  # fmt: skip
 def test_silence_is_messages_that_wait_at_every_look_before_a_free_slot(looks: list[Look]) -> None:
-    silence = Silence(patience_s=10)
+    silence = Silence(retry_for_s=10)
     for now, free_slot, waits, moved_at, silent in looks:
         found = silence.lasts(
             now=now, free_slot=free_slot, moved_at=moved_at, waiting=lambda waits=waits: waits
@@ -55,7 +55,7 @@ class Kennel:
             self.consumer,
             lambda: self.ready,
             lambda a: self.rung.append(list(a)),
-            patience_s=0,
+            retry_for_s=0,
             end=self._end,
         )
 

@@ -11,16 +11,23 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from orchestrator.agents.options.base import ExecutorOptions, Surroundings
-from orchestrator.agents.options.foreign import ForeignOptions
+from orchestrator.agents.options.external import ExternalOptions
 from orchestrator.agents.options.python import PythonOptions
 from orchestrator.config.settings import did_you_mean
 from orchestrator.errors import AgentSettingError, ConfigurationError
 
-__all__ = ["EXECUTORS", "ExecutorOptions", "ForeignOptions", "PythonOptions", "Surroundings", "check_options"]
+__all__ = [
+    "EXECUTORS",
+    "ExecutorOptions",
+    "ExternalOptions",
+    "PythonOptions",
+    "Surroundings",
+    "check_options",
+]
 
 #: What can run an agent, by name; `foreign` is a program that reads its work from the streams itself.
 EXECUTORS: Final[Mapping[str, type[ExecutorOptions]]] = {
-    "foreign": ForeignOptions,
+    "foreign": ExternalOptions,
     "python": PythonOptions,
 }
 

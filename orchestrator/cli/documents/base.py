@@ -30,7 +30,7 @@ class Document(BaseModel):
         return cls.model_validate(value, from_attributes=True)
 
 
-class Finding(Document):
+class FindingDocument(Document):
     """Something that an examination found."""
 
     severity: str = Field(

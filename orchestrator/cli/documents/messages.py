@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from orchestrator.cli.documents.base import Document, Finding, Time
+from orchestrator.cli.documents.base import Document, FindingDocument, Time
 
 
 class Published(Document):
@@ -43,7 +43,7 @@ class MessageDocument(Document):
     chain: str = Field(description="The hash that chains it to the one before.")
 
 
-class WholeMessage(MessageDocument):
+class FullMessage(MessageDocument):
     """A published message with its bytes."""
 
     envelope: str = Field(
@@ -62,10 +62,10 @@ class Messages(Document):
     messages: tuple[MessageDocument, ...] = Field(description="The messages.")
 
 
-class WholeMessages(Document):
+class FullMessages(Document):
     """Messages of the audit trail with their bytes."""
 
-    messages: tuple[WholeMessage, ...] = Field(description="The messages, each with `envelope`.")
+    messages: tuple[FullMessage, ...] = Field(description="The messages, each with `envelope`.")
 
 
 class DeadLetterDocument(Document):
@@ -90,7 +90,7 @@ class DeadLetterDocument(Document):
         return str(value)
 
 
-class WholeDeadLetter(DeadLetterDocument):
+class FullDeadLetter(DeadLetterDocument):
     """A dead letter with its bytes."""
 
     envelope: str = Field(
@@ -135,7 +135,7 @@ class ReplayedDocument(Document):
         return cls(dead_letter=dead_letter, how="refused", rule=rule, reason=reason)
 
 
-class ReplayedLetters(Document):
+class ReplayedMessages(Document):
     """Dead letters that were replayed."""
 
     replayed: tuple[ReplayedDocument, ...] = Field(description="What was made of each.")
@@ -147,7 +147,7 @@ class Dropped(Document):
     dropped: tuple[str, ...] = Field(description="Their ids.")
 
 
-class Judged(Finding):
+class Judged(FindingDocument):
     """Something that validation found in a document."""
 
     line: int | None = Field(description="The line; null: unknown.")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.cli.documents.base import Document, Finding, Time
+from orchestrator.cli.documents.base import Document, FindingDocument, Time
 
 
 class AgentDocument(Document):
@@ -131,14 +131,14 @@ class Keys(Document):
     )
 
 
-class DoctorFinding(Finding):
+class DoctorFinding(FindingDocument):
     """Something that the doctor found."""
 
     session: str = Field(description="The session concerned; empty: the stack as a whole.")
     subject: str = Field(description="The callback, run or service concerned; else empty.")
 
 
-class WaitDocument(Document):
+class BlockerDocument(Document):
     """What one pending thing waits for."""
 
     session: str = Field(description="The session concerned.")
@@ -169,7 +169,7 @@ class DiagnosisDocument(Document):
     findings: tuple[DoctorFinding, ...] = Field(
         description="What breaks the promise, is stuck or deserves a look."
     )
-    waits: tuple[WaitDocument, ...] = Field(description="What is pending, and what will move it.")
+    waits: tuple[BlockerDocument, ...] = Field(description="What is pending, and what will move it.")
 
 
 class HeldUpBy(Document):
@@ -178,7 +178,7 @@ class HeldUpBy(Document):
     session: str = Field(description="The session.")
     agent: str = Field(description="The agent that has it.")
     state: str = Field(description="Where it stands.")
-    wait: WaitDocument | None = Field(description="What it waits for itself; null: nothing.")
+    wait: BlockerDocument | None = Field(description="What it waits for itself; null: nothing.")
 
 
 class Why(Document):
@@ -188,7 +188,7 @@ class Why(Document):
     agent: str = Field(description="The agent that has it.")
     state: str = Field(description="Where it stands.")
     reason: str = Field(description="Why it failed, was stopped or deleted; else empty.")
-    wait: WaitDocument | None = Field(description="What it waits for; null: nothing.")
+    wait: BlockerDocument | None = Field(description="What it waits for; null: nothing.")
     held_up_by: tuple[HeldUpBy, ...] = Field(
         description="The way down to the session that holds everything up, which is the last."
     )

@@ -1,1 +1,1 @@
-"""The embedded Valkey: its process, the keeper that outlives any one `up`, and how an `up` joins it."""
+"""The embedded Valkey: its process, the server manager that outlives any one `up`, and how an `up` joins it."""

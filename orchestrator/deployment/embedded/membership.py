@@ -20,18 +20,18 @@ _JOIN_TIMEOUT_S = 150.0
 _LEAVE_TIMEOUT_S = 40.0
 
 
-class Membership:
+class MembershipClient:
     """A share in the embedded server: it runs at least until this is left, or this process ends."""
 
     def __init__(self, control: socket.socket, url: str, keeper_pid: int) -> None:
         self.url = url
-        self.keeper: subprocess.Popen[bytes] | None = None
+        self.server_manager: subprocess.Popen[bytes] | None = None
         self._control = control
         self._keeper_pid = keeper_pid
         self._buffer = b""
 
     def events(self) -> list[dict[str, Any]]:
-        """What the keeper has said since the last call, without waiting; ``lost`` when the keeper is gone."""
+        """What the server manager has said since the last call, without waiting; ``lost`` when the server manager is gone."""
         self._control.setblocking(False)
         try:
             while True:
@@ -61,14 +61,14 @@ class Membership:
         self._control.close()
         if b'"stays"' in answers:
             return False
-        if self.keeper is not None:
-            self.keeper.wait(_LEAVE_TIMEOUT_S)
+        if self.server_manager is not None:
+            self.server_manager.wait(_LEAVE_TIMEOUT_S)
         else:
             _wait_for_end(self._keeper_pid)
         return True
 
 
-def join(data: Path) -> Membership:
+def join(data: Path) -> MembershipClient:
     """Join the embedded server of a data folder, starting it if nobody has.
 
     Raises:
@@ -88,24 +88,24 @@ def join(data: Path) -> Membership:
     deadline = time.monotonic() + _JOIN_TIMEOUT_S
     with lock:
         _lock_within(lock, deadline)
-        keeper: subprocess.Popen[bytes] | None = None
+        server_manager: subprocess.Popen[bytes] | None = None
         while time.monotonic() < deadline:
             membership = _try_to_join(data, deadline)
             if membership is not None:
-                if keeper is not None and keeper.stdout is not None:
-                    keeper.stdout.close()
-                membership.keeper = keeper
+                if server_manager is not None and server_manager.stdout is not None:
+                    server_manager.stdout.close()
+                membership.server_manager = server_manager
                 return membership
-            if keeper is None and _is_free(lock_path(data)):
-                keeper = _start_keeper(data)
-            elif keeper is not None and keeper.poll() is not None:
-                _raise_failure(keeper)
-                keeper = None
+            if server_manager is None and _is_free(lock_path(data)):
+                server_manager = _start_server_manager(data)
+            elif server_manager is not None and server_manager.poll() is not None:
+                _raise_failure(server_manager)
+                server_manager = None
             time.sleep(0.01)
     raise ServerUnavailable(f"the embedded server of {data}", f"it did not come up; see {data / 'logs'}")
 
 
-def _try_to_join(data: Path, deadline: float) -> Membership | None:
+def _try_to_join(data: Path, deadline: float) -> MembershipClient | None:
     record = read_record(data)
     if record is None:
         return None
@@ -133,10 +133,10 @@ def _try_to_join(data: Path, deadline: float) -> Membership | None:
         control.close()
         _wait_for_end(record.pid)
         raise ConfigurationError(str(said.get("reason", "the embedded server cannot run")))
-    return Membership(control, said["url"], record.pid)
+    return MembershipClient(control, said["url"], record.pid)
 
 
-def _start_keeper(data: Path) -> subprocess.Popen[bytes]:
+def _start_server_manager(data: Path) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C in the terminal is for `up`, which leaves in good order.
     with (data / "logs" / "keeper.log").open("wb") as log:
         return subprocess.Popen(
@@ -148,14 +148,16 @@ def _start_keeper(data: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def _raise_failure(keeper: subprocess.Popen[bytes]) -> None:
-    """Raise what a keeper that ended said about it; silence means that another one was quicker."""
-    output, _ = keeper.communicate()
+def _raise_failure(server_manager: subprocess.Popen[bytes]) -> None:
+    """Raise what a server manager that ended said about it; silence means that another one was quicker."""
+    output, _ = server_manager.communicate()
     for line in output.splitlines():
         with suppress(ValueError):
             raise ConfigurationError(json.loads(line)["reason"])
-    if keeper.returncode not in (0, 3):
-        raise ConfigurationError(f"the embedded server's keeper ended with exit code {keeper.returncode}")
+    if server_manager.returncode not in (0, 3):
+        raise ConfigurationError(
+            f"the embedded server's keeper ended with exit code {server_manager.returncode}"
+        )
 
 
 def _lock_within(lock: IO[str], deadline: float) -> None:

@@ -1,8 +1,8 @@
-"""The keeper: owns the embedded server of one data folder for as long as any `orchestra up` is joined to it.
+"""The server manager: owns the embedded server of one data folder for as long as any `orchestra up` is joined to it.
 
 It is a process of its own, because several `up` share one server and any of them may end first, in
-whatever way. Each holds a connection; when the last one closes, the keeper stops the server, removes the
-sockets and ends. The next keeper makes them at the same place, so that whoever stayed connects again. If the keeper itself is killed, the server gets a signal to stop from the kernel. It starts
+whatever way. Each holds a connection; when the last one closes, the server manager stops the server, removes the
+sockets and ends. The next keeper makes them at the same place, so that whoever stayed connects again. If the server manager itself is killed, the server gets a signal to stop from the kernel. It starts
 a server that died again, unless that cannot help (a full disk, a damaged file).
 
 Over the connection it says one JSON object a line: ``ready`` (on joining), ``died``, ``restarted``,
@@ -35,7 +35,7 @@ from orchestrator.deployment.embedded.valkey import (
 from orchestrator.errors import OrchestraError
 
 CONTROL_NAME = "keeper.sock"
-#: Seconds that a keeper which nobody joins waits before it ends.
+#: Seconds that a server manager which nobody joins waits before it ends.
 _UNJOINED_S = 15.0
 _TICK_S = 0.05
 #: Deaths of the server within this many seconds of its start count as one series.
@@ -44,8 +44,8 @@ _MAX_DEATHS_IN_SERIES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeeperRecord:
-    """Where the keeper of a data folder listens."""
+class ServerManagerRecord:
+    """Where the server manager of a data folder listens."""
 
     pid: int
     socket_dir: str
@@ -62,14 +62,16 @@ def server_folder(data: Path) -> Path:
 
 
 def lock_path(data: Path) -> Path:
-    """The file that a keeper holds locked while it lives."""
+    """The file that a server manager holds locked while it lives."""
     return server_folder(data) / "keeper.lock"
 
 
-def read_record(data: Path) -> KeeperRecord | None:
-    """What the keeper of the folder wrote about itself; it may be gone since."""
+def read_record(data: Path) -> ServerManagerRecord | None:
+    """What the server manager of the folder wrote about itself; it may be gone since."""
     try:
-        return KeeperRecord(**json.loads((server_folder(data) / "keeper.json").read_text(encoding="utf-8")))
+        return ServerManagerRecord(
+            **json.loads((server_folder(data) / "keeper.json").read_text(encoding="utf-8"))
+        )
     except (OSError, ValueError, TypeError):
         return None
 
@@ -91,7 +93,7 @@ def make_sockets(data: Path) -> Path:
     return folder
 
 
-class Keeper:
+class ServerManager:
     """Runs the server and counts who is joined; single-threaded."""
 
     def __init__(self, data: Path) -> None:
@@ -145,7 +147,7 @@ class Keeper:
             self._close()
 
     def _write_record(self) -> None:
-        record = KeeperRecord(pid=os.getpid(), socket_dir=str(self._socket_dir), url=self._server.url)
+        record = ServerManagerRecord(pid=os.getpid(), socket_dir=str(self._socket_dir), url=self._server.url)
         path = server_folder(self._data) / "keeper.json"
         temporary = path.with_suffix(".new")
         temporary.write_text(json.dumps(asdict(record)), encoding="utf-8")
@@ -212,7 +214,7 @@ class Keeper:
             member.sendall(json.dumps(words).encode() + b"\n")
 
     def _close(self) -> None:
-        # The listener goes first: who comes now is refused and starts a keeper of its own after this one.
+        # The listener goes first: who comes now is refused and starts a server manager of its own after this one.
         self._listener.close()
         self._server.stop()
         with suppress(FileNotFoundError):
@@ -228,7 +230,7 @@ class Keeper:
 
 
 def sweep_leftovers(data: Path) -> None:
-    """Stop what a keeper that was killed left running, and remove its sockets. Call it under the lock.
+    """Stop what a server manager that was killed left running, and remove its sockets. Call it under the lock.
 
     A record that came here with a copy of another data folder is about a server that is none of ours.
     """
@@ -251,7 +253,7 @@ def sweep_leftovers(data: Path) -> None:
 
 
 def main(data: Path) -> int:
-    """Run the keeper of a data folder; a failure is said as one JSON line on standard output."""
+    """Run the server manager of a data folder; a failure is said as one JSON line on standard output."""
     lock = lock_path(data).open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -259,7 +261,7 @@ def main(data: Path) -> int:
         return 3
     try:
         sweep_leftovers(data)
-        Keeper(data).run()
+        ServerManager(data).run()
     except (OrchestraError, OSError) as error:
         with suppress(OSError):
             print(json.dumps({"event": "failed", "reason": str(error)}), flush=True)

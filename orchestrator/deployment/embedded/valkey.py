@@ -19,7 +19,7 @@ from typing import Self
 
 from orchestrator.config.urls import unix_url
 from orchestrator.errors import ConfigurationError, OrchestraError
-from orchestrator.runtime.parent_death import tethered
+from orchestrator.runtime.parent_death import ending_with_parent
 
 #: Longest path of a unix socket in bytes that Linux (108) and macOS (104) both take, less the final NUL.
 MAX_SOCKET_PATH = 103
@@ -153,7 +153,7 @@ class ValkeyProcess:
                 command = [str(find_binary()), *self._arguments()]
                 if threading.current_thread() is threading.main_thread():
                     # From any other thread the kernel would end the server with the thread.
-                    command = tethered(command)
+                    command = ending_with_parent(command)
                 self._process = subprocess.Popen(
                     command,
                     cwd=self.folder,

@@ -18,7 +18,7 @@
 -- include: limits
 -- include: ready
 -- include: steps
--- include: over
+-- include: termination
 -- include: tries
 local now = clock(ARGV[1])
 local claim, status, text = ARGV[2], ARGV[3], ARGV[4]

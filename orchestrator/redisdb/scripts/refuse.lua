@@ -6,7 +6,7 @@
 -- include: limits
 -- include: ready
 -- include: steps
--- include: over
+-- include: termination
 local now = clock(ARGV[1])
 local s = session_facts()
 if new_parent(s) then return { 'parent', s.parent } end

@@ -13,7 +13,7 @@
 -- include: limits
 -- include: ready
 -- include: steps
--- include: over
+-- include: termination
 -- include: tries
 local now = clock(ARGV[1])
 local r = fields(RUN, 'id', 'state', 'claim', 'beat', 'lost', 'died', 'stop', 'stop_state', 'items', 'attempt')

@@ -10,7 +10,7 @@
 -- include: limits
 -- include: ready
 -- include: steps
--- include: over
+-- include: termination
 local now = clock(ARGV[1])
 local standing = marked(KEYS[19], ARGV[5], ARGV[7])
 if standing == 'other' then return { 'other' } end

@@ -9,7 +9,7 @@
 -- include: limits
 -- include: ready
 -- include: steps
--- include: over
+-- include: termination
 local now = clock(ARGV[1])
 local s = session_facts()
 if s.id == '' then return { 'unknown' } end

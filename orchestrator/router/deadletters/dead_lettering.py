@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.crashpoints import reach
+from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.errors import KeyringError, UnknownSession, WrongState
 from orchestrator.ids import is_session_id, item_id, shard_of
 from orchestrator.ledger import Ledger, Outgoing
 from orchestrator.log import get_logger
-from orchestrator.messages.factory import ErrorType, Letters, Thread
+from orchestrator.messages.factory import ErrorType, MessageFactory, Thread
 from orchestrator.policy.escalation import above
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.redisdb import keys
@@ -39,13 +39,13 @@ _ERROR_TYPES: dict[str, ErrorType] = {
 }
 
 
-class Undelivered:
+class DeadLettering:
     """Gives messages up, for good."""
 
     def __init__(
         self,
         ledger: Ledger,
-        letters: Letters,
+        message_factory: MessageFactory,
         *,
         table: RoutingTable,
         find_agent: Callable[[str], AgentRecord | None],
@@ -53,7 +53,7 @@ class Undelivered:
         limits: DeadLimits | None = None,
     ) -> None:
         self._ledger = ledger
-        self._letters = letters
+        self._message_factory = message_factory
         self._table = table
         self._find_agent = find_agent
         self._conversations = conversations
@@ -62,7 +62,7 @@ class Undelivered:
         self._dropped = 0
         self._next_said = 0.0
 
-    def bury(self, entry: Entry, rejection: Rejection, *, exhausted: bool = False) -> str | None:
+    def mark_dead(self, entry: Entry, rejection: Rejection, *, exhausted: bool = False) -> str | None:
         """Make an entry a dead letter, fail the session it would have started, and report it.
 
         A refusal is told to the sender; a message whose attempts are ``exhausted`` also goes up the escalation
@@ -73,7 +73,7 @@ class Undelivered:
         self._refuse_session(entry, rejection)
         if rejection.rule == "conversation-limit":
             self._tell_root(rejection)
-        reach("router.refused")
+        failpoint("router.refused")
         reports = self._reports(rejection, attempts=attempt_of(entry), exhausted=exhausted)
         shard, message = entry.stream.shard, rejection.message
         dead = keys.dead(shard)
@@ -100,7 +100,7 @@ class Undelivered:
                 *dead_letter_fields(entry, rejection),
             ],
         )
-        reach("router.buried")
+        failpoint("router.buried")
         get_logger().warning(
             "message-dead",
             stream=str(entry.stream),
@@ -198,7 +198,7 @@ class Undelivered:
     ) -> Outgoing:
         header = message.header
         tries = f" after {attempts} attempts" if attempts > 1 else ""
-        return self._letters.error(
+        return self._message_factory.error(
             sender=ROUTER,
             recipient=recipient,
             message=f"{message.body.type} {header.message_id} from {header.sender.agent_name} to "

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.agents.registry import OPERATOR, SYSTEM_AGENTS, system_record
-from orchestrator.bootstrap import Parts
+from orchestrator.bootstrap import Container
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.bodies import EncryptedBody, Escalation, ReviewRequest, TaskDelegation
 from orchestrator.envelope.codec import encode_unsigned
 from orchestrator.envelope.model import AgentMessage, Party
 from orchestrator.envelope.model_values import Timestamp
-from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.prompt_text import prompt_of, title_of
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
@@ -32,7 +32,7 @@ from orchestrator.policy.priority import priority_of
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router.build import build_intake
+from orchestrator.router.build import build_validator
 from orchestrator.router.deadletters.store import DeadLetter
 from orchestrator.router.received import shard_of_message, task_id_of
 from orchestrator.router.validation.validator import party
@@ -69,13 +69,13 @@ class Original:
 class Replays:
     """Takes dead letters out again, and says again what the audit trail holds."""
 
-    def __init__(self, parts: Parts, *, clock: Clock | None = None) -> None:
+    def __init__(self, parts: Container, *, clock: Clock | None = None) -> None:
         self._parts = parts
         self._clock = clock or SystemClock()
         self._scripts = Scripts(parts.redis)
-        self._intake = build_intake(parts, self._clock)
+        self._validator = build_validator(parts, self._clock)
 
-    def replay(self, letter: DeadLetter, *, sign_unverified: bool = False) -> Replayed | None:
+    def replay(self, dead_letter: DeadLetter, *, sign_unverified: bool = False) -> Replayed | None:
         """Publish a dead letter anew; None: it is gone already.
 
         A message becomes a new one that names the old in its chain, signed by its sender, if the sender's key is
@@ -90,29 +90,31 @@ class Replays:
             Unverified: the original is no valid envelope, or its sender is not known to have signed it.
             Refused: it cannot be signed by the operator, as its body is encrypted.
         """
-        original = self._verified(letter.data, f"dead letter {letter.id}", sign_unverified=sign_unverified)
+        original = self._verified(
+            dead_letter.data, f"dead letter {dead_letter.id}", sign_unverified=sign_unverified
+        )
         message, fault = original.message, original.fault
-        what = f"dead letter {letter.id} was replayed"
+        what = f"dead letter {dead_letter.id} was replayed"
         launch = self._launch(message) if fault else self._own_launch(message)
         if launch is not None:
             # Derived from the dead letter's id, so that two people who replay it at once make one session.
-            session = self._submit(message, launch, seed=f"replay|{letter.id}")
+            session = self._submit(message, launch, seed=f"replay|{dead_letter.id}")
             note = f"{what} as session {session}{_by_operator(fault)}"
-            return Replayed(how="task", id=session) if self._note(letter, note) else None
+            return Replayed(how="task", id=session) if self._note(dead_letter, note) else None
         renewed = self._renewed(message, by_operator=fault is not None)
         if renewed is None:
             if fault:
                 raise _not_to_be_signed(message)
-            return self._copy(letter, message)
+            return self._copy(dead_letter, message)
         data, message_id = renewed
-        stream = self._stream_of(message, letter.stream.shard)
-        published: list[Publication] = [(stream, [ENVELOPE_FIELD, data, REPLAYS_FIELD, letter.id])]
+        stream = self._stream_of(message, dead_letter.stream.shard)
+        published: list[Publication] = [(stream, [ENVELOPE_FIELD, data, REPLAYS_FIELD, dead_letter.id])]
         if fault:
             text = f"{what} as message {message_id}{_by_operator(fault)}"
-            notes, signed = self._noted(letter.id, text, shard=letter.stream.shard)
+            notes, signed = self._noted(dead_letter.id, text, shard=dead_letter.stream.shard)
             published.append((notes, [ENVELOPE_FIELD, signed]))
         sender = OPERATOR if fault else message.header.sender.agent_name
-        left = self._leave(letter, published, marked=(sender, message_id))
+        left = self._leave(dead_letter, published, marked=(sender, message_id))
         return Replayed(how="message", id=message_id) if left else None
 
     def again(self, octets: bytes, *, sign_unverified: bool = False) -> Replayed:
@@ -150,11 +152,11 @@ class Replays:
         Raises:
             Unverified: it is not valid; or it does not verify and ``sign_unverified`` is false.
         """
-        report = check(octets, limits=Limits(size=self._parts.settings.max_message_bytes), advice=False)
+        report = check(octets, limits=ParseLimits(size=self._parts.settings.max_message_bytes), advice=False)
         if report.message is None or report.tree is None:
             first = next(finding for finding in report.findings if finding.severity == "error")
             raise Unverified(what, first.rule, first.sentence, "drop it, and have its sender send it again")
-        rejection = self._intake.signature_fault(report.message, report.tree, octets)
+        rejection = self._validator.signature_fault(report.message, report.tree, octets)
         fault = None if rejection is None else (rejection.rule, rejection.reason)
         if fault is not None and not sign_unverified:
             advice = "drop it; or read it, and sign it as the operator by --sign-unverified and its id"
@@ -243,7 +245,7 @@ class Replays:
         session = root_session_id(seed, parts.settings.shards)
         recipient, title, prompt = message.header.recipient.agent_name, title_of(body), prompt_of(body)
         thread = Thread(correlation=derived_uuid("conversation", session))
-        envelope = parts.letters.delegation(
+        envelope = parts.message_factory.delegation(
             sender=OPERATOR,
             recipient=recipient,
             task_id=session,
@@ -261,39 +263,46 @@ class Replays:
         )
         return session
 
-    def drop(self, letter: DeadLetter) -> bool:
+    def drop(self, dead_letter: DeadLetter) -> bool:
         """Remove a dead letter for good; the audit trail keeps who, what and why. False: it is gone already."""
         return self._note(
-            letter, f"dead letter {letter.id} was dropped by the operator: {letter.rule}: {letter.reason}"
+            dead_letter,
+            f"dead letter {dead_letter.id} was dropped by the operator: {dead_letter.rule}: {dead_letter.reason}",
         )
 
-    def _note(self, letter: DeadLetter, text: str) -> bool:
-        stream, data = self._noted(letter.id, text, shard=letter.stream.shard)
-        return bool(self._leave(letter, [(stream, [ENVELOPE_FIELD, data])]))
+    def _note(self, dead_letter: DeadLetter, text: str) -> bool:
+        stream, data = self._noted(dead_letter.id, text, shard=dead_letter.stream.shard)
+        return bool(self._leave(dead_letter, [(stream, [ENVELOPE_FIELD, data])]))
 
     def _noted(self, about: str, text: str, *, shard: int) -> tuple[StreamId, bytes]:
         """What the operator leaves in the audit trail about a dead letter or a message."""
-        # A conversation of its own: the letter's may not allow one message more.
+        # A conversation of its own: the message's may not allow one message more.
         thread = Thread(correlation=derived_uuid("dead-letter", about))
-        note = self._parts.letters.message(sender=OPERATOR, recipient="router", text=text, thread=thread)
+        note = self._parts.message_factory.message(
+            sender=OPERATOR, recipient="router", text=text, thread=thread
+        )
         return StreamId(shard, note.type, note.priority), note.data
 
-    def _copy(self, letter: DeadLetter, message: AgentMessage) -> Replayed | None:
+    def _copy(self, dead_letter: DeadLetter, message: AgentMessage) -> Replayed | None:
         """Publish the same bytes once more, as the same message."""
-        fields: list[str | bytes] = [ENVELOPE_FIELD, letter.data, REPLAYS_FIELD, letter.id]
+        fields: list[str | bytes] = [ENVELOPE_FIELD, dead_letter.data, REPLAYS_FIELD, dead_letter.id]
         header = message.header
         marked = (header.sender.agent_name, header.message_id)
-        entry = self._leave(letter, [(letter.stream, fields)], marked=marked)
+        entry = self._leave(dead_letter, [(dead_letter.stream, fields)], marked=marked)
         return Replayed(how="copy", id=entry) if entry else None
 
     def _leave(
-        self, letter: DeadLetter, published: Sequence[Publication], *, marked: tuple[str, str] | None = None
+        self,
+        dead_letter: DeadLetter,
+        published: Sequence[Publication],
+        *,
+        marked: tuple[str, str] | None = None,
     ) -> str | None:
         """Take a dead letter out and publish entries in the same step; the first one's id, None: it is gone already.
 
         ``marked`` are sender and message-id of the first, by which a copy of it is a duplicate.
         """
-        shard = letter.stream.shard  # that of the dead letters it is among
+        shard = dead_letter.stream.shard  # that of the dead letters it is among
         dead = keys.dead(shard)
         args: list[str | bytes | int] = []
         for _, fields in published:
@@ -308,7 +317,7 @@ class Replays:
                 keys.dead_usage(shard),
                 *[stream_key(stream) for stream, _ in published],
             ],
-            [letter.id.partition("-")[2], _MARK_MS, *args],
+            [dead_letter.id.partition("-")[2], _MARK_MS, *args],
         )
         return answer.decode() if answer else None
 

@@ -117,8 +117,10 @@ class DeadLetters:
 
     def all(self, *, since_ms: int = 0) -> list[DeadLetter]:
         """Every dead letter that was given up at that time or later, oldest first."""
-        found = [letter for shard in range(self._shards) for letter in self._of_shard(shard, since_ms)]
-        return sorted(found, key=lambda letter: (letter.at_ms, letter.id))
+        found = [
+            dead_letter for shard in range(self._shards) for dead_letter in self._of_shard(shard, since_ms)
+        ]
+        return sorted(found, key=lambda dead_letter: (dead_letter.at_ms, dead_letter.id))
 
     def expire(self, limits: DeadLimits) -> int:
         """Drop what is too old, or too much under limits that have changed; how many. Harmless to repeat."""

@@ -1,6 +1,6 @@
 """Tasks that wait for other tasks: held until those complete, failed when one of them fails.
 
-A task is named by its session id, or by the task-id that a foreign program gave it in the same conversation.
+A task is named by its session id, or by the task-id that a external program gave it in the same conversation.
 The end of a session that tasks are held for makes the router look at them at once; looking again from time to
 time is for what no message reports, and for names that nobody has heard of yet.
 """
@@ -19,8 +19,8 @@ from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import CLOSED, Ledger, SessionState
 from orchestrator.redisdb import keys
-from orchestrator.router.delayed.parked import Parked, Parking, Tasks, parked_id
-from orchestrator.router.received import Letter, Rejection, since_of
+from orchestrator.router.delayed.parked import DelayedMessage, DelayedMessages, Tasks, parked_id
+from orchestrator.router.received import ReceivedMessage, Rejection, since_of
 from orchestrator.router.validation.validator import reject
 
 #: Milliseconds after which a task that was just held is looked at again, and between later looks at the most.
@@ -33,7 +33,7 @@ ENDS: Final = frozenset({"task-completion", "error"})
 _WAITERS_MS: Final = 7 * 86_400_000
 
 
-class Standing(StrEnum):
+class DependencyStatus(StrEnum):
     """Where a task stands that another one waits for."""
 
     COMPLETED = "completed"
@@ -44,8 +44,8 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """The letter has to wait for other tasks."""
+class BlockedTask:
+    """The message has to wait for other tasks."""
 
     tasks: Tasks
     since_ms: int
@@ -58,48 +58,54 @@ class Dependencies:
     """Judges tasks by those that they wait for."""
 
     def __init__(
-        self, ledger: Ledger, parking: Parking, *, clock: Clock, keep_ms: int, ignore_failed: bool = False
+        self,
+        ledger: Ledger,
+        parking: DelayedMessages,
+        *,
+        clock: Clock,
+        keep_ms: int,
+        ignore_failed: bool = False,
     ) -> None:
         self._ledger = ledger
-        self._parking = parking
+        self._delayed = parking
         self._clock = clock
         self._keep_ms = keep_ms
         self._ignore_failed = ignore_failed
 
-    def judge(self, letter: Letter, *, timeout_s: float) -> Held | Rejection | None:
-        """Whether the letter has to wait, cannot be carried out at all, or can now (None)."""
-        body = letter.body
+    def judge(self, received: ReceivedMessage, *, timeout_s: float) -> BlockedTask | Rejection | None:
+        """Whether the message has to wait, cannot be carried out at all, or can now (None)."""
+        body = received.body
         if not isinstance(body, TaskDelegation) or not body.task.dependencies:
             return None
         waited_for = list(dict.fromkeys(d.task_id for d in body.task.dependencies))
-        shard, conversation = letter.entry.stream.shard, letter.conversation
+        shard, conversation = received.entry.stream.shard, received.conversation
         circle = self._circle(shard, conversation, body.task.task_id, waited_for)
         if circle:
             reason = f"tasks wait for each other in a circle: {' → '.join(circle)}; take one dependency out"
-            return reject("dependency-cycle", reason, letter.message)
+            return reject("dependency-cycle", reason, received.message)
         sessions = self._sessions(shard, conversation, waited_for)
         standings = self._standings(sessions)
-        if not self._ignore_failed and Standing.FAILED in standings.values():
-            return self._failed(standings, letter)
+        if not self._ignore_failed and DependencyStatus.FAILED in standings.values():
+            return self._failed(standings, received)
         if any(standing in _UNMET for standing in standings.values()):
             # First it is noted who waits, then looked again: an end is seen by one of the two.
-            self._note_waiter(letter, sessions, standings)
+            self._note_waiter(received, sessions, standings)
             standings = self._standings(sessions)
-            if not self._ignore_failed and Standing.FAILED in standings.values():
-                return self._failed(standings, letter)
+            if not self._ignore_failed and DependencyStatus.FAILED in standings.values():
+                return self._failed(standings, received)
         unmet = [task for task, standing in standings.items() if standing in _UNMET]
         if not unmet:
             return None
         now_ms = self._clock.now_ms()
-        since_ms = since_of(letter.entry, now_ms)
-        unknown = [task for task in unmet if standings[task] is Standing.UNKNOWN]
+        since_ms = since_of(received.entry, now_ms)
+        unknown = [task for task in unmet if standings[task] is DependencyStatus.UNKNOWN]
         if unknown and now_ms - since_ms >= timeout_s * 1000:
             reason = f"it depends on {', '.join(unknown)}, of which nothing was heard within {timeout_s:g} s"
-            return reject("timeout", reason, letter.message)
-        ends = [letter.expires_ms] if letter.expires_ms is not None else []
+            return reject("timeout", reason, received.message)
+        ends = [received.expires_ms] if received.expires_ms is not None else []
         if unknown:
             ends.append(since_ms + math.ceil(timeout_s * 1000))
-        return Held(
+        return BlockedTask(
             tasks=Tasks(task_id=body.task.task_id, waited_for=waited_for, standing=_text(standings)),
             since_ms=since_ms,
             until_ms=min(ends, default=0),
@@ -107,11 +113,13 @@ class Dependencies:
         )
 
     @staticmethod
-    def _failed(standings: dict[str, Standing], letter: Letter) -> Rejection:
-        failed = [task for task, standing in standings.items() if standing is Standing.FAILED]
-        return reject("dependency-failed", f"it depends on {', '.join(failed)}, which failed", letter.message)
+    def _failed(standings: dict[str, DependencyStatus], received: ReceivedMessage) -> Rejection:
+        failed = [task for task, standing in standings.items() if standing is DependencyStatus.FAILED]
+        return reject(
+            "dependency-failed", f"it depends on {', '.join(failed)}, which failed", received.message
+        )
 
-    def stirred(self, parked: Sequence[Parked]) -> list[bool]:
+    def stirred(self, parked: Sequence[DelayedMessage]) -> list[bool]:
         """For each task that waits, whether any of those it waits for stands differently now.
 
         One that expires, or has waited long enough for something unknown, stirs then.
@@ -127,27 +135,29 @@ class Dependencies:
             # What was held in the future was held by a wrong clock, and is judged anew.
             over = 0 < one.until_ms <= now_ms or one.parked_ms > now_ms + LAST_LOOK_MS
             # An earlier version did not write down until when it waits for something unknown.
-            endless = not one.until_ms and Standing.UNKNOWN.value in standing
+            endless = not one.until_ms and DependencyStatus.UNKNOWN.value in standing
             found.append(over or endless or _may_decide(one.standing, standing))
         return found
 
-    def look_again_ms(self, parked: Parked) -> int:
+    def look_again_ms(self, parked: DelayedMessage) -> int:
         """Milliseconds until a task that goes on waiting is looked at again."""
         now_ms = self._clock.now_ms()
         waited_ms = now_ms - parked.parked_ms
-        unreported = any(name.value in parked.standing for name in (Standing.UNKNOWN, Standing.HELD))
+        unreported = any(
+            name.value in parked.standing for name in (DependencyStatus.UNKNOWN, DependencyStatus.HELD)
+        )
         most = UNREPORTED_LOOK_MS if unreported else LAST_LOOK_MS
         if parked.until_ms:
             most = min(most, parked.until_ms - now_ms)
         return max(FIRST_LOOK_MS, min(most, waited_ms))
 
-    def told(self, letters: Sequence[Letter]) -> bool:
+    def told(self, messages: Sequence[ReceivedMessage]) -> bool:
         """Look at the tasks that were held for sessions whose ends are reported here; whether there are any."""
-        ends = [letter for letter in letters if letter.type in ENDS]
-        launches = [next(iter(letter.message.header.conversation_chain), "").lower() for letter in ends]
+        ends = [received for received in messages if received.type in ENDS]
+        launches = [next(iter(received.message.header.conversation_chain), "").lower() for received in ends]
         pipeline = self._ledger.redis.pipeline(transaction=False)
-        for letter, launch in zip(ends, launches, strict=True):
-            book = keys.conversation(letter.entry.stream.shard, letter.conversation)
+        for received, launch in zip(ends, launches, strict=True):
+            book = keys.conversation(received.entry.stream.shard, received.conversation)
             pipeline.hget(book, f"launch:{launch}")
         sessions = [answer.decode() for answer in (pipeline.execute() if ends else []) if answer]
         pipeline = self._ledger.redis.pipeline(transaction=False)
@@ -156,14 +166,16 @@ class Dependencies:
         waiters = [member.decode() for found in (pipeline.execute() if sessions else []) for member in found]
         for waiter in waiters:
             shard, _, name = waiter.partition(":")
-            self._parking.hurry(int(shard, 16), [name])
+            self._delayed.hurry(int(shard, 16), [name])
         return bool(waiters)
 
-    def _note_waiter(self, letter: Letter, sessions: dict[str, str], standings: dict[str, Standing]) -> None:
+    def _note_waiter(
+        self, received: ReceivedMessage, sessions: dict[str, str], standings: dict[str, DependencyStatus]
+    ) -> None:
         pipeline = self._ledger.redis.pipeline(transaction=False)
-        waiter = f"{letter.entry.stream.shard:02x}:{parked_id(letter.entry)}"
+        waiter = f"{received.entry.stream.shard:02x}:{parked_id(received.entry)}"
         for task, session in sessions.items():
-            if session and standings[task] is Standing.OUTSTANDING:
+            if session and standings[task] is DependencyStatus.OUTSTANDING:
                 pipeline.sadd(keys.waiters(session), waiter)
                 pipeline.pexpire(keys.waiters(session), _WAITERS_MS)
         pipeline.execute()
@@ -187,7 +199,7 @@ class Dependencies:
             found.append({task: _session(task, next(answers)) for task in tasks})
         return found
 
-    def _standings(self, sessions: dict[str, str]) -> dict[str, Standing]:
+    def _standings(self, sessions: dict[str, str]) -> dict[str, DependencyStatus]:
         states = self._states(sessions.values())
         return {task: _standing(session, states.get(session)) for task, session in sessions.items()}
 
@@ -245,7 +257,7 @@ class Dependencies:
 
 #: Stands for the session of a task that has none yet, as it is held itself.
 _HELD: Final = "held"
-_UNMET: Final = frozenset({Standing.OUTSTANDING, Standing.HELD, Standing.UNKNOWN})
+_UNMET: Final = frozenset({DependencyStatus.OUTSTANDING, DependencyStatus.HELD, DependencyStatus.UNKNOWN})
 
 
 def _session(task: str, facts: Sequence[bytes | None]) -> str:
@@ -254,14 +266,14 @@ def _session(task: str, facts: Sequence[bytes | None]) -> str:
     return facts[0].decode() if facts[0] else _HELD if facts[1] else ""
 
 
-def _standing(session: str, state: SessionState | None) -> Standing:
+def _standing(session: str, state: SessionState | None) -> DependencyStatus:
     if state is SessionState.FINISHED:
-        return Standing.COMPLETED
+        return DependencyStatus.COMPLETED
     if state in CLOSED:
-        return Standing.FAILED
+        return DependencyStatus.FAILED
     if state is not None:
-        return Standing.OUTSTANDING
-    return Standing.HELD if session == _HELD else Standing.UNKNOWN
+        return DependencyStatus.OUTSTANDING
+    return DependencyStatus.HELD if session == _HELD else DependencyStatus.UNKNOWN
 
 
 def _may_decide(before: str, now: str) -> bool:
@@ -274,10 +286,10 @@ def _may_decide(before: str, now: str) -> bool:
     if len(then) != len(stand) or _UNMET.isdisjoint(stand):
         return True
     return any(
-        new != old and (old, new) != (Standing.OUTSTANDING, Standing.COMPLETED)
+        new != old and (old, new) != (DependencyStatus.OUTSTANDING, DependencyStatus.COMPLETED)
         for old, new in zip(then, stand, strict=True)
     )
 
 
-def _text(standings: dict[str, Standing]) -> str:
+def _text(standings: dict[str, DependencyStatus]) -> str:
     return ",".join(standing.value for standing in standings.values())

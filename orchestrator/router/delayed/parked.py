@@ -39,7 +39,7 @@ _FACTS: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parked:
+class DelayedMessage:
     """One message that waits."""
 
     id: str
@@ -83,7 +83,7 @@ def parked_id(entry: Entry) -> str:
     return f"{entry.stream.type}:{entry.stream.priority}:{entry.id}"
 
 
-class Parking:
+class DelayedMessages:
     """The messages of a stack that wait."""
 
     def __init__(self, scripts: Scripts, *, shards: Iterable[int], mark_ms: int) -> None:
@@ -156,7 +156,7 @@ class Parking:
         )
         return bool(answer)
 
-    def put_off(self, later: Mapping[Parked, int]) -> None:
+    def put_off(self, later: Mapping[DelayedMessage, int]) -> None:
         """Look at these again at their times; nothing happens to one that another router has taken up."""
         by_shard: dict[int, dict[str, int]] = {}
         for parked, due_ms in later.items():
@@ -168,9 +168,9 @@ class Parking:
         """Look at these now: something has happened; nothing happens to one that is not parked any more."""
         self._redis.zadd(keys.parked(shard), dict.fromkeys(names, 0), xx=True)
 
-    def due(self, now_ms: int) -> tuple[list[Parked], int | None]:
+    def due(self, now_ms: int) -> tuple[list[DelayedMessage], int | None]:
         """What is to be looked at now, and when something is next; None: nothing else waits."""
-        found: list[Parked] = []
+        found: list[DelayedMessage] = []
         later: list[int] = []
         for shard in self._shards:
             pipeline = self._redis.pipeline(transaction=False)
@@ -184,7 +184,7 @@ class Parking:
                 found += self._read(shard, ready)
         return found, min(later, default=None)
 
-    def all(self, *, limit: int = 1000) -> list[Parked]:
+    def all(self, *, limit: int = 1000) -> list[DelayedMessage]:
         """Everything that waits, the most urgent first."""
         found = []
         for shard in self._shards:
@@ -192,7 +192,7 @@ class Parking:
             found += self._read(shard, rows)
         return found
 
-    def _read(self, shard: int, rows: list[tuple[bytes, float]]) -> list[Parked]:
+    def _read(self, shard: int, rows: list[tuple[bytes, float]]) -> list[DelayedMessage]:
         pipeline = self._redis.pipeline(transaction=False)
         for raw_id, _ in rows:
             pipeline.hmget(
@@ -208,7 +208,7 @@ class Parking:
             found.append(_parked(shard, name, int(due_ms), dict(zip(_FACTS, texts, strict=True))))
         return found
 
-    def release(self, parked: Parked) -> bool:
+    def release(self, parked: DelayedMessage) -> bool:
         """Put a message back into its stream; False: another router did."""
         shard = parked.stream.shard
         answer = self._scripts.run(
@@ -227,9 +227,9 @@ class Parking:
         return bool(answer)
 
 
-def _parked(shard: int, name: str, due_ms: int, facts: dict[str, str]) -> Parked:
+def _parked(shard: int, name: str, due_ms: int, facts: dict[str, str]) -> DelayedMessage:
     message_type, priority, _ = name.split(":")
-    return Parked(
+    return DelayedMessage(
         id=name,
         stream=StreamId(shard, message_type, priority),
         message_id=facts["message-id"],

@@ -12,7 +12,7 @@ from orchestrator.clock import Clock
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.policy.retry import RetryDecision, RetryEnd, decide
 from orchestrator.policy.routing import LAUNCHES, Backoff, RoutingTable
-from orchestrator.router.received import Letter, Rejection, attempt_of, since_of
+from orchestrator.router.received import ReceivedMessage, Rejection, attempt_of, since_of
 from orchestrator.router.validation.validator import reject
 from orchestrator.streams import Entry
 
@@ -27,14 +27,14 @@ STARTING: Final = frozenset({"sender-unknown", "recipient-unknown"})
 #: Of those, the one about what is known to be on its way: it is waited for until the attempt's timeout.
 COMING: Final = "session-pending"
 #: Milliseconds that an attempt waits for the others, and after which it first looks again.
-PATIENCE_MS: Final = 10_000
+RETRY_FOR_MS: Final = 10_000
 FIRST_LOOK_MS: Final = 100
 #: Milliseconds between two looks whether an agent is registered.
 AGENT_LOOK_MS: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class AttemptPolicy:
     """An attempt goes on after a wait."""
 
     due_ms: int
@@ -72,30 +72,30 @@ class Retries:
             return row.attempts, row.backoff, row.timeout_s
         return header.max_attempts, header.backoff_strategy, header.timeout_seconds
 
-    def late(self, letter: Letter) -> Rejection | None:
+    def late(self, received: ReceivedMessage) -> Rejection | None:
         """A rejection if the last attempt's time was over before any router got to it.
 
         What an agent of our own reports is in the ledger already and so was accepted when it was published.
         An attempt whose time is over has failed; while there are more, this is the next one, made at once.
         """
-        if letter.type in NEVER_LATE:
+        if received.type in NEVER_LATE:
             return None
-        if letter.type not in LAUNCHES:
-            sender = self._find_agent(letter.sender)
+        if received.type not in LAUNCHES:
+            sender = self._find_agent(received.sender)
             if sender is None or not sender.foreign:
                 return None
-        attempts, _, timeout_s = self.policy(letter.message)
-        waited_ms = self._clock.now_ms() - int(letter.entry.id.partition("-")[0])
-        if waited_ms <= timeout_s * 1000 or letter.attempt < attempts:
+        attempts, _, timeout_s = self.policy(received.message)
+        waited_ms = self._clock.now_ms() - int(received.entry.id.partition("-")[0])
+        if waited_ms <= timeout_s * 1000 or received.attempt < attempts:
             return None
         return reject(
             "timeout",
             f"it was not accepted within {timeout_s:g} s: it stood in its stream for {waited_ms / 1000:.1f} s; "
             "replay it, or start more routers",
-            letter.message,
+            received.message,
         )
 
-    def patience(self, entry: Entry, rejection: Rejection) -> Patience | None:
+    def attempt_policy(self, entry: Entry, rejection: Rejection) -> AttemptPolicy | None:
         """When to look again within the same attempt; None: the attempt has failed.
 
         What a message names may be on its way: its launch in the hands of another router, its key being
@@ -109,17 +109,17 @@ class Retries:
         timeout_ms = round(self.policy(message)[2] * 1000)
         if rejection.rule in PATIENT:
             waited_ms = now_ms - since_ms
-            most_ms = timeout_ms if rejection.rule == COMING else min(timeout_ms, PATIENCE_MS)
+            most_ms = timeout_ms if rejection.rule == COMING else min(timeout_ms, RETRY_FOR_MS)
             if waited_ms >= most_ms:
                 return None
-            pause_ms = min(PATIENCE_MS, max(FIRST_LOOK_MS, waited_ms))
-            return Patience(due_ms=now_ms + pause_ms, since_ms=since_ms)
+            pause_ms = min(RETRY_FOR_MS, max(FIRST_LOOK_MS, waited_ms))
+            return AttemptPolicy(due_ms=now_ms + pause_ms, since_ms=since_ms)
         until_ms = since_ms + min(timeout_ms, self._registration_ms)
         if now_ms >= until_ms:
             return None
         expiration, header = message.header.expiration, message.header
         unknown = header.sender if rejection.rule == "sender-unknown" else header.recipient
-        return Patience(
+        return AttemptPolicy(
             due_ms=min(until_ms, now_ms + AGENT_LOOK_MS),
             since_ms=since_ms,
             agent=unknown.agent_name,

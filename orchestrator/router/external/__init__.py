@@ -1,14 +1,14 @@
 """Messages of programs outside of the stack, and work that reaches us by message alone.
 
-What our own agents do is in the ledger before its envelope is in a stream. A foreign program has nothing but
+What our own agents do is in the ledger before its envelope is in a stream. A external program has nothing but
 its envelopes, so here the envelope is what changes the ledger: it begins a session, reports and ends the
 session that the program runs, or goes into the queue of a session it speaks to. The ids in a message's chain
 say which sessions those are.
 """
 
 from orchestrator.router.external.inboxes import Inboxes
-from orchestrator.router.external.launches import ForeignLaunches
-from orchestrator.router.external.messages import ForeignWords
+from orchestrator.router.external.launches import ExternalLaunches
+from orchestrator.router.external.messages import ExternalMessages
 from orchestrator.router.external.outboxes import Outboxes, make_boxes
 
-__all__ = ["ForeignLaunches", "ForeignWords", "Inboxes", "Outboxes", "make_boxes"]
+__all__ = ["ExternalLaunches", "ExternalMessages", "Inboxes", "Outboxes", "make_boxes"]

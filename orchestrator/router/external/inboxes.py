@@ -6,38 +6,38 @@ from collections.abc import Sequence
 
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router.received import Letter
+from orchestrator.router.received import ReceivedMessage
 from orchestrator.streams import ROUTER_GROUP, stream_key
 
 
 class Inboxes:
-    """Puts letters into inboxes."""
+    """Puts messages into inboxes."""
 
     def __init__(self, scripts: Scripts, *, most: int) -> None:
         """``most`` is how many messages an inbox holds; then the oldest leave it."""
         self._scripts = scripts
         self._most = most
 
-    def deliver(self, letters: Sequence[Letter]) -> list[object]:
-        """Deliver letters that were carried out, each once in effect; an answer for each, an exception where it failed."""
+    def deliver(self, messages: Sequence[ReceivedMessage]) -> list[object]:
+        """Deliver messages that were carried out, each once in effect; an answer for each, an exception where it failed."""
         batch = self._scripts.batch()
-        for letter in letters:
-            shard = letter.entry.stream.shard
+        for received in messages:
+            shard = received.entry.stream.shard
             batch.script(
                 "route_inbox",
                 [
-                    stream_key(letter.entry.stream),
-                    keys.seen(shard, letter.sender, letter.id),
-                    keys.inbox(shard, letter.program),
+                    stream_key(received.entry.stream),
+                    keys.seen(shard, received.sender, received.id),
+                    keys.inbox(shard, received.program),
                     keys.totals(shard),
                 ],
                 [
                     ROUTER_GROUP,
-                    letter.entry.id,
-                    letter.digest,
+                    received.entry.id,
+                    received.digest,
                     self._most,
-                    letter.program,
-                    letter.entry.data or b"",
+                    received.program,
+                    received.entry.data or b"",
                 ],
             )
         return batch.execute()

@@ -1,4 +1,4 @@
-"""What foreign programs say: of the sessions that they run, and to other sessions."""
+"""What external programs say: of the sessions that they run, and to other sessions."""
 
 from __future__ import annotations
 
@@ -15,66 +15,68 @@ from orchestrator.router.commands import (
     DONE,
     DUPLICATE,
     NOTED,
-    Act,
-    Limits,
-    Outcome,
-    Settled,
+    CommandOutcome,
+    ConversationLimits,
+    Resolved,
+    ScriptCommand,
     Step,
     message_id_taken,
     not_taking_part,
     rejected,
     session_unknown,
 )
-from orchestrator.router.external.session_messages import Mailbox
-from orchestrator.router.received import SEALED_TITLE, Letter
-from orchestrator.router.session_resolver import Directory
+from orchestrator.router.external.session_messages import SessionMessages
+from orchestrator.router.received import SEALED_TITLE, ReceivedMessage
+from orchestrator.router.session_resolver import SessionResolver
 from orchestrator.streams import stream_key
 
 
-class ForeignWords:
-    """Makes the steps for what foreign programs say; none of it is in the ledger yet."""
+class ExternalMessages:
+    """Makes the steps for what external programs say; none of it is in the ledger yet."""
 
-    def __init__(self, ledger: Ledger, directory: Directory, *, limits: Limits) -> None:
+    def __init__(
+        self, ledger: Ledger, session_resolver: SessionResolver, *, limits: ConversationLimits
+    ) -> None:
         self._ledger = ledger
-        self._directory = directory
-        self._mailbox = Mailbox(ledger, limits)
+        self._resolver = session_resolver
+        self._mailbox = SessionMessages(ledger, limits)
         self._limits = limits
 
-    def word(self, letter: Letter) -> Step:
-        """The step for what a foreign program says of its session, or to another one."""
-        body = letter.body
+    def word(self, received: ReceivedMessage) -> Step:
+        """The step for what a external program says of its session, or to another one."""
+        body = received.body
         match body:
             case StatusUpdate():
-                return self._status(letter, body)
+                return self._status(received, body)
             case TaskCompletion():
-                session = self._directory.by_task(body.task_id, letter.sender, letter)
+                session = self._resolver.by_task(body.task_id, received.sender, received)
                 text = body.result if body.result is not None else body.summary
                 status = "completed" if body.status == "success" else body.status
-                return self._report(letter, session, status=status, text=text)
+                return self._report(received, session, status=status, text=text)
             case ErrorReport():
-                session = self._directory.by_chain(letter.sender, letter)
+                session = self._resolver.by_chain(received.sender, received)
                 if body.severity == "critical":
-                    return self._report(letter, session, status="failed", text=body.message)
-                return self._to_parent(letter, session, text=body.message, kind="error")
-            case None if letter.type == "query":
-                return self._question(letter, letter.sealed, SEALED_TITLE)
-            case None if letter.type == "message":
-                return self._say(letter, letter.sealed, kind="message", title=SEALED_TITLE)
+                    return self._report(received, session, status="failed", text=body.message)
+                return self._to_parent(received, session, text=body.message, kind="error")
+            case None if received.type == "query":
+                return self._question(received, received.sealed, SEALED_TITLE)
+            case None if received.type == "message":
+                return self._say(received, received.sealed, kind="message", title=SEALED_TITLE)
             case Query():
-                return self._question(letter, prompt_of(body), body.subject, urgency=body.urgency or "")
+                return self._question(received, prompt_of(body), body.subject, urgency=body.urgency or "")
             case Reply():
-                return self._answer(letter, body)
+                return self._answer(received, body)
             case Message():
                 kind = message_kind(body.message_type or "")
-                return self._say(letter, prompt_of(body), kind=kind, title=body.subject or "")
+                return self._say(received, prompt_of(body), kind=kind, title=body.subject or "")
         return NOTED
 
     # --- of its own session ------------------------------------------------------------------
 
-    def _status(self, letter: Letter, body: StatusUpdate) -> Step:
-        session = self._directory.by_task(body.task_id, letter.sender, letter)
+    def _status(self, received: ReceivedMessage, body: StatusUpdate) -> Step:
+        session = self._resolver.by_task(body.task_id, received.sender, received)
         if session is None:
-            return Settled(session_unknown(letter))
+            return Resolved(session_unknown(received))
         facts: list[str | int] = []
         if body.current_activity is not None:
             facts += ["activity", body.current_activity]
@@ -82,136 +84,136 @@ class ForeignWords:
             facts += ["progress", body.progress_percentage]
         if body.status == "blocked":
             why = "\n".join(blocker.text for blocker in body.blockers) or body.current_activity or "blocked"
-            parent = self._directory.session(session.parent, letter.recipient, letter)
+            parent = self._resolver.session(session.parent, received.recipient, received)
             facts = ["activity", f"blocked: {summary(why)}", *facts]
             if parent is not None:
                 return self._mailbox.put(
-                    letter, parent, session, text=why, kind="blocker", title=session.title, facts=facts
+                    received, parent, session, text=why, kind="blocker", title=session.title, facts=facts
                 )
 
-        def read(answer: Any) -> Outcome:
+        def read(answer: Any) -> CommandOutcome:
             match answer[0]:
                 case b"done":
                     return DONE
                 case b"duplicate":
                     return DUPLICATE
                 case b"other":
-                    return message_id_taken(letter)
-            return session_unknown(letter)
+                    return message_id_taken(received)
+            return session_unknown(received)
 
-        return Act(
+        return ScriptCommand(
             script="route_status",
             keys=[
                 keys.session(session.id),
-                keys.seen(letter.entry.stream.shard, letter.sender, letter.id),
-                stream_key(letter.entry.stream),
-                keys.conversation(letter.entry.stream.shard, letter.conversation),
+                keys.seen(received.entry.stream.shard, received.sender, received.id),
+                stream_key(received.entry.stream),
+                keys.conversation(received.entry.stream.shard, received.conversation),
             ],
             args=[
                 "",
-                letter.group,
-                letter.entry.id,
-                self._limits.mark_ms(letter),
-                letter.digest,
+                received.group,
+                received.entry.id,
+                self._limits.mark_ms(received),
+                received.digest,
                 self._limits.max_age_ms,
                 *(facts or ["activity", session.activity]),
             ],
             read=read,
         )
 
-    def _report(self, letter: Letter, session: Session | None, *, status: str, text: str) -> Step:
+    def _report(self, received: ReceivedMessage, session: Session | None, *, status: str, text: str) -> Step:
         if session is None:
-            return Settled(session_unknown(letter))
+            return Resolved(session_unknown(received))
 
-        def read(answer: Any) -> Outcome:
+        def read(answer: Any) -> CommandOutcome:
             match answer[0]:
                 case b"done" | b"over":
                     return DONE
                 case b"duplicate":
                     return DUPLICATE
                 case b"other":
-                    return message_id_taken(letter)
+                    return message_id_taken(received)
                 case b"pending":
                     reason = (
                         f"session {session.id} has not begun: its task is not routed yet, or waits for others; "
                         "report again when it has, or start more routers"
                     )
-                    return rejected("session-pending", reason, letter)
+                    return rejected("session-pending", reason, received)
                 case b"foreign":
                     reason = f"session {session.id} is run by a worker of this stack, which reports for it"
-                    return rejected("unauthorised", reason, letter)
-            return session_unknown(letter)
+                    return rejected("unauthorised", reason, received)
+            return session_unknown(received)
 
-        return Act(
+        return ScriptCommand(
             script="route_report",
             keys=[
                 *layout.ending(session.id, parent=session.parent, run=session.run),
-                keys.seen(letter.entry.stream.shard, letter.sender, letter.id),
-                stream_key(letter.entry.stream),
-                keys.conversation(letter.entry.stream.shard, letter.conversation),
+                keys.seen(received.entry.stream.shard, received.sender, received.id),
+                stream_key(received.entry.stream),
+                keys.conversation(received.entry.stream.shard, received.conversation),
             ],
             args=[
                 "",
                 status,
                 text,
-                letter.group,
-                letter.entry.id,
-                self._limits.mark_ms(letter),
-                letter.digest,
+                received.group,
+                received.entry.id,
+                self._limits.mark_ms(received),
+                received.digest,
                 self._limits.max_age_ms,
                 self._ledger.vouch_for_end(session, status, text, by=ROUTER),
             ],
             read=read,
         )
 
-    def _to_parent(self, letter: Letter, session: Session | None, *, text: str, kind: str) -> Step:
+    def _to_parent(self, received: ReceivedMessage, session: Session | None, *, text: str, kind: str) -> Step:
         """Something that a child's parent must hear before the child is over."""
         if session is None:
-            return Settled(session_unknown(letter))
-        parent = self._directory.session(session.parent, letter.recipient, letter)
+            return Resolved(session_unknown(received))
+        parent = self._resolver.session(session.parent, received.recipient, received)
         if parent is None:
             return NOTED  # a root: whoever gave it its task reads the envelope
-        return self._mailbox.put(letter, parent, session, text=text, kind=kind, title=session.title)
+        return self._mailbox.put(received, parent, session, text=text, kind=kind, title=session.title)
 
     # --- to another session ------------------------------------------------------------------
 
-    def _say(self, letter: Letter, text: str, *, kind: str, title: str) -> Step:
-        recipient = self._directory.recipient(letter, self._directory.by_chain(letter.sender, letter))
+    def _say(self, received: ReceivedMessage, text: str, *, kind: str, title: str) -> Step:
+        recipient = self._resolver.recipient(received, self._resolver.by_chain(received.sender, received))
         if recipient is None:
-            return _nobody(letter)
-        if not self._directory.takes_part(letter, recipient):
-            return Settled(not_taking_part(letter))
-        return self._mailbox.put(letter, recipient, None, text=text, kind=kind, title=title)
+            return _nobody(received)
+        if not self._resolver.takes_part(received, recipient):
+            return Resolved(not_taking_part(received))
+        return self._mailbox.put(received, recipient, None, text=text, kind=kind, title=title)
 
-    def _question(self, letter: Letter, text: str, title: str, *, urgency: str = "") -> Step:
-        sender = self._directory.by_chain(letter.sender, letter)
-        recipient = self._directory.recipient(letter, sender)
+    def _question(self, received: ReceivedMessage, text: str, title: str, *, urgency: str = "") -> Step:
+        sender = self._resolver.by_chain(received.sender, received)
+        recipient = self._resolver.recipient(received, sender)
         if recipient is None:
-            return _nobody(letter)
-        if not self._directory.takes_part(letter, recipient):
-            return Settled(not_taking_part(letter))
+            return _nobody(received)
+        if not self._resolver.takes_part(received, recipient):
+            return Resolved(not_taking_part(received))
         return self._mailbox.put(
-            letter, recipient, sender, text=text, kind="query", title=title, opens=True, priority=urgency
+            received, recipient, sender, text=text, kind="query", title=title, opens=True, priority=urgency
         )
 
-    def _answer(self, letter: Letter, body: Reply) -> Step:
-        recipient = self._directory.by_chain(letter.recipient, letter)
+    def _answer(self, received: ReceivedMessage, body: Reply) -> Step:
+        recipient = self._resolver.by_chain(received.recipient, received)
         if recipient is None:
-            return _nobody(letter)
-        if not self._directory.takes_part(letter, recipient):
-            return Settled(not_taking_part(letter))
+            return _nobody(received)
+        if not self._resolver.takes_part(received, recipient):
+            return Resolved(not_taking_part(received))
         question, asked = self._asked(recipient, body.in_reply_to.lower())
         if not question:
             reason = (
                 f"session {recipient.id} has no open question with message-id {body.in_reply_to}: "
                 "it was answered or withdrawn, or never asked"
             )
-            return Settled(rejected("session-over", reason, letter))
-        if self._directory.session(asked, letter.sender, letter) is None:
-            reason = f"question {body.in_reply_to} was put to another session than one of {letter.sender!r}"
-            return Settled(rejected("unauthorised", reason, letter))
+            return Resolved(rejected("session-over", reason, received))
+        if self._resolver.session(asked, received.sender, received) is None:
+            reason = f"question {body.in_reply_to} was put to another session than one of {received.sender!r}"
+            return Resolved(rejected("unauthorised", reason, received))
         return self._mailbox.put(
-            letter,
+            received,
             recipient,
             None,
             text=body.answer,
@@ -232,9 +234,9 @@ class ForeignWords:
         return "", ""
 
 
-def _nobody(letter: Letter) -> Settled:
+def _nobody(received: ReceivedMessage) -> Resolved:
     reason = (
-        f"the chain names no launch of a session of {letter.recipient!r}; "
+        f"the chain names no launch of a session of {received.recipient!r}; "
         "carry the chain of the message you answer on"
     )
-    return Settled(rejected("recipient-session", reason, letter))
+    return Resolved(rejected("recipient-session", reason, received))

@@ -1,4 +1,4 @@
-"""Letters that go into the queue of a session: questions, replies, messages, blockers and escalations."""
+"""Messages that go into the queue of a session: questions, replies, messages, blockers and escalations."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from orchestrator.redisdb import keys
 from orchestrator.router.commands import (
     DONE,
     DUPLICATE,
-    Act,
-    Limits,
-    Outcome,
+    CommandOutcome,
+    ConversationLimits,
+    ScriptCommand,
     message_id_taken,
     rejected,
     session_unknown,
 )
-from orchestrator.router.received import Letter
+from orchestrator.router.received import ReceivedMessage
 from orchestrator.streams import stream_key
 
 
-class Mailbox:
-    """Makes the steps that put letters into the queues of sessions."""
+class SessionMessages:
+    """Makes the steps that put messages into the queues of sessions."""
 
-    def __init__(self, ledger: Ledger, limits: Limits) -> None:
+    def __init__(self, ledger: Ledger, limits: ConversationLimits) -> None:
         self._ledger = ledger
         self._limits = limits
 
     def put(
         self,
-        letter: Letter,
+        received: ReceivedMessage,
         session: Session,
         speaker: Session | None,
         *,
@@ -44,11 +44,11 @@ class Mailbox:
         answers: str = "",
         priority: str = "",
         facts: Sequence[str | int] = (),
-    ) -> Act:
-        """The step that puts what a letter says into the queue of a session.
+    ) -> ScriptCommand:
+        """The step that puts what a message says into the queue of a session.
 
         Args:
-            letter: the letter.
+            message: the message.
             session: whose queue it goes into.
             speaker: the session that says it, where that is to be known; or None.
             text: what is said.
@@ -56,58 +56,58 @@ class Mailbox:
             title: what people see of it.
             opens: it is a question of the speaker, which is open from now on.
             answers: the question of ``session`` that it answers; or empty.
-            priority: by default that of the letter.
+            priority: by default that of the message.
             facts: names and values, in turn, that are written down about the speaker.
         """
         opens = opens and speaker is not None
         record: dict[str, Any] = {
             "kind": kind,
-            "priority": priority or letter.entry.stream.priority,
+            "priority": priority or received.entry.stream.priority,
             "child": speaker.id if speaker is not None else "",
-            "agent": letter.sender,
+            "agent": received.sender,
             "title": title,
             "status": "",
-            "message": letter.id,
+            "message": received.id,
             **({"question": True} if opens else {}),
             **({"answers": answers} if answers else {}),
-            **({"sealed": True} if letter.sealed else {}),
+            **({"sealed": True} if received.sealed else {}),
         }
 
-        def read(answer: Any) -> Outcome:
+        def read(answer: Any) -> CommandOutcome:
             match answer[0]:
                 case b"done":
                     return DONE
                 case b"duplicate":
                     return DUPLICATE
                 case b"other":
-                    return message_id_taken(letter)
+                    return message_id_taken(received)
                 case b"closed":
                     reason = f"session {session.id} is {answer[1].decode()} and takes nothing more"
-                    return rejected("session-over", reason, letter)
+                    return rejected("session-over", reason, received)
                 case b"answered":
                     return rejected(
-                        "session-over", f"the question of session {session.id} has its reply", letter
+                        "session-over", f"the question of session {session.id} has its reply", received
                     )
-            return session_unknown(letter)
+            return session_unknown(received)
 
         speaking = speaker.id if (opens or facts) and speaker is not None else session.id
         if answers:
             item = reply_id(answers)
         elif opens:
-            item = question_id(speaking, f"message|{letter.sender}|{letter.id}")
+            item = question_id(speaking, f"message|{received.sender}|{received.id}")
         else:
-            item = item_id(session.id, f"message|{letter.sender}|{letter.id}")
-        # Who signed the letter is known here and nowhere later.
+            item = item_id(session.id, f"message|{received.sender}|{received.id}")
+        # Who signed the message is known here and nowhere later.
         record["proof"] = self._ledger.vouch_for_item(
             item, session.id, record, text, by=ROUTER, to=session.agent
         )
-        return Act(
+        return ScriptCommand(
             script="route_put",
             keys=[
                 *layout.mailbox(session.id, speaker=speaking, envelope=None),
-                keys.seen(letter.entry.stream.shard, letter.sender, letter.id),
-                stream_key(letter.entry.stream),
-                keys.conversation(letter.entry.stream.shard, letter.conversation),
+                keys.seen(received.entry.stream.shard, received.sender, received.id),
+                stream_key(received.entry.stream),
+                keys.conversation(received.entry.stream.shard, received.conversation),
             ],
             args=[
                 "",
@@ -116,10 +116,10 @@ class Mailbox:
                 text,
                 "1" if opens else "0",
                 answers,
-                letter.group,
-                letter.entry.id,
-                self._limits.mark_ms(letter),
-                letter.digest,
+                received.group,
+                received.entry.id,
+                self._limits.mark_ms(received),
+                received.digest,
                 self._limits.max_age_ms,
                 *facts,
             ],

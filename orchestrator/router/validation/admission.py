@@ -12,28 +12,28 @@ from orchestrator.envelope.validate import Report
 from orchestrator.ledger import Ledger
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
-from orchestrator.router.delayed.dependencies import Dependencies, Held
+from orchestrator.router.delayed.dependencies import BlockedTask, Dependencies
 from orchestrator.router.delayed.retries import Retries
-from orchestrator.router.received import Letter, Rejection
-from orchestrator.router.validation.validator import Intake, reject
+from orchestrator.router.received import ReceivedMessage, Rejection
+from orchestrator.router.validation.validator import Validator, reject
 from orchestrator.streams import Entry
 
 #: Entries that are read together before they are judged, if they have at most so many octets each.
 _TOGETHER: Final = 16
 _SMALL: Final = 65_536
 
-#: A letter to be carried out now, a rejection, or a letter that has to wait for other tasks.
-Verdict = Letter | Rejection | tuple[Letter, Held]
+#: A message to be carried out now, a rejection, or a message that has to wait for other tasks.
+Verdict = ReceivedMessage | Rejection | tuple[ReceivedMessage, BlockedTask]
 
 
 class Admission:
     """Judges the entries of a round: by what they hold, by their age, and by the tasks that they wait for."""
 
     def __init__(
-        self, ledger: Ledger, *, intake: Intake, retries: Retries, dependencies: Dependencies
+        self, ledger: Ledger, *, validator: Validator, retries: Retries, dependencies: Dependencies
     ) -> None:
         self._ledger = ledger
-        self._intake = intake
+        self._validator = validator
         self._retries = retries
         self._dependencies = dependencies
 
@@ -51,40 +51,42 @@ class Admission:
 
     def _read(self, entry: Entry) -> Report | Rejection | None:
         try:
-            return self._intake.read(entry)
+            return self._validator.read(entry)
         except Exception as error:  # noqa: BLE001 - nothing a message holds may leave the loop as an exception
             return _broken(entry, error)
 
-    def _open(self, entry: Entry, report: Report | Rejection | None) -> Letter | Rejection:
+    def _open(self, entry: Entry, report: Report | Rejection | None) -> ReceivedMessage | Rejection:
         if isinstance(report, Rejection):
             return report
         try:
-            return self._intake.judge(entry, report)
+            return self._validator.judge(entry, report)
         except (RedisConnectionError, RedisTimeoutError):
             raise
         except Exception as error:  # noqa: BLE001 - as above
             return _broken(entry, error)
 
-    def _judge(self, letter: Letter | Rejection) -> Verdict:
-        if isinstance(letter, Rejection):
-            return letter
-        rejection = self._unproven_wait(letter) or self._retries.late(letter)
-        if rejection is not None or letter.type != "task-delegation":
-            return rejection or letter
-        held = self._dependencies.judge(letter, timeout_s=self._retries.policy(letter.message)[2])
-        return (letter, held) if isinstance(held, Held) else held or letter
+    def _judge(self, received: ReceivedMessage | Rejection) -> Verdict:
+        if isinstance(received, Rejection):
+            return received
+        rejection = self._unproven_wait(received) or self._retries.late(received)
+        if rejection is not None or received.type != "task-delegation":
+            return rejection or received
+        held = self._dependencies.judge(received, timeout_s=self._retries.policy(received.message)[2])
+        return (received, held) if isinstance(held, BlockedTask) else held or received
 
-    def _unproven_wait(self, letter: Letter) -> Rejection | None:
+    def _unproven_wait(self, received: ReceivedMessage) -> Rejection | None:
         """A rejection if an old message only says that it waited; None: it is young, or the mark bears it out."""
-        if not letter.entry.waited or not self._intake.too_old(letter.message):
+        if not received.entry.waited or not self._validator.too_old(received.message):
             return None
-        mark: Any = self._ledger.redis.get(keys.seen(letter.entry.stream.shard, letter.sender, letter.id))
-        if mark is not None and mark.decode().partition(" ")[0] == letter.entry.id:
+        mark: Any = self._ledger.redis.get(
+            keys.seen(received.entry.stream.shard, received.sender, received.id)
+        )
+        if mark is not None and mark.decode().partition(" ")[0] == received.entry.id:
             return None
         reason = (
-            f"the message is dated {letter.message.header.timestamp} and did not wait here; send a new one"
+            f"the message is dated {received.message.header.timestamp} and did not wait here; send a new one"
         )
-        return reject("too-old", reason, letter.message)
+        return reject("too-old", reason, received.message)
 
 
 def _broken(entry: Entry, error: Exception) -> Rejection:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lxml import etree
 
-from orchestrator.bootstrap import Parts
+from orchestrator.bootstrap import Container
 from orchestrator.clock import Clock
 from orchestrator.envelope.findings import VALUE_LIMIT, Finding, line_of, path_of
 from orchestrator.envelope.model import AgentMessage
@@ -22,9 +22,9 @@ from orchestrator.policy.priority import priority_of
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.server_clock import ServerClock
-from orchestrator.router.build import build_acts, build_intake, limits_of
-from orchestrator.router.commands import Outcome, Settled, message_id_taken, task_taken, task_unknown
-from orchestrator.router.received import Letter, Rejection, shard_of_message, task_id_of
+from orchestrator.router.build import build_handlers, build_validator, limits_of
+from orchestrator.router.commands import CommandOutcome, Resolved, message_id_taken, task_taken, task_unknown
+from orchestrator.router.received import ReceivedMessage, Rejection, shard_of_message, task_id_of
 from orchestrator.router.validation.validator import reject
 from orchestrator.streams import Entry, StreamId
 
@@ -62,11 +62,11 @@ _PLACES: Final = {
 class Preview:
     """Applies the live rules to messages from files. Safe to use as often as wanted."""
 
-    def __init__(self, parts: Parts, *, clock: Clock | None = None) -> None:
+    def __init__(self, parts: Container, *, clock: Clock | None = None) -> None:
         self._parts = parts
         self._limits = limits_of(parts.settings)
-        self._intake = build_intake(parts, clock or ServerClock(parts.redis))
-        self._acts = build_acts(parts)
+        self._validator = build_validator(parts, clock or ServerClock(parts.redis))
+        self._handlers = build_handlers(parts)
 
     def findings(self, octets: bytes, report: Report) -> list[Finding]:
         """Every live rule that a message breaks now, if layers 1 and 2 have passed it.
@@ -80,64 +80,64 @@ class Preview:
         return [_finding(rejection, root) for rejection in self._rejections(message, root, octets)]
 
     def _rejections(self, message: AgentMessage, root: etree._Element, octets: bytes) -> Iterator[Rejection]:
-        digest = self._intake.digest(message, root, octets)
+        digest = self._validator.digest(message, root, octets)
         if isinstance(digest, Rejection):
             yield digest
             digest = ""
-        faults = list(self._intake.faults(message))
+        faults = list(self._validator.faults(message))
         yield from faults
         priority = priority_of(message.body.type, message.header.priority, self._parts.routing)
         shard = shard_of_message(message, self._parts.settings.shards)
-        letter = self._intake.unseal(
+        received = self._validator.decrypt_body(
             Entry(StreamId(shard, message.body.type, priority), "0-0", octets, {}), message, digest
         )
-        if isinstance(letter, Rejection):
-            yield letter
+        if isinstance(received, Rejection):
+            yield received
             return
-        mark: Any = self._parts.redis.get(keys.seen(shard, letter.sender, letter.id))
+        mark: Any = self._parts.redis.get(keys.seen(shard, received.sender, received.id))
         if mark is not None:
             of = mark.decode().partition(" ")[2]
-            if of and letter.digest and of != letter.digest:
-                yield from _of(message_id_taken(letter))
+            if of and received.digest and of != received.digest:
+                yield from _of(message_id_taken(received))
             else:
-                reason = f"message {letter.id} was acted upon already; give a new message an id of its own"
+                reason = f"message {received.id} was acted upon already; give a new message an id of its own"
                 yield reject("duplicate", reason, message)
             return
-        yield from self._rejections_of_conversation(letter)
+        yield from self._rejections_of_conversation(received)
         if not faults:
-            yield from self._rejections_of_step(letter)
+            yield from self._rejections_of_step(received)
 
-    def _rejections_of_conversation(self, letter: Letter) -> Iterator[Rejection]:
-        task_id = task_id_of(letter.body)
-        book = keys.conversation(letter.entry.stream.shard, letter.conversation)
+    def _rejections_of_conversation(self, received: ReceivedMessage) -> Iterator[Rejection]:
+        task_id = task_id_of(received.body)
+        book = keys.conversation(received.entry.stream.shard, received.conversation)
         answer: Any = self._parts.redis.hmget(book, ["root", "count", f"task:{task_id}"])
         first, count, session = ((value or b"").decode() for value in answer)
         limit = self._limits.conversation_messages
-        if first and first != letter.first:
+        if first and first != received.first:
             fault = "chain"
         elif limit and int(count or 0) >= limit:
             fault = "limit"
         else:
             fault = ""
         if fault:
-            yield from _of(self._limits.conversation_fault(fault, letter))
-        if session and letter.type in LAUNCHES and not is_session_id(task_id):
-            yield from _of(task_taken(task_id, session, letter))
+            yield from _of(self._limits.conversation_fault(fault, received))
+        if session and received.type in LAUNCHES and not is_session_id(task_id):
+            yield from _of(task_taken(task_id, session, received))
 
-    def _rejections_of_step(self, letter: Letter) -> Iterator[Rejection]:
-        self._acts.prepare([letter])
-        step = self._acts.act(letter)
-        if isinstance(step, Settled):
+    def _rejections_of_step(self, received: ReceivedMessage) -> Iterator[Rejection]:
+        self._handlers.prepare([received])
+        step = self._handlers.act(received)
+        if isinstance(step, Resolved):
             yield from _of(step.outcome)
-        elif letter.type in LAUNCHES and is_session_id(task_id := task_id_of(letter.body)):
+        elif received.type in LAUNCHES and is_session_id(task_id := task_id_of(received.body)):
             found = self._parts.ledger.find([task_id])
             if not found:
-                yield from _of(task_unknown(task_id, letter))
-            elif found[0].message != letter.id:
-                yield from _of(task_taken(task_id, task_id, letter))
+                yield from _of(task_unknown(task_id, received))
+            elif found[0].message != received.id:
+                yield from _of(task_taken(task_id, task_id, received))
 
 
-def _of(outcome: Outcome) -> Iterator[Rejection]:
+def _of(outcome: CommandOutcome) -> Iterator[Rejection]:
     if outcome.rejection is not None:
         yield outcome.rejection
 

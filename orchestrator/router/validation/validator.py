@@ -1,4 +1,4 @@
-"""From the octets of an entry to a letter that may be acted upon, or a rejection that names its rule.
+"""From the octets of an entry to a message that may be acted upon, or a rejection that names its rule.
 
 Layers 1 and 2 are the envelope's own; here come the live rules that need no look into the ledger.
 Nothing raises: whatever an entry holds, the answer is a value.
@@ -19,13 +19,13 @@ from orchestrator.envelope import codec, signature
 from orchestrator.envelope.bodies import EncryptedBody, OpaqueBody
 from orchestrator.envelope.findings import Finding
 from orchestrator.envelope.model import AgentMessage
-from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.validate import Report, check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, SignatureError, UnknownAgent
-from orchestrator.policy.authorisation import Party, refusal
+from orchestrator.policy.authorisation import Principal, refusal
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
-from orchestrator.router.received import Letter, Rejection
+from orchestrator.router.received import ReceivedMessage, Rejection
 from orchestrator.router.validation.live_rules import RULES
 from orchestrator.streams import Entry
 
@@ -43,7 +43,7 @@ _REMEMBERED: Final = 10_000
 HANDED_ON: Final = LAUNCHES | {"query", "message"}
 
 
-class Intake:
+class Validator:
     """Validates entries one by one."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Intake:
         table: RoutingTable,
         clock: Clock,
         signatures_required: bool = True,
-        max_bytes: int = Limits().size,
+        max_bytes: int = ParseLimits().size,
         max_age_ms: int = 86_400_000,
         max_chain: int = 1000,
     ) -> None:
@@ -67,7 +67,7 @@ class Intake:
         self._table = table
         self._clock = clock
         self._signatures_required = signatures_required
-        self._limits = Limits(size=max_bytes, detail_s=REPORT_S, findings=1)
+        self._limits = ParseLimits(size=max_bytes, detail_s=REPORT_S, findings=1)
         self._max_age_ms = max_age_ms
         self._max_chain = max_chain
         self._refusals: dict[tuple[str, str, str], tuple[AgentRecord, AgentRecord, str | None]] = {}
@@ -78,7 +78,7 @@ class Intake:
             return None
         return check(entry.data, limits=self._limits, advice=False, detailed=False)
 
-    def judge(self, entry: Entry, report: Report | None) -> Letter | Rejection:
+    def judge(self, entry: Entry, report: Report | None) -> ReceivedMessage | Rejection:
         """Check what was read of an entry against the rules about its signature, sender, recipient and time."""
         if entry.data is None or report is None:
             return reject("no-envelope", "the entry has no field `envelope`; append the XML under that name")
@@ -106,11 +106,11 @@ class Intake:
         if isinstance(digest, Rejection):
             return digest
         fault = next(self.faults(message, waited=entry.waited), None)
-        letter = fault or self.unseal(entry, message, digest)
+        received = fault or self.decrypt_body(entry, message, digest)
         recipient = self._find_agent(message.header.recipient.agent_name)
-        if isinstance(letter, Letter) and recipient is not None and recipient.foreign:
-            return replace(letter, program=recipient.name)
-        return letter
+        if isinstance(received, ReceivedMessage) and recipient is not None and recipient.foreign:
+            return replace(received, program=recipient.name)
+        return received
 
     def _finding(self, octets: bytes, report: Report) -> Finding:
         """Why layers 1 and 2 refuse a message: in detail if its signature holds, in short for a stranger."""
@@ -143,31 +143,33 @@ class Intake:
         """Whether duplicates of the message could not be told any more."""
         return message.header.timestamp.instant_ms < self._clock.now_ms() - self._max_age_ms
 
-    def unseal(self, entry: Entry, message: AgentMessage, digest: str) -> Letter | Rejection:
-        """The letter with its body readable, if anything is to be done with it here.
+    def decrypt_body(self, entry: Entry, message: AgentMessage, digest: str) -> ReceivedMessage | Rejection:
+        """The message with its body readable, if anything is to be done with it here.
 
         ``digest`` is that of what its sender signed.
         What is encrypted and need not be read here is not read, whatever keys there are: it is for its recipient.
         """
         body = message.body
         if not isinstance(body, OpaqueBody):
-            return Letter(entry, message, body, digest=digest)
+            return ReceivedMessage(entry, message, body, digest=digest)
         sender = self._find_agent(message.header.sender.agent_name)
         if entry.stream.type not in LAUNCHES and not (sender is not None and sender.foreign):
-            return Letter(
+            return ReceivedMessage(
                 entry, message, None, digest=digest
             )  # the ledger has it already, and it may be large
         try:
             fetched = self._opener.fetch(message)
             if isinstance(fetched.body, EncryptedBody) and entry.stream.type in HANDED_ON:
-                return Letter(entry, message, None, sealed=codec.encode(fetched).decode(), digest=digest)
+                return ReceivedMessage(
+                    entry, message, None, sealed=codec.encode(fetched).decode(), digest=digest
+                )
             opened = self._opener.open(fetched).body
         except InvalidEnvelope as error:
             return reject("payload", f"the body is not valid: {error}", message)
         except (PayloadError, DecryptionError) as error:
             return reject("payload", str(error), message)
         assert not isinstance(opened, OpaqueBody)
-        return Letter(entry, message, opened, digest=digest)
+        return ReceivedMessage(entry, message, opened, digest=digest)
 
     def faults(self, message: AgentMessage, *, waited: bool = False) -> Iterator[Rejection]:
         """What the rules about time, limits, sender and recipient have against the message, first things first.
@@ -258,9 +260,9 @@ class Intake:
         return reason
 
 
-def party(record: AgentRecord) -> Party:
+def party(record: AgentRecord) -> Principal:
     """An agent as the authorisation sees it."""
-    return Party(
+    return Principal(
         name=record.name,
         role=record.role,
         may_send_to=record.may_send_to,

@@ -1,4 +1,4 @@
-"""What an agent is called with: what it sees (`View`), says (`Talking`) and delegates, and how its session goes on."""
+"""What an agent is called with: what it sees (`View`), says (`Messaging`) and delegates, and how its session goes on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from orchestrator.ledger import Claimed
 from orchestrator.policy.plan import Plan, parse_plan
 from orchestrator.worker.context.delegation import Delegating
 from orchestrator.worker.context.effects import Effects, OnClose
-from orchestrator.worker.context.launches import Launches
-from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.launches import AgentLaunches
+from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.planning import PLAN_GROUP, Planning
 from orchestrator.worker.context.steps import Call, Steps
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.waits import Blocking
-from orchestrator.worker.execution.heartbeat import Standing
+from orchestrator.worker.execution.heartbeat import ClaimStatus
 
 T = TypeVar("T")
 
@@ -38,10 +38,10 @@ class Context(Delegating):
         *,
         effects: Effects,
         verifier: Verifier,
-        standing: Standing,
-        speech: Speech,
+        claim_status: ClaimStatus,
+        message_sender: MessageSender,
         blocking: Blocking,
-        launches: Launches,
+        launches: AgentLaunches,
         planning: Planning,
         steps: Steps,
     ) -> None:
@@ -49,12 +49,12 @@ class Context(Delegating):
             held,
             effects=effects,
             verifier=verifier,
-            speech=speech,
+            message_sender=message_sender,
             blocking=blocking,
             launches=launches,
             planning=planning,
         )
-        self._standing = standing
+        self._claim_status = claim_status
         self._steps = steps
         #: Why the answer that this run gave before was not accepted; empty when there was none.
         self.correction = ""
@@ -120,7 +120,7 @@ class Context(Delegating):
         if k is not None:
             rule["k"] = k
         if deadline_s is not None:
-            now_ms = self._effects.patiently("wait_for", self._ledger.server_ms)
+            now_ms = self._effects.retrying("wait_for", self._ledger.server_ms)
             rule["deadline_ms"] = now_ms + round(deadline_s * 1000)
             if mode == "any":
                 rule["parks"] = True  # where the commit finds nothing outstanding
@@ -267,7 +267,7 @@ class Context(Delegating):
     @property
     def stopping(self) -> str:
         """Why this run is to end now; empty while it may go on. For agents that work long between effects."""
-        return self._standing.stop_reason
+        return self._claim_status.stop_reason
 
     def check(self) -> None:
         """Return if this run may go on.
@@ -275,7 +275,7 @@ class Context(Delegating):
         Raises:
             ClaimLost, SessionStopped: it may not.
         """
-        self._standing.check()
+        self._claim_status.check()
 
     # --- for executors and the runner --------------------------------------------------------
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import get_args
 
 from orchestrator.envelope.codec import decode
-from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.envelope.prompt_text import Prompt, prompt_of
 from orchestrator.envelope.sealing import Opener
@@ -18,7 +18,7 @@ from orchestrator.worker.context.effects import Effects
 _log = get_logger()
 
 
-class Unsealer:
+class Decrypter:
     """Opens what one run is given, with the keys of this data folder."""
 
     def __init__(self, effects: Effects, opener: Opener) -> None:
@@ -54,7 +54,7 @@ class Unsealer:
             return f"[this {item.kind} from {item.agent} cannot be read: {error}]"
 
     def _open(self, sealed: str) -> str:
-        message = decode(sealed.encode(), limits=Limits(size=2 * MAX_PAYLOAD_BYTES))
+        message = decode(sealed.encode(), limits=ParseLimits(size=2 * MAX_PAYLOAD_BYTES))
         body = self._opener.open(message).body
         if not isinstance(body, get_args(Prompt)):
             raise PayloadError(
@@ -66,8 +66,8 @@ class Unsealer:
         effects, session = self._effects, self._effects.held.session
         message = str(item.extra.get("message", ""))
         _log.warning("item-not-opened", session=session.id, item=item.id, message=message, reason=reason)
-        letter = effects.write(
-            lambda: effects.letters.error(
+        outgoing = effects.write(
+            lambda: effects.message_factory.error(
                 sender=session.agent,
                 recipient=item.agent,
                 message=f"{item.kind} {message} from {item.agent} to {session.agent} was not accepted: {reason}",
@@ -78,5 +78,5 @@ class Unsealer:
         )
         effects.attempt(
             "refuse",
-            lambda: effects.ledger.effect(effects.held.claim, effect=f"refuse:{item.id}", envelope=letter),
+            lambda: effects.ledger.effect(effects.held.claim, effect=f"refuse:{item.id}", envelope=outgoing),
         )

@@ -19,9 +19,9 @@ from orchestrator.worker.context.arguments import (
     check_timeout,
 )
 from orchestrator.worker.context.effects import Effects, OnClose, OnFailure
-from orchestrator.worker.context.launches import Launches
-from orchestrator.worker.context.messages import Speech
-from orchestrator.worker.context.messaging import Talking
+from orchestrator.worker.context.launches import AgentLaunches
+from orchestrator.worker.context.messages import MessageSender
+from orchestrator.worker.context.messaging import Messaging
 from orchestrator.worker.context.planning import Planning
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.view import callback_of
@@ -39,7 +39,7 @@ class Collected:
     outstanding: tuple[str, ...]  #: the sessions that have not ended
 
 
-class Delegating(Talking):
+class Delegating(Messaging):
     """One run of a session, with the work that its agent may give."""
 
     def __init__(
@@ -48,12 +48,14 @@ class Delegating(Talking):
         *,
         effects: Effects,
         verifier: Verifier,
-        speech: Speech,
+        message_sender: MessageSender,
         blocking: Blocking,
-        launches: Launches,
+        launches: AgentLaunches,
         planning: Planning,
     ) -> None:
-        super().__init__(held, effects=effects, verifier=verifier, speech=speech, blocking=blocking)
+        super().__init__(
+            held, effects=effects, verifier=verifier, message_sender=message_sender, blocking=blocking
+        )
         self._launches = launches
         self._planning = planning
 
@@ -216,7 +218,7 @@ class Delegating(Talking):
         check_timeout(timeout_s)
         if timeout_s > 0:
             self._blocking.check_depth("a wait for children")
-        items = self._effects.patiently("children", lambda: self._ledger.items(self.session))
+        items = self._effects.retrying("children", lambda: self._ledger.items(self.session))
         children = {i.child: i for i in items if i.kind == "completion" and i.callback}
         unknown = [session for session in sessions if session not in children]
         if unknown:

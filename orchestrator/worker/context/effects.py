@@ -17,17 +17,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.crashpoints import reach
+from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import child_session_id, shard_of
 from orchestrator.ledger import Claimed, Delegated, Launch, Ledger, Outgoing
-from orchestrator.messages.factory import Letters, Thread
+from orchestrator.messages.factory import MessageFactory, Thread
 from orchestrator.streams import StreamId
 from orchestrator.streams.pressure import Backpressure
 from orchestrator.worker.context.step_scope import present_step
-from orchestrator.worker.execution.heartbeat import Standing
-from orchestrator.worker.execution.retry import persist
+from orchestrator.worker.execution.heartbeat import ClaimStatus
+from orchestrator.worker.execution.retry import retry_outages
 
 OnFailure = Literal["deliver", "fail", "ignore"]
 #: What becomes of a child whose parent is closed; `heir:<session>` hands its callback on.
@@ -48,14 +48,14 @@ class Effects:
         held: Claimed,
         *,
         ledger: Ledger,
-        letters: Letters,
-        standing: Standing,
+        message_factory: MessageFactory,
+        claim_status: ClaimStatus,
         pressure: Backpressure | None = None,
     ) -> None:
         self.held = held
         self.ledger = ledger
-        self.letters = letters
-        self.standing = standing
+        self.message_factory = message_factory
+        self.claim_status = claim_status
         self._pressure = pressure
         self._made: Counter[str] = Counter()
         self._counting = threading.Lock()
@@ -263,7 +263,7 @@ class Effects:
         *,
         after: Sequence[str] = (),
     ) -> Outgoing:
-        return self.letters.delegation(
+        return self.message_factory.delegation(
             sender=self.held.session.agent,
             recipient=agent,
             task_id=child,
@@ -291,8 +291,8 @@ class Effects:
             ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
         """
         effect = self.key("status", progress, activity)
-        letter = self.write(
-            lambda: self.letters.status(
+        outgoing = self.write(
+            lambda: self.message_factory.status(
                 sender=self.held.session.agent,
                 recipient=self.delegator,
                 task_id=self.held.session.reported_as,
@@ -304,20 +304,20 @@ class Effects:
         self.attempt(
             "status",
             lambda: self.ledger.status(
-                self.held.claim, effect=effect, progress=progress, activity=activity, envelope=letter
+                self.held.claim, effect=effect, progress=progress, activity=activity, envelope=outgoing
             ),
         )
 
     @property
     def delegator(self) -> str:
-        """The agent that gave this session its task: the parent's, a foreign program, or `operator`."""
+        """The agent that gave this session its task: the parent's, a external program, or `operator`."""
         if self._delegator is None:
             self._delegator = self.held.session.delegator or self._agent_of_parent()
         return self._delegator
 
     def _agent_of_parent(self) -> str:
         parent = self.held.session.parent
-        found = persist(lambda: self.ledger.find([parent]), what="delegator") if parent else []
+        found = retry_outages(lambda: self.ledger.find([parent]), what="delegator") if parent else []
         return found[0].agent if found else OPERATOR
 
     def key(self, kind: str, *call: Any, given: str | None = None) -> str:
@@ -343,27 +343,27 @@ class Effects:
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
         """
-        done = self.patiently(what, call)
-        reach("worker.effect")
+        done = self.retrying(what, call)
+        failpoint("worker.effect")
         return done
 
-    def write(self, letter: Callable[[], Outgoing]) -> Outgoing:
+    def write(self, outgoing: Callable[[], Outgoing]) -> Outgoing:
         """Write an envelope: who signs it asks Redis for names and keys, and makes a large text known there.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
         """
-        return self.patiently("envelope", letter)
+        return self.retrying("envelope", outgoing)
 
-    def patiently(self, what: str, call: Callable[[], T]) -> T:
+    def retrying(self, what: str, call: Callable[[], T]) -> T:
         """Read from the ledger as an effect does: while the run may go on, and outlasting an outage.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
         """
-        self.standing.check()
+        self.claim_status.check()
         try:
-            return persist(call, what=what)
+            return retry_outages(call, what=what)
         except ServerUnavailable as error:
             self.outage = error
             raise

@@ -15,7 +15,7 @@ from orchestrator.policy.routing import RoutingTable
 from orchestrator.worker.context.effects import Effects
 
 
-class Launches:
+class AgentLaunches:
     """The review requests and escalations of one run."""
 
     def __init__(self, effects: Effects, table: RoutingTable, *, exists: Callable[[str], bool]) -> None:
@@ -42,7 +42,7 @@ class Launches:
         reviewer = self._table.code_reviewer
 
         def write(child: str) -> Outgoing:
-            return effects.letters.review_request(
+            return effects.message_factory.review_request(
                 sender=session.agent,
                 recipient=reviewer,
                 task_id=child,
@@ -85,11 +85,11 @@ class Launches:
         effects, session = self._effects, self._effects.held.session
         lead = self._table.tech_lead
         up = self._table.operator
-        if lead != session.agent and effects.patiently("tech-lead", lambda: self._exists(lead)):
+        if lead != session.agent and effects.retrying("tech-lead", lambda: self._exists(lead)):
             up = lead
 
         def write(child: str) -> Outgoing:
-            return effects.letters.escalation(
+            return effects.message_factory.escalation(
                 sender=session.agent,
                 recipient=up,
                 task_id=child,
@@ -103,10 +103,10 @@ class Launches:
 
         if up == self._table.operator:
             effect = effects.key("escalate", title, description, given=key)
-            letter = write(child_session_id(session.id, f"{effects.held.claim.run}:{effect}"))
+            outgoing = write(child_session_id(session.id, f"{effects.held.claim.run}:{effect}"))
             effects.attempt(
                 "escalate",
-                lambda: effects.ledger.effect(effects.held.claim, effect=effect, envelope=letter),
+                lambda: effects.ledger.effect(effects.held.claim, effect=effect, envelope=outgoing),
             )
             return None
         return effects.launch(

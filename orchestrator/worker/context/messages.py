@@ -25,7 +25,7 @@ _PRIORITIES: dict[str, Priority] = {"critical": "critical", "high": "high", "nor
 _log = get_logger()
 
 
-class Speech:
+class MessageSender:
     """The words of one run, in one try of it."""
 
     def __init__(self, effects: Effects, events: EventLog, *, clock: Clock | None = None) -> None:
@@ -67,8 +67,8 @@ class Speech:
         effect = effects.key("ask", message, kind, given=key)
         question = question_id(session.id, f"{effects.held.claim.run}:{effect}")
         asked = effects.delegator
-        letter = effects.write(
-            lambda: effects.letters.query(
+        outgoing = effects.write(
+            lambda: effects.message_factory.query(
                 sender=session.agent,
                 recipient=asked,
                 question=message,
@@ -77,7 +77,7 @@ class Speech:
                 priority=urgency,
             )
         )
-        extra = {"agent": session.agent, "title": session.title, "message": letter.message_id}
+        extra = {"agent": session.agent, "title": session.title, "message": outgoing.message_id}
         if values is not None:
             # As text: the scripts that read and write the record know neither empty lists nor long numbers.
             extra["context"] = json.dumps(values)
@@ -91,7 +91,7 @@ class Speech:
                 item_id=question,
                 kind=kind,
                 priority=urgency,
-                envelope=letter,
+                envelope=outgoing,
                 opens=True,
                 conversation=effects.thread.correlation,
                 extra=extra,
@@ -154,8 +154,8 @@ class Speech:
         check_text("text", text)
         if not text.strip():
             raise InputError(f"the reply to {question.id} is empty")
-        letter = effects.write(
-            lambda: effects.letters.reply(
+        outgoing = effects.write(
+            lambda: effects.message_factory.reply(
                 sender=session.agent,
                 recipient=question.agent,
                 question=str(question.extra["message"]),
@@ -167,7 +167,7 @@ class Speech:
             "agent": session.agent,
             "status": "failed" if refused else "",
             "answers": question.id,
-            "message": letter.message_id,
+            "message": outgoing.message_id,
         }
         try:
             effects.attempt(
@@ -180,7 +180,7 @@ class Speech:
                     item_id=reply_id(question.id),
                     kind="reply",
                     priority="high",
-                    envelope=letter,
+                    envelope=outgoing,
                     answers=question.id,
                     extra=extra,
                 ),
@@ -203,12 +203,12 @@ class Speech:
         effects, session = self._effects, self._effects.held.session
         effect = effects.key("message", to.id, text, priority, given=key)
         said = item_id(to.id, f"{effects.held.claim.run}:{effect}")
-        letter = effects.write(
-            lambda: effects.letters.message(
+        outgoing = effects.write(
+            lambda: effects.message_factory.message(
                 sender=session.agent, recipient=to.agent, text=text, thread=effects.thread
             )
         )
-        extra = {"agent": session.agent, "title": session.title, "message": letter.message_id}
+        extra = {"agent": session.agent, "title": session.title, "message": outgoing.message_id}
         return effects.attempt(
             "message",
             lambda: effects.ledger.say(
@@ -219,7 +219,7 @@ class Speech:
                 item_id=said,
                 kind="message",
                 priority=priority,
-                envelope=letter,
+                envelope=outgoing,
                 conversation=effects.thread.correlation,
                 extra=extra,
             ),

@@ -20,7 +20,7 @@ from orchestrator.messages.factory import summary
 from orchestrator.policy.callback_text import Callback
 from orchestrator.worker.context.arguments import check_priority, check_text, check_timeout
 from orchestrator.worker.context.effects import Effects
-from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.view import View, callback_of
 from orchestrator.worker.context.waits import Blocking
@@ -31,15 +31,21 @@ _WAIT_SHARE = 0.9
 _log = get_logger()
 
 
-class Talking(View):
+class Messaging(View):
     """One run of a session, with the words that its agent may say."""
 
     def __init__(
-        self, held: Claimed, *, effects: Effects, verifier: Verifier, speech: Speech, blocking: Blocking
+        self,
+        held: Claimed,
+        *,
+        effects: Effects,
+        verifier: Verifier,
+        message_sender: MessageSender,
+        blocking: Blocking,
     ) -> None:
         super().__init__(held, ledger=effects.ledger, verifier=verifier)
         self._effects = effects
-        self._speech = speech
+        self._message_sender = message_sender
         self._blocking = blocking
 
     def raise_callback(
@@ -77,7 +83,7 @@ class Talking(View):
         try:
             if wait:
                 return self._ask(message, callback_type, context, priority, timeout_s=timeout_s)
-            self._speech.ask(message, kind=callback_type, context=context, priority=priority)
+            self._message_sender.ask(message, kind=callback_type, context=context, priority=priority)
         except (ClaimLost, SessionStopped, ServerUnavailable):
             raise
         except OrchestraError as error:
@@ -120,12 +126,12 @@ class Talking(View):
         check_timeout(timeout_s)
         self._blocking.check_depth("a question")
         if timeout_s is None:  # what is left is for the agent to go on without a reply
-            timeout_s = self._effects.standing.left_s * _WAIT_SHARE
-        question = self._speech.ask(message, kind=kind, context=context, priority=priority)
+            timeout_s = self._effects.claim_status.left_s * _WAIT_SHARE
+        question = self._message_sender.ask(message, kind=kind, context=context, priority=priority)
         taken = self._blocking.reply(question, asked=self.parent, timeout_s=timeout_s)
         if taken is None:
             why = f"none came within {timeout_s:.6g} s"
-            if not self._speech.withdraw(question, f"no reply in time: {why}"):
+            if not self._message_sender.withdraw(question, f"no reply in time: {why}"):
                 taken = self._blocking.take_reply(question)
                 why = "it was withdrawn"
             if taken is None:
@@ -155,7 +161,7 @@ class Talking(View):
             LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        return self._speech.ask(message, kind=kind, context=context, priority=priority)
+        return self._message_sender.ask(message, kind=kind, context=context, priority=priority)
 
     def reply_to(self, question: str, *, timeout_s: float) -> Callback | None:
         """The reply to a question of this session; None when it has not come after ``timeout_s`` seconds.
@@ -188,10 +194,10 @@ class Talking(View):
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         name = question if isinstance(question, str) else question.id
-        item = self._effects.patiently("reply", lambda: self._ledger.item(self.session, name))
+        item = self._effects.retrying("reply", lambda: self._ledger.item(self.session, name))
         if item is None:
             raise InputError(f"{name!r} is not a question that session {self.session} was asked")
-        return self._speech.reply(item, text)
+        return self._message_sender.reply(item, text)
 
     def message(self, to: str, text: str, *, priority: Priority = "normal", key: str | None = None) -> str:
         """Say something to the parent or to a child, which is resumed with it; no answer is waited for.
@@ -221,7 +227,7 @@ class Talking(View):
         other = self._find(self.parent if to == "parent" else to)
         if other.id != self.parent and other.parent != self.session:
             raise InputError(f"session {to} is neither the parent nor a child of {self.session}")
-        return self._speech.message(other, text, priority=priority, key=key)
+        return self._message_sender.message(other, text, priority=priority, key=key)
 
     def _find(self, session: str) -> Session:
-        return self._effects.patiently("find", lambda: self._ledger.session(session))
+        return self._effects.retrying("find", lambda: self._ledger.session(session))

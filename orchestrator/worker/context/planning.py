@@ -45,7 +45,7 @@ class Planning:
         if not plan.assignments:
             return PlanLaunched([], awaited=False)
         callers = self._callers()
-        plan.check(agents=self._effects.patiently("agents", self._names), callers=callers)
+        plan.check(agents=self._effects.retrying("agents", self._names), callers=callers)
         self._check_room(plan)
         own = self._effects.held.session.agent
         return PlanLaunched(
@@ -59,7 +59,7 @@ class Planning:
         found = {effects.held.session.agent: ""}
         above = effects.held.session.parent
         while above:
-            sessions = effects.patiently("callers", partial(effects.ledger.find, [above]))
+            sessions = effects.retrying("callers", partial(effects.ledger.find, [above]))
             if not sessions:
                 break
             found.setdefault(sessions[0].agent, sessions[0].id)

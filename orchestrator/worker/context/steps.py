@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from orchestrator.agents.definition import StepPolicy
-from orchestrator.crashpoints import reach
+from orchestrator.crashpoints import failpoint
 from orchestrator.errors import (
     ClaimLost,
     DamagedRecord,
@@ -232,14 +232,14 @@ class Steps:
             if self._recorded is None:
                 read = self._journal.read
                 try:
-                    self._recorded = self._effects.patiently("steps", lambda: read(self._claim.run))
+                    self._recorded = self._effects.retrying("steps", lambda: read(self._claim.run))
                 except DamagedRecord:
                     if self._policy != "replace":
                         raise
                     self._recorded = {}
 
     def _ask(self, name: str, *, in_order: bool | None = None) -> _Asked:
-        self._effects.standing.check()
+        self._effects.claim_status.check()
         around = present_step(self._claim.run)
         with self._lock:
             recorded = self._recorded if self._recorded is not None else {}
@@ -274,7 +274,7 @@ class Steps:
         assert self._recorded is not None
         dropped = unasked_steps(list(self._recorded), self._asked)
         _log.warning("steps-replaced", asked=asked, recorded=expected, dropped=len(dropped))
-        self._effects.patiently("steps", lambda: self._journal.forget(self._claim, dropped))
+        self._effects.retrying("steps", lambda: self._journal.forget(self._claim, dropped))
         for key in dropped:
             del self._recorded[key]
         self._sequence = None
@@ -313,20 +313,20 @@ class Steps:
             try:
                 return future.result(timeout=min(LOOK_S, left_s))
             except TimeoutError:
-                self._effects.standing.check()
+                self._effects.claim_status.check()
         return future.result()
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
             time.sleep(min(LOOK_S, left_s))
-            self._effects.standing.check()
+            self._effects.claim_status.check()
 
     async def _arest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
             await asyncio.sleep(min(LOOK_S, left_s))
-            self._effects.standing.check()
+            self._effects.claim_status.check()
 
     # --- recording -----------------------------------------------------------------------------
 
@@ -347,7 +347,7 @@ class Steps:
         """Record an error; raise it where no retries are left. ``left`` is less than 0 then."""
         if isinstance(error, _PASSING) or self._effects.outage is not None:
             raise error
-        self._effects.standing.check()
+        self._effects.claim_status.check()
         kind, message = _named(error)
         header = StepHeader(
             key=asked.key,
@@ -365,9 +365,9 @@ class Steps:
             raise StepFailed(asked.key, kind, message) from error
 
     def _record(self, header: StepHeader, octets: bytes) -> StepRecord:
-        reach("worker.stepped")
-        record = self._effects.patiently("step", lambda: self._journal.record(self._claim, header, octets))
-        reach("worker.recorded")
+        failpoint("worker.stepped")
+        record = self._effects.retrying("step", lambda: self._journal.record(self._claim, header, octets))
+        failpoint("worker.recorded")
         with self._lock:
             self._finished += 1
         return record
@@ -375,7 +375,7 @@ class Steps:
     def _again(self, record: StepRecord, call: Call) -> Any:
         """What an earlier try recorded."""
         header = record.header
-        octets = self._effects.patiently("step", lambda: self._journal.value(self._claim.run, record))
+        octets = self._effects.retrying("step", lambda: self._journal.value(self._claim.run, record))
         if header.how == "failed":
             _raise_recorded(header.key, octets)
         return step_codec.decode(header.key, header.codec, octets, type=call.type, function=call.function)

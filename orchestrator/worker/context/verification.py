@@ -42,7 +42,7 @@ class Verifier:
             ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         session = self._effects.held.session
-        fault = self._effects.patiently(
+        fault = self._effects.retrying(
             "verify",
             lambda: self._authenticity.item_fault(session.id, item, text, reader=session.agent),
         )

@@ -17,7 +17,7 @@ from orchestrator.policy.callback_text import (
     same_callback,
 )
 from orchestrator.worker.context.verification import Verifier
-from orchestrator.worker.execution.retry import persist
+from orchestrator.worker.execution.retry import retry_outages
 
 #: Bytes of one child's answer that stand in a prompt; `callbacks` has the whole.
 MAX_PROMPT_BYTES_PER_CALLBACK = 256 * 1024
@@ -85,7 +85,7 @@ class View:
         policies = self._held.session.waiting
         ruled = frozenset(policies if isinstance(policies, dict) else ())
         found = []
-        for item in persist(lambda: self._ledger.items(self.session), what="missing"):
+        for item in retry_outages(lambda: self._ledger.items(self.session), what="missing"):
             group = str(item.extra.get("group", ""))
             # A group without a policy of its own is under the default one.
             if item.state is ItemState.OWED and (group if group in ruled else "") in late:
@@ -107,7 +107,7 @@ class View:
     def all_results(self) -> tuple[Callback, ...]:
         """Every terminal callback of this session so far, in the order in which they came."""
         if self._all is None:
-            self._all = persist(self._read_results, what="all_results")
+            self._all = retry_outages(self._read_results, what="all_results")
         return self._all
 
     def _read_results(self) -> tuple[Callback, ...]:
@@ -135,7 +135,7 @@ def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
     return replace(
         callback_from(item, text),
         size=int(ref["size"]) if ref else -1,
-        fetch=(lambda: persist(lambda: ledger.wholes.read(ref), what="full")) if ref else None,
+        fetch=(lambda: retry_outages(lambda: ledger.wholes.read(ref), what="full")) if ref else None,
     )
 
 

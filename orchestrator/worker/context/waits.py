@@ -14,18 +14,18 @@ from typing import Any, Final, Literal
 
 import redis
 
-from orchestrator.crashpoints import reach
+from orchestrator.crashpoints import failpoint
 from orchestrator.errors import ClaimLost, ServerUnavailable, SessionStopped
 from orchestrator.ids import callback_id, reply_id, shard_of
 from orchestrator.ledger import Item, ItemState
 from orchestrator.ledger.decode import text as decode
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
-from orchestrator.worker.context.decryption import Unsealer
+from orchestrator.worker.context.decryption import Decrypter
 from orchestrator.worker.context.effects import Effects
-from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.verification import Verifier
-from orchestrator.worker.execution.slot_sharing import Execute, Lending, Loan, Queued
+from orchestrator.worker.execution.slot_sharing import Execute, Queued, SharedSlot, SlotSharing
 
 #: Seconds that an event may go unnoticed when the callback service was faster, and a wish to stop at most.
 LOOK_AGAIN_S: Final = 0.5
@@ -45,19 +45,19 @@ class Blocking:
     def __init__(
         self,
         effects: Effects,
-        speech: Speech,
+        message_sender: MessageSender,
         *,
-        unsealer: Unsealer,
+        decrypter: Decrypter,
         verifier: Verifier,
-        lending: Lending | None,
+        slot_sharing: SlotSharing | None,
         queued: Queued | None = None,
         execute: Execute | None = None,
     ) -> None:
         self._effects = effects
-        self._speech = speech
-        self._unsealer = unsealer
+        self._message_sender = message_sender
+        self._decrypter = decrypter
         self._verifier = verifier
-        self._lending = lending
+        self._slot_sharing = slot_sharing
         self._queued = queued
         self._execute = execute
 
@@ -67,8 +67,8 @@ class Blocking:
         Raises:
             WouldDeadlock: too many runs wait for one another in this slot already.
         """
-        if self._lending is not None:
-            self._lending.check_depth(what)
+        if self._slot_sharing is not None:
+            self._slot_sharing.check_depth(what)
 
     def child(self, child: str, *, timeout_s: float | None, answer: Answer | None) -> Taken | None:
         """The end of a child; None when it has not come after ``timeout_s`` seconds.
@@ -101,7 +101,7 @@ class Blocking:
             reply_id(question),
             awaited=asked,
             timeout_s=timeout_s,
-            tend=lambda: self._effects.patiently("wait", is_open),
+            tend=lambda: self._effects.retrying("wait", is_open),
         )
 
     def look(self, children: Sequence[str], *, timeout_s: float, known: Collection[str]) -> list[Taken]:
@@ -116,15 +116,15 @@ class Blocking:
             return []
         deadline = time.monotonic() + timeout_s
         events = _Events(self._effects)
-        with self._loan(children[0]) as loan:
+        with self._shared_slot(children[0]) as shared_slot:
             while True:
                 left_s = deadline - time.monotonic()
                 found = self._ended_or_asked(children, "wait" if left_s > 0 else "give up")
                 if left_s <= 0 or any(item.id not in known for item, _ in found):
                     break
-                if loan is not None:
-                    self._effects.patiently("lend", loan.look)
-                    left_s = min(left_s, max(loan.next_look_s, 0.02))
+                if shared_slot is not None:
+                    self._effects.retrying("lend", shared_slot.look)
+                    left_s = min(left_s, max(shared_slot.next_look_s, 0.02))
                 events.listen(min(left_s, LOOK_AGAIN_S))
         return self._ended_or_asked(children, "give up")
 
@@ -133,7 +133,7 @@ class Blocking:
         asked = [
             question
             for child in children
-            for question in self._effects.patiently("wait", partial(self._asked_by, child))
+            for question in self._effects.retrying("wait", partial(self._asked_by, child))
         ]
         found += [self._take(question) for question in asked]
         return [taken for taken in found if taken is not None]
@@ -144,13 +144,13 @@ class Blocking:
 
     def _take(self, item: str, waits: Literal["wait", "give up", ""] = "") -> Taken | None:
         effects = self._effects
-        taken = effects.patiently("take", lambda: effects.ledger.take(effects.held.claim, item, waits=waits))
+        taken = effects.retrying("take", lambda: effects.ledger.take(effects.held.claim, item, waits=waits))
         if taken is not None:
-            reach("worker.taken")
+            failpoint("worker.taken")
         if taken is None:
             return None
         checked, text = self._verifier.item(*taken)
-        return checked, self._unsealer.text(checked, text)
+        return checked, self._decrypter.text(checked, text)
 
     def _wait(
         self, item: str, *, awaited: str, timeout_s: float | None, tend: Callable[[], bool]
@@ -158,7 +158,7 @@ class Blocking:
         """Wait for an item; ``tend`` does what is to be done meanwhile and says whether waiting makes sense."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         events = _Events(self._effects)
-        with self._loan(awaited) as loan:
+        with self._shared_slot(awaited) as shared_slot:
             while True:
                 taken = self._take(item, "wait")
                 if taken is not None:
@@ -169,37 +169,37 @@ class Blocking:
                 left_s = LOOK_AGAIN_S if deadline is None else deadline - time.monotonic()
                 if left_s <= 0:
                     return self._take(item, "give up")
-                if loan is not None:
-                    self._effects.patiently("lend", loan.look)
-                    left_s = min(left_s, max(loan.next_look_s, 0.02))
+                if shared_slot is not None:
+                    self._effects.retrying("lend", shared_slot.look)
+                    left_s = min(left_s, max(shared_slot.next_look_s, 0.02))
                 events.listen(min(left_s, LOOK_AGAIN_S))
 
-    def _loan(self, awaited: str) -> Loan | nullcontext[None]:
-        if self._lending is None or self._queued is None or self._execute is None:
+    def _shared_slot(self, awaited: str) -> SharedSlot | nullcontext[None]:
+        if self._slot_sharing is None or self._queued is None or self._execute is None:
             return nullcontext()
-        return Loan(self._lending, self._queued, self._execute, awaited=awaited)
+        return SharedSlot(self._slot_sharing, self._queued, self._execute, awaited=awaited)
 
     def _tend(self, child: str, answer: Answer | None) -> bool:
         """Deal with the questions of a child that this very run waits for."""
         effects = self._effects
-        for question in effects.patiently("wait", lambda: self._asked_by(child)):
+        for question in effects.retrying("wait", lambda: self._asked_by(child)):
             taken = self._take(question)
             if taken is None:
                 continue
             agent = effects.held.session.agent
             if answer is None:
                 text = f"no reply will come: agent {agent!r} waits for this session to end"
-                self._speech.reply(taken[0], text, refused=True)
+                self._message_sender.reply(taken[0], text, refused=True)
                 continue
             try:
-                self._speech.reply(taken[0], answer(*taken))
+                self._message_sender.reply(taken[0], answer(*taken))
             except (ClaimLost, SessionStopped, ServerUnavailable):
                 raise
             except Exception as error:  # noqa: BLE001  (it costs the asker its answer, and nobody the child)
                 _log.exception("answer-failed", question=question, session=child)
                 why = f"{type(error).__name__}: {error}"
                 text = f"no reply will come: agent {agent!r} failed at the question: {why}"
-                self._speech.reply(taken[0], text, refused=True)
+                self._message_sender.reply(taken[0], text, refused=True)
         return True
 
     def _asked_by(self, child: str) -> list[str]:
@@ -221,7 +221,7 @@ class _Events:
         self._effects = effects
         self._session = effects.held.session.id
         self._stream = keys.stops(shard_of(self._session))
-        self._last: Any = effects.patiently("wait", self._position)
+        self._last: Any = effects.retrying("wait", self._position)
 
     def _position(self) -> Any:
         try:
@@ -233,7 +233,7 @@ class _Events:
         """Return at the first event of this session or of its children, or after ``for_s`` seconds."""
         until = time.monotonic() + for_s
         while (left_s := until - time.monotonic()) > 0.001:
-            answer = self._effects.patiently("wait", partial(self._read, left_s))
+            answer = self._effects.retrying("wait", partial(self._read, left_s))
             for _, entries in answer or []:
                 self._last = entries[-1][0]
                 if any(self._is_ours(fields) for _, fields in entries):

@@ -21,7 +21,7 @@ from orchestrator.ids import ClaimId, new_claim_id
 from orchestrator.ledger import Lease
 from orchestrator.log import get_logger
 from orchestrator.worker.container import Runtime
-from orchestrator.worker.execution.retry import persist
+from orchestrator.worker.execution.retry import retry_outages
 
 #: Of the process that imported this; its forks have the same.
 _FAMILY = uuid.uuid4().hex[:12]
@@ -46,10 +46,10 @@ def release_runs_of(pid: int, runtime: Runtime, died: str) -> None:
     """
     parts = runtime.parts
     try:
-        leases = persist(
+        leases = retry_outages(
             lambda: [lease for shard in range(parts.settings.shards) for lease in parts.ledger.leases(shard)],
             what="deaths",
-            patience_s=parts.settings.lease_s,
+            retry_for_s=parts.settings.lease_s,
         )
         for lease in leases:
             if lease.claim.endswith(f"@{_mark(pid)}"):
@@ -68,7 +68,7 @@ def _release(lease: Lease, runtime: Runtime, died: str) -> None:
         # In the name of the agent, whose key is here.
         return parts.ledger.release(lease, died=died, wait_ms=wait_ms, by=session.agent)
 
-    outcome = persist(release, what="release", patience_s=parts.settings.lease_s)
+    outcome = retry_outages(release, what="release", retry_for_s=parts.settings.lease_s)
     if runtime.events is not None:
         runtime.events.died(lease, died)
     _log.error("process-died", run=lease.run, session=lease.session, died=died, outcome=outcome)

@@ -23,7 +23,7 @@ from orchestrator.worker.execution import ticker as pulse
 _log = get_logger()
 
 
-class Standing:
+class ClaimStatus:
     """Whether a run may go on; shared by its agent and its heartbeat."""
 
     def __init__(self, claim: Claim) -> None:
@@ -79,7 +79,7 @@ class Heartbeat:
         self,
         ledger: Ledger,
         claim: Claim,
-        standing: Standing,
+        claim_status: ClaimStatus,
         *,
         interval_s: float,
         time_limit_s: float,
@@ -88,9 +88,9 @@ class Heartbeat:
     ) -> None:
         self._ledger = ledger
         self._claim = claim
-        self._standing = standing
+        self._claim_status = claim_status
         self._interval_s = interval_s
-        self._ends_at = standing.ends_at = time.monotonic() + time_limit_s
+        self._ends_at = claim_status.ends_at = time.monotonic() + time_limit_s
         self._time_limit_s = time_limit_s
         self._grace_s = grace_s
         self._end = end
@@ -119,20 +119,20 @@ class Heartbeat:
         with self._beating:
             if self._over:
                 return
-            if not self._standing.lost:
+            if not self._claim_status.lost:
                 self._renew()
             now = time.monotonic()
-            if now >= self._ends_at and not self._standing.stop_reason:
-                self._standing.ask_to_stop(
+            if now >= self._ends_at and not self._claim_status.stop_reason:
+                self._claim_status.ask_to_stop(
                     f"it ran longer than its time limit of {self._time_limit_s:g} s", timed_out=True
                 )
-            if self._standing.stop_reason:
+            if self._claim_status.stop_reason:
                 self._kill_at = self._kill_at or now + self._grace_s
                 self._ends_at = self._kill_at  # the next beat comes when the grace is over, if not before
                 if now >= self._kill_at:
                     self._over = True
                     pulse.remove(self)
-                    self._end(self._standing.stop_reason)
+                    self._end(self._claim_status.stop_reason)
             self.due_at = self._next_due()
 
     def _renew(self) -> None:
@@ -144,6 +144,6 @@ class Heartbeat:
             return
         if not renewal.held:
             _log.warning("claim-lost", run=self._claim.run, session=self._claim.session)
-            self._standing.lose()
+            self._claim_status.lose()
         elif renewal.stop:
-            self._standing.ask_to_stop(renewal.stop)
+            self._claim_status.ask_to_stop(renewal.stop)

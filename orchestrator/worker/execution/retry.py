@@ -13,24 +13,24 @@ import redis
 from orchestrator.errors import ServerUnavailable
 from orchestrator.log import get_logger
 from orchestrator.redisdb.client import is_outage
-from orchestrator.redisdb.retry import PATIENCE_S, Outage
+from orchestrator.redisdb.retry import RETRY_FOR_S, Outage
 
 T = TypeVar("T")
 
 _log = get_logger()
 
 
-def persist(call: Callable[[], T], *, what: str, patience_s: float = PATIENCE_S) -> T:
+def retry_outages(call: Callable[[], T], *, what: str, retry_for_s: float = RETRY_FOR_S) -> T:
     """What ``call`` returns, tried again for as long as Redis is away or takes no writes.
 
     Raises:
-        ServerUnavailable: Redis stayed away for ``patience_s`` seconds, or refused this very call.
+        ServerUnavailable: Redis stayed away for ``retry_for_s`` seconds, or refused this very call.
     """
 
     def log(error: BaseException, _first: bool, retry_in_s: float) -> None:  # noqa: FBT001  (called by position)
         _log.warning("redis-away", during=what, error=str(error), retry_in_s=round(retry_in_s, 2))
 
-    outage = Outage(log, patience_s=patience_s)
+    outage = Outage(log, retry_for_s=retry_for_s)
     while True:
         try:
             return call()

@@ -14,8 +14,8 @@ from billiard.process import current_process
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from orchestrator.agents.definition import AgentDefinition
-from orchestrator.crashpoints import reach
-from orchestrator.dispatch.publishing import settle_root
+from orchestrator.crashpoints import failpoint
+from orchestrator.dispatch.publishing import publish_result
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.errors import ClaimLost, InputError, Retry, ServerUnavailable, SessionStopped
 from orchestrator.ids import shard_of
@@ -24,20 +24,20 @@ from orchestrator.log import get_logger, log_context
 from orchestrator.messages.factory import Thread
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.context.decryption import Unsealer
+from orchestrator.worker.context.decryption import Decrypter
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import EventLog
-from orchestrator.worker.context.launches import Launches
-from orchestrator.worker.context.messages import Speech
+from orchestrator.worker.context.launches import AgentLaunches
+from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.planning import Planning, answer_with_plan
 from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution.deaths import claim_of_this_process
-from orchestrator.worker.execution.heartbeat import Heartbeat, Standing
+from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
 from orchestrator.worker.execution.outcome import RunEnd, Verdict
-from orchestrator.worker.execution.retry import persist, was_refused
-from orchestrator.worker.execution.slot_sharing import Lending, Queued, serves
+from orchestrator.worker.execution.retry import retry_outages, was_refused
+from orchestrator.worker.execution.slot_sharing import Queued, SlotSharing, serves
 from orchestrator.worker.executors import executor_of
 
 _log = get_logger()
@@ -59,7 +59,7 @@ def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker:
     claim_id = claim_of_this_process()
     ledger = runtime.parts.ledger
     try:
-        held = persist(
+        held = retry_outages(
             lambda: ledger.claim(run, claim_id, session_id=session, worker=worker, agent=agent), what="claim"
         )
     except ServerUnavailable as error:
@@ -71,9 +71,9 @@ def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker:
     if held is None:
         _log.info("run-refused", agent=agent, session=session, run=run)
         return "refused"
-    reach("worker.claimed")
+    failpoint("worker.claimed")
     end = complete_run(runtime, held)
-    reach("worker.settled")
+    failpoint("worker.settled")
     return end.verdict
 
 
@@ -112,28 +112,28 @@ class _RunOfAgent:
         self._following = following
         self._runtime = runtime
         self._ledger = runtime.parts.ledger
-        self._letters = runtime.parts.letters
+        self._message_factory = runtime.parts.message_factory
         self._definition = definition
         self._executor = executor_of(definition)
         self._held = held
-        self._standing = Standing(held.claim)
+        self._claim_status = ClaimStatus(held.claim)
         self._error: BaseException | None = None
         self._effects = Effects(
             held,
             ledger=self._ledger,
-            letters=self._letters,
-            standing=self._standing,
+            message_factory=self._message_factory,
+            claim_status=self._claim_status,
             pressure=runtime.parts.pressure,
         )
         self._steps = Steps(self._effects, policy=definition.steps)
-        self._speech = Speech(self._effects, EventLog(runtime.parts.settings.data))
+        self._message_sender = MessageSender(self._effects, EventLog(runtime.parts.settings.data))
 
     def complete(self) -> RunEnd:
         settings = self._runtime.parts.settings
         heartbeat = Heartbeat(
             self._ledger,
             self._held.claim,
-            self._standing,
+            self._claim_status,
             interval_s=settings.heartbeat_s,
             time_limit_s=self._definition.record.time_limit_s or settings.run_time_limit_s,
             grace_s=settings.stop_grace_s,
@@ -145,19 +145,19 @@ class _RunOfAgent:
                 outcome = self._let_agent_work()
             if outcome is None:
                 return RunEnd(run=self._held.claim.run, verdict="outage")
-            reach("worker.worked")
+            failpoint("worker.worked")
             # A root has a result to store after its commit, for which the next run had to wait.
             following = self._following if self._held.session.parent else None
             return self._commit(outcome, following)
 
     def _let_agent_work(self) -> Outcome | None:
         """How the agent ended; None when that cannot be said, because the ledger was out of reach."""
-        standing = self._standing
+        claim_status = self._claim_status
         try:
             context = self._make_context()
             return _completed(self._answer(context), context)
         except (ClaimLost, SessionStopped) as error:
-            if standing.stop_reason:
+            if claim_status.stop_reason:
                 return self._stopped()
             return self._failed(error)
         except (WorkerShutdown, WorkerTerminate):
@@ -166,7 +166,7 @@ class _RunOfAgent:
             if self._effects.outage is not None:
                 _log.error("ledger-away", error=str(self._effects.outage))
                 return None
-            if standing.stop_reason:
+            if claim_status.stop_reason:
                 return self._stopped()
             _log.warning("agent-failed", exc_info=error)
             return self._failed(error)
@@ -201,26 +201,26 @@ class _RunOfAgent:
         runtime = self._runtime
         verifier = Verifier(self._effects, runtime.parts.authenticity)
         self._effects.held = verifier.held()
-        unsealer = Unsealer(self._effects, runtime.parts.opener)
+        decrypter = Decrypter(self._effects, runtime.parts.opener)
         queued = None
-        if runtime.lending is not None:
-            queued = Queued(self._ledger, self._may_take(runtime.lending))
+        if runtime.slot_sharing is not None:
+            queued = Queued(self._ledger, self._may_take(runtime.slot_sharing))
         return Context(
-            unsealer.held(),
+            decrypter.held(),
             effects=self._effects,
             verifier=verifier,
-            standing=self._standing,
-            speech=self._speech,
+            claim_status=self._claim_status,
+            message_sender=self._message_sender,
             blocking=Blocking(
                 self._effects,
-                self._speech,
-                unsealer=unsealer,
+                self._message_sender,
+                decrypter=decrypter,
                 verifier=verifier,
-                lending=runtime.lending,
+                slot_sharing=runtime.slot_sharing,
                 queued=queued,
                 execute=self._execute_beside,
             ),
-            launches=Launches(
+            launches=AgentLaunches(
                 self._effects,
                 runtime.parts.routing,
                 exists=lambda name: runtime.parts.agents.get(name) is not None,
@@ -229,16 +229,16 @@ class _RunOfAgent:
             planning=Planning(self._effects, names=runtime.parts.agents.names),
         )
 
-    def _may_take(self, lending: Lending) -> Callable[[str], bool]:
+    def _may_take(self, slot_sharing: SlotSharing) -> Callable[[str], bool]:
         """Tells whether a lent slot may take a run of an agent now."""
-        served = serves(self._runtime.catalogue, lending.queues)
+        served = serves(self._runtime.catalogue, slot_sharing.queues)
         shard, concurrency = shard_of(self._held.session.id), self._runtime.parts.concurrency
         return lambda agent: served(agent) and concurrency.held_back(agent, shard=shard) is None
 
-    def _execute_beside(self, run: Dispatch, lending: Lending) -> None:
+    def _execute_beside(self, run: Dispatch, slot_sharing: SlotSharing) -> None:
         """Execute another run in this slot, while the run that it holds waits."""
         execute_run(
-            dataclasses.replace(self._runtime, lending=lending),
+            dataclasses.replace(self._runtime, slot_sharing=slot_sharing),
             agent=run.agent,
             session=run.session,
             run=run.run,
@@ -247,18 +247,20 @@ class _RunOfAgent:
 
     def _stopped(self) -> Outcome:
         """A run past its time limit has failed; one that was asked to stop was stopped."""
-        standing = self._standing
-        return Outcome(status="failed" if standing.timed_out else "stopped", text=standing.stop_reason)
+        claim_status = self._claim_status
+        return Outcome(
+            status="failed" if claim_status.timed_out else "stopped", text=claim_status.stop_reason
+        )
 
     def _commit(self, outcome: Outcome, following: Next | None = None) -> RunEnd:
         session = self._held.session
-        attempts = 1 if self._standing.timed_out else self._definition.record.attempts
+        attempts = 1 if self._claim_status.timed_out else self._definition.record.attempts
         retry_ms = self._retry_ms()
         if session.task and not session.parent and outcome.status == "completed":
             # Before the commit, while the claim is ours: afterwards the result may be final already.
-            persist(lambda: self._runtime.results.store_waiting(session.task), what="store_waiting")
+            retry_outages(lambda: self._runtime.results.store_waiting(session.task), what="store_waiting")
         try:
-            done = persist(
+            done = retry_outages(
                 lambda: self._ledger.commit(
                     self._held.claim,
                     outcome,
@@ -273,9 +275,9 @@ class _RunOfAgent:
                 what="commit",
             )
         except ClaimLost:
-            self._standing.lose()
+            self._claim_status.lose()
             return RunEnd(run=self._held.claim.run, verdict="lost")
-        reach("worker.committed")
+        failpoint("worker.committed")
         if isinstance(done, Committed):
             self._ring(done.ring)
         return RunEnd(
@@ -299,10 +301,10 @@ class _RunOfAgent:
         about = self._held.session
         try:
             for name in questions:
-                question = self._effects.patiently("refuse", partial(self._ledger.item, about.id, name))
+                question = self._effects.retrying("refuse", partial(self._ledger.item, about.id, name))
                 if question is not None:
                     text = f"no reply will come: agent {about.agent!r} failed at the question: {why}"
-                    self._speech.reply(question, text, refused=True)
+                    self._message_sender.reply(question, text, refused=True)
         except SessionStopped:
             return False
         return True
@@ -310,9 +312,9 @@ class _RunOfAgent:
     def _follow_up(self, done: Committed | RetryLater, outcome: Outcome) -> Verdict:
         if isinstance(done, RetryLater):
             return "retry"
-        if done.result_owed:
+        if done.result_unpublished:
             root = self._held.session.root
-            persist(lambda: settle_root(self._ledger, self._runtime.results, root), what="settle")
+            retry_outages(lambda: publish_result(self._ledger, self._runtime.results, root), what="settle")
         # Its session may go on.
         return "failed" if outcome.status == "failed" and not done.over else _verdict(done)
 
@@ -322,7 +324,7 @@ class _RunOfAgent:
         thread = Thread.of(session)
 
         def completion() -> Outgoing:
-            return self._letters.completion(
+            return self._message_factory.completion(
                 sender=session.agent,
                 recipient=self._effects.delegator,
                 task_id=session.reported_as,
@@ -331,11 +333,11 @@ class _RunOfAgent:
             )
 
         def error() -> Outgoing:
-            return self._letters.error(
+            return self._message_factory.error(
                 sender=session.agent,
                 recipient=self._effects.delegator,
                 message=outcome.text,
-                error_type="timeout" if self._standing.timed_out else "task-failed",
+                error_type="timeout" if self._claim_status.timed_out else "task-failed",
                 details=json.dumps(
                     {
                         "session": session.id,
@@ -354,7 +356,7 @@ class _RunOfAgent:
         _log.error(
             "agent-ended-by-force", run=self._held.claim.run, agent=self._definition.name, reason=reason
         )
-        if not self._standing.lost:
+        if not self._claim_status.lost:
             grace_s = self._runtime.parts.settings.stop_grace_s
             text = f"{reason}, and its agent, which did not stop within {grace_s:g} s, was {BY_FORCE}"
             self._commit(dataclasses.replace(self._stopped(), text=text))

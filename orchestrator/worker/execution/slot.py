@@ -14,16 +14,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from orchestrator.crashpoints import reach
+from orchestrator.crashpoints import failpoint
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Claimed, Next, Slot
 from orchestrator.log import get_logger
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.deaths import claim_of_this_process
 from orchestrator.worker.execution.outcome import Verdict
-from orchestrator.worker.execution.retry import persist
+from orchestrator.worker.execution.retry import retry_outages
 from orchestrator.worker.execution.runner import complete_run
-from orchestrator.worker.execution.slot_sharing import Lending
+from orchestrator.worker.execution.slot_sharing import SlotSharing
 
 #: Of so many runs that a slot takes one is of a lower priority than the most urgent, so that nothing waits for ever.
 LEAST_URGENT_EVERY: Final = 16
@@ -44,9 +44,9 @@ class SlotLoop:
     def __init__(
         self, runtime: Runtime, *, worker: str, stopping: Callable[[], bool] = lambda: False
     ) -> None:
-        queues = runtime.lending.queues if runtime.lending is not None else frozenset[str]()
-        self._lending = Lending(queues=queues)
-        self._runtime = dataclasses.replace(runtime, lending=self._lending)
+        queues = runtime.slot_sharing.queues if runtime.slot_sharing is not None else frozenset[str]()
+        self._slot_sharing = SlotSharing(queues=queues)
+        self._runtime = dataclasses.replace(runtime, slot_sharing=self._slot_sharing)
         self._ledger = runtime.parts.ledger
         self._worker = worker
         self._stopping = stopping
@@ -64,7 +64,7 @@ class SlotLoop:
             return self._run()
         finally:
             # What a run let be executed beside it, while it waited, may take longer than itself.
-            self._lending.join()
+            self._slot_sharing.join()
 
     def _run(self) -> Counter[Verdict]:
         verdicts: Counter[Verdict] = Counter()
@@ -72,13 +72,13 @@ class SlotLoop:
             return verdicts
         held, shard = self._take(rung=True)
         while held is not None:
-            reach("worker.claimed")
+            failpoint("worker.claimed")
             following = None if self._stopping() else self._wish()
             if following is not None and self._is_next_shard_due():
                 following.asked = True  # it is not taken with the commit, which knows one shard only
                 shard = (shard + 1) % self._runtime.parts.settings.shards
             verdicts[complete_run(self._runtime, held, following=following).verdict] += 1
-            reach("worker.settled")
+            failpoint("worker.settled")
             if following is None:
                 break
             self._note(following)
@@ -103,7 +103,7 @@ class SlotLoop:
         shards = self._runtime.parts.settings.shards
         for shard in ((first + n) % shards for n in range(shards)):
             wish = self._wish(rung=rung)
-            persist(lambda wish=wish, shard=shard: self._ledger.claim_next(shard, wish), what="claim")  # type: ignore[misc]
+            retry_outages(lambda wish=wish, shard=shard: self._ledger.claim_next(shard, wish), what="claim")  # type: ignore[misc]
             if wish.held is not None:
                 self._note(wish)
                 return wish.held, shard

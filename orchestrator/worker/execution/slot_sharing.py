@@ -19,12 +19,12 @@ from orchestrator.ledger import Dispatch, ItemState, Ledger, RunState
 from orchestrator.ledger.decode import text
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
-from orchestrator.worker.execution.retry import persist
+from orchestrator.worker.execution.retry import retry_outages
 
 #: Seconds that an awaited run may stay queued before the slot takes it: a free slot is faster.
-LEND_AFTER_S: Final = 0.1
+SHARE_AFTER_S: Final = 0.1
 #: Seconds that a run of another tree must have been queued.
-LEND_TO_OTHERS_AFTER_S: Final = 2.0
+SHARE_WITH_OTHERS_AFTER_S: Final = 2.0
 #: Runs that may wait for one another in one slot, each in a thread.
 MAX_DEPTH: Final = 500
 #: Seconds without anything to do after which the thread ends.
@@ -70,7 +70,7 @@ class Queued:
 
     def any(self, shard: int) -> Dispatch | None:
         """A run of any tree that has been queued for a while."""
-        latest = self._ledger.server_ms() - round(LEND_TO_OTHERS_AFTER_S * 1000)
+        latest = self._ledger.server_ms() - round(SHARE_WITH_OTHERS_AFTER_S * 1000)
         for run in self._ledger.redis.zrange(keys.dispatch(shard), 0, _MAX_OTHERS - 1):
             found = self._take(text(run), queued_before_ms=latest)
             if found is not None:
@@ -103,7 +103,7 @@ def serves(catalogue: Mapping[str, AgentDefinition], queues: frozenset[str]) -> 
     return judge
 
 
-class Lending:
+class SlotSharing:
     """The slots of one worker process; shared by all its runs. Those that a waiting run lent its slot to have their own."""
 
     def __init__(self, *, queues: frozenset[str] = frozenset(), depth: int = 0) -> None:
@@ -127,13 +127,13 @@ class Lending:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         return bool(self._threads)
 
-    def start(self, work: Callable[[Lending], None]) -> threading.Thread:
+    def start(self, work: Callable[[SlotSharing], None]) -> threading.Thread:
         """A thread that works in a lent slot.
 
         Raises:
             RuntimeError: the system gives no thread.
         """
-        below = Lending(queues=self.queues, depth=self.depth + 1)
+        below = SlotSharing(queues=self.queues, depth=self.depth + 1)
         thread = threading.Thread(target=work, args=(below,), name=f"lent-slot-{below.depth}", daemon=True)
         thread.start()
         self._threads.append(thread)
@@ -146,14 +146,14 @@ class Lending:
 
 
 #: Executes a run in a lent slot.
-Execute = Callable[[Dispatch, Lending], None]
+Execute = Callable[[Dispatch, SlotSharing], None]
 
 
-class Loan:
+class SharedSlot:
     """One wait of one run, and the thread that its slot is lent to meanwhile. Use it as a ``with`` block."""
 
-    def __init__(self, lending: Lending, queued: Queued, execute: Execute, *, awaited: str) -> None:
-        self._lending = lending
+    def __init__(self, slot_sharing: SlotSharing, queued: Queued, execute: Execute, *, awaited: str) -> None:
+        self._slot_sharing = slot_sharing
         self._queued = queued
         self._execute = execute
         self._awaited = awaited
@@ -184,7 +184,11 @@ class Loan:
         self._look_at = now + self._look_s
         self._look_s = min(self._look_s * 1.5, self._longest_s)
         needed = self._queued.needed_by(self._awaited)
-        if needed is None and not self._lending.busy and now - self._began_at > LEND_TO_OTHERS_AFTER_S:
+        if (
+            needed is None
+            and not self._slot_sharing.busy
+            and now - self._began_at > SHARE_WITH_OTHERS_AFTER_S
+        ):
             needed = self._queued.any(shard_of(self._awaited))
         if needed is None:
             self._seen_at = None
@@ -192,29 +196,29 @@ class Loan:
         if self._seen_at is None:
             self._seen_at = now
             self._look_s = _LOOK_S[0]
-        elif now - self._seen_at >= LEND_AFTER_S:
-            self._lend(needed)
+        elif now - self._seen_at >= SHARE_AFTER_S:
+            self._share(needed)
 
-    def _lend(self, needed: Dispatch) -> None:
+    def _share(self, needed: Dispatch) -> None:
         self._seen_at = None
         try:
-            self._thread = self._lending.start(self._work)
+            self._thread = self._slot_sharing.start(self._work)
         except RuntimeError as error:
             _log.warning("slot-not-lent", run=needed.run, awaited=self._awaited, error=str(error))
             return
         _log.info("slot-lent", run=needed.run, session=needed.session, awaited=self._awaited)
 
-    def _work(self, lending: Lending) -> None:
+    def _work(self, slot_sharing: SlotSharing) -> None:
         """Execute what the awaited session needs, then anything else, until the wait ends or nothing is left."""
         idle_since, look_s = time.monotonic(), _THREAD_LOOK_S[0]
         while not self._ended.wait(look_s) and time.monotonic() - idle_since < LINGER_S:
-            run = persist(lambda since=idle_since: self._find(since), what="lent")  # type: ignore[misc]
+            run = retry_outages(lambda since=idle_since: self._find(since), what="lent")  # type: ignore[misc]
             if run is None:
                 look_s = min(look_s * 2, _THREAD_LOOK_S[1])
                 continue
-            self._execute(run, lending)
+            self._execute(run, slot_sharing)
             idle_since, look_s = time.monotonic(), _THREAD_LOOK_S[0]
-        lending.join()
+        slot_sharing.join()
 
     def _find(self, idle_since: float) -> Dispatch | None:
         needed = self._queued.needed_by(self._awaited)

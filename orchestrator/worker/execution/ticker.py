@@ -29,7 +29,7 @@ class Beat(Protocol):
         ...
 
 
-class _Pulse:
+class _Ticker:
     def __init__(self) -> None:
         self._beats: set[Beat] = set()
         self._changed = threading.Condition()
@@ -66,7 +66,7 @@ class _Pulse:
                     beat.due_at = time.monotonic() + 1.0
 
 
-_pulse = _Pulse()
+_pulse = _Ticker()
 
 
 def add(beat: Beat) -> None:
@@ -82,7 +82,7 @@ def remove(beat: Beat) -> None:
 def _forget_the_parents_pulse() -> None:
     """A fork has none of its parent's threads."""
     global _pulse  # noqa: PLW0603
-    _pulse = _Pulse()
+    _pulse = _Ticker()
 
 
 os.register_at_fork(after_in_child=_forget_the_parents_pulse)

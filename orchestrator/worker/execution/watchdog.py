@@ -23,7 +23,7 @@ from celery.worker import state
 from orchestrator.log import get_logger
 
 #: Seconds of silence that are never too long: a loaded machine is slow, and not deaf.
-LEAST_PATIENCE_S: Final = 10.0
+LEAST_WAIT_S: Final = 10.0
 #: Seconds without anything at work after which a worker that was to end for its silence is killed.
 END_S: Final = 5.0
 
@@ -33,8 +33,8 @@ _log = get_logger()
 class Silence:
     """Tells when a consumer has been silent for too long, from one look to the next."""
 
-    def __init__(self, *, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, *, retry_for_s: float) -> None:
+        self._retry_for_s = retry_for_s
         self._since: float | None = None
 
     def lasts(self, *, now: float, free_slot: bool, moved_at: float, waiting: Callable[[], bool]) -> bool:
@@ -47,7 +47,7 @@ class Silence:
             return False
         if self._since is None or moved_at > self._since:
             self._since = now
-        if now - self._since < self._patience_s:
+        if now - self._since < self._retry_for_s:
             return False
         self._since = None
         return True
@@ -62,7 +62,7 @@ class Watchdog:
         ready: Callable[[], Sequence[str]],
         ring: Callable[[Sequence[str]], None],
         *,
-        patience_s: float,
+        retry_for_s: float,
         end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
     ) -> None:
         """Watch a Celery consumer.
@@ -77,8 +77,8 @@ class Watchdog:
         self._consumer = consumer
         self._ready = ready
         self._ring = ring
-        self._look_every_s = patience_s / 5
-        self._silence = Silence(patience_s=patience_s)
+        self._look_every_s = retry_for_s / 5
+        self._silence = Silence(retry_for_s=retry_for_s)
         self._end = end
         self._moved_at = time.monotonic()
         self._ended_it = False

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from orchestrator.audit import AuditReader, AuditStore, AuditWriter, trees
 from orchestrator.audit.heads import HeadSigner
 from orchestrator.audit.proof import Proof
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.errors import AuditError
@@ -72,7 +72,7 @@ def writer(redis: redis_py.Redis, file: Path) -> Callable[..., AuditWriter]:
     """Makes writers on one database."""
 
     def make(consumer: str = "a1", **options: int) -> AuditWriter:
-        keyring = assemble(redis, load_settings(data=file.parent)).keyring
+        keyring = build_container(redis, load_settings(data=file.parent)).keyring
         heads = HeadSigner(lambda: keyring.signer("operator"), keyring)
         store = AuditStore(file, heads=heads)
         return AuditWriter(redis, store, consumer=consumer, sources=all_streams(), **options)
@@ -282,7 +282,7 @@ def test_an_absent_database_is_named(tmp_path: Path) -> None:
 
 
 def test_a_chain_that_leads_back_to_itself_is_shown_too(file: Path) -> None:
-    """Foreign programs may write anything; nothing is left out."""
+    """External programs may write anything; nothing is left out."""
     store = AuditStore(file)
     from orchestrator.audit.records import read_entry
     from orchestrator.streams import Entry

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from orchestrator.cli import main
 from orchestrator.client.client import Client
 from tests.documents import hold_to_models
-from tests.integration.workers.conftest import Stage, stage
+from tests.integration.workers.conftest import StackHarness, stage
 
 __all__ = ["stage"]
 
@@ -18,14 +18,14 @@ Orchestra = Callable[..., Result]
 
 
 @pytest.fixture
-def client(stage: Stage) -> Iterator[Client]:
+def client(stage: StackHarness) -> Iterator[Client]:
     """A client of the stage."""
     with Client(stage.settings) as opened:
         yield opened
 
 
 @pytest.fixture
-def orchestra(stage: Stage) -> Orchestra:
+def orchestra(stage: StackHarness) -> Orchestra:
     """Run a command on the stage: its result has exit_code, stdout and stderr."""
 
     def run(*arguments: str, text: str | bytes | None = None) -> Result:

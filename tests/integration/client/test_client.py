@@ -29,7 +29,7 @@ from orchestrator.errors import (
 )
 from orchestrator.ledger import SessionState
 from orchestrator.worker.context.context import Context
-from tests.integration.workers.conftest import Stage
+from tests.integration.workers.conftest import StackHarness
 
 
 def in_background(work: Callable[[], Any]) -> threading.Thread:
@@ -51,7 +51,7 @@ def asks_two(ctx: Context) -> str:
     return "".join(callback.result for callback in ctx.all_results)
 
 
-def test_the_answer_is_waited_for(stage: Stage, client: Client) -> None:
+def test_the_answer_is_waited_for(stage: StackHarness, client: Client) -> None:
     stage.agent("solo")(echo)
     handle = client.submit("solo", "hello")
     worker = in_background(lambda: stage.play(handle.id))
@@ -60,7 +60,7 @@ def test_the_answer_is_waited_for(stage: Stage, client: Client) -> None:
     worker.join()
 
 
-def test_waiting_is_woken_by_the_end_of_the_session(stage: Stage, client: Client) -> None:
+def test_waiting_is_woken_by_the_end_of_the_session(stage: StackHarness, client: Client) -> None:
     """Not at the next look, a quarter of a second later."""
     stage.agent("solo")(echo)
     late = []
@@ -81,7 +81,7 @@ def test_waiting_is_woken_by_the_end_of_the_session(stage: Stage, client: Client
     assert sorted(late)[2] < 0.1
 
 
-def test_the_same_key_is_the_same_session(stage: Stage, client: Client) -> None:
+def test_the_same_key_is_the_same_session(stage: StackHarness, client: Client) -> None:
     stage.agent("solo")(echo)
     first, second = (client.submit("solo", "once", key="k") for _ in range(2))
     assert first.id == second.id
@@ -89,7 +89,7 @@ def test_the_same_key_is_the_same_session(stage: Stage, client: Client) -> None:
     assert len(client.sessions()) == 2
 
 
-def test_bad_submissions_are_refused_and_leave_nothing(stage: Stage, client: Client) -> None:
+def test_bad_submissions_are_refused_and_leave_nothing(stage: StackHarness, client: Client) -> None:
     stage.agent("solo")(echo)
     with pytest.raises(UnknownAgent, match=r"no agent named 'nobody' is registered \(registered: solo\)"):
         client.submit("nobody", "x")
@@ -104,7 +104,7 @@ def test_bad_submissions_are_refused_and_leave_nothing(stage: Stage, client: Cli
     assert client.sessions() == []
 
 
-def test_failures_are_raised(stage: Stage, client: Client) -> None:
+def test_failures_are_raised(stage: StackHarness, client: Client) -> None:
     @stage.agent("bad")
     def bad(ctx: Context) -> None:
         raise ValueError("no luck")
@@ -115,7 +115,7 @@ def test_failures_are_raised(stage: Stage, client: Client) -> None:
         client.result(session)
 
 
-def test_a_session_that_never_ran_is_stopped_at_once(stage: Stage, client: Client) -> None:
+def test_a_session_that_never_ran_is_stopped_at_once(stage: StackHarness, client: Client) -> None:
     stage.agent("solo")(echo)
     session = client.submit("solo", "x").id
     assert client.stop(session, "not needed").outcome == "ended"
@@ -126,7 +126,7 @@ def test_a_session_that_never_ran_is_stopped_at_once(stage: Stage, client: Clien
         client.resume(session, "go on")
 
 
-def test_waiting_ends_at_its_time(stage: Stage, client: Client) -> None:
+def test_waiting_ends_at_its_time(stage: StackHarness, client: Client) -> None:
     stage.agent("solo")(echo)
     session = client.submit("solo", "x").id
     with pytest.raises(TimeoutError, match=f"session {session} is pending after 0.1 s"):
@@ -134,7 +134,9 @@ def test_waiting_ends_at_its_time(stage: Stage, client: Client) -> None:
     assert client.answer(session) == ""
 
 
-def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(stage: Stage, client: Client) -> None:
+def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(
+    stage: StackHarness, client: Client
+) -> None:
     stage.agent("solo")(echo)
     session = client.submit("solo", "first").id
     stage.play(session)
@@ -152,7 +154,7 @@ def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(stage: S
         client.resume(session, 7)  # type: ignore[arg-type]
 
 
-def test_a_tree_lists_parents_before_children(stage: Stage, client: Client) -> None:
+def test_a_tree_lists_parents_before_children(stage: StackHarness, client: Client) -> None:
     stage.agent("lead", role="coordinator")(asks_two)
     stage.agent("solo")(echo)
     root = client.submit("lead", "x").id
@@ -162,7 +164,7 @@ def test_a_tree_lists_parents_before_children(stage: Stage, client: Client) -> N
     assert [member.id for member in client.tree(second.id)] == [second.id]
 
 
-def test_watching_shows_the_tree_until_it_is_over(stage: Stage, client: Client) -> None:
+def test_watching_shows_the_tree_until_it_is_over(stage: StackHarness, client: Client) -> None:
     stage.agent("lead", role="coordinator")(asks_two)
     stage.agent("solo")(echo)
     root = client.submit("lead", "x").id
@@ -182,7 +184,7 @@ def test_watching_shows_the_tree_until_it_is_over(stage: Stage, client: Client) 
     assert [member.state for member in pictures[-1]] == [SessionState.FINISHED] * 3
 
 
-def test_the_history_tells_what_happened_in_order(stage: Stage, client: Client) -> None:
+def test_the_history_tells_what_happened_in_order(stage: StackHarness, client: Client) -> None:
     stage.agent("lead", role="coordinator")(asks_two)
     stage.agent("solo")(echo)
     root = client.submit("lead", "x").id
@@ -215,7 +217,7 @@ def test_unknown_sessions_are_said_to_be_unknown(client: Client) -> None:
             look("ses_nowhere")
 
 
-def test_agents_are_listed(stage: Stage, client: Client) -> None:
+def test_agents_are_listed(stage: StackHarness, client: Client) -> None:
     stage.agent("solo")(echo)
     assert [record.name for record in client.agents()] == ["solo"]
 
@@ -228,7 +230,7 @@ def test_a_server_that_goes_away_is_one_clear_error(start_valkey: Callable[..., 
         client.sessions()
 
 
-def test_asyncio_has_every_method_of_the_client(stage: Stage) -> None:
+def test_asyncio_has_every_method_of_the_client(stage: StackHarness) -> None:
     def public(of: type) -> set[str]:
         return {name for name, value in vars(of).items() if callable(value) and not name.startswith("_")}
 
@@ -240,7 +242,7 @@ def test_asyncio_has_every_method_of_the_client(stage: Stage) -> None:
 
 
 def test_asyncio_connects_when_it_is_first_used_and_not_in_the_event_loop(
-    stage: Stage, start_valkey: Callable[..., Any], tmp_path: Path
+    stage: StackHarness, start_valkey: Callable[..., Any], tmp_path: Path
 ) -> None:
     """A server that hangs does not hold up the loop, and one that is away is said to be when something is asked of it."""
     stage.agent("solo")(echo)
@@ -284,7 +286,7 @@ def test_asyncio_connects_when_it_is_first_used_and_not_in_the_event_loop(
     assert took < 0.5
 
 
-def test_asyncio_waits_without_blocking(stage: Stage) -> None:
+def test_asyncio_waits_without_blocking(stage: StackHarness) -> None:
     stage.agent("solo")(echo)
 
     async def use() -> tuple[str, int, int, int]:
@@ -311,7 +313,7 @@ def test_asyncio_waits_without_blocking(stage: Stage) -> None:
     assert ticks == 3
 
 
-def test_a_cancelled_wait_ends_soon(stage: Stage) -> None:
+def test_a_cancelled_wait_ends_soon(stage: StackHarness) -> None:
     stage.agent("solo")(echo)
 
     async def use() -> float:

@@ -13,7 +13,7 @@ from orchestrator.worker.announce import queues_of
 from orchestrator.worker.context.context import Context
 from tests.integration.client.conftest import Orchestra
 from tests.integration.client.test_client import asks_two, echo
-from tests.integration.workers.conftest import Stage
+from tests.integration.workers.conftest import StackHarness
 
 
 def one_line(text: str) -> str:
@@ -22,14 +22,14 @@ def one_line(text: str) -> str:
     return text
 
 
-def test_submit_prints_the_session(stage: Stage, orchestra: Orchestra) -> None:
+def test_submit_prints_the_session(stage: StackHarness, orchestra: Orchestra) -> None:
     stage.agent("solo")(echo)
     done = orchestra("submit", "solo", "hello")
     assert done.exit_code == 0
     assert re.fullmatch(r"ses_[0-9a-f]{26}\n", done.stdout)
 
 
-def test_the_same_key_is_the_same_session_and_says_so(stage: Stage, orchestra: Orchestra) -> None:
+def test_the_same_key_is_the_same_session_and_says_so(stage: StackHarness, orchestra: Orchestra) -> None:
     """With another prompt or agent it is refused: nobody is to take another session's answer for that of their own."""
     stage.agent("solo")(echo)
     stage.agent("other")(echo)
@@ -54,7 +54,7 @@ def test_the_same_key_is_the_same_session_and_says_so(stage: Stage, orchestra: O
 
 
 def test_submit_reads_the_prompt_from_standard_input(
-    stage: Stage, client: Client, orchestra: Orchestra
+    stage: StackHarness, client: Client, orchestra: Orchestra
 ) -> None:
     stage.agent("solo")(echo)
     session = orchestra("submit", "solo", "-", text="from a pipe").stdout.strip()
@@ -62,7 +62,7 @@ def test_submit_reads_the_prompt_from_standard_input(
     assert client.answer(session) == "from a pipe"
 
 
-def test_what_is_no_text_is_refused_in_one_line(stage: Stage, orchestra: Orchestra) -> None:
+def test_what_is_no_text_is_refused_in_one_line(stage: StackHarness, orchestra: Orchestra) -> None:
     """Octets that are not UTF-8, from a pipe or as an argument (where Python makes halves of surrogate pairs of them)."""
     stage.agent("solo")(echo)
     piped = orchestra("submit", "solo", "-", text=b"abc\xff")
@@ -73,7 +73,7 @@ def test_what_is_no_text_is_refused_in_one_line(stage: Stage, orchestra: Orchest
     assert "so\\udcfflo" in one_line(named.stderr)
 
 
-def test_a_time_to_wait_needs_waiting(stage: Stage, orchestra: Orchestra) -> None:
+def test_a_time_to_wait_needs_waiting(stage: StackHarness, orchestra: Orchestra) -> None:
     """It would look like a limit on the work, and is none."""
     stage.agent("solo")(echo)
     for arguments in (["submit", "solo", "x"], ["result", "ses_x"], ["resume", "ses_x", "y"]):
@@ -82,7 +82,7 @@ def test_a_time_to_wait_needs_waiting(stage: Stage, orchestra: Orchestra) -> Non
         assert "--timeout says how long to wait: it needs --wait" in refused.stderr
 
 
-def test_submit_waits_for_the_final_answer(stage: Stage, client: Client, orchestra: Orchestra) -> None:
+def test_submit_waits_for_the_final_answer(stage: StackHarness, client: Client, orchestra: Orchestra) -> None:
     stage.agent("solo")(echo)
     expected = client.submit("solo", "hello", key="k").id
     worker = threading.Thread(target=lambda: stage.play(expected))
@@ -99,7 +99,7 @@ def test_submit_waits_for_the_final_answer(stage: Stage, client: Client, orchest
     }
 
 
-def test_a_failure_is_one_line_and_exit_code_1(stage: Stage, orchestra: Orchestra) -> None:
+def test_a_failure_is_one_line_and_exit_code_1(stage: StackHarness, orchestra: Orchestra) -> None:
     @stage.agent("bad")
     def bad(ctx: Context) -> None:
         raise ValueError("no\nluck")
@@ -114,7 +114,7 @@ def test_a_failure_is_one_line_and_exit_code_1(stage: Stage, orchestra: Orchestr
     assert json.loads(as_json.stdout)["state"] == "failed"
 
 
-def test_a_result_that_is_not_there_yet(stage: Stage, orchestra: Orchestra) -> None:
+def test_a_result_that_is_not_there_yet(stage: StackHarness, orchestra: Orchestra) -> None:
     stage.agent("solo")(echo)
     session = orchestra("submit", "solo", "x").stdout.strip()
     done = orchestra("result", session)
@@ -133,7 +133,7 @@ def test_a_result_that_is_not_there_yet(stage: Stage, orchestra: Orchestra) -> N
     assert json.loads(late.stdout)["state"] == "pending"
 
 
-def test_bad_input_is_one_line(stage: Stage, orchestra: Orchestra) -> None:
+def test_bad_input_is_one_line(stage: StackHarness, orchestra: Orchestra) -> None:
     stage.agent("solo")(echo)
     for arguments, words in {
         ("submit", "nobody", "x"): "no agent named 'nobody' is registered (registered: solo); start a worker",
@@ -151,7 +151,7 @@ def test_bad_input_is_one_line(stage: Stage, orchestra: Orchestra) -> None:
         assert done.stdout == ""
 
 
-def test_sessions_tree_and_logs(stage: Stage, orchestra: Orchestra) -> None:
+def test_sessions_tree_and_logs(stage: StackHarness, orchestra: Orchestra) -> None:
     assert "no sessions yet" in orchestra("sessions").stderr
     stage.agent("lead", role="coordinator")(asks_two)
     stage.agent("solo")(echo)
@@ -176,7 +176,7 @@ def test_sessions_tree_and_logs(stage: Stage, orchestra: Orchestra) -> None:
     assert json.loads(orchestra("logs", root, "--json").stdout)["events"][0]["what"] == "launched"
 
 
-def test_watch_prints_changes_and_the_promise(stage: Stage, orchestra: Orchestra) -> None:
+def test_watch_prints_changes_and_the_promise(stage: StackHarness, orchestra: Orchestra) -> None:
     stage.agent("lead", role="coordinator")(asks_two)
     stage.agent("solo")(echo)
     root = orchestra("submit", "lead", "x").stdout.strip()
@@ -194,7 +194,7 @@ def test_watch_prints_changes_and_the_promise(stage: Stage, orchestra: Orchestra
     assert [s["state"] for s in documents[-1]["sessions"]] == ["finished"] * 3
 
 
-def test_resume_and_stop(stage: Stage, orchestra: Orchestra) -> None:
+def test_resume_and_stop(stage: StackHarness, orchestra: Orchestra) -> None:
     stage.agent("solo")(echo)
     session = orchestra("submit", "solo", "first").stdout.strip()
     stage.play(session)
@@ -218,7 +218,7 @@ def test_resume_and_stop(stage: Stage, orchestra: Orchestra) -> None:
     assert "it will not run again" in one_line(done.stderr)
 
 
-def test_stop_says_what_became_of_the_run(stage: Stage, orchestra: Orchestra) -> None:
+def test_stop_says_what_became_of_the_run(stage: StackHarness, orchestra: Orchestra) -> None:
     """A queued one never starts; a running one is asked, and the command waits to say what the agent did."""
     began = threading.Event()
 
@@ -255,7 +255,7 @@ def test_stop_says_what_became_of_the_run(stage: Stage, orchestra: Orchestra) ->
 
 
 def test_stop_takes_nothing_for_its_answer_that_was_in_its_own_question(
-    stage: Stage, orchestra: Orchestra
+    stage: StackHarness, orchestra: Orchestra
 ) -> None:
     """A reason may have the very words; and an agent with children may be done before it hears of it."""
     began = threading.Event()
@@ -291,7 +291,9 @@ def test_stop_takes_nothing_for_its_answer_that_was_in_its_own_question(
         assert (said["state"], said["agent_ended"]) == ("stopped", how)
 
 
-def test_stop_ends_what_a_finished_session_has_left_at_work(stage: Stage, orchestra: Orchestra) -> None:
+def test_stop_ends_what_a_finished_session_has_left_at_work(
+    stage: StackHarness, orchestra: Orchestra
+) -> None:
     """Children that owe it nothing, at any depth; but not those that are to go on without it."""
     stage.agent("solo")(echo)
 
@@ -318,7 +320,7 @@ def test_stop_ends_what_a_finished_session_has_left_at_work(stage: Stage, orches
     assert orchestra("stop", root).stdout == f"{root} had ended already (finished)\n"
 
 
-def test_logs_name_every_dead_callback_with_its_reason(stage: Stage, orchestra: Orchestra) -> None:
+def test_logs_name_every_dead_callback_with_its_reason(stage: StackHarness, orchestra: Orchestra) -> None:
     """Also those that were never queued: a failure that is ignored, a child that was let go."""
 
     @stage.agent("bad")
@@ -340,7 +342,7 @@ def test_logs_name_every_dead_callback_with_its_reason(stage: Stage, orchestra: 
     assert re.search(r"callback +bad: b, dead: abandoned: parent stopped", logs)
 
 
-def test_stop_without_waiting_says_that_it_asked(stage: Stage, orchestra: Orchestra) -> None:
+def test_stop_without_waiting_says_that_it_asked(stage: StackHarness, orchestra: Orchestra) -> None:
     stage.agent("solo")(echo)
     session = orchestra("submit", "solo", "x").stdout.strip()
     dispatch = stage.start(session)

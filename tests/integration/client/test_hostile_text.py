@@ -26,7 +26,7 @@ from orchestrator.worker.context.context import Context
 from tests.integration.client.conftest import Orchestra
 from tests.integration.router.conftest import Stack, stack
 from tests.integration.router.test_commands import run
-from tests.integration.workers.conftest import Stage
+from tests.integration.workers.conftest import StackHarness
 
 __all__ = ["stack"]
 
@@ -47,7 +47,7 @@ def assert_harmless(done: Result, *words: str) -> None:
         assert word in done.output, done.output
 
 
-def test_what_agents_write(stage: Stage, client: Client, orchestra: Orchestra) -> None:
+def test_what_agents_write(stage: StackHarness, client: Client, orchestra: Orchestra) -> None:
     """Titles, prompts, activities, answers, failures, questions and descriptions."""
 
     @stage.agent("bad", description=HOSTILE)
@@ -92,7 +92,7 @@ def test_what_agents_write(stage: Stage, client: Client, orchestra: Orchestra) -
     assert len(dated) == len(client.history(child.id)), "no text makes a line that looks like an event"
 
 
-def test_the_live_tree(stage: Stage, client: Client) -> None:
+def test_the_live_tree(stage: StackHarness, client: Client) -> None:
     """Neither controls nor the markup of the library that draws it."""
     stage.agent("solo")(lambda ctx: "x")
     root = client.submit("solo", "x", title=HOSTILE).id
@@ -138,7 +138,7 @@ def test_what_is_published_and_what_died(stack: Stack) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal to write to")
 def test_a_result_is_exact_in_a_pipe_and_harmless_on_a_terminal(
-    stage: Stage, client: Client, orchestra: Callable[..., Result], tmp_path: Path
+    stage: StackHarness, client: Client, orchestra: Callable[..., Result], tmp_path: Path
 ) -> None:
     answer = f"{HOSTILE}\nsecond\tline"
     stage.agent("solo")(lambda ctx: answer)

@@ -10,13 +10,13 @@ import pytest
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.client.client import Client
 from orchestrator.runtime.service import SignsOfLife
-from tests.integration.workers.conftest import Stage
+from tests.integration.workers.conftest import StackHarness
 
 from .conftest import Orchestra
 
 
 @pytest.fixture
-def ready(stage: Stage) -> str:
+def ready(stage: StackHarness) -> str:
     """A session whose run is ready."""
     stage.agent("helper")(lambda ctx: "done")
     stage.parts.concurrency.announce({"helper": ("orchestra.helper", None)}, trees=None)
@@ -26,7 +26,7 @@ def ready(stage: Stage) -> str:
 
 
 def test_a_pause_is_said_by_whoever_is_asked(
-    stage: Stage, client: Client, orchestra: Orchestra, ready: str
+    stage: StackHarness, client: Client, orchestra: Orchestra, ready: str
 ) -> None:
     done = orchestra("pause", "helper")
     assert (done.exit_code, done.stdout) == (0, "agent helper is paused\n")
@@ -46,7 +46,7 @@ def test_a_pause_is_said_by_whoever_is_asked(
 
 
 @pytest.fixture
-def served(stage: Stage) -> Iterator[None]:
+def served(stage: StackHarness) -> Iterator[None]:
     """A living worker is known that serves the agent."""
     life = SignsOfLife("worker", stage.redis, stage.settings, serves={"helper": "orchestra.helper"})
     life.begin()
@@ -55,7 +55,7 @@ def served(stage: Stage) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("served")
-def test_why_names_the_pause_or_the_limit(stage: Stage, orchestra: Orchestra, ready: str) -> None:
+def test_why_names_the_pause_or_the_limit(stage: StackHarness, orchestra: Orchestra, ready: str) -> None:
     def why() -> dict[str, str]:
         found: dict[str, str] = json.loads(orchestra("why", ready, "--json").stdout)["wait"]
         return found
@@ -74,7 +74,7 @@ def test_why_names_the_pause_or_the_limit(stage: Stage, orchestra: Orchestra, re
     assert "orchestra limit ses_" in why()["mover"]
 
 
-def test_limits_are_set_listed_and_taken_back(stage: Stage, orchestra: Orchestra, ready: str) -> None:
+def test_limits_are_set_listed_and_taken_back(stage: StackHarness, orchestra: Orchestra, ready: str) -> None:
     assert orchestra("limit").stdout == "nothing is limited and nothing is paused\n"
     assert orchestra("limit", "helper", "3").stdout == "agent helper, 0 of at most 3 at work\n"
     orchestra("limit", ready, "4")
@@ -89,7 +89,9 @@ def test_limits_are_set_listed_and_taken_back(stage: Stage, orchestra: Orchestra
     assert orchestra("limit", "--each-tree", "default").stdout == "nothing is limited and nothing is paused\n"
 
 
-def test_what_cannot_be_limited_or_paused_is_said(stage: Stage, orchestra: Orchestra, ready: str) -> None:
+def test_what_cannot_be_limited_or_paused_is_said(
+    stage: StackHarness, orchestra: Orchestra, ready: str
+) -> None:
     for arguments, words in (
         (("pause", "nobody"), "no agent or queue 'nobody' is registered"),
         (("pause", "helper", "--as", "queue"), "no queue 'helper' is registered"),
@@ -107,6 +109,8 @@ def test_what_cannot_be_limited_or_paused_is_said(stage: Stage, orchestra: Orche
     assert "is an external program" in orchestra("pause", "outside").stderr
 
 
-def test_a_watcher_sees_that_a_run_is_held_back(stage: Stage, orchestra: Orchestra, ready: str) -> None:
+def test_a_watcher_sees_that_a_run_is_held_back(
+    stage: StackHarness, orchestra: Orchestra, ready: str
+) -> None:
     orchestra("pause", "helper")
     assert "agent 'helper' is paused since" in orchestra("watch", ready, "--timeout", "0.3").stdout

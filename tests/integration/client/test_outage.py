@@ -21,7 +21,7 @@ from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Ledger
 from orchestrator.redisdb.client import connect
 from tests.integration.client.test_client import echo
-from tests.integration.workers.conftest import Stage
+from tests.integration.workers.conftest import StackHarness
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def server(start_valkey: Callable[..., ValkeyProcess]) -> ValkeyProcess:
 
 
 @pytest.fixture
-def stage(server: ValkeyProcess, tmp_path: Path) -> Iterator[Stage]:
+def stage(server: ValkeyProcess, tmp_path: Path) -> Iterator[StackHarness]:
     """A stage on it, with an agent that gives its prompt back."""
     with connect(server.url) as client:
-        stage = Stage(
+        stage = StackHarness(
             client, load_settings(redis_url=server.url, data=tmp_path / "data", lease_s=1, heartbeat_s=0.05)
         )
         stage.agent("solo")(echo)
@@ -44,7 +44,7 @@ def stage(server: ValkeyProcess, tmp_path: Path) -> Iterator[Stage]:
 class Commands:
     """Commands as a user types them, each in a process of its own."""
 
-    def __init__(self, stage: Stage, folder: Path) -> None:
+    def __init__(self, stage: StackHarness, folder: Path) -> None:
         self._place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
         self._folder = folder
         self.started: list[tuple[subprocess.Popen[bytes], Path]] = []
@@ -69,7 +69,7 @@ class Commands:
 
 
 @pytest.fixture
-def commands(stage: Stage, tmp_path: Path) -> Iterator[Commands]:
+def commands(stage: StackHarness, tmp_path: Path) -> Iterator[Commands]:
     """Commands on the stage; what still runs is ended."""
     commands = Commands(stage, tmp_path)
     yield commands
@@ -86,7 +86,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def test_all_that_waits_gets_the_answer_after_an_outage(
-    server: ValkeyProcess, stage: Stage, commands: Commands
+    server: ValkeyProcess, stage: StackHarness, commands: Commands
 ) -> None:
     """`submit --wait`, `result`, `watch`, `Client.result` and `AsyncClient.result`, with the server gone for a second."""
     said: list[str] = []
@@ -127,7 +127,7 @@ def test_all_that_waits_gets_the_answer_after_an_outage(
 
 
 def test_what_was_submitted_when_the_connection_broke_is_submitted_once(
-    server: ValkeyProcess, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    server: ValkeyProcess, stage: StackHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request arrived and its answer did not: it is made again under the same key, also without one of the user's."""
     real = Ledger.submit
@@ -140,7 +140,7 @@ def test_what_was_submitted_when_the_connection_broke_is_submitted_once(
     said: list[str] = []
     with Client(stage.settings, on_outage=said.append) as client:
         monkeypatch.setattr(Ledger, "submit", lose_the_answer)
-        handle = client.submit("solo", "once", patience_s=30)
+        handle = client.submit("solo", "once", retry_for_s=30)
         assert handle.new
         assert [found.id for found in client.sessions()] == [handle.id]
         assert len(said) == 1
@@ -150,7 +150,7 @@ def test_what_was_submitted_when_the_connection_broke_is_submitted_once(
 
 
 def test_an_outage_without_an_end_is_an_error(
-    server: ValkeyProcess, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    server: ValkeyProcess, stage: StackHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After as long as a worker waits; and a time limit of one's own ends the wait before."""
     with Client(stage.settings, on_outage=lambda _: None) as client:

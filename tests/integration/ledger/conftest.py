@@ -16,11 +16,11 @@ from orchestrator.ledger import (
     Dispatch,
     Launch,
     Ledger,
-    Limits,
     Outcome,
     Outgoing,
     RetryLater,
     Start,
+    TreeLimits,
 )
 from orchestrator.redisdb import keys
 
@@ -128,7 +128,7 @@ class Play:
 @pytest.fixture
 def ledger(redis: redis_py.Redis) -> Ledger:
     """A ledger with small limits."""
-    return Ledger(redis, limits=Limits(resume_max_items=50, max_lost_workers=2))
+    return Ledger(redis, limits=TreeLimits(resume_max_items=50, max_lost_workers=2))
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_a_run_in_the_hands_of_a_foreign_program_is_stopped_without_asking(
     root = play.submit()
     dispatch = play.start(root)
     assert dispatch is not None
-    assert ledger.take_foreign(dispatch)
+    assert ledger.take_external(dispatch)
     assert ledger.stop(root, "enough").outcome == "ended"
     assert ledger.session(root).state == SessionState.STOPPED
 

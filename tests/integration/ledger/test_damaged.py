@@ -10,7 +10,7 @@ import pytest
 import redis as redis_py
 from click.testing import CliRunner, Result
 
-from orchestrator.bootstrap import Parts, assemble
+from orchestrator.bootstrap import Container, build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import examination
@@ -26,7 +26,7 @@ class Two:
     def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
         self.redis = redis
         self.options = ["--redis-url", url, "--data", str(data)]
-        self.parts: Parts = assemble(redis, load_settings(redis_url=url, data=data))
+        self.parts: Container = build_container(redis, load_settings(redis_url=url, data=data))
         self.play = Play(self.parts.ledger)
         self.ill, self.ill_child = self._parent("ill")
         self.well, self.well_child = self._parent("well")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
-from orchestrator.bootstrap import Parts, assemble
+from orchestrator.bootstrap import Container, build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Diagnosis, Doctor, Severity
@@ -32,7 +32,7 @@ class Ward:
 
     def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
         self.redis = redis
-        self.parts: Parts = assemble(redis, load_settings(redis_url=url, data=data))
+        self.parts: Container = build_container(redis, load_settings(redis_url=url, data=data))
         self.play = Play(self.parts.ledger)
         self.store = AuditStore(self.parts.settings.audit_file)
         self.writer = AuditWriter(redis, self.store, consumer="w", sources=all_streams(1))
@@ -42,8 +42,8 @@ class Ward:
         self._fill()
 
     def _fill(self) -> None:
-        letters, ledger, play = self.parts.letters, self.parts.ledger, self.play
-        launch = letters.delegation(
+        message_factory, ledger, play = self.parts.message_factory, self.parts.ledger, self.play
+        launch = message_factory.delegation(
             sender="operator",
             recipient="lead",
             task_id=self.root,
@@ -68,7 +68,7 @@ class Ward:
 
     def _delegate(self, held: Claimed, name: str) -> str:
         child = child_session_id(self.root, name)
-        letter = self.parts.letters.delegation(
+        letter = self.parts.message_factory.delegation(
             sender="lead",
             recipient="reviewer",
             task_id=child,
@@ -213,7 +213,7 @@ def test_the_fix_runs_the_sweep_and_takes_runs_from_the_dead(
     """A worker died, and a resume was never made; no service is there but the doctor."""
     for name, value in {"LEASE_S": "0.8", "HEARTBEAT_S": "0.1"}.items():
         monkeypatch.setenv(f"ORCHESTRA_{name}", value)
-    ledger = assemble(redis, load_settings(redis_url=redis_url, data=tmp_path)).ledger
+    ledger = build_container(redis, load_settings(redis_url=redis_url, data=tmp_path)).ledger
     play = Play(ledger)
     dead = play.run(play.submit("dead"))
     parent = play.run(play.submit("idle"))

@@ -16,10 +16,10 @@ from orchestrator.ledger import (
     ItemState,
     Lease,
     Ledger,
-    Limits,
     RetryLater,
     RunState,
     SessionState,
+    TreeLimits,
 )
 from orchestrator.redisdb import keys
 
@@ -45,11 +45,13 @@ def test_a_root_without_children_finishes_and_owes_its_result(play: Play, ledger
     held = play.run(root)
     assert held.prompt == "go"
     done = play.commit(held.claim, "42")
-    assert done == Committed(session_state=SessionState.FINISHED, over=True, first=True, result_owed=True)
+    assert done == Committed(
+        session_state=SessionState.FINISHED, over=True, first=True, result_unpublished=True
+    )
     assert ledger.result(root) == (SessionState.FINISHED, "42")
-    assert ledger.owed_results(0) == [root]
+    assert ledger.unpublished_results(0) == [root]
     ledger.settle(root)
-    assert ledger.owed_results(0) == []
+    assert ledger.unpublished_results(0) == []
 
 
 def test_a_claim_is_held_by_one_worker_and_repeats_for_the_same_claim_id(play: Play, ledger: Ledger) -> None:
@@ -116,7 +118,7 @@ def test_priority_comes_before_order_of_completion(play: Play) -> None:
 
 def test_one_resume_is_bounded_and_the_rest_follows(redis, play: Play) -> None:
     """By count and by bytes; nothing is left behind."""
-    play.ledger = ledger = Ledger(redis, limits=Limits(resume_max_items=2, resume_max_bytes=10))
+    play.ledger = ledger = Ledger(redis, limits=TreeLimits(resume_max_items=2, resume_max_bytes=10))
     root = play.submit()
     parent = play.run(root)
     sizes = {play.delegate(parent, str(n)): size for n, size in enumerate([3, 3, 3, 9, 9, 30])}
@@ -203,7 +205,7 @@ def test_an_agent_that_fails_is_tried_again_up_to_its_attempts(play: Play, ledge
     assert play.commit(held.claim, "boom", status="failed", attempts=2) == RetryLater(failures=1)
     held = play.claim(dispatch)
     done = play.commit(held.claim, "boom", status="failed", attempts=2)
-    assert (done.session_state, done.over, done.result_owed) == (SessionState.FAILED, True, True)
+    assert (done.session_state, done.over, done.result_unpublished) == (SessionState.FAILED, True, True)
     assert play.balance(root) == (1, 0, 0, 1)
     (item,) = ledger.items(root)
     assert (item.state, item.reason) == (ItemState.DEAD, "resume failed: boom")
@@ -557,7 +559,7 @@ def test_deleting_leaves_a_tombstone_with_the_counts(play: Play, ledger: Ledger)
 
 
 def test_a_second_try_keeps_the_children_that_stand_behind_a_refused_launch(redis, play: Play) -> None:
-    play.ledger = ledger = Ledger(redis, limits=Limits(max_children=3))
+    play.ledger = ledger = Ledger(redis, limits=TreeLimits(max_children=3))
     held = play.run(play.submit())
     made = ledger.delegate_all(held.claim, [play.launch(held, name) for name in "abc"])
     assert [done.created for done in made] == [True, True, True]
@@ -585,7 +587,7 @@ def test_launches_that_cannot_be_written_down_are_not_published(redis, play: Pla
 
 
 def test_limits_refuse_new_launches_before_anything_is_made(redis, play: Play) -> None:
-    play.ledger = Ledger(redis, limits=Limits(max_children=2, max_depth=1))
+    play.ledger = Ledger(redis, limits=TreeLimits(max_children=2, max_depth=1))
     held = play.run(play.submit())
     child = play.delegate(held, "1")
     play.delegate(held, "2")
@@ -598,7 +600,7 @@ def test_limits_refuse_new_launches_before_anything_is_made(redis, play: Play) -
 
 def test_a_tree_that_has_had_its_runs_begins_nothing_new_and_ends_what_it_has(redis, play: Play) -> None:
     """Launches and prompts are refused, in every session of it; callbacks and replies never."""
-    play.ledger = ledger = Ledger(redis, limits=Limits(max_tree_runs=4))
+    play.ledger = ledger = Ledger(redis, limits=TreeLimits(max_tree_runs=4))
     root = play.submit()
     held = play.run(root)
     child = play.run(play.delegate(held, "1"))

@@ -9,7 +9,7 @@ import pytest
 import redis as redis_py
 from click.testing import CliRunner, Result
 
-from orchestrator.bootstrap import Parts, assemble
+from orchestrator.bootstrap import Container, build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import examination
@@ -26,7 +26,7 @@ class Family:
     def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
         self.redis = redis
         self.options = ["--redis-url", url, "--data", str(data)]
-        self.parts: Parts = assemble(redis, load_settings(redis_url=url, data=data))
+        self.parts: Container = build_container(redis, load_settings(redis_url=url, data=data))
         self.ledger = self.parts.ledger
         self.play = Play(self.ledger)
         self.root = self.play.submit()
@@ -58,7 +58,7 @@ class Family:
                     self.play.commit(self.play.claim(dispatch).claim, "the answer")
             for session in ledger.waiting(0):
                 ledger.flush(session)
-            for root in ledger.owed_results(0):
+            for root in ledger.unpublished_results(0):
                 self.parts.settle(root)
 
     def _end(self, lease: Lease) -> None:
@@ -202,7 +202,7 @@ def test_a_result_that_is_owed_to_nobody_is_named_and_taken_off(family: Family, 
     fixed = family.orchestra("doctor", "--fix", "--quick")
     assert fixed.exit_code == 0, fixed.output
     assert "[result-owed-to-nobody]" not in fixed.stdout
-    assert family.ledger.owed_results(0) == []
+    assert family.ledger.unpublished_results(0) == []
     assert family.redis.zscore(keys.timers(0), f"expire|{stray}") is None
 
 

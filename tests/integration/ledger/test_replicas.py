@@ -12,7 +12,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.deployment.embedded.valkey import find_binary
-from orchestrator.ledger import Ledger, Limits
+from orchestrator.ledger import Ledger, TreeLimits
 
 from .conftest import Play
 
@@ -71,7 +71,7 @@ def test_a_claim_and_a_commit_are_on_the_replica_when_they_return(
 ) -> None:
     """And where the replica is gone, the work goes on after the wait."""
     client, replica_server, replica = pair
-    play = Play(Ledger(client, limits=Limits(replicas=1, replica_timeout_ms=10_000)))
+    play = Play(Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=10_000)))
     copy = Ledger(replica)
     for n in range(20):
         root = play.submit(f"root-{n}")
@@ -81,7 +81,7 @@ def test_a_claim_and_a_commit_are_on_the_replica_when_they_return(
         assert copy.session(root).state == "finished"
     replica_server.kill()
     replica_server.wait()
-    play.ledger = Ledger(client, limits=Limits(replicas=1, replica_timeout_ms=50))
+    play.ledger = Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=50))
     root = play.submit("alone")
     play.commit(play.run(root).claim)
     assert play.ledger.session(root).state == "finished"

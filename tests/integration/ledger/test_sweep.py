@@ -138,7 +138,7 @@ def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
     held = play.run(root)
     foreign = play.start(play.delegate(held, "a", callback=False))
     assert foreign is not None
-    assert ledger.take_foreign(foreign)
+    assert ledger.take_external(foreign)
     play.start(play.delegate(held, "b", callback=False))
     play.commit(held.claim)
     stack.reaper.run_once()
@@ -330,7 +330,7 @@ def test_a_result_that_cannot_be_stored_holds_up_nothing_else(
 
     swept = reaper_of(stack, settle=settle).run_once()
     assert swept.settled == 2
-    assert ledger.owed_results(0) == [roots[1]]
+    assert ledger.unpublished_results(0) == [roots[1]]
 
 
 def test_a_session_that_cannot_be_flushed_holds_up_no_other(

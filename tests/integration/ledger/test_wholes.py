@@ -8,8 +8,8 @@ import redis as redis_py
 from orchestrator.envelope.payload import BlobStore
 from orchestrator.errors import PayloadError
 from orchestrator.ids import callback_id
-from orchestrator.ledger import Ledger, Limits, SessionState
-from orchestrator.ledger.large_text import Wholes, beginning
+from orchestrator.ledger import Ledger, SessionState, TreeLimits
+from orchestrator.ledger.large_text import LargeTexts, beginning
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys
 
@@ -22,7 +22,7 @@ SIZE = len(LARGE.encode())
 
 @pytest.fixture
 def ledger(redis: redis_py.Redis) -> Ledger:
-    return Ledger(redis, limits=Limits(inline_bytes=1000))
+    return Ledger(redis, limits=TreeLimits(inline_bytes=1000))
 
 
 def blobs(redis: redis_py.Redis, session: str) -> list[str]:
@@ -66,16 +66,16 @@ def test_a_whole_that_is_gone_before_its_commit_is_stored_again(
     play: Play, ledger: Ledger, redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It took so long in between that it had expired."""
-    shorten, times = Wholes.shorten, []
+    shorten, times = LargeTexts.shorten, []
 
-    def shorten_and_lose(self: Wholes, session: str, text: str, *, above_bytes: int):
+    def shorten_and_lose(self: LargeTexts, session: str, text: str, *, above_bytes: int):
         short = shorten(self, session, text, above_bytes=above_bytes)
         times.append(session)
         if len(times) == 1:
             redis.delete(*blobs(redis, session))
         return short
 
-    monkeypatch.setattr(Wholes, "shorten", shorten_and_lose)
+    monkeypatch.setattr(LargeTexts, "shorten", shorten_and_lose)
     root = play.submit()
     play.commit(play.run(root).claim, LARGE)
     assert len(times) == 2
@@ -194,7 +194,7 @@ def test_a_blob_that_is_kept_for_good_does_not_begin_to_expire(redis: redis_py.R
     store = BlobStore(redis)
     ref = store.put(b"x" * 1000, ttl_s=5)
     name = keys.blob(0, ref.sha256)
-    redis.persist(name)
+    redis.retry_outages(name)
     store.put(b"x" * 1000, ttl_s=5)
     assert redis.ttl(name) == -1
     store.put_stream([b"x" * 1000], ttl_s=5)

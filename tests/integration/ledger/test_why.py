@@ -11,11 +11,11 @@ import redis as redis_py
 from click.testing import CliRunner
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
 from orchestrator.clock import isoformat
 from orchestrator.config.settings import load_settings
-from orchestrator.doctor import Doctor, Severity, Wait
+from orchestrator.doctor import Blocker, Doctor, Severity
 from orchestrator.ids import callback_id, new_claim_id, question_id, reply_id
 from orchestrator.ledger import Claimed
 
@@ -28,14 +28,14 @@ class Place:
     """A ledger whose time stands still, a doctor, and a way to ask it."""
 
     def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
-        parts = assemble(redis, load_settings(redis_url=url, data=data))
+        parts = build_container(redis, load_settings(redis_url=url, data=data))
         self.ledger = parts.ledger
         self.ledger.limits = replace(self.ledger.limits, question_ms=86_400_000)
         self.ledger.set_time(NOW)
         self.play = Play(self.ledger)
         self.doctor = Doctor(parts, audit=None, sleep=lambda _: None)
 
-    def why(self, session: str) -> Wait | None:
+    def why(self, session: str) -> Blocker | None:
         return self.doctor.why(session)[1]
 
     def said(self, session: str) -> str:
@@ -126,7 +126,7 @@ def test_a_program_outside_of_the_stack_holds_no_lease(place: Place) -> None:
     session = place.play.submit()
     dispatch = place.play.start(session)
     assert dispatch is not None
-    place.ledger.take_foreign(dispatch)
+    place.ledger.take_external(dispatch)
     said = place.said(session)
     assert "an external program, is at work" in said
     assert "lease" not in said.replace("it holds no lease", "")

@@ -1,4 +1,4 @@
-"""A stack without workers: a router on a real server, agents that are registered, letters that are signed."""
+"""A stack without workers: a router on a real server, agents that are registered, messages that are signed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord, system_record
-from orchestrator.bootstrap import Parts, assemble
+from orchestrator.bootstrap import Container, build_container
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.envelope.model import AgentMessage, Body, Header, Party, RetryPolicy
 from orchestrator.envelope.model_values import Timestamp
@@ -25,7 +25,7 @@ from orchestrator.redisdb.client import connect, is_outage
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router import Router, build_router
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
-from orchestrator.router.delayed.parked import Parking
+from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, StreamId, all_streams
 from tests.ready import ready_runs
 
@@ -56,7 +56,7 @@ def until(condition: Callable[[], bool], *, seconds: float = 30) -> None:
 class Sent:
     """A dispatcher that remembers whom it rang; `down` makes it behave as when the broker is away."""
 
-    parts: Parts
+    parts: Container
     rings: list[tuple[str, str]] = field(default_factory=list)
     down: bool = False
     _cleared: set[str] = field(default_factory=set)
@@ -96,7 +96,7 @@ class Stack:
 
     redis: redis_py.Redis
     settings: Settings
-    parts: Parts
+    parts: Container
 
     def __post_init__(self) -> None:
         self.sent = Sent(self.parts)
@@ -123,7 +123,7 @@ class Stack:
         """A root session whose task-delegation waits in its stream."""
         session = root_session_id(seed)
         thread = Thread(correlation=derived_uuid("conversation", session))
-        letter = self.parts.letters.delegation(
+        letter = self.parts.message_factory.delegation(
             sender="operator",
             recipient=agent,
             task_id=session,
@@ -152,7 +152,7 @@ class Stack:
         retry: RetryPolicy | None = None,
         role: str | None = None,
     ) -> bytes:
-        """A signed envelope from any agent, as a foreign program may write it."""
+        """A signed envelope from any agent, as a external program may write it."""
         now_ms = int(self.redis.time()[0]) * 1000
         header = Header(
             message_id=message_id or new_message_id(),
@@ -192,7 +192,7 @@ class Stack:
 
     def wake(self) -> None:
         """Let the time come for everything that waits."""
-        parking = Parking(Scripts(self.redis), shards=[0], mark_ms=60_000)
+        parking = DelayedMessages(Scripts(self.redis), shards=[0], mark_ms=60_000)
         for parked in parking.all():
             assert parking.release(parked)
 
@@ -205,6 +205,6 @@ class Stack:
 
 @pytest.fixture
 def stack(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stack:
-    """An empty stack with five registered agents, `partner` being a foreign program."""
+    """An empty stack with five registered agents, `partner` being a external program."""
     settings = load_settings(redis_url=redis_url, data=tmp_path, registration_patience_s=0)
-    return Stack(redis, settings, assemble(redis, settings))
+    return Stack(redis, settings, build_container(redis, settings))

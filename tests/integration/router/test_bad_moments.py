@@ -26,7 +26,7 @@ from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router import Router
-from orchestrator.router.delayed.parked import Parking
+from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import StreamId, stream_key
 from tests.integration.router.conftest import At, Stack
 
@@ -40,7 +40,7 @@ def now_ms(stack: Stack) -> int:
 
 def waiting(stack: Stack) -> int:
     """How many messages wait outside of the streams."""
-    return len(Parking(Scripts(stack.redis), shards=[0], mark_ms=60_000).all())
+    return len(DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000).all())
 
 
 def test_a_server_without_memory_condemns_no_message(stack: Stack) -> None:
@@ -85,13 +85,13 @@ def test_a_session_with_damaged_books_holds_up_no_other(stack: Stack) -> None:
 
 
 def delegated(stack: Stack) -> tuple[Claimed, str, tuple[str, ...]]:
-    """`lead` at work, the child that it has just given to the foreign program `partner`, and the child's chain."""
+    """`lead` at work, the child that it has just given to the external program `partner`, and the child's chain."""
     ledger, root = stack.parts.ledger, stack.submit()
     stack.router("first").run_once()
     lead = ledger.claim(ledger.runs(root)[0].id, new_claim_id(), session_id=root, worker="w")
     assert lead is not None
     child = child_session_id(root, "one")
-    letter = stack.parts.letters.delegation(
+    letter = stack.parts.message_factory.delegation(
         sender="lead",
         recipient="partner",
         task_id=child,
@@ -113,7 +113,7 @@ def delegated(stack: Stack) -> tuple[Claimed, str, tuple[str, ...]]:
 
 
 def report(stack: Stack, lead: Claimed, child: str, chain: tuple[str, ...]) -> None:
-    """The foreign program, which reads the stream like a router does, says that it is done."""
+    """The external program, which reads the stream like a router does, says that it is done."""
     done = TaskCompletion(task_id=child, status="success", summary="found", result="it is 42")
     data = stack.envelope(
         done, sender="partner", recipient="lead", correlation=lead.session.correlation, chain=chain
@@ -189,10 +189,10 @@ def test_a_program_is_heard_of_a_task_whose_router_died_on_the_way(stack: Stack)
         raise Died
 
     router = stack.router("tasks")
-    router._ledger.take_foreign = die  # type: ignore[method-assign]
+    router._ledger.take_external = die  # type: ignore[method-assign]
     with contextlib.suppress(Died):
         router.run_once()
-    del router._ledger.take_foreign  # type: ignore[method-assign]
+    del router._ledger.take_external  # type: ignore[method-assign]
     report(stack, lead, child, chain)
     stack.router("other").run_once()
     assert stack.dead() == []
@@ -242,7 +242,7 @@ def test_a_clock_that_was_set_back_does_not_lengthen_the_wait_for_an_agent(stack
     stack.router("ahead", clock=At(now_ms(stack) + DAY_MS // 2)).run_once()
     moment = now_ms(stack)
     both(stack.router("right", clock=At(moment)))
-    (parked,) = Parking(Scripts(stack.redis), shards=[0], mark_ms=60_000).all()
+    (parked,) = DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000).all()
     assert (parked.agent, parked.until_ms) == ("later", moment + 20_000)
 
 
@@ -321,7 +321,7 @@ def test_a_task_that_an_earlier_version_held_for_an_unknown_one_is_given_up_in_t
     """That version did not write down until when."""
     began = wait_for_nobody(stack)
     both(stack.router("earlier", clock=At(began)))
-    (held,) = Parking(Scripts(stack.redis), shards=[0], mark_ms=60_000).all()
+    (held,) = DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000).all()
     stack.redis.hset(keys.parked_message(0, held.id), "until", "0")
     for second in (20, 61, 82):
         both(stack.router(str(second), clock=At(began + second * 1000)))

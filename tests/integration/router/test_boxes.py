@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
 from orchestrator.cli.reaper import make_reaper
 from orchestrator.doctor import Doctor
@@ -17,7 +17,7 @@ from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router.delayed.parked import Parking
+from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.router.external import Inboxes, Outboxes
 from orchestrator.streams import AUDIT_GROUP, Entry
 from tests.integration.router.conftest import Stack, until
@@ -195,7 +195,7 @@ def test_a_router_that_dies_before_it_delivered_delivers_once(
     """The message was carried out and not acknowledged: it is carried out again without effect, and delivered."""
     session = stack.submit(agent="partner")
 
-    def dies(self: Inboxes, letters: list[object]) -> list[object]:
+    def dies(self: Inboxes, message_factory: list[object]) -> list[object]:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -235,7 +235,8 @@ def test_an_inbox_that_nobody_reads_is_bounded_and_the_doctor_says_so(stack: Sta
     stack.router().run_once()
     assert stack.redis.xlen(IN) == 5
     findings = {
-        f.rule: f for f in Doctor(assemble(stack.as_role("console"), settings), audit=None).examine().findings
+        f.rule: f
+        for f in Doctor(build_container(stack.as_role("console"), settings), audit=None).examine().findings
     }
     assert "2 messages" in findings["inbox-dropped"].message
     assert "partner" in findings["inbox-full"].message
@@ -287,7 +288,7 @@ def test_an_inbox_of_another_type_ends_no_router(stack: Stack) -> None:
     stack.submit("b")
     stack.router().run_once()
     assert stack.parts.ledger.roots(0)
-    (parked,) = Parking(Scripts(stack.redis), shards=[0], mark_ms=60_000).all()
+    (parked,) = DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000).all()
     assert parked.rule == "internal-error"
     assert "is no stream" in parked.reason
     stack.redis.delete(IN)

@@ -193,7 +193,7 @@ def test_a_name_that_no_agent_can_have_is_not_registered(stack: Stack, names: li
 
 def test_new_work_is_slowed_then_refused_when_streams_are_too_long(stack: Stack) -> None:
     """Far from the limit at once, near it after a while; at the limit refused, with what to do about it."""
-    pressure = Backpressure(stack.redis, limit=10, patience_s=0.05, max_delay_s=0.2, memory_s=0)
+    pressure = Backpressure(stack.redis, limit=10, retry_for_s=0.05, max_delay_s=0.2, memory_s=0)
     took: list[float] = []
     for _ in range(10):
         began = time.monotonic()
@@ -210,7 +210,7 @@ def test_a_full_stream_refuses_tasks_that_are_sent_and_takes_reports(
 ) -> None:
     """`orchestra send`, with streams that are longer than they may be."""
     monkeypatch.setenv("ORCHESTRA_STREAM_MAX_ENTRIES", "3")
-    monkeypatch.setattr("orchestrator.bootstrap.Backpressure", partial(Backpressure, patience_s=0.05))
+    monkeypatch.setattr("orchestrator.bootstrap.Backpressure", partial(Backpressure, retry_for_s=0.05))
     said = {
         "task-delegation": TaskDelegation(task=Task(task_id="T-1", title="t", description="d")),
         "task-completion": TaskCompletion(task_id="T-1", status="success", summary="s"),
@@ -362,7 +362,7 @@ def test_the_doctor_names_streams_that_do_not_exist(stack: Stack) -> None:
 def test_what_an_agent_of_the_stack_says_by_hand_is_said_to_change_nothing(
     stack: Stack, tmp_path: Path, sender: str
 ) -> None:
-    """Only a foreign program's word moves a session; whoever sends another's hears so at once."""
+    """Only a external program's word moves a session; whoever sends another's hears so at once."""
     file = tmp_path / "message.xml"
     file.write_bytes(stack.envelope(Message(content="x"), sender=sender, recipient="reviewer"))
     sent = run(stack, "send", str(file))

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import build_writer
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
 from orchestrator.cli.reaper import make_reaper
 from orchestrator.config.settings import load_settings
@@ -27,7 +27,7 @@ def limited(stack: Stack, **limits: float) -> Stack:
     settings = load_settings(
         redis_url=stack.settings.redis_url, data=stack.settings.data, registration_patience_s=0, **limits
     )
-    return Stack(stack.redis, settings, assemble(stack.redis, settings))
+    return Stack(stack.redis, settings, build_container(stack.redis, settings))
 
 
 def run(stack: Stack, *arguments: str) -> Result:

@@ -15,8 +15,8 @@ from orchestrator.ledger import Claimed, Launch, Outcome, Session
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.messages.factory import Thread
 from orchestrator.router import Router
-from orchestrator.router.delayed.dependencies import Held
-from orchestrator.router.received import Letter
+from orchestrator.router.delayed.dependencies import BlockedTask
+from orchestrator.router.received import ReceivedMessage
 from tests.integration.router.conftest import At, Stack
 
 CONVERSATION, FIRST = new_message_id(), new_message_id()
@@ -25,7 +25,7 @@ CONVERSATION, FIRST = new_message_id(), new_message_id()
 def publish(
     stack: Stack, task_id: str, *waits_for: str, kind: Literal["blocks-on", "depends-on"] = "depends-on"
 ) -> None:
-    """A foreign program's task that waits for others."""
+    """A external program's task that waits for others."""
     dependencies = tuple(Dependency(task_id=other, type=kind) for other in waits_for)
     body = TaskDelegation(
         task=Task(task_id=task_id, title=task_id, description="do", dependencies=dependencies)
@@ -91,7 +91,7 @@ def test_a_task_may_wait_for_several_one_after_the_other(stack: Stack) -> None:
     route(router, lambda: "test" in sessions(stack))
     end(stack, "test")
     route(router, lambda: "ship" in sessions(stack))
-    assert [letter for letter in stack.dead() if letter.type == "task-delegation"] == []
+    assert [received for received in stack.dead() if received.type == "task-delegation"] == []
 
 
 def test_a_failed_dependency_fails_the_task(stack: Stack) -> None:
@@ -102,8 +102,8 @@ def test_a_failed_dependency_fails_the_task(stack: Stack) -> None:
     route(router)
     end(stack, "build", "failed")
     route(router, lambda: any(dead.type == "task-delegation" for dead in stack.dead()))
-    (letter,) = [dead for dead in stack.dead() if dead.type == "task-delegation"]
-    assert (letter.rule, letter.reason) == ("dependency-failed", "it depends on build, which failed")
+    (received,) = [dead for dead in stack.dead() if dead.type == "task-delegation"]
+    assert (received.rule, received.reason) == ("dependency-failed", "it depends on build, which failed")
 
 
 def test_a_failed_dependency_can_be_ignored(stack: Stack) -> None:
@@ -128,7 +128,7 @@ def test_a_circle_is_refused_at_once(stack: Stack) -> None:
     publish(stack, "b", "c")
     publish(stack, "c", "a")
     route(router)
-    reasons = [letter.reason for letter in stack.dead() if letter.rule == "dependency-cycle"]
+    reasons = [received.reason for received in stack.dead() if received.rule == "dependency-cycle"]
     assert [reason.partition(": ")[2].partition(";")[0] for reason in reasons] == [
         "self → self",
         "c → a → b → c",
@@ -149,7 +149,7 @@ def test_an_unknown_task_is_waited_for_until_the_timeout(stack: Stack) -> None:
     stack.router("last", clock=At(now_ms + 2_000_000)).run_once()
     stack.wake()
     stack.router("last", clock=At(now_ms + 3_000_000)).run_once()
-    assert [(letter.rule, letter.attempts) for letter in stack.dead()] == [("timeout", 3)]
+    assert [(received.rule, received.attempts) for received in stack.dead()] == [("timeout", 3)]
 
 
 def test_tasks_of_our_own_wait_too_and_show_what_for(stack: Stack) -> None:
@@ -159,7 +159,7 @@ def test_tasks_of_our_own_wait_too_and_show_what_for(stack: Stack) -> None:
     route(router)
     second = root_session_id("second")
     thread = Thread(correlation=derived_uuid("conversation", second))
-    envelope = stack.parts.letters.delegation(
+    envelope = stack.parts.message_factory.delegation(
         sender="operator",
         recipient="reviewer",
         task_id=second,
@@ -188,7 +188,7 @@ def test_tasks_of_our_own_wait_too_and_show_what_for(stack: Stack) -> None:
 def launch_after(stack: Stack, held: Claimed, *others: str, effect: str = "one") -> str:
     """What `lead` launches for `reviewer` when others are completed; the child's session."""
     child = child_session_id(held.session.id, effect)
-    letter = stack.parts.letters.delegation(
+    received = stack.parts.message_factory.delegation(
         sender="lead",
         recipient="reviewer",
         task_id=child,
@@ -202,7 +202,7 @@ def launch_after(stack: Stack, held: Claimed, *others: str, effect: str = "one")
         child_id=child,
         agent="reviewer",
         description="do",
-        envelope=letter,
+        envelope=received,
         correlation=held.session.correlation,
         chain=held.session.chain,
     )
@@ -220,12 +220,12 @@ def at_work(stack: Stack, session: str) -> Claimed:
 
 def finish(stack: Stack, session: str, status: Literal["completed", "failed"] = "completed") -> None:
     """The session ends as its worker ends it: with the envelope that reports it."""
-    held, letters = at_work(stack, session), stack.parts.letters
+    held, messages = at_work(stack, session), stack.parts.message_factory
     about = {"sender": "reviewer", "recipient": "lead", "thread": Thread.of(held.session)}
     if status == "completed":
-        report = letters.completion(task_id=session, result="done", **about)  # type: ignore[arg-type]
+        report = messages.completion(task_id=session, result="done", **about)  # type: ignore[arg-type]
     else:
-        report = letters.error(message="no luck", **about)  # type: ignore[arg-type]
+        report = messages.error(message="no luck", **about)  # type: ignore[arg-type]
     stack.parts.ledger.commit(
         held.claim, Outcome(status=status, text="over"), make_envelope=lambda: report, expect_over=True
     )
@@ -306,13 +306,13 @@ def test_a_circle_that_two_routers_close_at_once_is_refused_by_the_next_look(sta
     one, other = stack.router("one"), stack.router("other")
     hold = one._redelivery.hold
 
-    def hold_late(letter: Letter, held: Held) -> bool:
+    def hold_late(received: ReceivedMessage, held: BlockedTask) -> bool:
         publish(stack, "b", "a")
         assert other.run_once().parked == 1
         one._redelivery.hold = hold  # type: ignore[method-assign]
-        return hold(letter, held)
+        return hold(received, held)
 
     one._redelivery.hold = hold_late  # type: ignore[method-assign]
     publish(stack, "a", "b")
-    route(one, lambda: any(letter.rule == "dependency-cycle" for letter in stack.dead()))
+    route(one, lambda: any(received.rule == "dependency-cycle" for received in stack.dead()))
     assert sessions(stack) == {}

@@ -35,7 +35,7 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.payload import BlobStore
-from orchestrator.envelope.sealing import Sealer
+from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.ids import asker_of, child_session_id, new_claim_id, new_message_id, reply_id
@@ -54,7 +54,7 @@ CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
 
 
 def task(task_id: str = "T-1", text: str = "count the lines") -> TaskDelegation:
-    """A task of a foreign program, under an id of its own."""
+    """A task of a external program, under an id of its own."""
     about = Task(task_id=task_id, title="Count", description=text, objectives=(Objective(text="be exact"),))
     return TaskDelegation(task=about)
 
@@ -80,14 +80,14 @@ class Family:
 
 @pytest.fixture
 def family(stack: Stack) -> Family:
-    """`lead` has delegated to the foreign program `partner`, and the router has seen it."""
+    """`lead` has delegated to the external program `partner`, and the router has seen it."""
     ledger, root = stack.parts.ledger, stack.submit()
     stack.router().run_once()
     run = ledger.runs(root)[0].id
     lead = ledger.claim(run, new_claim_id(), session_id=root, worker="w")
     assert lead is not None
     child = child_session_id(root, "one")
-    letter = stack.parts.letters.delegation(
+    letter = stack.parts.message_factory.delegation(
         sender="lead",
         recipient="partner",
         task_id=child,
@@ -111,7 +111,7 @@ def family(stack: Stack) -> Family:
 
 
 def say(stack: Stack, family: Family, body: object, message_type: str, priority: str = "high") -> str:
-    """The foreign program says something; its message-id."""
+    """The external program says something; its message-id."""
     message_id = new_message_id()
     data = stack.envelope(
         body,  # type: ignore[arg-type]
@@ -224,9 +224,9 @@ def test_a_large_foreign_result_is_fetched(stack: Stack, family: Family) -> None
     )
     message = check(data).message
     assert message is not None
-    sealer = Sealer(BlobStore(stack.redis), compress_above=1000, claim_check_above=2000, blob_ttl_s=60)
+    encrypter = Encrypter(BlobStore(stack.redis), compress_above=1000, claim_check_above=2000, blob_ttl_s=60)
     signer = stack.parts.keyring.signer("partner")
-    sealed = sign_message(sealer.seal(message), signer, now_ms=int(stack.redis.time()[0]) * 1000)
+    sealed = sign_message(encrypter.seal(message), signer, now_ms=int(stack.redis.time()[0]) * 1000)
     assert len(sealed) < 10_000
     stack.publish(sealed, "task-completion", "high")
     stack.router("three").run_once()
@@ -399,7 +399,7 @@ def test_a_reply_of_a_program_counts_once_and_only_where_it_was_asked(stack: Sta
     """Neither a reply to nothing nor one to a question put to somebody else reaches a session."""
     ledger, lead = stack.parts.ledger, family.lead
     other = child_session_id(lead.session.id, "two")
-    letter = stack.parts.letters.delegation(
+    letter = stack.parts.message_factory.delegation(
         sender="lead",
         recipient="reviewer",
         task_id=other,
@@ -581,7 +581,7 @@ def test_a_review_that_is_over_has_no_time_limit_any_more(stack: Stack, ends: st
     held = ledger.claim(session.run, new_claim_id(), session_id=session.id, worker="w")
     assert held is not None
     if ends == "finished":
-        letter = stack.parts.letters.completion(
+        letter = stack.parts.message_factory.completion(
             sender="code-reviewer",
             recipient="partner",
             task_id=session.id,
@@ -605,7 +605,7 @@ def test_a_review_of_our_own_has_its_time_limit_until_it_is_over(stack: Stack) -
     lead = ledger.claim(ledger.session(root).run, new_claim_id(), session_id=root, worker="w")
     assert lead is not None
     child = child_session_id(root, "review")
-    letter = stack.parts.letters.review_request(
+    letter = stack.parts.message_factory.review_request(
         sender="lead",
         recipient="code-reviewer",
         task_id=child,

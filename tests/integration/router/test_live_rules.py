@@ -31,7 +31,7 @@ from orchestrator.ids import new_message_id, root_session_id
 from orchestrator.keyring.store import FileSigner, KeyStore
 from orchestrator.redisdb import keys
 from orchestrator.router.validation.live_rules import RULES
-from orchestrator.router.validation.validator import Intake
+from orchestrator.router.validation.validator import Validator
 from tests.integration.router.conftest import At, Stack
 
 UPDATE = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)
@@ -276,7 +276,7 @@ def test_every_rule_of_the_table_is_in_the_documentation(root: Path) -> None:
 
 
 def test_a_message_that_would_be_accepted_is_valid(stack: Stack) -> None:
-    """A task of our own, one of a foreign program, and a report."""
+    """A task of our own, one of a external program, and a report."""
     stack.submit(agent="reviewer")
     (ours,) = stack.published("task-delegation")
     theirs = stack.envelope(task(), sender="partner", recipient="reviewer")
@@ -350,7 +350,7 @@ def test_an_entry_without_an_envelope_is_a_dead_letter(stack: Stack) -> None:
 
 
 def test_a_session_that_is_over_takes_nothing_more(stack: Stack) -> None:
-    """A foreign program that goes on talking to it is told so."""
+    """A external program that goes on talking to it is told so."""
     launch, conversation = new_message_id(), new_message_id()
     about: dict[str, Any] = {"sender": "partner", "recipient": "lead", "correlation": conversation}
     stack.publish(stack.envelope(task(), message_id=launch, **about), "task-delegation", "high")
@@ -366,12 +366,12 @@ def test_what_a_router_stumbles_over_is_a_dead_letter(stack: Stack, monkeypatch:
     stack.publish(data, "status-update")
     stack.publish(stack.envelope(HELLO), "message")
 
-    def stumble(self: Intake, message: Any, **_: Any) -> Any:
+    def stumble(self: Validator, message: Any, **_: Any) -> Any:
         if message.body.type == "status-update":
             raise ZeroDivisionError("oops")
         return iter(())
 
-    monkeypatch.setattr(Intake, "faults", stumble)
+    monkeypatch.setattr(Validator, "faults", stumble)
     handled = stack.router().run_once()
     assert (handled.done, handled.dead, stack.pending()) == (1, 1, 0)
     assert [letter.rule for letter in stack.dead()] == ["internal-error"]

@@ -15,7 +15,7 @@ from orchestrator.ids import new_claim_id, new_message_id
 from orchestrator.ledger import Committed, Outcome
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
-from orchestrator.router import Aside
+from orchestrator.router import ReportBuffer
 from orchestrator.router.report_buffer import MANY
 from orchestrator.streams import ROUTER_GROUP, all_streams, stream_key
 from tests.integration.router.conftest import Stack, until
@@ -43,11 +43,11 @@ class AtWork:
     def finish(self) -> None:
         """Its worker reports that it is done."""
         session = self._held.session
-        letters, thread = self._stack.parts.letters, Thread.of(session)
+        message_factory, thread = self._stack.parts.message_factory, Thread.of(session)
         done = self._stack.parts.ledger.commit(
             self._held.claim,
             Outcome(status="completed", text="42"),
-            make_envelope=lambda: letters.completion(
+            make_envelope=lambda: message_factory.completion(
                 sender=session.agent, recipient="operator", task_id=session.id, result="42", thread=thread
             ),
         )
@@ -68,8 +68,8 @@ def test_the_ledger_says_of_a_report_that_it_has_its_effect(stack: Stack) -> Non
 
 @pytest.fixture
 def aside_s(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets for how long such reports are put aside."""
-    return lambda seconds: monkeypatch.setattr("orchestrator.router.report_buffer.ASIDE_S", seconds)
+    """Sets for how long such reports are buffered."""
+    return lambda seconds: monkeypatch.setattr("orchestrator.router.report_buffer.REPORT_BUFFER_S", seconds)
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def test_they_let_others_of_their_kind_come_and_what_is_urgent_pass(
 def test_what_others_write_into_the_same_stream_is_not_put_aside(
     stack: Stack, aside_s: Callable[[float], None]
 ) -> None:
-    """The report of a foreign program is all that the ledger hears of its session."""
+    """The report of a external program is all that the ledger hears of its session."""
     aside_s(30)
     session = AtWork(stack, "ours")
     with routing(stack):
@@ -161,7 +161,7 @@ def test_many_do_not_wait_for_that(stack: Stack, aside_s: Callable[[float], None
 
 
 def test_a_router_that_is_stopped_leaves_none_behind(stack: Stack, aside_s: Callable[[float], None]) -> None:
-    """What it has put aside it routes before it goes."""
+    """What it has buffered it routes before it goes."""
     aside_s(30)
     session = AtWork(stack, "ours")
     with routing(stack) as stop:
@@ -176,13 +176,13 @@ def test_a_router_that_is_made_anew_after_an_outage_routes_what_the_one_before_p
 ) -> None:
     """Nobody has to wait until the entries count as left behind."""
     aside_s(0.2)
-    session, aside = AtWork(stack, "ours"), Aside()
-    before = stack.router("before", aside=aside)
+    session, report_buffer = AtWork(stack, "ours"), ReportBuffer()
+    before = stack.router("before", report_buffer=report_buffer)
     before.run_once()
     session.finish()
     before.run_once(block_ms=500)
     assert stack.pending() == 1
-    after = stack.router("after", aside=aside)
+    after = stack.router("after", report_buffer=report_buffer)
     after.run_once()
     assert (stack.pending(), stack.dead()) == (0, [])
 

@@ -1,4 +1,4 @@
-"""Bodies of foreign programs that are compressed or stored apart: opened whole, or refused with a reason."""
+"""Bodies of external programs that are compressed or stored apart: opened whole, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.envelope import codec, payload
 from orchestrator.envelope.model import AgentMessage, ClaimCheckBody, CompressedBody, Task, TaskDelegation
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.payload import CHUNK_BYTES, BlobStore, compress
-from orchestrator.envelope.sealing import Sealer
+from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.errors import PayloadError
@@ -32,13 +32,13 @@ def sealed(stack: Stack, *, store: bool, text: str = TEXT) -> AgentMessage:
     body = TaskDelegation(task=Task(task_id="T-1", title="Read", description=text))
     message = check(stack.envelope(body, sender="partner", recipient="reviewer")).message
     assert message is not None
-    sealer = Sealer(
+    encrypter = Encrypter(
         BlobStore(stack.redis),
         compress_above=1000,
         claim_check_above=1000 if store else 100_000_000,
         blob_ttl_s=60,
     )
-    return sealer.seal(message)
+    return encrypter.seal(message)
 
 
 def publish(stack: Stack, message: AgentMessage) -> None:
@@ -113,7 +113,7 @@ def test_what_comes_out_of_a_payload_is_validated_like_anything_else(stack: Stac
 
 
 def bomb(size: int) -> CompressedBody:
-    """A task whose description is so many times the same letter, in a few kilobytes."""
+    """A task whose description is so many times the same message, in a few kilobytes."""
     octets = codec.encode_body(TaskDelegation(task=Task(task_id="T-1", title="t", description="a" * size)))
     content = b64encode(compress(octets)).decode()
     digest = hashlib.sha256(octets).hexdigest()
@@ -144,7 +144,7 @@ def test_a_repetitive_text_of_megabytes_arrives_all_the_same(stack: Stack) -> No
     body = TaskDelegation(task=Task(task_id="T-1", title="Read", description=text))
     message = check(stack.envelope(body, sender="partner", recipient="reviewer")).message
     assert message is not None
-    publish(stack, stack.parts.sealer.seal(message))
+    publish(stack, stack.parts.encrypter.seal(message))
     assert (stack.router().run_once().done, stack.dead()) == (1, [])
     assert not isinstance(sealed(stack, store=False, text=text).body, CompressedBody)
 
@@ -154,4 +154,4 @@ def test_a_task_that_no_router_would_open_is_refused_where_it_is_sealed(stack: S
     body = TaskDelegation(task=Task(task_id="T-1", title="Read", description="x" * 17 * MIB))
     header = sealed(stack, store=False).header
     with pytest.raises(PayloadError, match="max_payload_bytes"):
-        stack.parts.sealer.seal(AgentMessage(header=header, body=body))
+        stack.parts.encrypter.seal(AgentMessage(header=header, body=body))

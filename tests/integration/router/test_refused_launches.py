@@ -79,8 +79,8 @@ def test_a_review_by_nobody_comes_back_as_a_failure(stack: Stack) -> None:
     """When no reviewer is registered in time."""
     held = at_work(stack, "lead")
     stack.parts.agents.withdraw("code-reviewer")
-    letters = stack.parts.letters
-    child = launch(stack, held, letters.review_request, "code-reviewer", reviewed=held.session.id)
+    message_factory = stack.parts.message_factory
+    child = launch(stack, held, message_factory.review_request, "code-reviewer", reviewed=held.session.id)
     exhaust(stack, stack.router("later", jitter=lambda: 0.0))
     assert "no agent 'code-reviewer' is registered" in failed_callback(stack, held, child)
 
@@ -88,7 +88,9 @@ def test_a_review_by_nobody_comes_back_as_a_failure(stack: Stack) -> None:
 def test_an_escalation_that_is_not_allowed_comes_back_as_a_failure(stack: Stack) -> None:
     """By the table a specialist does not escalate to the tech-lead; it is told whom it can ask."""
     held = at_work(stack, "reviewer")
-    child = launch(stack, held, stack.parts.letters.escalation, "tech-lead", escalated=held.session.id)
+    child = launch(
+        stack, held, stack.parts.message_factory.escalation, "tech-lead", escalated=held.session.id
+    )
     stack.router("later").run_once()
     assert "ask whoever gave 'reviewer' its task" in failed_callback(stack, held, child)
 
@@ -96,7 +98,7 @@ def test_an_escalation_that_is_not_allowed_comes_back_as_a_failure(stack: Stack)
 def test_a_launch_whose_key_is_revoked_meanwhile_comes_back_as_a_failure(stack: Stack) -> None:
     """Its signature proves nothing any more, but the ledger knows which entry it wrote itself."""
     held = at_work(stack, "lead")
-    child = launch(stack, held, stack.parts.letters.delegation, "reviewer")
+    child = launch(stack, held, stack.parts.message_factory.delegation, "reviewer")
     stack.parts.keyring.registry.revoke(stack.parts.keyring.signer("lead").key_id)
     stack.router("later").run_once()
     assert "key-revoked" in failed_callback(stack, held, child)
@@ -105,7 +107,7 @@ def test_a_launch_whose_key_is_revoked_meanwhile_comes_back_as_a_failure(stack: 
 def test_a_launch_that_is_too_large_to_be_read_comes_back_as_a_failure(stack: Stack) -> None:
     """Nobody parses it, and nobody has to."""
     held = at_work(stack, "lead")
-    child = launch(stack, held, stack.parts.letters.delegation, "reviewer", description=HUGE)
+    child = launch(stack, held, stack.parts.message_factory.delegation, "reviewer", description=HUGE)
     assert stack.router("later").run_once().dead == 1
     assert failed_callback(stack, held, child)
 
@@ -114,7 +116,7 @@ def test_a_copy_of_a_launch_cannot_end_its_session(stack: Stack) -> None:
     """Whoever can append to a stream could repeat a task in a form that is refused; the task itself is not."""
     held = at_work(stack, "lead")
     stack.parts.agents.withdraw("reviewer")
-    child = launch(stack, held, stack.parts.letters.delegation, "reviewer")
+    child = launch(stack, held, stack.parts.message_factory.delegation, "reviewer")
     (*_, original) = stack.published("task-delegation")
     router = stack.router("later", jitter=lambda: 0.0)
     assert router.run_once().parked == 1
@@ -133,7 +135,7 @@ def test_a_task_that_a_list_forbids_comes_back_as_a_failure(stack: Stack) -> Non
     picky = AgentRecord(name="picky", role="specialist", accepts_from=("reviewer",))
     stack.parts.agents.announce([picky])
     held = at_work(stack, "lead")
-    child = launch(stack, held, stack.parts.letters.delegation, "picky")
+    child = launch(stack, held, stack.parts.message_factory.delegation, "picky")
     stack.router("later").run_once()
     assert "add 'lead' to its accepts_from" in failed_callback(stack, held, child)
     assert [letter.rule for letter in stack.dead()] == ["unauthorised"]
@@ -156,8 +158,8 @@ def test_a_review_of_our_own_that_is_not_done_in_time_comes_back_as_a_failure(
 ) -> None:
     """In the time that the user's routing table gives it; by default a day."""
     held = at_work(stack, "lead")
-    letters = stack.parts.letters
-    child = launch(stack, held, letters.review_request, "code-reviewer", reviewed=held.session.id)
+    message_factory = stack.parts.message_factory
+    child = launch(stack, held, message_factory.review_request, "code-reviewer", reviewed=held.session.id)
     config = tmp_path / "orchestra.toml"
     config.write_text("[routing.review-request]\ntimeout_s = 0.3\n")
     monkeypatch.setenv("ORCHESTRA_CONFIG", str(config))
@@ -179,8 +181,8 @@ def test_a_review_of_our_own_that_is_not_done_in_time_comes_back_as_a_failure(
 def test_a_review_has_a_day_by_default(stack: Stack) -> None:
     """From when it was asked for, by the server's clock."""
     held = at_work(stack, "lead")
-    letters = stack.parts.letters
-    child = launch(stack, held, letters.review_request, "code-reviewer", reviewed=held.session.id)
+    message_factory = stack.parts.message_factory
+    child = launch(stack, held, message_factory.review_request, "code-reviewer", reviewed=held.session.id)
     stack.router("later").run_once()
     due_ms = stack.redis.zscore(keys.timers(0), f"review|{child}")
     assert 0 <= stack.parts.ledger.server_ms() + 86_400_000 - int(due_ms or 0) < 60_000

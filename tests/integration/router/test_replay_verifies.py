@@ -13,7 +13,7 @@ from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.envelope.model import Body, Message, Task, TaskDelegation
 from orchestrator.ids import root_session_id
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router.delayed.parked import Parking
+from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import all_streams
 from tests.integration.router.conftest import Stack
 
@@ -39,7 +39,7 @@ def unsigned(stack: Stack, body: Body, *, sender: str = "operator", recipient: s
 def route(stack: Stack, name: str = "again") -> None:
     """Let a router handle everything that is there."""
     router = stack.router(name, jitter=lambda: 0.0)
-    parking = Parking(Scripts(stack.redis), shards=[0], mark_ms=60_000)
+    parking = DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000)
     handled = router.run_once()
     while handled.done or handled.parked or parking.all():
         stack.wake()

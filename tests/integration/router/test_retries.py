@@ -26,7 +26,7 @@ from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.deadletters.replay import Replays
-from orchestrator.router.delayed.parked import Parking
+from orchestrator.router.delayed.parked import DelayedMessages
 from tests.integration.router.conftest import At, Stack
 
 LATER = AgentRecord(name="later", role="specialist")
@@ -34,9 +34,9 @@ TASK = TaskDelegation(task=Task(task_id="t-1", title="t", description="d"))
 SLOW = RetryPolicy(max_attempts=3, backoff_strategy="linear", timeout_seconds=30)
 
 
-def parking(stack: Stack) -> Parking:
+def parking(stack: Stack) -> DelayedMessages:
     """What waits."""
-    return Parking(Scripts(stack.redis), shards=[0], mark_ms=60_000)
+    return DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000)
 
 
 def errors(stack: Stack) -> list[AgentMessage]:
@@ -192,7 +192,7 @@ def test_what_no_router_took_in_time_is_given_up_as_timed_out(stack: Stack) -> N
 
 @pytest.mark.parametrize("sender", ["lead", "partner"])
 def test_only_what_is_not_in_the_ledger_yet_can_be_late(stack: Stack, sender: str) -> None:
-    """What our own agents report was accepted when they reported it; a foreign program's word was not."""
+    """What our own agents report was accepted when they reported it; a external program's word was not."""
     update = StatusUpdate(task_id="t", status="in-progress")
     correlation = derived_uuid("test", sender)
     entry = stack.publish(

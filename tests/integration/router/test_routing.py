@@ -204,13 +204,13 @@ def test_a_wrong_clock_of_a_routers_host_changes_nothing(
     """A day ahead or behind: nothing is late, expired or from the future that is not so by the server's clock."""
     soon = Timestamp.from_ms(int(stack.redis.time()[0]) * 1000 + 60_000)
     once = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=60)
-    letters = []
+    message_factory = []
     for number in range(3):
         task = TaskDelegation(task=Task(task_id=f"T-{number}", title="t", description="d"))
         given = stack.envelope(task, sender="partner", recipient="reviewer", retry=once)
-        letters.append((given, stack.envelope(UPDATE, expiration=soon)))
+        message_factory.append((given, stack.envelope(UPDATE, expiration=soon)))
     real = time.time_ns
-    for (given, update), hours in zip(letters, (24, -24, 0), strict=True):
+    for (given, update), hours in zip(message_factory, (24, -24, 0), strict=True):
         monkeypatch.setattr(time, "time_ns", lambda hours=hours: real() + hours * 3_600_000_000_000)
         stack.publish(given, "task-delegation", "high")
         stack.publish(update, "status-update")

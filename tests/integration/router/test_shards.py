@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.config.settings import load_settings
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.model import Escalation, EscalationMatter, Task, TaskDelegation
@@ -25,7 +25,7 @@ TASK = TaskDelegation(task=Task(task_id="T-1", title="t", description="d"))
 def sharded(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stack:
     """A stack of four shards."""
     settings = load_settings(redis_url=redis_url, data=tmp_path, registration_patience_s=0, shards=SHARDS)
-    return Stack(redis, settings, assemble(redis, settings))
+    return Stack(redis, settings, build_container(redis, settings))
 
 
 def everywhere(stack: Stack, data: bytes, message_type: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.audit import AuditReader, AuditStore, AuditWriter
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.envelope.model import Message, Task, TaskDelegation
@@ -140,7 +140,7 @@ def test_a_killed_server_takes_nothing_back(
     server = start_valkey()
     client = connect(server.url)
     settings = load_settings(redis_url=server.url, data=tmp_path / "data")
-    stack = Stack(client, settings, assemble(client, settings))
+    stack = Stack(client, settings, build_container(client, settings))
     talk = Talk(stack)
     before, after = talk.envelopes(150, "a"), talk.envelopes(150, "b")
     with routers(stack, 1) as (router,):

@@ -70,7 +70,7 @@ def claimed(stack: Stack, session: str) -> Claimed:
 def launched(stack: Stack, parent: Claimed, agent: str, **options: str) -> str:
     """A child of a running session, whose launch the router has seen."""
     child = child_session_id(parent.session.id, agent)
-    letter = stack.parts.letters.delegation(
+    letter = stack.parts.message_factory.delegation(
         sender=parent.session.agent,
         recipient=agent,
         task_id=child,
@@ -95,9 +95,9 @@ def launched(stack: Stack, parent: Claimed, agent: str, **options: str) -> str:
 
 def reported(stack: Stack, held: Claimed, status: str = "completed", text: str = "x") -> None:
     """A worker ends its run."""
-    letters = stack.parts.letters
+    message_factory = stack.parts.message_factory
     make = partial(
-        letters.error,
+        message_factory.error,
         sender=held.session.agent,
         recipient="lead",
         message=text,

@@ -120,7 +120,7 @@ def test_a_large_completion_is_found_by_its_task(stack: Stack) -> None:
                 chain=(header.message_id,),
             )
         )
-        sealed = stack.parts.sealer.sign(done, stack.parts.keyring.signer("reviewer"))
+        sealed = stack.parts.encrypter.sign(done, stack.parts.keyring.signer("reviewer"))
         assert len(sealed) < size
         stack.publish(given, "task-delegation", "high")
         stack.publish(sealed, "task-completion", "high")
@@ -260,12 +260,12 @@ def test_an_older_state_of_database_and_redis_is_found(stack: Stack, tmp_path: P
     """The newest head is beside the keys, too: `verify` and `doctor` name the rollback, and a writer signs no more."""
     said(stack, 2)
     write(stack)
-    aside = tmp_path / "aside.sqlite"
-    copy(stack.settings.audit_file, aside)
+    report_buffer = tmp_path / "aside.sqlite"
+    copy(stack.settings.audit_file, report_buffer)
     heads: dict[bytes, bytes] = stack.redis.hgetall(keys.audit_heads())
 
     def put_back() -> None:
-        copy(aside, stack.settings.audit_file)
+        copy(report_buffer, stack.settings.audit_file)
         stack.redis.hset(keys.audit_heads(), mapping=heads)  # type: ignore[arg-type]
 
     said(stack, 3)

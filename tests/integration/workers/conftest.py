@@ -12,7 +12,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.agents.definition import AgentDefinition, define_agent
-from orchestrator.bootstrap import Parts, assemble
+from orchestrator.bootstrap import Container, build_container
 from orchestrator.client.submission import Submission
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.dispatch import RootResults, build_celery
@@ -24,7 +24,7 @@ from orchestrator.worker.execution.runner import execute_run
 
 
 @dataclass
-class Stage:
+class StackHarness:
     """Plays the router and the callback service for agents that a test defines."""
 
     redis: redis_py.Redis
@@ -32,7 +32,7 @@ class Stage:
     catalogue: dict[str, AgentDefinition] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.parts: Parts = assemble(self.redis, self.settings)
+        self.parts: Container = build_container(self.redis, self.settings)
         self.app = build_celery(self.settings)
         results = RootResults(self.app, self.redis)
         self.runtime = Runtime(parts=self.parts, results=results, catalogue=self.catalogue)
@@ -103,9 +103,9 @@ class Stage:
 
 
 @pytest.fixture
-def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stage:
+def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> StackHarness:
     """A stage with short times."""
-    return Stage(
+    return StackHarness(
         redis,
         load_settings(
             redis_url=redis_url,

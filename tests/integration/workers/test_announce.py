@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from orchestrator.agents.definition import BUNDLED_QUEUE, AgentDefinition, define_agent
 from orchestrator.agents.registry import AgentRegistry
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.worker.announce import Announcer, queues_of
-from tests.integration.workers.conftest import Stage
+from tests.integration.workers.conftest import StackHarness
 
 
 def defined(name: str, **options: object) -> dict[str, AgentDefinition]:
     return {name: define_agent(name, function=str, source="here", **options)}  # type: ignore[arg-type]
 
 
-def fresh(stage: Stage) -> AgentRegistry:
+def fresh(stage: StackHarness) -> AgentRegistry:
     """A registry that remembers nothing of earlier look-ups."""
-    return assemble(stage.redis, stage.settings).agents
+    return build_container(stage.redis, stage.settings).agents
 
 
-def test_agents_and_their_keys_are_announced(stage: Stage) -> None:
+def test_agents_and_their_keys_are_announced(stage: StackHarness) -> None:
     Announcer(stage.parts, defined("mine", role="coordinator", tier="opus")).announce()
     record = fresh(stage).get("mine")
     assert record is not None
@@ -31,7 +31,7 @@ def test_agents_and_their_keys_are_announced(stage: Stage) -> None:
     assert key.agent == "mine"
 
 
-def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(stage: Stage) -> None:
+def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(stage: StackHarness) -> None:
     bundled = Announcer(stage.parts, defined("lead", queue=BUNDLED_QUEUE))
     mine = Announcer(stage.parts, defined("lead"))
     life = SignsOfLife("worker", stage.redis, stage.settings, serves=queues_of(defined("lead")))
@@ -44,14 +44,14 @@ def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(stag
     assert record.queue == "orchestra.lead"
 
 
-def test_a_bundled_agent_is_announced_again_and_again(stage: Stage) -> None:
+def test_a_bundled_agent_is_announced_again_and_again(stage: StackHarness) -> None:
     bundled = Announcer(stage.parts, defined("lead", queue=BUNDLED_QUEUE))
     bundled.announce()
     bundled.announce()
     assert fresh(stage).names() == ["lead"]
 
 
-def test_a_foreign_agent_is_announced_without_a_key_of_ours(stage: Stage) -> None:
+def test_a_foreign_agent_is_announced_without_a_key_of_ours(stage: StackHarness) -> None:
     foreign = {"outside": define_agent("outside", function=None, source="here", executor="foreign")}
     Announcer(stage.parts, foreign).announce()
     assert fresh(stage).names() == ["outside"]

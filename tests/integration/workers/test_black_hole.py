@@ -14,7 +14,7 @@ from orchestrator.ledger import Ledger, RunState
 from orchestrator.redisdb.client import connect
 from orchestrator.worker.context.context import Context
 from tests.door import door_to
-from tests.integration.workers.conftest import Stage
+from tests.integration.workers.conftest import StackHarness
 
 
 def test_a_lease_is_renewed_in_time_over_another_connection(
@@ -25,7 +25,7 @@ def test_a_lease_is_renewed_in_time_over_another_connection(
     with door_to(server) as (door, url):
         settings = load_settings(redis_url=url, data=tmp_path, heartbeat_s=0.5, lease_s=6)
         client = connect(url, timeout_s=settings.command_timeout_s)
-        stage, observer = Stage(client, settings), Ledger(connect(server.url))
+        stage, observer = StackHarness(client, settings), Ledger(connect(server.url))
         still_s: list[float] = []
 
         @stage.agent("solo")

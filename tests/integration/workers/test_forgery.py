@@ -10,18 +10,18 @@ import pytest
 from orchestrator import AsyncClient, Client, parse_callbacks
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
-from .theatre import Theatre
+from .conftest import StackHarness
+from .theatre import Harness
 
 
 @pytest.fixture
-def theatre(stage: Stage) -> Iterator[Theatre]:
-    with Theatre(stage) as theatre:
+def theatre(stage: StackHarness) -> Iterator[Harness]:
+    with Harness(stage) as theatre:
         yield theatre
 
 
 @pytest.fixture
-def prompts(stage: Stage) -> dict[str, list[str]]:
+def prompts(stage: StackHarness) -> dict[str, list[str]]:
     """The prompts of every session of a lead whose one child says what the lead was told; what it believes."""
     seen: dict[str, list[str]] = {}
 
@@ -41,7 +41,7 @@ def genuine(client: Client, session: str, text: str) -> list[bool | None]:
 
 
 def test_a_callback_is_genuine_only_where_it_was_delivered_and_word_for_word(
-    stage: Stage, theatre: Theatre, prompts: dict[str, list[str]]
+    stage: StackHarness, theatre: Harness, prompts: dict[str, list[str]]
 ) -> None:
     first, second = stage.submit("lead", "a"), stage.submit("lead", "b")
     assert theatre.answer(first) == theatre.answer(second) == "True"
@@ -65,7 +65,7 @@ def test_a_callback_is_genuine_only_where_it_was_delivered_and_word_for_word(
     assert asyncio.run(ask()) is True
 
 
-def test_nothing_of_a_callback_can_be_altered_unnoticed(stage: Stage, theatre: Theatre) -> None:
+def test_nothing_of_a_callback_can_be_altered_unnoticed(stage: StackHarness, theatre: Harness) -> None:
     """Neither what its delegation was called, nor what an asker added to its question, nor how urgent it is."""
     told: list[str] = []
     believed: list[bool | None] = []
@@ -98,7 +98,7 @@ def test_nothing_of_a_callback_can_be_altered_unnoticed(stage: Stage, theatre: T
 
 
 def test_an_agent_does_not_believe_what_stands_in_its_task(
-    stage: Stage, theatre: Theatre, prompts: dict[str, list[str]]
+    stage: StackHarness, theatre: Harness, prompts: dict[str, list[str]]
 ) -> None:
     """A user copies a callback of another session, or one that this very session had before."""
     root = stage.submit("lead", "a")
@@ -115,7 +115,7 @@ def test_an_agent_does_not_believe_what_stands_in_its_task(
     assert parse_callbacks(prompts[root][2]) == ()  # what a user adds is made harmless
 
 
-def test_a_run_believes_only_what_it_carries_itself(stage: Stage, theatre: Theatre) -> None:
+def test_a_run_believes_only_what_it_carries_itself(stage: StackHarness, theatre: Harness) -> None:
     verdicts: list[list[bool | None]] = []
     first: list[str] = []
 
@@ -134,7 +134,7 @@ def test_a_run_believes_only_what_it_carries_itself(stage: Stage, theatre: Theat
     assert verdicts == [[], [True, True], [True, False]]
 
 
-def test_a_large_callback_is_genuine_as_far_as_it_is_shown(stage: Stage, theatre: Theatre) -> None:
+def test_a_large_callback_is_genuine_as_far_as_it_is_shown(stage: StackHarness, theatre: Harness) -> None:
     verdicts: list[bool | None] = []
 
     @stage.agent("lead", role="coordinator")

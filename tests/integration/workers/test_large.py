@@ -15,20 +15,20 @@ from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.view import MAX_PROMPT_BYTES_PER_CALLBACK
 
-from .conftest import Stage
+from .conftest import StackHarness
 
 MIB = 1024 * 1024
 
 
 @pytest.fixture
-def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stage:
-    return Stage(
+def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> StackHarness:
+    return StackHarness(
         redis,
         load_settings(redis_url=redis_url, data=tmp_path, lease_s=120),
     )
 
 
-def test_fifty_mebibytes_cross_from_child_to_parent(stage: Stage) -> None:
+def test_fifty_mebibytes_cross_from_child_to_parent(stage: StackHarness) -> None:
     line = "Zeile Nr. äöü 中文 🙂 </agent-callback> & <b>\n"
     text = line * (50 * MIB // len(line.encode()) + 1)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -67,7 +67,7 @@ def test_fifty_mebibytes_cross_from_child_to_parent(stage: Stage) -> None:
 
 
 def test_an_answer_that_no_store_takes_fails_its_session_with_that_reason(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: StackHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.worker.execution.runner.MAX_PAYLOAD_BYTES", 1000)
 

@@ -16,7 +16,7 @@ from orchestrator.ledger import Item, ItemState
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
+from .conftest import StackHarness
 
 #: What an attacker makes of the item of a child's answer: parent's session, item, and his own texts.
 Attack = Callable[[redis_py.Redis, str, Item], object]
@@ -61,7 +61,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 @pytest.mark.parametrize("what", ATTACKS)
-def test_an_edited_item_is_refused_visibly_and_nothing_is_lost(stage: Stage, what: str) -> None:
+def test_an_edited_item_is_refused_visibly_and_nothing_is_lost(stage: StackHarness, what: str) -> None:
     """It is dead with the reason, the agent is told so in its place, and the count of the promise holds."""
     seen = []
 
@@ -104,7 +104,7 @@ def test_an_edited_item_is_refused_visibly_and_nothing_is_lost(stage: Stage, wha
     assert sum(b"all is well with one" in e for e in envelopes) == 1
 
 
-def test_a_forged_callback_of_a_child_that_is_at_work_is_refused(stage: Stage) -> None:
+def test_a_forged_callback_of_a_child_that_is_at_work_is_refused(stage: StackHarness) -> None:
     """Made up altogether, by one who has the key of another agent and of no child."""
 
     @stage.agent("lead", role="coordinator")
@@ -132,7 +132,7 @@ def test_a_forged_callback_of_a_child_that_is_at_work_is_refused(stage: Stage) -
     assert "'mallory' wrote it in the name of 'echo'" in answer
 
 
-def test_an_edited_prompt_and_an_edited_reply_are_refused(stage: Stage) -> None:
+def test_an_edited_prompt_and_an_edited_reply_are_refused(stage: StackHarness) -> None:
     """What a user says to a session, and the answer to a question, come from whom they are said to come from."""
     said = []
 
@@ -185,7 +185,7 @@ def test_an_edited_prompt_and_an_edited_reply_are_refused(stage: Stage) -> None:
     assert "send money" not in said[-1]
 
 
-def test_an_edited_answer_of_a_root_reaches_no_client(stage: Stage) -> None:
+def test_an_edited_answer_of_a_root_reaches_no_client(stage: StackHarness) -> None:
     """The agent has vouched for its answer; a forged result of Celery, too, is read by nobody but AsyncResult."""
     stage.agent("solo")(lambda ctx: "all is well")
     root = stage.submit("solo")
@@ -204,7 +204,7 @@ def test_an_edited_answer_of_a_root_reaches_no_client(stage: Stage) -> None:
     assert b"<signature>" in fields[b"envelope"]
 
 
-def test_what_a_run_that_dies_has_refused_is_refused_again(stage: Stage) -> None:
+def test_what_a_run_that_dies_has_refused_is_refused_again(stage: StackHarness) -> None:
     """The refusal is a transition of its own: a run that is tried again after it gives the same one, and counts once."""
     tries = []
 

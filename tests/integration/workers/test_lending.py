@@ -12,25 +12,25 @@ from orchestrator.errors import WouldDeadlock
 from orchestrator.ledger import Dispatch, SessionState
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.slot_sharing import (
-    LEND_TO_OTHERS_AFTER_S,
     MAX_DEPTH,
-    Lending,
-    Loan,
+    SHARE_WITH_OTHERS_AFTER_S,
     Queued,
+    SharedSlot,
+    SlotSharing,
     serves,
 )
 
-from .conftest import Stage
+from .conftest import StackHarness
 from .test_talking import stage
 
 __all__ = ["stage"]
 
 
-def needed(stage: Stage, session: str, queues: frozenset[str] = frozenset()) -> Dispatch | None:
+def needed(stage: StackHarness, session: str, queues: frozenset[str] = frozenset()) -> Dispatch | None:
     return Queued(stage.ledger, serves(stage.catalogue, queues)).needed_by(session)
 
 
-def tree(stage: Stage) -> tuple[str, list[str]]:
+def tree(stage: StackHarness) -> tuple[str, list[str]]:
     """An idle coordinator and its two children, which are still to be started."""
 
     @stage.agent("lead", role="coordinator")
@@ -45,7 +45,7 @@ def tree(stage: Stage) -> tuple[str, list[str]]:
     return root, [child.id for child in stage.children(root)]
 
 
-def test_a_session_needs_its_own_run_first(stage: Stage) -> None:
+def test_a_session_needs_its_own_run_first(stage: StackHarness) -> None:
     stage.agent("lead", role="coordinator")(lambda _: "")
     root = stage.submit("lead")
     assert needed(stage, root) is None
@@ -55,7 +55,7 @@ def test_a_session_needs_its_own_run_first(stage: Stage) -> None:
     assert needed(stage, root) is None
 
 
-def test_an_idle_session_needs_the_runs_of_its_children(stage: Stage) -> None:
+def test_an_idle_session_needs_the_runs_of_its_children(stage: StackHarness) -> None:
     """Those of this worker's queues; what runs somewhere needs nothing of us."""
     root, children = tree(stage)
     assert needed(stage, root) is None
@@ -67,24 +67,24 @@ def test_an_idle_session_needs_the_runs_of_its_children(stage: Stage) -> None:
     assert needed(stage, root) is None
 
 
-def test_what_this_worker_does_not_serve_is_not_its_to_take(stage: Stage) -> None:
+def test_what_this_worker_does_not_serve_is_not_its_to_take(stage: StackHarness) -> None:
     root, children = tree(stage)
     stage.start(children[0])
     del stage.catalogue["worker"]
     assert needed(stage, root) is None
 
 
-def test_another_tree_may_have_the_slot_when_it_has_waited_for_long(stage: Stage) -> None:
+def test_another_tree_may_have_the_slot_when_it_has_waited_for_long(stage: StackHarness) -> None:
     """So that workers that wait for each other's agents do not stand still."""
     stage.agent("lead", role="coordinator")(lambda _: "")
     queued = Queued(stage.ledger, serves(stage.catalogue, frozenset()))
     dispatch = stage.start(stage.submit("lead"))
     assert queued.any(0) is None
-    stage.ledger.set_time(stage.ledger.server_ms() + round(LEND_TO_OTHERS_AFTER_S * 1000) + 1)
+    stage.ledger.set_time(stage.ledger.server_ms() + round(SHARE_WITH_OTHERS_AFTER_S * 1000) + 1)
     assert queued.any(0) == dispatch
 
 
-class Started(Lending):
+class Started(SlotSharing):
     """Threads that only the test knows of."""
 
     def __init__(self) -> None:
@@ -92,56 +92,56 @@ class Started(Lending):
         self.asked = 0
         self.error: RuntimeError | None = None
 
-    def start(self, work: Callable[[Lending], None]) -> threading.Thread:
+    def start(self, work: Callable[[SlotSharing], None]) -> threading.Thread:
         self.asked += 1
         if self.error is not None:
             raise self.error
         return threading.current_thread()  # which is alive
 
 
-def nothing(run: Dispatch, lending: Lending) -> None:
+def nothing(run: Dispatch, slot_sharing: SlotSharing) -> None:
     """Execute no run."""
 
 
-def look_for(loan: Loan, seconds: float) -> None:
+def look_for(shared_slot: SharedSlot, seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        loan.look()
-        time.sleep(min(0.02, loan.next_look_s + 0.001))
+        shared_slot.look()
+        time.sleep(min(0.02, shared_slot.next_look_s + 0.001))
 
 
-def test_a_slot_is_lent_once_what_it_waits_for_has_stayed_queued(stage: Stage) -> None:
+def test_a_slot_is_lent_once_what_it_waits_for_has_stayed_queued(stage: StackHarness) -> None:
     """Not before: a free slot is faster. One thread for one wait."""
     stage.agent("lead", role="coordinator")(lambda _: "")
     root = stage.submit("lead")
-    lending = Started()
+    slot_sharing = Started()
     queued = Queued(stage.ledger, serves(stage.catalogue, frozenset()))
-    with Loan(lending, queued, nothing, awaited=root) as loan:
-        look_for(loan, 0.3)
-        assert lending.asked == 0
+    with SharedSlot(slot_sharing, queued, nothing, awaited=root) as shared_slot:
+        look_for(shared_slot, 0.3)
+        assert slot_sharing.asked == 0
         stage.start(root)
-        look_for(loan, 1.2)
-        assert lending.asked == 1
+        look_for(shared_slot, 1.2)
+        assert slot_sharing.asked == 1
 
 
-def test_a_system_that_gives_no_thread_is_asked_again(stage: Stage) -> None:
+def test_a_system_that_gives_no_thread_is_asked_again(stage: StackHarness) -> None:
     stage.agent("lead", role="coordinator")(lambda _: "")
     root = stage.submit("lead")
     stage.start(root)
-    lending = Started()
-    lending.error = RuntimeError("no more threads")
+    slot_sharing = Started()
+    slot_sharing.error = RuntimeError("no more threads")
     queued = Queued(stage.ledger, serves(stage.catalogue, frozenset()))
-    with Loan(lending, queued, nothing, awaited=root) as loan:
-        look_for(loan, 1.5)
-    assert lending.asked > 1
+    with SharedSlot(slot_sharing, queued, nothing, awaited=root) as shared_slot:
+        look_for(shared_slot, 1.5)
+    assert slot_sharing.asked > 1
 
 
-def test_no_more_runs_wait_for_one_another_than_a_slot_can_bear(stage: Stage) -> None:
+def test_no_more_runs_wait_for_one_another_than_a_slot_can_bear(stage: StackHarness) -> None:
     """Whoever would be one too many is told at once and has launched nothing."""
-    lending = Lending(depth=MAX_DEPTH)
+    slot_sharing = SlotSharing(depth=MAX_DEPTH)
     with pytest.raises(WouldDeadlock, match=f"{MAX_DEPTH} runs wait for one another in this slot"):
-        lending.check_depth("a call")
-    object.__setattr__(stage.runtime, "lending", lending)
+        slot_sharing.check_depth("a call")
+    object.__setattr__(stage.runtime, "slot_sharing", slot_sharing)
 
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
@@ -154,7 +154,7 @@ def test_no_more_runs_wait_for_one_another_than_a_slot_can_bear(stage: Stage) ->
     assert stage.children(root) == []
 
 
-def test_a_lent_slot_executes_what_is_needed_until_the_wait_is_over(stage: Stage) -> None:
+def test_a_lent_slot_executes_what_is_needed_until_the_wait_is_over(stage: StackHarness) -> None:
     """A tree with two children and a resume, by one thread, which ends when its present run does."""
 
     @stage.agent("lead", role="coordinator")
@@ -166,27 +166,27 @@ def test_a_lent_slot_executes_what_is_needed_until_the_wait_is_over(stage: Stage
         return ",".join(sorted(c.result for c in ctx.all_results))
 
     stage.agent("worker")(lambda ctx: f"did {ctx.prompt}")
-    lending, seen = Lending(), []
+    slot_sharing, seen = SlotSharing(), []
 
-    def execute(run: Dispatch, below: Lending) -> None:
+    def execute(run: Dispatch, below: SlotSharing) -> None:
         seen.append((threading.current_thread().name, below.depth))
         stage.execute(run)
 
     root = stage.submit("lead")
     stage.start(root)
     queued = Queued(stage.ledger, serves(stage.catalogue, frozenset()))
-    with Loan(lending, queued, execute, awaited=root) as loan:
+    with SharedSlot(slot_sharing, queued, execute, awaited=root) as shared_slot:
         deadline = time.monotonic() + 60
         while stage.ledger.result(root) != (SessionState.FINISHED, "did 0,did 1"):
             assert time.monotonic() < deadline
-            loan.look()
+            shared_slot.look()
             for child in stage.children(root):
                 if child.state is SessionState.PENDING and not child.run:
                     stage.start(child.id)
             stage.ledger.flush(root)
             time.sleep(0.02)
-        assert lending.busy
-    lending.join()
-    assert not lending.busy
+        assert slot_sharing.busy
+    slot_sharing.join()
+    assert not slot_sharing.busy
     assert set(seen) == {("lent-slot-1", 1)}
     assert len(seen) >= 4

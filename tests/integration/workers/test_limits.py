@@ -16,20 +16,20 @@ from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.slot import LEAST_URGENT_EVERY, SlotLoop
-from orchestrator.worker.execution.slot_sharing import Lending
+from orchestrator.worker.execution.slot_sharing import SlotSharing
 
-from .conftest import Stage
+from .conftest import StackHarness
 from .test_slot import started, work
 
 
-def take(stage: Stage, *agents: str, slot: str = "s1") -> Claimed | None:
+def take(stage: StackHarness, *agents: str, slot: str = "s1") -> Claimed | None:
     """What a slot that serves these agents takes next."""
     wish = Next(slot=Slot(name=slot, worker="w1", agents=agents or ("helper",)), claim=new_claim_id())
     stage.ledger.claim_next(0, wish)
     return wish.held
 
 
-def take_all(stage: Stage, *agents: str) -> list[Claimed]:
+def take_all(stage: StackHarness, *agents: str) -> list[Claimed]:
     """Everything that slots without end would take."""
     held = []
     while (one := take(stage, *agents, slot=f"s{len(held)}")) is not None:
@@ -37,7 +37,7 @@ def take_all(stage: Stage, *agents: str) -> list[Claimed]:
     return held
 
 
-def end(stage: Stage, held: Claimed, status: str = "completed") -> Sequence[str]:
+def end(stage: StackHarness, held: Claimed, status: str = "completed") -> Sequence[str]:
     """Let a run end; the agents whose workers are to be told of what may begin now."""
     envelope = Outgoing(data=b"<x/>", type="task-completion", priority="normal", message_id="m")
     done = stage.ledger.commit(
@@ -48,17 +48,17 @@ def end(stage: Stage, held: Claimed, status: str = "completed") -> Sequence[str]
     return getattr(done, "ring", ())
 
 
-def at_work(stage: Stage) -> dict[str, int]:
+def at_work(stage: StackHarness) -> dict[str, int]:
     return {k.decode(): int(v) for k, v in stage.redis.hgetall(keys.at_work(0)).items()}
 
 
 @pytest.fixture
-def limits(stage: Stage) -> Concurrency:
+def limits(stage: StackHarness) -> Concurrency:
     stage.agent("helper")(lambda ctx: "done")
     return stage.parts.concurrency
 
 
-def test_no_more_runs_of_an_agent_are_taken_than_its_limit(stage: Stage, limits: Concurrency) -> None:
+def test_no_more_runs_of_an_agent_are_taken_than_its_limit(stage: StackHarness, limits: Concurrency) -> None:
     """However many slots ask; and each run that ends, however it ends, makes room for one."""
     started(stage, *["helper"] * 5)
     limits.limit_agent("helper", 2)
@@ -73,7 +73,7 @@ def test_no_more_runs_of_an_agent_are_taken_than_its_limit(stage: Stage, limits:
 
 
 def test_a_limit_of_a_definition_counts_until_somebody_sets_another(
-    stage: Stage, limits: Concurrency
+    stage: StackHarness, limits: Concurrency
 ) -> None:
     started(stage, *["helper"] * 6)
     limits.announce({"helper": ("q", 1)}, trees=None)
@@ -86,7 +86,7 @@ def test_a_limit_of_a_definition_counts_until_somebody_sets_another(
     assert len(take_all(stage)) == 3
 
 
-def test_the_runs_of_other_agents_go_on_beside_a_limit(stage: Stage, limits: Concurrency) -> None:
+def test_the_runs_of_other_agents_go_on_beside_a_limit(stage: StackHarness, limits: Concurrency) -> None:
     stage.agent("other")(lambda ctx: "done")
     started(stage, *["helper"] * 3, *["other"] * 3)
     limits.limit_agent("helper", 1)
@@ -97,7 +97,7 @@ def test_the_runs_of_other_agents_go_on_beside_a_limit(stage: Stage, limits: Con
 
 
 def test_a_slot_that_turns_to_another_agent_has_somebody_take_what_may_begin(
-    stage: Stage, limits: Concurrency
+    stage: StackHarness, limits: Concurrency
 ) -> None:
     """The run that ended made room for one of its agent; the slot itself took one of another agent."""
     stage.agent("other")(lambda ctx: "done")
@@ -114,7 +114,7 @@ def test_a_slot_that_turns_to_another_agent_has_somebody_take_what_may_begin(
     assert wish.more == ("helper",)
 
 
-def test_no_more_runs_of_a_tree_are_taken_than_its_limit(stage: Stage, limits: Concurrency) -> None:
+def test_no_more_runs_of_a_tree_are_taken_than_its_limit(stage: StackHarness, limits: Concurrency) -> None:
     """What is beyond it is blocked, in its order, and every end lets one more begin, of whichever agent it is."""
     stage.agent("other")(lambda ctx: "done")
     first = started(stage, *["helper", "other"] * 3)
@@ -137,7 +137,9 @@ def test_no_more_runs_of_a_tree_are_taken_than_its_limit(stage: Stage, limits: C
     assert not stage.redis.exists(keys.blocked_trees(0))
 
 
-def test_an_end_tells_the_workers_of_the_agent_that_may_begin(stage: Stage, limits: Concurrency) -> None:
+def test_an_end_tells_the_workers_of_the_agent_that_may_begin(
+    stage: StackHarness, limits: Concurrency
+) -> None:
     stage.agent("other")(lambda ctx: "done")
     started(stage, "helper", "other")
     limits.limit_trees(1)
@@ -148,7 +150,7 @@ def test_an_end_tells_the_workers_of_the_agent_that_may_begin(stage: Stage, limi
     assert list(end(stage, held)) == ["other"]
 
 
-def test_a_higher_limit_of_a_tree_counts_at_once(stage: Stage, limits: Concurrency) -> None:
+def test_a_higher_limit_of_a_tree_counts_at_once(stage: StackHarness, limits: Concurrency) -> None:
     sessions = started(stage, *["helper"] * 5)
     root = stage.ledger.session(sessions[0]).root
     limits.limit_tree(root, 1)
@@ -160,7 +162,9 @@ def test_a_higher_limit_of_a_tree_counts_at_once(stage: Stage, limits: Concurren
 
 
 @pytest.mark.parametrize("kind", ["agent", "queue"])
-def test_a_paused_agent_is_not_run_and_not_rung_for(stage: Stage, limits: Concurrency, kind: str) -> None:
+def test_a_paused_agent_is_not_run_and_not_rung_for(
+    stage: StackHarness, limits: Concurrency, kind: str
+) -> None:
     """What is at work goes on, what is ready waits; nobody is told of it again and again, but once it goes on."""
     name = {"agent": "helper", "queue": "orchestra.helper"}[kind]
     limits.announce({"helper": ("orchestra.helper", None)}, trees=None)
@@ -180,7 +184,7 @@ def test_a_paused_agent_is_not_run_and_not_rung_for(stage: Stage, limits: Concur
     assert work(stage) == {"finished": 2}
 
 
-def test_a_paused_run_is_not_taken_by_its_name(stage: Stage, limits: Concurrency) -> None:
+def test_a_paused_run_is_not_taken_by_its_name(stage: StackHarness, limits: Concurrency) -> None:
     """As a slot does that is lent while its own run waits."""
     (session,) = started(stage, "helper")
     run = stage.ledger.session(session).run
@@ -190,7 +194,7 @@ def test_a_paused_run_is_not_taken_by_its_name(stage: Stage, limits: Concurrency
     assert stage.ledger.claim(run, new_claim_id(), session_id=session, worker="w1") is not None
 
 
-def test_a_dead_workers_count_comes_back_with_its_lease(stage: Stage, limits: Concurrency) -> None:
+def test_a_dead_workers_count_comes_back_with_its_lease(stage: StackHarness, limits: Concurrency) -> None:
     started(stage, *["helper"] * 2)
     limits.limit_agent("helper", 1)
     assert take(stage) is not None
@@ -201,7 +205,9 @@ def test_a_dead_workers_count_comes_back_with_its_lease(stage: Stage, limits: Co
     assert take(stage) is not None
 
 
-def test_a_claim_and_a_commit_that_are_sent_twice_count_once(stage: Stage, limits: Concurrency) -> None:
+def test_a_claim_and_a_commit_that_are_sent_twice_count_once(
+    stage: StackHarness, limits: Concurrency
+) -> None:
     started(stage, "helper")
     slot = Slot(name="s1", worker="w1", agents=("helper",))
     wishes = [Next(slot=slot, claim="c" * 32) for _ in range(2)]
@@ -214,7 +220,7 @@ def test_a_claim_and_a_commit_that_are_sent_twice_count_once(stage: Stage, limit
     assert not at_work(stage)
 
 
-def test_a_run_that_waits_in_a_call_does_not_count(stage: Stage, limits: Concurrency) -> None:
+def test_a_run_that_waits_in_a_call_does_not_count(stage: StackHarness, limits: Concurrency) -> None:
     """Its tree and its agent have one place; the child that it calls gets it, and gives it back."""
     counts = []
 
@@ -227,7 +233,7 @@ def test_a_run_that_waits_in_a_call_does_not_count(stage: Stage, limits: Concurr
         counts.append(at_work(stage))
         return str(answer.result)
 
-    object.__setattr__(stage.runtime, "lending", Lending())
+    object.__setattr__(stage.runtime, "slot_sharing", SlotSharing())
     limits.limit_agent("caller", 1)
     limits.limit_trees(1)
     root = stage.submit("caller", "root")
@@ -244,7 +250,7 @@ def test_a_run_that_waits_in_a_call_does_not_count(stage: Stage, limits: Concurr
     assert not at_work(stage)
 
 
-def test_counts_that_are_wrong_are_put_right_by_the_sweep(stage: Stage, limits: Concurrency) -> None:
+def test_counts_that_are_wrong_are_put_right_by_the_sweep(stage: StackHarness, limits: Concurrency) -> None:
     started(stage, "helper", "helper")
     assert take(stage) is not None
     root = stage.ledger.leases(0)[0].session
@@ -253,7 +259,7 @@ def test_counts_that_are_wrong_are_put_right_by_the_sweep(stage: Stage, limits: 
     assert at_work(stage) == {"agent:helper": 1, f"tree:{stage.ledger.session(root).root}": 1}
 
 
-def test_the_sweep_forgets_the_slots_of_killed_workers(stage: Stage, limits: Concurrency) -> None:
+def test_the_sweep_forgets_the_slots_of_killed_workers(stage: StackHarness, limits: Concurrency) -> None:
     """That of a slot at work stays; one whose run was given to another goes."""
     started(stage, "helper", "helper")
     assert take(stage, slot="killed") is not None
@@ -268,7 +274,7 @@ def test_the_sweep_forgets_the_slots_of_killed_workers(stage: Stage, limits: Con
     assert stage.redis.hkeys(keys.slots(0)) == [b"alive"]
 
 
-def test_the_sweep_unblocks_what_no_end_of_a_run_did(stage: Stage, limits: Concurrency) -> None:
+def test_the_sweep_unblocks_what_no_end_of_a_run_did(stage: StackHarness, limits: Concurrency) -> None:
     """As when the run that ended was of a worker that was killed, or the blocked one of an agent that is paused."""
     sessions = started(stage, *["helper"] * 3)
     root = stage.ledger.session(sessions[0]).root
@@ -282,7 +288,7 @@ def test_the_sweep_unblocks_what_no_end_of_a_run_did(stage: Stage, limits: Concu
 
 
 def test_what_was_stopped_while_it_was_blocked_does_not_take_a_place(
-    stage: Stage, limits: Concurrency
+    stage: StackHarness, limits: Concurrency
 ) -> None:
     sessions = started(stage, *["helper"] * 4)
     limits.limit_trees(1)
@@ -302,7 +308,7 @@ def test_a_limit_that_lets_nothing_run_is_refused(limits: Concurrency, most: int
         limits.limit_trees(most)
 
 
-def test_a_limit_is_divided_among_the_shards(stage: Stage) -> None:
+def test_a_limit_is_divided_among_the_shards(stage: StackHarness) -> None:
     limits = Concurrency(stage.redis, shards=3)
     limits.limit_agent("helper", 7)
     shares = [stage.redis.hget(keys.run_limits(shard), "agent:helper") for shard in range(3)]
@@ -312,7 +318,7 @@ def test_a_limit_is_divided_among_the_shards(stage: Stage) -> None:
         limits.limit_agent("helper", 2)
 
 
-def test_no_priority_waits_for_ever(stage: Stage, limits: Concurrency) -> None:
+def test_no_priority_waits_for_ever(stage: StackHarness, limits: Concurrency) -> None:
     """However many urgent runs there are, and although others of low priority wait as well."""
     order = []
 
@@ -328,7 +334,7 @@ def test_no_priority_waits_for_ever(stage: Stage, limits: Concurrency) -> None:
     assert {"low", "normal", "high"} <= set(order[: 3 * LEAST_URGENT_EVERY])
 
 
-def test_each_agent_has_its_share_of_what_is_not_urgent(stage: Stage, limits: Concurrency) -> None:
+def test_each_agent_has_its_share_of_what_is_not_urgent(stage: StackHarness, limits: Concurrency) -> None:
     """Two agents with urgent runs and others: it is not always the same one whose low priority has its turn."""
     order = []
     for name in ("anna", "zoe"):
@@ -342,7 +348,7 @@ def test_each_agent_has_its_share_of_what_is_not_urgent(stage: Stage, limits: Co
 
 
 def test_a_tree_of_ten_beside_one_of_a_thousand_waits_for_about_ten(
-    stage: Stage, limits: Concurrency
+    stage: StackHarness, limits: Concurrency
 ) -> None:
     order = []
 
@@ -358,7 +364,7 @@ def test_a_tree_of_ten_beside_one_of_a_thousand_waits_for_about_ten(
     assert [n for n, tree in enumerate(order) if tree == root][-1] < 20
 
 
-def test_the_limits_are_obeyed_for_a_run_of_each_order(stage: Stage, limits: Concurrency) -> None:
+def test_the_limits_are_obeyed_for_a_run_of_each_order(stage: StackHarness, limits: Concurrency) -> None:
     """A slot works through more than the limit lets be at work at once, one after the other."""
     seen = []
 

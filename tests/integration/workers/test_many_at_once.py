@@ -11,12 +11,12 @@ from orchestrator.config.settings import load_settings
 from orchestrator.errors import LimitExceeded
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.effects import AT_ONCE
-from tests.integration.workers.conftest import Stage
+from tests.integration.workers.conftest import StackHarness
 
 TASKS = [f"task {number // 2}" for number in range(AT_ONCE + 10)]
 
 
-def test_many_delegations_make_the_children_that_one_by_one_would(stage: Stage) -> None:
+def test_many_delegations_make_the_children_that_one_by_one_would(stage: StackHarness) -> None:
     """The same ids, titles and prompts in the same order; equal ones are counted."""
 
     @stage.agent("lead", role="coordinator", attempts=2)
@@ -42,7 +42,7 @@ def test_many_delegations_make_the_children_that_one_by_one_would(stage: Stage) 
 def test_a_limit_refuses_what_is_too_many_and_keeps_what_was_launched(
     redis: redis_py.Redis, redis_url: str, tmp_path: Path
 ) -> None:
-    stage = Stage(redis, load_settings(redis_url=redis_url, data=tmp_path, max_children=3))
+    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, max_children=3))
 
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
@@ -55,7 +55,7 @@ def test_a_limit_refuses_what_is_too_many_and_keeps_what_was_launched(
     assert stage.ledger.session(session).launched == 3
 
 
-def test_nothing_to_do_is_refused_before_anything_of_its_round_trip_is_launched(stage: Stage) -> None:
+def test_nothing_to_do_is_refused_before_anything_of_its_round_trip_is_launched(stage: StackHarness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         ctx.delegate_all("helper", ["one", " "])

@@ -10,17 +10,17 @@ import pytest
 from orchestrator.ledger import SessionState
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
-from .theatre import Theatre
+from .conftest import StackHarness
+from .theatre import Harness
 
 
 @pytest.fixture
-def theatre(stage: Stage) -> Iterator[Theatre]:
-    with Theatre(stage) as theatre:
+def theatre(stage: StackHarness) -> Iterator[Harness]:
+    with Harness(stage) as theatre:
         yield theatre
 
 
-def test_the_context_of_a_question_arrives_as_it_was_given(stage: Stage, theatre: Theatre) -> None:
+def test_the_context_of_a_question_arrives_as_it_was_given(stage: StackHarness, theatre: Harness) -> None:
     """Empty lists stay lists, long numbers keep their digits, and nothing is too deep."""
     values = {"none": None, "list": [], "nested": {"a": [[]], "b": {}}, "long": 2**60 + 1, "third": 1 / 3}
     deep: object = []
@@ -46,7 +46,7 @@ def test_the_context_of_a_question_arrives_as_it_was_given(stage: Stage, theatre
     assert heard == [values, {"deep": deep}]
 
 
-def test_what_json_cannot_say_does_not_spoil_the_events_file(stage: Stage, theatre: Theatre) -> None:
+def test_what_json_cannot_say_does_not_spoil_the_events_file(stage: StackHarness, theatre: Harness) -> None:
     @stage.agent("developer")
     def developer(ctx: Context) -> str:
         return str(
@@ -70,7 +70,7 @@ def test_what_json_cannot_say_does_not_spoil_the_events_file(stage: Stage, theat
 
 @pytest.mark.parametrize("text", ["nul \x00 and \x1b[31m", "\ufffe\uffff", "a\r\nb\rc", "\N{GRINNING FACE}"])
 def test_text_that_xml_cannot_carry_crosses_a_tree_unchanged(
-    stage: Stage, theatre: Theatre, text: str
+    stage: StackHarness, theatre: Harness, text: str
 ) -> None:
     @stage.agent("reviewer")
     def reviewer(ctx: Context) -> str:
@@ -91,7 +91,7 @@ def test_text_that_xml_cannot_carry_crosses_a_tree_unchanged(
     assert theatre.answer(stage.submit("lead", text)) == f"{text}|{text}"
 
 
-def test_octets_that_are_no_text_cost_no_run(stage: Stage, theatre: Theatre) -> None:
+def test_octets_that_are_no_text_cost_no_run(stage: StackHarness, theatre: Harness) -> None:
     """A file's name that is no UTF-8, for one: it is shown with a replacement, in answers, errors and questions."""
     odd = b"caf\xe9.txt".decode(errors="surrogateescape")
     shown = "caf\ufffd.txt"

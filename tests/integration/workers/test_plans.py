@@ -14,17 +14,17 @@ from orchestrator.ledger import SessionState
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
+from .conftest import StackHarness
 from .test_promise_of_launches import breaks
 from .test_talking import stage
-from .theatre import Theatre
+from .theatre import Harness
 
 __all__ = ["stage"]
 
 
 @pytest.fixture
-def theatre(stage: Stage) -> Iterator[Theatre]:
-    with Theatre(stage) as theatre:
+def theatre(stage: StackHarness) -> Iterator[Harness]:
+    with Harness(stage) as theatre:
         yield theatre
 
 
@@ -33,7 +33,7 @@ def plan_of(*assignments: tuple[str, str, int, str | None]) -> str:
     return json.dumps([dict(zip(names, assignment, strict=True)) for assignment in assignments])
 
 
-def launches(stage: Stage) -> dict[str, list[str]]:
+def launches(stage: StackHarness) -> dict[str, list[str]]:
     """What each delegated task waits for, by its description, from the envelopes."""
     found = {}
     for _, fields in stage.redis.xrange(keys.messages(0, "task-delegation", "high")):
@@ -43,7 +43,7 @@ def launches(stage: Stage) -> dict[str, list[str]]:
     return found
 
 
-def test_each_assignment_is_a_delegation_that_waits_for_the_sequence_before(stage: Stage) -> None:
+def test_each_assignment_is_a_delegation_that_waits_for_the_sequence_before(stage: StackHarness) -> None:
     stage.agent("dev")(lambda ctx: ctx.prompt)
     answer = plan_of(("dev", "a", 1, "boss"), ("dev", "b", 1, None), ("dev", "c", 5, "boss"))
     stage.agent("boss", role="coordinator", answer="plan")(lambda _: answer)
@@ -57,7 +57,7 @@ def test_each_assignment_is_a_delegation_that_waits_for_the_sequence_before(stag
 
 
 def test_a_coordinator_is_resumed_once_with_all_that_it_is_the_caller_of(
-    stage: Stage, theatre: Theatre
+    stage: StackHarness, theatre: Harness
 ) -> None:
     """Its next answer, which is no plan, is the answer of its session."""
     seen: list[list[str]] = []
@@ -74,7 +74,9 @@ def test_a_coordinator_is_resumed_once_with_all_that_it_is_the_caller_of(
     assert seen == [["A", "B"]]
 
 
-def test_an_answer_that_begins_as_a_plan_is_one_in_a_resume_too(stage: Stage, theatre: Theatre) -> None:
+def test_an_answer_that_begins_as_a_plan_is_one_in_a_resume_too(
+    stage: StackHarness, theatre: Harness
+) -> None:
     stage.agent("dev")(lambda ctx: ctx.prompt.upper())
 
     @stage.agent("boss", role="coordinator", answer="plan")
@@ -86,14 +88,14 @@ def test_an_answer_that_begins_as_a_plan_is_one_in_a_resume_too(stage: Stage, th
     assert theatre.answer(stage.submit("boss")) == "PART 0 and PART 1"
 
 
-def test_an_empty_list_is_nothing_to_do(stage: Stage) -> None:
+def test_an_empty_list_is_nothing_to_do(stage: StackHarness) -> None:
     stage.agent("boss", role="coordinator", answer="plan")(lambda _: "[]")
     root = stage.submit("boss")
     assert stage.play(root) == "finished"
     assert stage.children(root) == []
 
 
-def test_a_plan_that_is_not_valid_is_handed_back_once(stage: Stage) -> None:
+def test_a_plan_that_is_not_valid_is_handed_back_once(stage: StackHarness) -> None:
     prompts: list[str] = []
     stage.agent("dev")(lambda _: "")
 
@@ -112,7 +114,7 @@ def test_a_plan_that_is_not_valid_is_handed_back_once(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "answer", ["I will do it myself.", '[{"role": "dev"', '[{"role": "ghost", "task": "a"}]']
 )
-def test_a_plan_that_is_not_valid_twice_fails_and_launches_nothing(stage: Stage, answer: str) -> None:
+def test_a_plan_that_is_not_valid_twice_fails_and_launches_nothing(stage: StackHarness, answer: str) -> None:
     calls: list[str] = []
 
     @stage.agent("boss", role="coordinator", answer="plan")
@@ -126,7 +128,9 @@ def test_a_plan_that_is_not_valid_twice_fails_and_launches_nothing(stage: Stage,
     assert "the plan is not valid" in stage.ledger.session(root).reason
 
 
-def test_questions_and_ends_go_to_the_caller_that_the_plan_names(stage: Stage, theatre: Theatre) -> None:
+def test_questions_and_ends_go_to_the_caller_that_the_plan_names(
+    stage: StackHarness, theatre: Harness
+) -> None:
     """One above the coordinator, and one of an earlier sequence; neither was launched by it as a parent."""
     heard: dict[str, list[str]] = {"chief": [], "designer": []}
 
@@ -166,7 +170,7 @@ def test_questions_and_ends_go_to_the_caller_that_the_plan_names(stage: Stage, t
     assert breaks(stage) == []
 
 
-def test_without_a_caller_there_is_nobody_to_ask(stage: Stage, theatre: Theatre) -> None:
+def test_without_a_caller_there_is_nobody_to_ask(stage: StackHarness, theatre: Harness) -> None:
     replies: list[str | None] = []
     stage.agent("dev")(lambda ctx: replies.append(ctx.raise_callback("may I?", "blocker")))
     stage.agent("boss", role="coordinator", answer="plan")(lambda _: plan_of(("dev", "a", 1, None)))
@@ -177,7 +181,7 @@ def test_without_a_caller_there_is_nobody_to_ask(stage: Stage, theatre: Theatre)
     assert replies == [None]
 
 
-def test_a_run_that_is_tried_again_launches_its_plan_once(stage: Stage) -> None:
+def test_a_run_that_is_tried_again_launches_its_plan_once(stage: StackHarness) -> None:
     stage.agent("dev")(lambda _: "")
     tries: list[int] = []
 
@@ -199,7 +203,7 @@ def test_a_run_that_is_tried_again_launches_its_plan_once(stage: Stage) -> None:
     assert len(before) == 3
 
 
-def theatre_settled(stage: Stage, root: str) -> None:
+def theatre_settled(stage: StackHarness, root: str) -> None:
     """Wait until no session of a tree has anything queued."""
     deadline = time.monotonic() + 60
     while any(s.busy or s.pending for s in stage.ledger.tree(root)):

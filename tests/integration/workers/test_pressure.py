@@ -10,25 +10,25 @@ from orchestrator.errors import StreamFull
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router import build_router
-from orchestrator.router.delayed.parked import Parking
+from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import RedisStreams, all_streams, stream_key
 from orchestrator.streams.pressure import Backpressure
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
-from .theatre import Theatre
+from .conftest import StackHarness
+from .theatre import Harness
 
 
 @pytest.fixture
-def theatre(stage: Stage) -> Iterator[Theatre]:
-    with Theatre(stage) as theatre:
+def theatre(stage: StackHarness) -> Iterator[Harness]:
+    with Harness(stage) as theatre:
         yield theatre
 
 
-def test_agents_report_ask_and_answer_and_launch_nothing_more(stage: Stage, theatre: Theatre) -> None:
+def test_agents_report_ask_and_answer_and_launch_nothing_more(stage: StackHarness, theatre: Harness) -> None:
     """With every stream above its limit: a delegation is refused, all that ends or answers work is taken."""
     limit = 5
-    stage.parts.pressure = Backpressure(stage.redis, limit=limit, patience_s=0.05, max_delay_s=0, memory_s=0)
+    stage.parts.pressure = Backpressure(stage.redis, limit=limit, retry_for_s=0.05, max_delay_s=0, memory_s=0)
     refused: list[str] = []
 
     @stage.agent("lead", role="coordinator")
@@ -81,7 +81,7 @@ def test_agents_report_ask_and_answer_and_launch_nothing_more(stage: Stage, thea
     }
 
 
-def test_what_waited_comes_back_into_a_full_stream(stage: Stage) -> None:
+def test_what_waited_comes_back_into_a_full_stream(stage: StackHarness) -> None:
     """A retry was new work once, and is not refused for being tried again."""
     stage.agent("lead", role="coordinator")(lambda _: "")
     stage.submit("lead")
@@ -91,7 +91,7 @@ def test_what_waited_comes_back_into_a_full_stream(stage: Stage) -> None:
     stream = next(s for s in all_streams() if (s.type, s.priority) == ("task-delegation", "high"))
     for _ in range(5):
         stage.redis.xadd(stream_key(stream), {"envelope": b"x"})
-    parking = Parking(Scripts(stage.redis), shards=[0], mark_ms=60_000)
+    parking = DelayedMessages(Scripts(stage.redis), shards=[0], mark_ms=60_000)
     (parked,) = parking.all()
     assert parking.release(parked)
     (row,) = RedisStreams(stage.redis).backlog("router", [stream])

@@ -9,21 +9,21 @@ import pytest
 from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
-from orchestrator.doctor import Doctor, Finding, Severity
+from orchestrator.doctor import Doctor, Problem, Severity
 from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
-from .theatre import Theatre
+from .conftest import StackHarness
+from .theatre import Harness
 
 
 @pytest.fixture
-def theatre(stage: Stage) -> Iterator[Theatre]:
-    with Theatre(stage) as opened:
+def theatre(stage: StackHarness) -> Iterator[Harness]:
+    with Harness(stage) as opened:
         yield opened
 
 
-def breaks(stage: Stage) -> list[Finding]:
+def breaks(stage: StackHarness) -> list[Problem]:
     """What the doctor finds broken, with the audit trail of all that was said."""
     store = AuditStore(stage.settings.audit_file)
     try:
@@ -41,7 +41,7 @@ def breaks(stage: Stage) -> list[Finding]:
 
 @pytest.mark.parametrize("tech_lead", [True, False])
 def test_a_review_and_an_escalation_are_launches_too(
-    stage: Stage, theatre: Theatre, *, tech_lead: bool
+    stage: StackHarness, theatre: Harness, *, tech_lead: bool
 ) -> None:
     """Also what a reviewer launches; an escalation that nobody but the operator can take begins no session."""
 

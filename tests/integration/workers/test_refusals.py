@@ -13,25 +13,25 @@ from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.ledger import RunState, SessionState
 from orchestrator.redisdb.client import connect
 from orchestrator.worker.context.context import Context
-from tests.integration.workers.conftest import Stage
+from tests.integration.workers.conftest import StackHarness
 from tests.refusing import REFUSALS, Refusing
 
 
 @pytest.fixture(params=REFUSALS)
 def refusing(
     request: pytest.FixtureRequest, start_valkey: Callable[..., ValkeyProcess], tmp_path: Path
-) -> Iterator[tuple[Stage, Refusing]]:
+) -> Iterator[tuple[StackHarness, Refusing]]:
     server = start_valkey(durable=False)
     client = connect(server.url)
     settings = load_settings(
         redis_url=server.url, data=tmp_path, heartbeat_s=0.05, lease_s=1, stop_grace_s=20, run_time_limit_s=60
     )
-    yield Stage(client, settings), Refusing(server, request.param)
+    yield StackHarness(client, settings), Refusing(server, request.param)
     client.close()
 
 
 def test_a_finished_run_is_committed_once_when_writes_are_taken_again(
-    refusing: tuple[Stage, Refusing],
+    refusing: tuple[StackHarness, Refusing],
 ) -> None:
     """Its answer is kept, and nothing is done a second time."""
     stage, refusal = refusing
@@ -56,7 +56,7 @@ def test_a_finished_run_is_committed_once_when_writes_are_taken_again(
     assert (run.state, run.attempt, run.lost) == (RunState.COMPLETED, 1, 0)
 
 
-def test_an_effect_and_a_claim_outlast_it_too(refusing: tuple[Stage, Refusing]) -> None:
+def test_an_effect_and_a_claim_outlast_it_too(refusing: tuple[StackHarness, Refusing]) -> None:
     stage, refusal = refusing
 
     def refuse_three_times() -> threading.Thread:

@@ -12,14 +12,14 @@ from orchestrator.errors import InputError, UnknownSession, WrongState
 from orchestrator.ledger import ItemState
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
+from .conftest import StackHarness
 from .test_talking import stage
-from .theatre import Theatre
+from .theatre import Harness
 
 __all__ = ["stage"]
 
 
-def busy_parent(stage: Stage) -> tuple[str, str]:
+def busy_parent(stage: StackHarness) -> tuple[str, str]:
     """A child that asked by ending its run, and its parent that has not run since; the question's id."""
 
     @stage.agent("lead", role="coordinator")
@@ -45,7 +45,7 @@ def busy_parent(stage: Stage) -> tuple[str, str]:
     return root, question
 
 
-def test_the_answer_resumes_who_asked_and_spares_who_was_asked(stage: Stage) -> None:
+def test_the_answer_resumes_who_asked_and_spares_who_was_asked(stage: StackHarness) -> None:
     root, question = busy_parent(stage)
     with Client(stage.settings) as client:
         (child,) = stage.children(root)
@@ -53,13 +53,13 @@ def test_the_answer_resumes_who_asked_and_spares_who_was_asked(stage: Stage) -> 
         item = stage.ledger.item(root, question)
         assert item is not None
         assert (item.state, item.reason) == (ItemState.DEAD, "answered by the operator")
-        with Theatre(stage) as theatre:
+        with Harness(stage) as theatre:
             assert theatre.answer(root) == "completion operator says the left one"
         with pytest.raises(WrongState, match="has its reply, or was withdrawn"):
             client.reply(question, "or the right one")
 
 
-def test_what_is_no_open_question_cannot_be_answered(stage: Stage) -> None:
+def test_what_is_no_open_question_cannot_be_answered(stage: StackHarness) -> None:
     _, question = busy_parent(stage)
     with Client(stage.settings) as client:
         with pytest.raises(InputError, match="is not the id of a question"):
@@ -72,7 +72,7 @@ def test_what_is_no_open_question_cannot_be_answered(stage: Stage) -> None:
             client.reply(question[:-12] + "0" * 12, "x")
 
 
-def test_a_coroutine_may_answer_a_call_that_waits(stage: Stage) -> None:
+def test_a_coroutine_may_answer_a_call_that_waits(stage: StackHarness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
@@ -87,7 +87,7 @@ def test_a_coroutine_may_answer_a_call_that_waits(stage: Stage) -> None:
         async with AsyncClient(stage.settings) as client:
             await client.reply(question, "both")
 
-    with Theatre(stage) as theatre:
+    with Harness(stage) as theatre:
         root = stage.submit("lead")
         deadline = time.monotonic() + 80
         while not (questions := [q for child in stage.children(root) for q in child.questions]):

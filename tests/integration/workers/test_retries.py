@@ -17,12 +17,12 @@ from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Dispatch, Run, RunState, SessionState
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
+from .conftest import StackHarness
 
 NOW = 1_800_000_000_000
 
 
-def failing(stage: Stage, **options: object) -> Dispatch:
+def failing(stage: StackHarness, **options: object) -> Dispatch:
     """A started session whose agent always fails; the time of its ledger stands still."""
     stage.ledger.set_time(NOW)
 
@@ -35,7 +35,7 @@ def failing(stage: Stage, **options: object) -> Dispatch:
     return stage.start(stage.submit("flaky", str(options.get("title", "go"))))
 
 
-def run_of(stage: Stage, dispatch: Dispatch) -> Run:
+def run_of(stage: StackHarness, dispatch: Dispatch) -> Run:
     run = stage.ledger.run(dispatch.run)
     assert run is not None
     return run
@@ -50,7 +50,7 @@ def run_of(stage: Stage, dispatch: Dispatch) -> Run:
     ],
 )
 def test_the_waits_grow_as_the_agents_definition_says(
-    stage: Stage, options: dict[str, object], seconds: list[float]
+    stage: StackHarness, options: dict[str, object], seconds: list[float]
 ) -> None:
     dispatch = failing(stage, **options)
     now = NOW
@@ -62,7 +62,7 @@ def test_the_waits_grow_as_the_agents_definition_says(
         stage.ledger.set_time(now)
 
 
-def test_a_run_that_waits_is_in_nobodys_hands_until_it_is_due(stage: Stage) -> None:
+def test_a_run_that_waits_is_in_nobodys_hands_until_it_is_due(stage: StackHarness) -> None:
     """No slot sleeps for it, no message that comes early begins it, and the sweep sends it when its time has come."""
     dispatch = failing(stage, attempts=2, backoff_s=100)
     assert stage.execute(dispatch) == "retry"
@@ -76,7 +76,7 @@ def test_a_run_that_waits_is_in_nobodys_hands_until_it_is_due(stage: Stage) -> N
     assert stage.execute(dispatch) == "failed"
 
 
-def test_an_exception_may_ask_for_a_delay(stage: Stage) -> None:
+def test_an_exception_may_ask_for_a_delay(stage: StackHarness) -> None:
     """Longer than the sweep looks ahead, too; a clock that goes back does not make it longer."""
     dispatch = failing(stage, attempts=3, title="after 7200")
     assert stage.execute(dispatch) == "retry"
@@ -107,7 +107,7 @@ def test_a_delay_survives_the_way_to_another_process() -> None:
     assert (back.args, back.after_s, str(back)) == (("later",), 3, "later")
 
 
-def test_a_stop_ends_a_run_that_waits(stage: Stage) -> None:
+def test_a_stop_ends_a_run_that_waits(stage: StackHarness) -> None:
     dispatch = failing(stage, attempts=3, backoff_s=1000)
     stage.execute(dispatch)
     assert stage.ledger.stop(dispatch.session, "enough").outcome == "ended"
@@ -115,7 +115,7 @@ def test_a_stop_ends_a_run_that_waits(stage: Stage) -> None:
     assert stage.ledger.undispatched(0) == []
 
 
-def test_why_names_the_wait_and_the_attempt(stage: Stage) -> None:
+def test_why_names_the_wait_and_the_attempt(stage: StackHarness) -> None:
     dispatch = failing(stage, attempts=3, backoff_s=1000)
     stage.execute(dispatch)
     _, wait, _ = Doctor(stage.parts, audit=None).why(dispatch.session)
@@ -130,7 +130,7 @@ def test_why_names_the_wait_and_the_attempt(stage: Stage) -> None:
     )
 
 
-def test_every_attempt_is_in_the_history_with_its_reason_and_wait(stage: Stage) -> None:
+def test_every_attempt_is_in_the_history_with_its_reason_and_wait(stage: StackHarness) -> None:
     dispatch = failing(stage, attempts=3, backoff_s=0.001)
     while run_of(stage, dispatch).state is RunState.QUEUED:
         stage.ledger.set_time(max(stage.ledger.server_ms(), run_of(stage, dispatch).claimable_ms))
@@ -143,7 +143,7 @@ def test_every_attempt_is_in_the_history_with_its_reason_and_wait(stage: Stage) 
         assert "in flaky" in event.detail
 
 
-def test_what_is_kept_of_attempts_is_bounded(stage: Stage) -> None:
+def test_what_is_kept_of_attempts_is_bounded(stage: StackHarness) -> None:
     @stage.agent("loud", attempts=40, backoff_max_s=0.001)
     def loud(ctx: Context) -> None:
         raise ValueError("x" * 100_000 + "\ud800")
@@ -158,7 +158,7 @@ def test_what_is_kept_of_attempts_is_bounded(stage: Stage) -> None:
     assert first.text == "20 earlier tries are not kept"
 
 
-def test_a_run_that_goes_well_in_the_end_is_in_no_trouble(stage: Stage) -> None:
+def test_a_run_that_goes_well_in_the_end_is_in_no_trouble(stage: StackHarness) -> None:
     @stage.agent("stumbler", attempts=2)
     def stumbler(ctx: Context) -> str:
         if ctx.attempt == 1:
@@ -171,7 +171,7 @@ def test_a_run_that_goes_well_in_the_end_is_in_no_trouble(stage: Stage) -> None:
     assert stage.ledger.session(dispatch.session).trouble == ""
 
 
-def test_a_run_whose_process_dies_has_a_limit_of_its_own(stage: Stage) -> None:
+def test_a_run_whose_process_dies_has_a_limit_of_its_own(stage: StackHarness) -> None:
     """A lost lease counts for another one, and a claim that somebody else has by now is left alone."""
     dispatch = failing(stage)
     ledger = stage.ledger
@@ -203,7 +203,7 @@ def test_a_run_whose_process_dies_has_a_limit_of_its_own(stage: Stage) -> None:
     assert hows == ["died", *["lost"] * 5, "died", "died"]
 
 
-def warnings(stage: Stage) -> list[str]:
+def warnings(stage: StackHarness) -> list[str]:
     """What the doctor says of processes that died."""
     found = Doctor(stage.parts, audit=None).examine(watch_leases=False).findings
     return [f.message.partition(":")[0] for f in found if f.rule == "process-died"]

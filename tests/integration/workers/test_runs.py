@@ -28,7 +28,7 @@ from orchestrator.redisdb.scripts import Batch
 from orchestrator.router import build_router
 from orchestrator.streams import RedisStreams, StreamId
 from orchestrator.worker.context.context import Context
-from tests.integration.workers.conftest import Stage
+from tests.integration.workers.conftest import StackHarness
 from tests.ready import ready_runs
 
 
@@ -36,7 +36,7 @@ def wait_for_event(event: threading.Event) -> None:
     assert event.wait(60)
 
 
-def test_an_answer_finishes_the_session(stage: Stage) -> None:
+def test_an_answer_finishes_the_session(stage: StackHarness) -> None:
     stage.agent("solo")(lambda ctx: ctx.prompt.upper())
     session = stage.submit("solo", "hello")
     assert stage.play(session) == "finished"
@@ -46,14 +46,14 @@ def test_an_answer_finishes_the_session(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(None, ""), ("", ""), ({"a": [1, "é"]}, '{"a": [1, "é"]}'), (7, "7"), (True, "true")]
 )
-def test_what_an_agent_returns_becomes_text(stage: Stage, value: object, text: str) -> None:
+def test_what_an_agent_returns_becomes_text(stage: StackHarness, value: object, text: str) -> None:
     stage.agent("solo")(lambda ctx: value)
     session = stage.submit("solo")
     stage.play(session)
     assert stage.ledger.result(session)[1] == text
 
 
-def test_an_agent_may_be_a_coroutine_function(stage: Stage) -> None:
+def test_an_agent_may_be_a_coroutine_function(stage: StackHarness) -> None:
     @stage.agent("solo")
     async def solo(ctx: Context) -> str:
         return ctx.prompt
@@ -63,7 +63,7 @@ def test_an_agent_may_be_a_coroutine_function(stage: Stage) -> None:
     assert stage.ledger.result(session)[1] == "later"
 
 
-def test_a_failure_names_the_agents_own_line(stage: Stage) -> None:
+def test_a_failure_names_the_agents_own_line(stage: StackHarness) -> None:
     @stage.agent("solo")
     def solo(ctx: Context) -> None:
         raise RuntimeError("no luck\n")  # as a program ends its lines
@@ -75,7 +75,7 @@ def test_a_failure_names_the_agents_own_line(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", '"é'])
-def test_a_failure_inside_of_a_library_names_the_line_that_called_it(stage: Stage, text: str) -> None:
+def test_a_failure_inside_of_a_library_names_the_line_that_called_it(stage: StackHarness, text: str) -> None:
     """Not one of the library, and not one of ours where that is what raised."""
     line = 0
 
@@ -90,7 +90,7 @@ def test_a_failure_inside_of_a_library_names_the_line_that_called_it(stage: Stag
     assert stage.ledger.session(session).reason.endswith(f"({__file__}:{line})")
 
 
-def test_a_misuse_of_the_context_names_the_agents_line(stage: Stage) -> None:
+def test_a_misuse_of_the_context_names_the_agents_line(stage: StackHarness) -> None:
     @stage.agent("solo")
     def solo(ctx: Context) -> None:
         ctx.wait_for("quorum")
@@ -102,7 +102,7 @@ def test_a_misuse_of_the_context_names_the_agents_line(stage: Stage) -> None:
 
 
 def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: StackHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its code lies among the libraries then, as a project's own virtual environment lies in the project."""
     monkeypatch.setattr("orchestrator.worker.executors.python._LIBRARIES", (tmp_path,))
@@ -167,7 +167,7 @@ def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
     ],
 )
 def test_misuse_fails_the_run_and_says_how(
-    stage: Stage, agent: Callable[[Context], Any], reason: str
+    stage: StackHarness, agent: Callable[[Context], Any], reason: str
 ) -> None:
     stage.agent("solo")(agent)
     session = stage.submit("solo")
@@ -175,7 +175,7 @@ def test_misuse_fails_the_run_and_says_how(
     assert stage.ledger.session(session).reason.startswith(reason)
 
 
-def test_a_run_is_executed_once(stage: Stage) -> None:
+def test_a_run_is_executed_once(stage: StackHarness) -> None:
     calls = []
     stage.agent("solo")(lambda ctx: calls.append(1))
     dispatch = stage.start(stage.submit("solo"))
@@ -184,7 +184,7 @@ def test_a_run_is_executed_once(stage: Stage) -> None:
     assert calls == [1]
 
 
-def test_a_run_of_an_agent_that_this_worker_does_not_serve_is_left_to_others(stage: Stage) -> None:
+def test_a_run_of_an_agent_that_this_worker_does_not_serve_is_left_to_others(stage: StackHarness) -> None:
     stage.agent("solo")(lambda ctx: "done")
     dispatch = stage.start(stage.submit("solo"))
     definition = stage.catalogue.pop("solo")
@@ -193,7 +193,7 @@ def test_a_run_of_an_agent_that_this_worker_does_not_serve_is_left_to_others(sta
     assert stage.execute(dispatch) == "finished"
 
 
-def test_a_parent_hears_of_its_children_and_keeps_its_state(stage: Stage) -> None:
+def test_a_parent_hears_of_its_children_and_keeps_its_state(stage: StackHarness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
@@ -217,7 +217,7 @@ def test_a_parent_hears_of_its_children_and_keeps_its_state(stage: Stage) -> Non
     assert (found.launched, found.delivered, found.pending, found.dead) == (2, 2, 0, 0)
 
 
-def test_a_failed_child_is_delivered_with_its_error(stage: Stage) -> None:
+def test_a_failed_child_is_delivered_with_its_error(stage: StackHarness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
@@ -239,7 +239,7 @@ def test_a_failed_child_is_delivered_with_its_error(stage: Stage) -> None:
 
 @pytest.mark.parametrize("cut", range(6))
 def test_an_agent_that_dies_between_two_delegations_and_is_tried_again_has_each_child_once(
-    stage: Stage, cut: int
+    stage: StackHarness, cut: int
 ) -> None:
     @stage.agent("lead", role="coordinator", attempts=2)
     def lead(ctx: Context) -> str:
@@ -260,7 +260,7 @@ def test_an_agent_that_dies_between_two_delegations_and_is_tried_again_has_each_
     assert stage.ledger.session(dispatch.session).launched == 5
 
 
-def test_a_delegation_may_be_told_apart_by_a_key(stage: Stage) -> None:
+def test_a_delegation_may_be_told_apart_by_a_key(stage: StackHarness) -> None:
     made = []
 
     @stage.agent("lead", role="coordinator")
@@ -273,7 +273,7 @@ def test_a_delegation_may_be_told_apart_by_a_key(stage: Stage) -> None:
     assert made[0] == made[1] != made[2]
 
 
-def test_a_delegation_without_a_callback_owes_nothing(stage: Stage) -> None:
+def test_a_delegation_without_a_callback_owes_nothing(stage: StackHarness) -> None:
     stage.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "whatever", callback=False))
     session = stage.submit("lead")
     assert stage.play(session) == "finished"
@@ -283,7 +283,7 @@ def test_a_delegation_without_a_callback_owes_nothing(stage: Stage) -> None:
 def test_a_limit_refuses_a_delegation_and_changes_nothing_else(
     redis: redis_py.Redis, redis_url: str, tmp_path: Path
 ) -> None:
-    stage = Stage(redis, load_settings(redis_url=redis_url, data=tmp_path, max_children=2))
+    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, max_children=2))
     caught = []
 
     @stage.agent("lead", role="coordinator")
@@ -304,7 +304,7 @@ def test_a_limit_refuses_a_delegation_and_changes_nothing_else(
     assert stage.ledger.session(session).launched == 2
 
 
-def test_who_lost_the_claim_can_do_nothing_more(stage: Stage) -> None:
+def test_who_lost_the_claim_can_do_nothing_more(stage: StackHarness) -> None:
     went_on = []
 
     @stage.agent("lead", role="coordinator")
@@ -327,7 +327,7 @@ def test_who_lost_the_claim_can_do_nothing_more(stage: Stage) -> None:
     assert run.state == "queued"
 
 
-def test_an_agent_that_works_on_is_told_that_it_lost_its_run(stage: Stage) -> None:
+def test_an_agent_that_works_on_is_told_that_it_lost_its_run(stage: StackHarness) -> None:
     """By its heartbeat, and not only when its time is up."""
     told: list[Exception] = []
 
@@ -351,7 +351,7 @@ def test_an_agent_that_works_on_is_told_that_it_lost_its_run(stage: Stage) -> No
     assert [type(error) for error in told] == [ClaimLost]
 
 
-def test_a_damaged_run_that_was_asked_for_is_left_alone_and_its_worker_goes_on(stage: Stage) -> None:
+def test_a_damaged_run_that_was_asked_for_is_left_alone_and_its_worker_goes_on(stage: StackHarness) -> None:
     """No other run has a part in it, so it is no outage."""
     stage.agent("solo")(lambda ctx: "done")
     dispatch = stage.start(stage.submit("solo"))
@@ -362,7 +362,7 @@ def test_a_damaged_run_that_was_asked_for_is_left_alone_and_its_worker_goes_on(s
     assert stage.execute(dispatch) == "finished"
 
 
-def test_the_lease_of_an_agent_that_computes_is_renewed(stage: Stage) -> None:
+def test_the_lease_of_an_agent_that_computes_is_renewed(stage: StackHarness) -> None:
     beats = []
 
     @stage.agent("solo")
@@ -376,7 +376,7 @@ def test_the_lease_of_an_agent_that_computes_is_renewed(stage: Stage) -> None:
     assert stage.play(session) == "finished"
 
 
-def test_a_user_can_stop_a_running_agent(stage: Stage) -> None:
+def test_a_user_can_stop_a_running_agent(stage: StackHarness) -> None:
     began = threading.Event()
 
     @stage.agent("solo")
@@ -397,7 +397,7 @@ def test_a_user_can_stop_a_running_agent(stage: Stage) -> None:
     assert (found.state, found.reason) == (SessionState.STOPPED, "enough")
 
 
-def test_a_run_that_is_asked_to_stop_between_effects_hears_of_it(stage: Stage) -> None:
+def test_a_run_that_is_asked_to_stop_between_effects_hears_of_it(stage: StackHarness) -> None:
     reasons = []
 
     @stage.agent("solo")
@@ -415,7 +415,7 @@ def test_a_run_that_is_asked_to_stop_between_effects_hears_of_it(stage: Stage) -
     assert reasons == ["enough"]
 
 
-def test_a_run_that_takes_too_long_fails_with_that_reason(stage: Stage) -> None:
+def test_a_run_that_takes_too_long_fails_with_that_reason(stage: StackHarness) -> None:
     @stage.agent("solo", time_limit_s=0.1, attempts=3)
     def solo(ctx: Context) -> None:
         while True:
@@ -430,7 +430,7 @@ def test_a_run_that_takes_too_long_fails_with_that_reason(stage: Stage) -> None:
 def test_an_agent_that_heeds_nothing_is_ended_from_outside(
     redis: redis_py.Redis, redis_url: str, tmp_path: Path
 ) -> None:
-    stage = Stage(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.1))
+    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.1))
     ended = threading.Event()
 
     @stage.agent("solo", time_limit_s=0.1)
@@ -449,7 +449,7 @@ def test_an_agent_that_heeds_nothing_is_ended_from_outside(
     )
 
 
-def test_progress_is_shown_in_the_ledger(stage: Stage) -> None:
+def test_progress_is_shown_in_the_ledger(stage: StackHarness) -> None:
     seen = []
 
     @stage.agent("solo")
@@ -462,7 +462,7 @@ def test_progress_is_shown_in_the_ledger(stage: Stage) -> None:
     assert seen == [(40, "counting")]
 
 
-def test_a_quorum_and_a_deadline_reach_the_ledger(stage: Stage) -> None:
+def test_a_quorum_and_a_deadline_reach_the_ledger(stage: StackHarness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> None:
         for number in range(3):
@@ -478,7 +478,7 @@ def test_a_quorum_and_a_deadline_reach_the_ledger(stage: Stage) -> None:
     assert waiting["g"]["deadline_ms"] > stage.ledger.server_ms()
 
 
-def test_a_user_resumes_a_finished_session(stage: Stage) -> None:
+def test_a_user_resumes_a_finished_session(stage: StackHarness) -> None:
     @stage.agent("solo")
     def solo(ctx: Context) -> str:
         ctx.state["turns"] = ctx.state.get("turns", 0) + 1
@@ -491,7 +491,7 @@ def test_a_user_resumes_a_finished_session(stage: Stage) -> None:
     assert stage.ledger.result(session)[1] == "user 2: and &lt;response>second&lt;/response>"
 
 
-def test_the_callers_of_roots_get_the_final_answer_or_the_failure(stage: Stage) -> None:
+def test_the_callers_of_roots_get_the_final_answer_or_the_failure(stage: StackHarness) -> None:
     stage.agent("good")(lambda ctx: "fine")
 
     @stage.agent("bad")
@@ -503,16 +503,16 @@ def test_the_callers_of_roots_get_the_final_answer_or_the_failure(stage: Stage) 
     assert AsyncResult("t-good", app=stage.app).get(timeout=60) == "fine"
     with pytest.raises(SessionFailed, match="not fine"):
         AsyncResult("t-bad", app=stage.app).get(timeout=60)
-    assert stage.ledger.owed_results(0) == []
+    assert stage.ledger.unpublished_results(0) == []
 
 
-def test_the_caller_of_a_root_that_waits_sees_that_it_does(stage: Stage) -> None:
+def test_the_caller_of_a_root_that_waits_sees_that_it_does(stage: StackHarness) -> None:
     stage.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "x"))
     stage.play(stage.submit("lead", task="t-waits"))
     assert AsyncResult("t-waits", app=stage.app).state == "WAITING"
 
 
-def test_every_end_is_reported_by_a_signed_envelope(stage: Stage) -> None:
+def test_every_end_is_reported_by_a_signed_envelope(stage: StackHarness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
@@ -547,7 +547,7 @@ def test_an_outage_of_redis_in_the_middle_of_a_run_changes_nothing(
     start_valkey: Callable[..., Any], tmp_path: Path
 ) -> None:
     server = start_valkey(durable=True)
-    stage = Stage(connect(server.url), load_settings(redis_url=server.url, data=tmp_path / "data"))
+    stage = StackHarness(connect(server.url), load_settings(redis_url=server.url, data=tmp_path / "data"))
     killed = threading.Event()
 
     @stage.agent("lead", role="coordinator")
@@ -571,7 +571,7 @@ def test_an_outage_of_redis_in_the_middle_of_a_run_changes_nothing(
     assert owed == [ItemState.OWED, ItemState.OWED]
 
 
-def test_an_agent_is_not_blamed_for_a_ledger_that_refuses_its_effect(stage: Stage) -> None:
+def test_an_agent_is_not_blamed_for_a_ledger_that_refuses_its_effect(stage: StackHarness) -> None:
     """Whatever the agent makes of it, the run is left to be tried again: it has neither failed nor finished."""
 
     @stage.agent("solo")
@@ -595,7 +595,7 @@ def test_an_agent_is_not_blamed_for_a_ledger_that_refuses_its_effect(stage: Stag
 
 
 def test_an_end_that_can_be_foreseen_is_committed_in_one_step(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: StackHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its envelope goes with the commit; that of a parent whose children are at work is not written in vain."""
     commits: list[bool] = []
@@ -625,7 +625,7 @@ def test_an_end_that_can_be_foreseen_is_committed_in_one_step(
 
 @pytest.mark.parametrize("ends", ["task-completion", "error"])
 def test_what_a_program_asked_for_is_reported_under_its_own_task_id(
-    stage: Stage, tmp_path: Path, ends: str
+    stage: StackHarness, tmp_path: Path, ends: str
 ) -> None:
     """It knows nothing of our sessions."""
 
@@ -637,7 +637,7 @@ def test_what_a_program_asked_for_is_reported_under_its_own_task_id(
         return "done"
 
     stage.parts.agents.announce([AgentRecord(name="partner", role="coordinator", executor="foreign")])
-    letter = stage.parts.letters.delegation(
+    outgoing = stage.parts.message_factory.delegation(
         sender="partner",
         recipient="worker",
         task_id="T-1",
@@ -646,7 +646,7 @@ def test_what_a_program_asked_for_is_reported_under_its_own_task_id(
         thread=Thread(correlation=new_message_id()),
     )
     streams = RedisStreams(stage.redis)
-    streams.publish(StreamId(0, letter.type, letter.priority), letter.data)
+    streams.publish(StreamId(0, outgoing.type, outgoing.priority), outgoing.data)
     router = build_router(stage.redis, stage.settings, consumer="r", dispatcher=Dispatcher(stage.app))
     router.run_once()
     ((dispatch, _),) = ready_runs(stage.parts)

@@ -37,7 +37,7 @@ from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.streams import all_streams, stream_key
 from tests.ready import ready_runs
 
-from .conftest import Stage
+from .conftest import StackHarness
 
 SECRET = "swordfish"
 CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
@@ -45,9 +45,9 @@ CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
 
 @dataclass
 class Scene:
-    """The foreign program `partner`, our agent `vault`, and a router on a host that has neither's keys."""
+    """The external program `partner`, our agent `vault`, and a router on a host that has neither's keys."""
 
-    stage: Stage
+    stage: StackHarness
     router_data: Path
     rounds: int = 0
 
@@ -97,7 +97,7 @@ class Scene:
     def seal(self, message: AgentMessage) -> AgentMessage:
         ring = self.stage.parts.keyring
         recipient = Recipient(*ring.recipient(message.header.recipient.agent_name))
-        return self.stage.parts.sealer.seal(message, recipient=recipient)
+        return self.stage.parts.encrypter.seal(message, recipient=recipient)
 
     def route(self, data: Path | None = None) -> list[DeadLetter]:
         """One round of a router; all dead letters so far."""
@@ -147,7 +147,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(stage: Stage, tmp_path: Path) -> Scene:
+def scene(stage: StackHarness, tmp_path: Path) -> Scene:
     @stage.agent("vault")
     def vault(ctx: Any) -> str:
         if ctx.cause == "start":
@@ -243,7 +243,7 @@ def unknown_key(scene: Scene) -> AgentMessage:
     record = stranger.create("vault", "encrypt")
     public = stranger.private_key(record.key_id).public_key()
     recipient = Recipient(record.key_id, public)  # type: ignore[arg-type]
-    return scene.stage.parts.sealer.seal(scene.message(task()), recipient=recipient)
+    return scene.stage.parts.encrypter.seal(scene.message(task()), recipient=recipient)
 
 
 @pytest.mark.parametrize(
@@ -306,11 +306,11 @@ def test_a_report_is_read_where_its_key_is_and_refused_where_it_is_not(scene: Sc
     done = TaskCompletion(task_id=child.id, status="success", summary="done", result=SECRET)
     report = scene.message(done, chain=child.chain, recipient="boss", conversation=child.correlation)
     scene.publish(scene.seal(report))
-    (letter,) = scene.route()
-    assert letter.rule == "payload"
-    assert "not in this data folder" in letter.reason
+    (outgoing,) = scene.route()
+    assert outgoing.rule == "payload"
+    assert "not in this data folder" in outgoing.reason
     assert ("router", "partner") in {error[:2] for error in scene.errors()}
-    assert scene.orchestra("dlq", "replay", letter.id).exit_code == 0
+    assert scene.orchestra("dlq", "replay", outgoing.id).exit_code == 0
     assert scene.route(scene.stage.settings.data) == []
     assert scene.stage.resume(root) == "finished"
     assert scene.stage.ledger.result(root) == (SessionState.FINISHED, f"heard {SECRET}")
@@ -320,12 +320,12 @@ def test_an_encrypted_dead_letter_goes_through_after_the_fix(scene: Scene) -> No
     """It is published as it was: an encrypted body fits into its own message only."""
     scene.stage.parts.agents.withdraw("vault")
     scene.publish(scene.seal(scene.message(task(), recipient="vault")))
-    letters: list[DeadLetter] = []
-    while not letters:
-        letters = scene.route()
-    assert letters[0].rule == "recipient-unknown"
+    message_factory: list[DeadLetter] = []
+    while not message_factory:
+        message_factory = scene.route()
+    assert message_factory[0].rule == "recipient-unknown"
     scene.stage.parts.agents.announce([scene.stage.catalogue["vault"].record])
-    assert scene.orchestra("dlq", "replay", letters[0].id).exit_code == 0
+    assert scene.orchestra("dlq", "replay", message_factory[0].id).exit_code == 0
     assert scene.route() == []
     assert scene.work() == ["finished"]
 

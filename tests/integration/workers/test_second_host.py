@@ -22,30 +22,30 @@ from orchestrator.streams import all_streams, stream_key
 from orchestrator.worker.container import RuntimeOfProcess
 from tests.ready import ready_runs
 
-from .conftest import Stage
+from .conftest import StackHarness
 
 
 @dataclass
 class Hosts:
     """Two data folders, one Redis. `first` has served `boss` since ever; `far` is to run on the second host."""
 
-    first: Stage
-    second: Stage
+    first: StackHarness
+    second: StackHarness
     rounds: int = 0
 
     def ring(self, agents: Iterable[tuple[str, str]]) -> None:
         """Play the broker for the router."""
 
-    def orchestra(self, stage: Stage, *arguments: str) -> Result:
+    def orchestra(self, stage: StackHarness, *arguments: str) -> Result:
         place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
         return CliRunner().invoke(main, [*arguments, *place])
 
-    def keys(self, stage: Stage) -> set[str]:
+    def keys(self, stage: StackHarness) -> set[str]:
         """The agents whose private keys are there."""
         rows = json.loads(self.orchestra(stage, "keys", "list", "--json").stdout)["keys"]
         return {row["agent"] for row in rows if row["private"]}
 
-    def route(self, stage: Stage) -> list[Dispatch]:
+    def route(self, stage: StackHarness) -> list[Dispatch]:
         """One round of a router on a host; what workers find then."""
         self.rounds += 1
         settings, redis = stage.settings, stage.redis
@@ -56,12 +56,12 @@ class Hosts:
         return sum(self.first.redis.xlen(stream_key(stream)) for stream in all_streams())
 
     def dead(self) -> list[str]:
-        return [letter.rule for letter in DeadLetters(self.first.redis).all()]
+        return [outgoing.rule for outgoing in DeadLetters(self.first.redis).all()]
 
 
 @pytest.fixture
-def hosts(stage: Stage, tmp_path: Path) -> Hosts:
-    far = Stage(stage.redis, stage.settings.model_copy(update={"data": tmp_path / "second"}))
+def hosts(stage: StackHarness, tmp_path: Path) -> Hosts:
+    far = StackHarness(stage.redis, stage.settings.model_copy(update={"data": tmp_path / "second"}))
 
     @stage.agent("boss", role="coordinator")
     def boss(ctx: Any) -> str:
@@ -121,7 +121,7 @@ def test_a_worker_serves_only_agents_whose_keys_are_at_hand(hosts: Hosts, tmp_pa
     mine = tmp_path / "mine.py"
     mine.write_text("from orchestrator import agent\n\n\n@agent('far')\ndef far(ctx): ...\n")
 
-    def catalogue(stage: Stage) -> set[str]:
+    def catalogue(stage: StackHarness) -> set[str]:
         settings = stage.settings.model_copy(update={"agents": (str(mine),), "review_roots": (tmp_path,)})
         return set(RuntimeOfProcess(stage.app, settings).load_catalogue())
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from orchestrator.agents.definition import BUNDLED_QUEUE, define_agent
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.bootstrap import assemble
+from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
 from orchestrator.clock import SystemClock
 from orchestrator.doctor import Doctor
@@ -22,7 +22,7 @@ from orchestrator.ledger import SessionState
 from orchestrator.redisdb import keys
 from orchestrator.runtime.service import MISSED_HEARTBEATS, SignsOfLife, living_agents
 from orchestrator.worker.announce import Announcer, queues_of
-from tests.integration.workers.conftest import Stage
+from tests.integration.workers.conftest import StackHarness
 
 _WORKER = """
 import os, sys, time
@@ -43,20 +43,20 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def orchestra(stage: Stage, *words: str) -> Result:
+def orchestra(stage: StackHarness, *words: str) -> Result:
     options = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
     return CliRunner().invoke(main, [*words, *options])
 
 
 @pytest.fixture
-def lead(stage: Stage) -> SignsOfLife:
+def lead(stage: StackHarness) -> SignsOfLife:
     """The life of a worker that serves `lead`, which is registered; it has not begun."""
     stage.agent("lead", role="coordinator", time_limit_s=77)(lambda _: "done")
     return SignsOfLife("worker", stage.redis, stage.settings, serves=queues_of(stage.catalogue))
 
 
 def test_an_agent_is_served_from_when_its_worker_begins_until_it_stops(
-    stage: Stage, lead: SignsOfLife
+    stage: StackHarness, lead: SignsOfLife
 ) -> None:
     def served() -> bool:
         (found,) = json.loads(orchestra(stage, "agents", "--json").stdout)["agents"]
@@ -70,7 +70,7 @@ def test_an_agent_is_served_from_when_its_worker_begins_until_it_stops(
     assert not served()
 
 
-def test_a_worker_that_is_killed_serves_nothing_after_a_few_heartbeats(stage: Stage) -> None:
+def test_a_worker_that_is_killed_serves_nothing_after_a_few_heartbeats(stage: StackHarness) -> None:
     """By the server's clock alone: the worker's own may say what it likes."""
     worker = subprocess.Popen(
         [sys.executable, "-c", _WORKER, str(stage.settings.redis_url)],
@@ -90,7 +90,7 @@ def test_a_worker_that_is_killed_serves_nothing_after_a_few_heartbeats(stage: St
 
 
 def test_work_for_an_agent_that_nobody_serves_is_kept_and_everybody_says_so(
-    stage: Stage, lead: SignsOfLife
+    stage: StackHarness, lead: SignsOfLife
 ) -> None:
     done = orchestra(stage, "submit", "lead", "go", "--json")
     assert done.exit_code == 0, done.output
@@ -115,7 +115,7 @@ def test_work_for_an_agent_that_nobody_serves_is_kept_and_everybody_says_so(
         lead.end()
 
 
-def test_why_names_the_agents_own_time_limit(stage: Stage, lead: SignsOfLife) -> None:
+def test_why_names_the_agents_own_time_limit(stage: StackHarness, lead: SignsOfLife) -> None:
     session = stage.submit("lead")
     dispatch = stage.start(session)
     stage.ledger.claim(dispatch.run, "c", session_id=session, worker="w")
@@ -124,7 +124,7 @@ def test_why_names_the_agents_own_time_limit(stage: Stage, lead: SignsOfLife) ->
     assert wait.by.endswith("run limit 77 s")
 
 
-def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(stage: Stage) -> None:
+def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(stage: StackHarness) -> None:
     mine = {"lead": define_agent("lead", function=str, source="here")}
     life = SignsOfLife("worker", stage.redis, stage.settings, serves=queues_of(mine))
     bundled = Announcer(
@@ -132,7 +132,7 @@ def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(stag
     )
 
     def registered() -> AgentRecord:
-        record = assemble(stage.redis, stage.settings).agents.get("lead")
+        record = build_container(stage.redis, stage.settings).agents.get("lead")
         assert record is not None
         return record
 
@@ -146,7 +146,7 @@ def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(stag
 
 
 @pytest.mark.parametrize("record", ["{", "7", '{"service": "worker"}', '{"x": 1}'])
-def test_a_damaged_sign_of_life_ends_nobody(stage: Stage, lead: SignsOfLife, record: str) -> None:
+def test_a_damaged_sign_of_life_ends_nobody(stage: StackHarness, lead: SignsOfLife, record: str) -> None:
     stage.redis.hset(keys.services(), "stranger", record)
     assert orchestra(stage, "doctor", "--quick").exit_code == 0
     lead.begin()
@@ -157,7 +157,7 @@ def test_a_damaged_sign_of_life_ends_nobody(stage: Stage, lead: SignsOfLife, rec
 
 @pytest.mark.parametrize("days", [-2, 2])
 def test_a_registration_lives_by_the_servers_clock(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, days: int
+    stage: StackHarness, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
     """A worker whose own clock is days off registers its agents for as long as any other, and clears away nobody's."""
     stage.agent("right")(lambda _: "done")
@@ -166,7 +166,7 @@ def test_a_registration_lives_by_the_servers_clock(
         wrong.setattr(SystemClock, "now_ms", lambda _: now_ms)
         stage.parts.agents.announce([AgentRecord(name="wrong", queue="orchestra.wrong")])
         assert stage.parts.agents.names() == ["right", "wrong"]
-    assert assemble(stage.redis, stage.settings).agents.names() == ["right", "wrong"]
+    assert build_container(stage.redis, stage.settings).agents.names() == ["right", "wrong"]
     server_ms = int(stage.redis.time()[0]) * 1000
     assert all(
         abs(score - server_ms) < 60_000

@@ -15,15 +15,15 @@ from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.slot import LEAST_URGENT_EVERY, SlotLoop
 
-from .conftest import Stage
+from .conftest import StackHarness
 
 
-def work(stage: Stage, worker: str = "w1", **options: Any) -> Counter[str]:
+def work(stage: StackHarness, worker: str = "w1", **options: Any) -> Counter[str]:
     """Ring one slot of a worker that serves everything."""
     return Counter(SlotLoop(stage.runtime, worker=worker, **options).run())
 
 
-def started(stage: Stage, *agents: str, priority: str | None = None) -> list[str]:
+def started(stage: StackHarness, *agents: str, priority: str | None = None) -> list[str]:
     """A started child of each of these agents, all of one parent."""
     made: list[str] = []
     stage.agent("lead", role="coordinator")(
@@ -35,7 +35,7 @@ def started(stage: Stage, *agents: str, priority: str | None = None) -> list[str
     return made
 
 
-def test_the_ready_runs_are_executed_in_order(stage: Stage) -> None:
+def test_the_ready_runs_are_executed_in_order(stage: StackHarness) -> None:
     """Each is committed, each answer is its own, and neither a lease nor anything ready is left behind."""
     seen = []
 
@@ -54,7 +54,7 @@ def test_the_ready_runs_are_executed_in_order(stage: Stage) -> None:
     assert work(stage) == {}
 
 
-def test_a_run_that_somebody_else_has_is_passed_over(stage: Stage) -> None:
+def test_a_run_that_somebody_else_has_is_passed_over(stage: StackHarness) -> None:
     stage.agent("helper")(lambda ctx: "done")
     sessions = started(stage, *["helper"] * 4)
     for session in (sessions[0], sessions[2]):
@@ -64,7 +64,7 @@ def test_a_run_that_somebody_else_has_is_passed_over(stage: Stage) -> None:
     assert stage.ledger.session(sessions[0]).state is SessionState.RUNNING
 
 
-def test_a_failure_in_the_middle_is_its_own(stage: Stage) -> None:
+def test_a_failure_in_the_middle_is_its_own(stage: StackHarness) -> None:
     """Agents that fail, that are not served here, and that are tried again leave the others alone."""
     attempts: Iterator[int] = iter(range(5))
 
@@ -86,7 +86,7 @@ def test_a_failure_in_the_middle_is_its_own(stage: Stage) -> None:
     assert stage.ledger.ready(0, ["helper", "broken", "elsewhere", "shaky"]) == {"elsewhere": 1}
 
 
-def test_a_lost_commit_does_not_cost_the_next_run_its_claim(stage: Stage) -> None:
+def test_a_lost_commit_does_not_cost_the_next_run_its_claim(stage: StackHarness) -> None:
     """The run was taken away while its agent worked; the one after it is executed all the same."""
 
     @stage.agent("robbed")
@@ -99,7 +99,7 @@ def test_a_lost_commit_does_not_cost_the_next_run_its_claim(stage: Stage) -> Non
     assert work(stage) == {"lost": 1, "finished": 1}
 
 
-def test_a_worker_that_shuts_down_takes_nothing_more(stage: Stage) -> None:
+def test_a_worker_that_shuts_down_takes_nothing_more(stage: StackHarness) -> None:
     """What it holds it finishes; the rest is left to others."""
     stage.agent("helper")(lambda ctx: "done")
     started(stage, *["helper"] * 3)
@@ -108,7 +108,7 @@ def test_a_worker_that_shuts_down_takes_nothing_more(stage: Stage) -> None:
     assert stage.ledger.ready(0, ["helper"])["helper"] >= 1
 
 
-def test_what_is_urgent_is_taken_before_what_has_waited(stage: Stage) -> None:
+def test_what_is_urgent_is_taken_before_what_has_waited(stage: StackHarness) -> None:
     """Sixteen runs of low priority wait; a critical one that comes after them is the next one to be taken."""
     order = []
 
@@ -123,7 +123,7 @@ def test_what_is_urgent_is_taken_before_what_has_waited(stage: Stage) -> None:
     assert Counter(order) == {"low": 14, "critical": 1}
 
 
-def test_nothing_waits_for_ever(stage: Stage) -> None:
+def test_nothing_waits_for_ever(stage: StackHarness) -> None:
     """However many urgent runs there are, one of sixteen that a slot takes is the least urgent."""
     order = []
 
@@ -137,7 +137,7 @@ def test_nothing_waits_for_ever(stage: Stage) -> None:
     assert order.index("low") < LEAST_URGENT_EVERY
 
 
-def test_trees_take_turns(stage: Stage) -> None:
+def test_trees_take_turns(stage: StackHarness) -> None:
     """A tree of five beside one of two hundred that was there first waits for about five of them."""
     order = []
 
@@ -155,7 +155,7 @@ def test_trees_take_turns(stage: Stage) -> None:
     assert max(len(list(group)) for tree, group in groupby(order[:10]) if tree != root) <= 2
 
 
-def test_agents_take_turns(stage: Stage) -> None:
+def test_agents_take_turns(stage: StackHarness) -> None:
     """A worker that serves two agents does not let one wait for all that the other has to do."""
     order = []
     for name in ("anna", "zoe"):
@@ -166,7 +166,7 @@ def test_agents_take_turns(stage: Stage) -> None:
     assert 5 <= order[:20].count("zoe") <= 15
 
 
-def test_a_claim_that_was_sent_twice_is_one_claim(stage: Stage) -> None:
+def test_a_claim_that_was_sent_twice_is_one_claim(stage: StackHarness) -> None:
     """As when the answer of the first was lost on the way."""
     stage.agent("helper")(lambda ctx: "done")
     started(stage, "helper", "helper")
@@ -181,7 +181,7 @@ def test_a_claim_that_was_sent_twice_is_one_claim(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("what", ["items", "bodies", "json"])
-def test_a_damaged_run_is_put_aside_and_the_next_one_taken(stage: Stage, what: str) -> None:
+def test_a_damaged_run_is_put_aside_and_the_next_one_taken(stage: StackHarness, what: str) -> None:
     """It is named, changes nothing, and is looked at again by the sweep."""
     stage.agent("helper")(lambda ctx: "done")
     sessions = started(stage, "helper", "helper")
@@ -199,7 +199,7 @@ def test_a_damaged_run_is_put_aside_and_the_next_one_taken(stage: Stage, what: s
     assert stage.redis.zscore(keys.dispatch(0), run) is not None
 
 
-def test_a_slot_that_finds_more_rings_one_more(stage: Stage) -> None:
+def test_a_slot_that_finds_more_rings_one_more(stage: StackHarness) -> None:
     """Which rings the next: so many wake as there is work for, and no more than one message waits unheard."""
     rung: list[str] = []
     object.__setattr__(stage.runtime, "ring", rung.append)
@@ -209,7 +209,7 @@ def test_a_slot_that_finds_more_rings_one_more(stage: Stage) -> None:
     assert rung == ["helper"]
 
 
-def test_what_is_urgent_comes_first_whichever_agent_it_is_for(stage: Stage) -> None:
+def test_what_is_urgent_comes_first_whichever_agent_it_is_for(stage: StackHarness) -> None:
     order = []
     for name in ("anna", "zoe"):
         stage.agent(name)(lambda ctx: order.append(stage.ledger.session(ctx.session).priority))
@@ -219,7 +219,7 @@ def test_what_is_urgent_comes_first_whichever_agent_it_is_for(stage: Stage) -> N
     assert order == ["high"] * 3 + ["low"] * 3
 
 
-def test_a_slot_that_was_rung_hears_the_next_ring(stage: Stage) -> None:
+def test_a_slot_that_was_rung_hears_the_next_ring(stage: StackHarness) -> None:
     """A ring is answered by whoever looks; what becomes ready afterwards is told anew, without a wait."""
     stage.agent("helper")(lambda ctx: "done")
     (session,) = started(stage, "helper")
@@ -236,7 +236,7 @@ def test_a_slot_that_was_rung_hears_the_next_ring(stage: Stage) -> None:
     assert stage.redis.hget(keys.turns(0, "helper"), "rings") == b"0"
 
 
-def test_a_tree_that_has_nothing_ready_is_forgotten(stage: Stage) -> None:
+def test_a_tree_that_has_nothing_ready_is_forgotten(stage: StackHarness) -> None:
     stage.agent("helper")(lambda ctx: "done")
     first = started(stage, "helper")
     started(stage, "helper", "helper")
@@ -248,7 +248,7 @@ def test_a_tree_that_has_nothing_ready_is_forgotten(stage: Stage) -> None:
     assert named == []
 
 
-def test_a_run_that_was_stopped_while_it_was_ready_is_not_executed(stage: Stage) -> None:
+def test_a_run_that_was_stopped_while_it_was_ready_is_not_executed(stage: StackHarness) -> None:
     executed: list[str] = []
     stage.agent("helper")(lambda ctx: executed.append(ctx.session))
     first, second = started(stage, "helper", "helper")

@@ -25,7 +25,7 @@ from orchestrator.ledger.transitions import JournalLimits
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
+from .conftest import StackHarness
 
 
 class Plan(BaseModel):
@@ -62,7 +62,7 @@ def calls() -> Calls:
     return Calls()
 
 
-def play_again(stage: Stage, session: str, *, tries: int = 2) -> str:
+def play_again(stage: StackHarness, session: str, *, tries: int = 2) -> str:
     """Execute the first run of a session until it has been tried so often; the last verdict."""
     dispatch = stage.start(session)
     verdict = stage.execute(dispatch)
@@ -72,13 +72,13 @@ def play_again(stage: Stage, session: str, *, tries: int = 2) -> str:
     return verdict
 
 
-def lose_worker(stage: Stage) -> None:
+def lose_worker(stage: StackHarness) -> None:
     """The reaper takes the one run that is held from its holder."""
     while stage.ledger.release(stage.ledger.leases(0)[0]) == "moved":
         pass
 
 
-def result(stage: Stage, session: str) -> str:
+def result(stage: StackHarness, session: str) -> str:
     return stage.ledger.result(session)[1] or ""
 
 
@@ -101,7 +101,7 @@ def result(stage: Stage, session: str) -> str:
     ids=lambda value: repr(value)[:20],
 )
 def test_the_second_try_gets_the_value_of_the_first(
-    stage: Stage, calls: Calls, value: Any, type: Any, read: Any
+    stage: StackHarness, calls: Calls, value: Any, type: Any, read: Any
 ) -> None:
     seen = []
 
@@ -118,7 +118,7 @@ def test_the_second_try_gets_the_value_of_the_first(
     assert calls.made == {"value": 1}
 
 
-def test_the_annotation_of_a_function_says_what_its_value_is(stage: Stage, calls: Calls) -> None:
+def test_the_annotation_of_a_function_says_what_its_value_is(stage: StackHarness, calls: Calls) -> None:
     seen = []
 
     def point() -> list[Point]:
@@ -137,7 +137,7 @@ def test_the_annotation_of_a_function_says_what_its_value_is(stage: Stage, calls
 
 
 @pytest.mark.parametrize("value", [Point(1, 2), {1, 2}, object()])
-def test_a_value_without_a_form_is_refused_with_what_to_do(stage: Stage, value: Any) -> None:
+def test_a_value_without_a_form_is_refused_with_what_to_do(stage: StackHarness, value: Any) -> None:
     @stage.agent("lead")
     def lead(ctx: Context) -> None:
         ctx.step("value", lambda: value)
@@ -148,7 +148,7 @@ def test_a_value_without_a_form_is_refused_with_what_to_do(stage: Stage, value: 
     assert "type=" in result(stage, session)
 
 
-def test_a_model_of_no_module_is_refused_before_it_is_recorded(stage: Stage) -> None:
+def test_a_model_of_no_module_is_refused_before_it_is_recorded(stage: StackHarness) -> None:
     class Local(BaseModel):
         x: int
 
@@ -163,7 +163,7 @@ def test_a_model_of_no_module_is_refused_before_it_is_recorded(stage: Stage) -> 
     assert stage.play(session) == "finished"
 
 
-def test_a_lost_worker_costs_only_the_step_that_was_not_recorded(stage: Stage, calls: Calls) -> None:
+def test_a_lost_worker_costs_only_the_step_that_was_not_recorded(stage: StackHarness, calls: Calls) -> None:
     """The second worker gets the first two steps and executes the third one again."""
 
     @stage.agent("lead")
@@ -181,7 +181,7 @@ def test_a_lost_worker_costs_only_the_step_that_was_not_recorded(stage: Stage, c
     assert calls.made == {"one": 1, "two": 1, "three": 2}
 
 
-def test_a_stale_claim_records_nothing(stage: Stage) -> None:
+def test_a_stale_claim_records_nothing(stage: StackHarness) -> None:
     """Two holders of one run: what the first one does after it lost the run is refused and never read."""
     stale: list[Context] = []
 
@@ -205,7 +205,7 @@ def test_a_stale_claim_records_nothing(stage: Stage) -> None:
     assert result(stage, session) == "of the second"
 
 
-def test_what_is_recorded_twice_is_recorded_once(stage: Stage) -> None:
+def test_what_is_recorded_twice_is_recorded_once(stage: StackHarness) -> None:
     """redis-py repeats a command whose answer was lost."""
 
     @stage.agent("lead")
@@ -220,7 +220,7 @@ def test_what_is_recorded_twice_is_recorded_once(stage: Stage) -> None:
     assert stage.play(stage.submit("lead")) == "finished"
 
 
-def test_the_journal_goes_with_its_run_however_that_ends(stage: Stage, redis: redis_py.Redis) -> None:
+def test_the_journal_goes_with_its_run_however_that_ends(stage: StackHarness, redis: redis_py.Redis) -> None:
     @stage.agent("lead", attempts=2)
     def lead(ctx: Context) -> str:
         ctx.step("small", lambda: 1)
@@ -252,7 +252,9 @@ def test_the_journal_goes_with_its_run_however_that_ends(stage: Stage, redis: re
 # --- errors -------------------------------------------------------------------------------------
 
 
-def test_an_error_that_the_agent_caught_is_raised_again_without_a_call(stage: Stage, calls: Calls) -> None:
+def test_an_error_that_the_agent_caught_is_raised_again_without_a_call(
+    stage: StackHarness, calls: Calls
+) -> None:
     seen = []
 
     def fail() -> None:
@@ -275,7 +277,9 @@ def test_an_error_that_the_agent_caught_is_raised_again_without_a_call(stage: St
     assert seen == [said, said]
 
 
-def test_a_step_whose_error_failed_the_try_is_executed_by_the_next_one(stage: Stage, calls: Calls) -> None:
+def test_a_step_whose_error_failed_the_try_is_executed_by_the_next_one(
+    stage: StackHarness, calls: Calls
+) -> None:
     """And the others are not."""
 
     def shaky() -> str:
@@ -295,7 +299,9 @@ def test_a_step_whose_error_failed_the_try_is_executed_by_the_next_one(stage: St
     assert calls.made == {"plan": 1, "shaky": 2}
 
 
-def test_retries_that_were_used_up_are_not_given_again_to_a_new_worker(stage: Stage, calls: Calls) -> None:
+def test_retries_that_were_used_up_are_not_given_again_to_a_new_worker(
+    stage: StackHarness, calls: Calls
+) -> None:
     """Two of three calls were made when the worker was lost; the next one makes the last."""
 
     @stage.agent("lead")
@@ -320,7 +326,7 @@ def test_retries_that_were_used_up_are_not_given_again_to_a_new_worker(stage: St
     assert (result(stage, session), calls.made["fail"]) == ("call 5", 5)
 
 
-def test_a_step_may_ask_for_another_try_of_its_run(stage: Stage, calls: Calls) -> None:
+def test_a_step_may_ask_for_another_try_of_its_run(stage: StackHarness, calls: Calls) -> None:
     def busy(attempt: int) -> str:
         calls.made["busy"] += 1
         if attempt == 1:
@@ -337,7 +343,7 @@ def test_a_step_may_ask_for_another_try_of_its_run(stage: Stage, calls: Calls) -
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_step_that_takes_too_long_fails(stage: Stage, *, asynchronous: bool) -> None:
+def test_a_step_that_takes_too_long_fails(stage: StackHarness, *, asynchronous: bool) -> None:
     never = threading.Event()
 
     @stage.agent("sync")
@@ -360,7 +366,7 @@ def test_a_step_that_takes_too_long_fails(stage: Stage, *, asynchronous: bool) -
 # --- side by side -------------------------------------------------------------------------------
 
 
-def test_tasks_may_ask_for_steps_at_the_same_time(stage: Stage, calls: Calls) -> None:
+def test_tasks_may_ask_for_steps_at_the_same_time(stage: StackHarness, calls: Calls) -> None:
     """All wait for one another, so that none is done before the last has begun; the second try calls none."""
 
     @stage.agent("lead", attempts=2)
@@ -385,7 +391,7 @@ def test_tasks_may_ask_for_steps_at_the_same_time(stage: Stage, calls: Calls) ->
     assert len(calls.made) == 20
 
 
-def test_threads_may_ask_for_steps_in_any_order(stage: Stage, calls: Calls) -> None:
+def test_threads_may_ask_for_steps_in_any_order(stage: StackHarness, calls: Calls) -> None:
     """The second try asks in the other order, and finds all of them."""
 
     @stage.agent("lead", attempts=2)
@@ -405,7 +411,7 @@ def test_threads_may_ask_for_steps_in_any_order(stage: Stage, calls: Calls) -> N
     assert set(calls.made.values()) == {1}
 
 
-def test_a_step_has_steps_of_its_own(stage: Stage, calls: Calls) -> None:
+def test_a_step_has_steps_of_its_own(stage: StackHarness, calls: Calls) -> None:
     """The second try executes the outer step, which was not recorded, and not what was recorded in it."""
 
     @stage.agent("lead", attempts=2)
@@ -429,7 +435,9 @@ def test_a_step_has_steps_of_its_own(stage: Stage, calls: Calls) -> None:
 # --- another version of the agent -----------------------------------------------------------------
 
 
-def two_versions(stage: Stage, first: list[str], second: list[str], **options: Any) -> tuple[str, Calls]:
+def two_versions(
+    stage: StackHarness, first: list[str], second: list[str], **options: Any
+) -> tuple[str, Calls]:
     """A session whose agent asks for other steps on its second try; its id, and what was called."""
     calls = Calls()
 
@@ -456,7 +464,7 @@ def two_versions(stage: Stage, first: list[str], second: list[str], **options: A
     ],
 )
 def test_a_try_that_asks_for_other_steps_is_told_which_one_differs(
-    stage: Stage, second: list[str], asked: str, recorded: str
+    stage: StackHarness, second: list[str], asked: str, recorded: str
 ) -> None:
     session, calls = two_versions(stage, ["a", "b"], second)
     reason = result(stage, session)
@@ -466,14 +474,14 @@ def test_a_try_that_asks_for_other_steps_is_told_which_one_differs(
     assert calls.made == {"a": 1, "b": 1}
 
 
-def test_an_agent_may_go_on_with_new_steps(stage: Stage) -> None:
+def test_an_agent_may_go_on_with_new_steps(stage: StackHarness) -> None:
     """From the first one that differs; what was recorded after that is dropped, also under the same name."""
     session, calls = two_versions(stage, ["a", "b", "d"], ["a", "c", "d"], steps="replace")
     assert result(stage, session) == "a1 c2 d2"
     assert calls.made == {"a": 1, "b": 1, "c": 1, "d": 2}
 
 
-def test_more_steps_after_the_recorded_ones_are_no_difference(stage: Stage) -> None:
+def test_more_steps_after_the_recorded_ones_are_no_difference(stage: StackHarness) -> None:
     session, calls = two_versions(stage, ["a", "b"], ["a", "b", "c"])
     assert result(stage, session) == "a1 b1 c2"
     assert calls.made == {"a": 1, "b": 1, "c": 1}
@@ -482,7 +490,7 @@ def test_more_steps_after_the_recorded_ones_are_no_difference(stage: Stage) -> N
 # --- effects --------------------------------------------------------------------------------------
 
 
-def test_what_a_recorded_step_delegated_stays(stage: Stage) -> None:
+def test_what_a_recorded_step_delegated_stays(stage: StackHarness) -> None:
     """The second try does not delegate; its commit stops nobody."""
     stage.agent("helper")(lambda _: "")
 
@@ -499,7 +507,7 @@ def test_what_a_recorded_step_delegated_stays(stage: Stage) -> None:
     assert (found.launched, found.owed, found.dead) == (2, 2, 0)
 
 
-def test_a_step_that_is_executed_again_has_the_same_effects_whatever_it_says(stage: Stage) -> None:
+def test_a_step_that_is_executed_again_has_the_same_effects_whatever_it_says(stage: StackHarness) -> None:
     """A model that is asked again answers in other words; the child is the same one, and its key too."""
     stage.agent("helper")(lambda _: "")
     seen: list[str] = []
@@ -525,7 +533,7 @@ def test_a_step_that_is_executed_again_has_the_same_effects_whatever_it_says(sta
     assert stage.ledger.session(session).launched == 1
 
 
-def test_what_a_replaced_step_delegated_is_stopped(stage: Stage) -> None:
+def test_what_a_replaced_step_delegated_is_stopped(stage: StackHarness) -> None:
     stage.agent("helper")(lambda _: "")
 
     @stage.agent("lead", attempts=2, steps="replace")
@@ -542,7 +550,7 @@ def test_what_a_replaced_step_delegated_is_stopped(stage: Stage) -> None:
     assert (found.launched, found.owed, found.dead) == (2, 1, 1)
 
 
-def test_the_key_of_a_step_is_known_in_its_function_only(stage: Stage) -> None:
+def test_the_key_of_a_step_is_known_in_its_function_only(stage: StackHarness) -> None:
     @stage.agent("lead")
     async def lead(ctx: Context) -> str:
         with pytest.raises(InputError, match=r"ctx\.step_key"):
@@ -559,7 +567,7 @@ def test_the_key_of_a_step_is_known_in_its_function_only(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("limits", [JournalLimits(steps=3), JournalLimits(bytes=30)])
-def test_the_journal_is_bounded(stage: Stage, limits: JournalLimits) -> None:
+def test_the_journal_is_bounded(stage: StackHarness, limits: JournalLimits) -> None:
     stage.ledger.journal.limits = limits
 
     @stage.agent("lead")
@@ -576,7 +584,7 @@ def test_the_journal_is_bounded(stage: Stage, limits: JournalLimits) -> None:
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("how", ["type", "entry", "stored"])
 def test_a_spoilt_journal_fails_its_run_or_is_begun_anew(
-    stage: Stage, redis: redis_py.Redis, calls: Calls, how: str, *, replace: bool
+    stage: StackHarness, redis: redis_py.Redis, calls: Calls, how: str, *, replace: bool
 ) -> None:
     @stage.agent("lead", attempts=2, steps="replace" if replace else "strict")
     def lead(ctx: Context) -> str:
@@ -607,7 +615,7 @@ def test_a_spoilt_journal_fails_its_run_or_is_begun_anew(
         assert "DamagedRecord: the ledger's record of " in result(stage, session)
 
 
-def test_people_see_the_steps_of_a_run_while_it_lasts_and_afterwards(stage: Stage) -> None:
+def test_people_see_the_steps_of_a_run_while_it_lasts_and_afterwards(stage: StackHarness) -> None:
     shown: list[list[str]] = []
 
     def look(session: str) -> list[str]:
@@ -635,7 +643,7 @@ def test_people_see_the_steps_of_a_run_while_it_lasts_and_afterwards(stage: Stag
 
 
 @pytest.mark.parametrize("name", ["", " a", "a#b", "a|b", "a\nb", "x" * 201, 7])
-def test_a_name_that_is_none_is_refused(stage: Stage, name: Any) -> None:
+def test_a_name_that_is_none_is_refused(stage: StackHarness, name: Any) -> None:
     @stage.agent("lead")
     def lead(ctx: Context) -> str:
         with pytest.raises(InputError, match="a name has 1 to 200 characters"):
@@ -649,7 +657,7 @@ def test_a_name_that_is_none_is_refused(stage: Stage, name: Any) -> None:
     assert stage.play(stage.submit("lead")) == "finished"
 
 
-def test_a_run_that_is_stopped_begins_no_step(stage: Stage, calls: Calls) -> None:
+def test_a_run_that_is_stopped_begins_no_step(stage: StackHarness, calls: Calls) -> None:
     @stage.agent("lead")
     def lead(ctx: Context) -> None:
         ctx.step("first", calls.of("first"))

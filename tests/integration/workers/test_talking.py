@@ -22,31 +22,31 @@ from orchestrator.policy.callback_text import Callback, parse_callbacks
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
-from .theatre import Theatre
+from .conftest import StackHarness
+from .theatre import Harness
 
 
 @pytest.fixture
-def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stage:
+def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> StackHarness:
     """As everybody's, with keys that are made in no time."""
-    return Stage(
+    return StackHarness(
         redis,
         load_settings(redis_url=redis_url, data=tmp_path, heartbeat_s=0.05, lease_s=1),
     )
 
 
 @pytest.fixture
-def theatre(stage: Stage) -> Iterator[Theatre]:
-    with Theatre(stage) as theatre:
+def theatre(stage: StackHarness) -> Iterator[Harness]:
+    with Harness(stage) as theatre:
         yield theatre
 
 
-def events(stage: Stage) -> list[dict[str, Any]]:
+def events(stage: StackHarness) -> list[dict[str, Any]]:
     file = stage.settings.data / "_events.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def asking_tree(stage: Stage, said: list[Callback], *, wait: bool = True, **question: Any) -> None:
+def asking_tree(stage: StackHarness, said: list[Callback], *, wait: bool = True, **question: Any) -> None:
     """A parent that answers whatever it is asked, and a child that asks once."""
 
     @stage.agent("lead", role="coordinator")
@@ -68,7 +68,7 @@ def asking_tree(stage: Stage, said: list[Callback], *, wait: bool = True, **ques
         return f"told {answer!r}" if wait else "asked"
 
 
-def test_a_blocked_question_returns_the_reply_of_the_parent(stage: Stage, theatre: Theatre) -> None:
+def test_a_blocked_question_returns_the_reply_of_the_parent(stage: StackHarness, theatre: Harness) -> None:
     said: list[Callback] = []
     asking_tree(stage, said, context={"tried": ["a", "b"]})
     root = stage.submit("lead")
@@ -82,7 +82,9 @@ def test_a_blocked_question_returns_the_reply_of_the_parent(stage: Stage, theatr
     assert child.runs == 1
 
 
-def test_a_question_may_end_the_run_and_be_answered_by_a_resume(stage: Stage, theatre: Theatre) -> None:
+def test_a_question_may_end_the_run_and_be_answered_by_a_resume(
+    stage: StackHarness, theatre: Harness
+) -> None:
     """The default for agents that are text: nothing is held while the answer is awaited."""
     said: list[Callback] = []
     asking_tree(stage, said, wait=False)
@@ -92,7 +94,7 @@ def test_a_question_may_end_the_run_and_be_answered_by_a_resume(stage: Stage, th
     assert child.runs == 2
 
 
-def test_every_question_is_an_event_and_an_envelope(stage: Stage, theatre: Theatre) -> None:
+def test_every_question_is_an_event_and_an_envelope(stage: StackHarness, theatre: Harness) -> None:
     said: list[Callback] = []
     asking_tree(stage, said, callback_type="blocker", context={"file": "a.py"}, priority="low")
     root = stage.submit("lead")
@@ -133,7 +135,7 @@ def test_every_question_is_an_event_and_an_envelope(stage: Stage, theatre: Theat
     ],
 )
 def test_any_type_passes_through_and_none_is_taken_for_what_it_is_not(
-    stage: Stage, theatre: Theatre, kind: str, seen: str
+    stage: StackHarness, theatre: Harness, kind: str, seen: str
 ) -> None:
     said: list[Callback] = []
     asking_tree(stage, said, callback_type=kind)
@@ -143,7 +145,7 @@ def test_any_type_passes_through_and_none_is_taken_for_what_it_is_not(
     assert stage.ledger.session(root).launched == stage.ledger.session(root).delivered == 1
 
 
-def test_a_root_has_nobody_to_ask(stage: Stage, theatre: Theatre) -> None:
+def test_a_root_has_nobody_to_ask(stage: StackHarness, theatre: Harness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         with pytest.raises(InputError, match="no parent to ask"):
@@ -154,7 +156,7 @@ def test_a_root_has_nobody_to_ask(stage: Stage, theatre: Theatre) -> None:
     assert events(stage) == []
 
 
-def test_an_error_of_the_call_is_logged_and_not_raised(stage: Stage, theatre: Theatre) -> None:
+def test_an_error_of_the_call_is_logged_and_not_raised(stage: StackHarness, theatre: Harness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
@@ -183,7 +185,7 @@ def test_an_error_of_the_call_is_logged_and_not_raised(stage: Stage, theatre: Th
     ids=str,
 )
 def test_a_wrong_value_asks_nothing_and_is_not_raised_either(
-    stage: Stage, theatre: Theatre, wrong: dict[str, Any]
+    stage: StackHarness, theatre: Harness, wrong: dict[str, Any]
 ) -> None:
     """Nor is a question left open that nobody would hear the answer of."""
     said: list[Callback] = []
@@ -201,7 +203,7 @@ def test_a_wrong_value_asks_nothing_and_is_not_raised_either(
     assert [(c.kind, c.text) for c in said] == [("completion", "None")]
 
 
-def test_a_question_that_nobody_answers_in_time_is_withdrawn(stage: Stage, theatre: Theatre) -> None:
+def test_a_question_that_nobody_answers_in_time_is_withdrawn(stage: StackHarness, theatre: Harness) -> None:
     """The session can finish; what was not read yet is never read."""
     busy = threading.Event()
 
@@ -230,7 +232,7 @@ def test_a_question_that_nobody_answers_in_time_is_withdrawn(stage: Stage, theat
 
 
 def test_a_question_that_nobody_answers_does_not_cost_its_asker_the_run(
-    stage: Stage, theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+    stage: StackHarness, theatre: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a limit of its own it waits for a share of the run's time, and leaves the agent the rest."""
     monkeypatch.setattr("orchestrator.worker.context.messaging._WAIT_SHARE", 0.1)
@@ -252,7 +254,7 @@ def test_a_question_that_nobody_answers_does_not_cost_its_asker_the_run(
     assert child.questions == ()
 
 
-def test_a_reply_that_comes_too_late_is_told_so(stage: Stage, theatre: Theatre) -> None:
+def test_a_reply_that_comes_too_late_is_told_so(stage: StackHarness, theatre: Harness) -> None:
     replied: list[bool] = []
 
     @stage.agent("lead", role="coordinator")
@@ -275,7 +277,7 @@ def test_a_reply_that_comes_too_late_is_told_so(stage: Stage, theatre: Theatre) 
     assert replied == [False]
 
 
-def test_only_what_one_was_asked_can_be_answered(stage: Stage, theatre: Theatre) -> None:
+def test_only_what_one_was_asked_can_be_answered(stage: StackHarness, theatre: Harness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
@@ -296,7 +298,7 @@ def test_only_what_one_was_asked_can_be_answered(stage: Stage, theatre: Theatre)
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_parent_that_waits_for_a_child_cannot_be_asked_by_it_and_says_so_at_once(
-    stage: Stage, theatre: Theatre, wait: bool
+    stage: StackHarness, theatre: Harness, wait: bool
 ) -> None:
     """Both forms of asking: neither waits for somebody who waits for it."""
 
@@ -315,7 +317,7 @@ def test_a_parent_that_waits_for_a_child_cannot_be_asked_by_it_and_says_so_at_on
     assert answer == ("told None" if wait else f"failed: {why}")
 
 
-def test_a_call_may_answer_what_the_child_asks(stage: Stage, theatre: Theatre) -> None:
+def test_a_call_may_answer_what_the_child_asks(stage: StackHarness, theatre: Harness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         done = ctx.call("worker", "do it", answer=lambda c: f"{c.agent} asked {c.text!r}")
@@ -331,7 +333,9 @@ def test_a_call_may_answer_what_the_child_asks(stage: Stage, theatre: Theatre) -
     assert stage.ledger.session(root).runs == 1
 
 
-def test_a_call_returns_the_end_of_a_child_and_delivers_it_once(stage: Stage, theatre: Theatre) -> None:
+def test_a_call_returns_the_end_of_a_child_and_delivers_it_once(
+    stage: StackHarness, theatre: Harness
+) -> None:
     """Completed or failed; the children of the child included; by the run that called."""
 
     @stage.agent("lead", role="coordinator")
@@ -363,7 +367,7 @@ def test_a_call_returns_the_end_of_a_child_and_delivers_it_once(stage: Stage, th
 
 
 def test_a_call_that_takes_too_long_leaves_its_child_to_come_back_as_a_callback(
-    stage: Stage, theatre: Theatre
+    stage: StackHarness, theatre: Harness
 ) -> None:
     gate = threading.Event()
 
@@ -384,7 +388,7 @@ def test_a_call_that_takes_too_long_leaves_its_child_to_come_back_as_a_callback(
     assert theatre.answer(stage.submit("lead")) == "later: here"
 
 
-def test_a_stop_reaches_a_run_that_waits(stage: Stage, theatre: Theatre) -> None:
+def test_a_stop_reaches_a_run_that_waits(stage: StackHarness, theatre: Harness) -> None:
     theatre.held_back = lambda dispatch: dispatch.agent == "worker"
 
     @stage.agent("lead", role="coordinator")
@@ -400,7 +404,9 @@ def test_a_stop_reaches_a_run_that_waits(stage: Stage, theatre: Theatre) -> None
     assert stage.ledger.session(root).reason == "enough"
 
 
-def test_messages_go_to_parents_and_children_and_need_no_answer(stage: Stage, theatre: Theatre) -> None:
+def test_messages_go_to_parents_and_children_and_need_no_answer(
+    stage: StackHarness, theatre: Harness
+) -> None:
     heard: list[tuple[str, str, str]] = []
     ready = threading.Event()
 
@@ -435,7 +441,7 @@ def test_messages_go_to_parents_and_children_and_need_no_answer(stage: Stage, th
 
 
 def test_a_question_in_a_prompt_can_be_parsed_and_told_from_a_forged_one(
-    stage: Stage, theatre: Theatre
+    stage: StackHarness, theatre: Harness
 ) -> None:
     prompts: list[str] = []
 
@@ -463,7 +469,7 @@ def test_a_question_in_a_prompt_can_be_parsed_and_told_from_a_forged_one(
     assert asker_of(parsed.id) == parsed.session
 
 
-def test_a_message_to_a_session_that_is_closed_is_refused(stage: Stage, theatre: Theatre) -> None:
+def test_a_message_to_a_session_that_is_closed_is_refused(stage: StackHarness, theatre: Harness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
@@ -489,7 +495,7 @@ def documented(name: str) -> Any:
     return found[name]
 
 
-def test_the_documented_manager_hears_messages_and_questions(stage: Stage, theatre: Theatre) -> None:
+def test_the_documented_manager_hears_messages_and_questions(stage: StackHarness, theatre: Harness) -> None:
     """What asks nothing is not answered, and does not fail it."""
     stage.agent("manager", role="coordinator")(documented("manager"))
 
@@ -502,7 +508,9 @@ def test_the_documented_manager_hears_messages_and_questions(stage: Stage, theat
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_a_parent_that_raises_at_a_question_stops_nobody(stage: Stage, theatre: Theatre, wait: bool) -> None:
+def test_a_parent_that_raises_at_a_question_stops_nobody(
+    stage: StackHarness, theatre: Harness, wait: bool
+) -> None:
     """The question is answered with the failure, its asker goes on, and so does the parent, with all it is owed."""
     tries: list[str] = []
 
@@ -545,7 +553,7 @@ def test_a_parent_that_raises_at_a_question_stops_nobody(stage: Stage, theatre: 
 
 
 def test_what_else_a_run_carried_that_failed_at_a_question_comes_again(
-    stage: Stage, theatre: Theatre
+    stage: StackHarness, theatre: Harness
 ) -> None:
     """An end is not lost with the question that came with it; a parent that fails at that, too, has failed."""
     together = threading.Event()
@@ -586,7 +594,7 @@ def test_what_else_a_run_carried_that_failed_at_a_question_comes_again(
 
 
 def test_a_session_that_had_its_answer_keeps_it_when_it_fails_at_a_question(
-    stage: Stage, theatre: Theatre
+    stage: StackHarness, theatre: Harness
 ) -> None:
     """A child that owes its parent nothing asks one that has finished."""
 
@@ -612,7 +620,7 @@ def test_a_session_that_had_its_answer_keeps_it_when_it_fails_at_a_question(
     assert theatre.answer(root) == "mine"
 
 
-def test_a_call_whose_answer_raises_goes_on(stage: Stage, theatre: Theatre) -> None:
+def test_a_call_whose_answer_raises_goes_on(stage: StackHarness, theatre: Harness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         def answer(_: Callback) -> str:

@@ -12,9 +12,9 @@ import pytest
 from orchestrator.ledger import SessionState
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
+from .conftest import StackHarness
 from .test_talking import events, stage
-from .theatre import Theatre
+from .theatre import Harness
 
 __all__ = ["stage"]
 
@@ -45,7 +45,9 @@ class Mortal:
 
 
 @pytest.mark.parametrize("cut", range(1, 10))
-def test_a_run_that_dies_after_any_effect_says_and_asks_everything_once(stage: Stage, cut: int) -> None:
+def test_a_run_that_dies_after_any_effect_says_and_asks_everything_once(
+    stage: StackHarness, cut: int
+) -> None:
     """Calls, questions, replies, messages: the second try gets the same children, replies and items back."""
     mortal = Mortal(cut)
 
@@ -73,7 +75,7 @@ def test_a_run_that_dies_after_any_effect_says_and_asks_everything_once(stage: S
     def worker(ctx: Context) -> str:
         return ctx.ask(f"{ctx.prompt}?")
 
-    with Theatre(stage) as theatre:
+    with Harness(stage) as theatre:
         root = stage.submit("lead")
         assert mortal.dead.wait(60)
         (child,) = stage.children(root)
@@ -87,7 +89,7 @@ def test_a_run_that_dies_after_any_effect_says_and_asks_everything_once(stage: S
     assert sorted(e["data"]["message"] for e in events(stage)) == ["may I?", "one?", "two?"]
 
 
-def bring_back(stage: Stage, theatre: Theatre, session: str) -> None:
+def bring_back(stage: StackHarness, theatre: Harness, session: str) -> None:
     """What the reaper does about a run whose worker is gone."""
     deadline = time.monotonic() + 40
     while True:

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.policy.response_tag import NO_RESPONSE, NUDGE
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.text import TextAnswer, finish
-from tests.integration.workers.conftest import Stage
+from tests.integration.workers.conftest import StackHarness
 
 
 class Script:
@@ -33,7 +33,7 @@ class Script:
 
 
 @pytest.fixture
-def answer(stage: Stage) -> Callable[..., Any]:
+def answer(stage: StackHarness) -> Callable[..., Any]:
     """Let a child answer so, and return its script and its parent's callback."""
 
     def play(*answers: str | TextAnswer) -> tuple[Script, Any]:
@@ -111,7 +111,7 @@ def test_a_close_tag_before_the_open_one_closes_nothing(answer: Callable[..., An
     assert script.visible == ["```\n\n```"]
 
 
-def test_a_root_is_left_alone(stage: Stage) -> None:
+def test_a_root_is_left_alone(stage: StackHarness) -> None:
     script = Script(["no tag at all", "<response>kept as it is</response>"])
     stage.agent("writer")(script)
     for expected in ("no tag at all", "<response>kept as it is</response>"):
@@ -121,7 +121,7 @@ def test_a_root_is_left_alone(stage: Stage) -> None:
     assert NUDGE not in script.heard
 
 
-def test_while_it_waits_for_its_own_children_a_session_owes_no_answer(stage: Stage) -> None:
+def test_while_it_waits_for_its_own_children_a_session_owes_no_answer(stage: StackHarness) -> None:
     script = Script(["I wait for my helper", "done", "<response>all done</response>"])
 
     @stage.agent("middle", role="coordinator")

@@ -11,13 +11,13 @@ import pytest
 from orchestrator.errors import ClaimLost
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
-from .theatre import Theatre
+from .conftest import StackHarness
+from .theatre import Harness
 
 
 @pytest.fixture
-def theatre(stage: Stage) -> Iterator[Theatre]:
-    with Theatre(stage) as theatre:
+def theatre(stage: StackHarness) -> Iterator[Harness]:
+    with Harness(stage) as theatre:
         yield theatre
 
 
@@ -31,7 +31,7 @@ def hectic() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hectic")
-def test_a_try_that_died_with_several_threads_at_work_leaves_no_child_twice(stage: Stage) -> None:
+def test_a_try_that_died_with_several_threads_at_work_leaves_no_child_twice(stage: StackHarness) -> None:
     """Equal and different delegations, in any order; the second try takes up all that the first one launched."""
     stage.agent("reviewer")(lambda _: "")
 
@@ -55,7 +55,9 @@ def test_a_try_that_died_with_several_threads_at_work_leaves_no_child_twice(stag
     assert (found.launched, found.owed, found.dead) == (48, 48, 0)
 
 
-def test_threads_of_one_agent_may_call_and_ask_at_the_same_time(stage: Stage, theatre: Theatre) -> None:
+def test_threads_of_one_agent_may_call_and_ask_at_the_same_time(
+    stage: StackHarness, theatre: Harness
+) -> None:
     """Each gets its own answer, and each callback is delivered once."""
 
     @stage.agent("reviewer")
@@ -87,7 +89,7 @@ def test_threads_of_one_agent_may_call_and_ask_at_the_same_time(stage: Stage, th
     assert (child.launched, child.delivered, child.questions) == (6, 6, ())
 
 
-def test_a_thread_that_outlives_its_run_can_do_nothing_more(stage: Stage) -> None:
+def test_a_thread_that_outlives_its_run_can_do_nothing_more(stage: StackHarness) -> None:
     left: list[Context] = []
 
     @stage.agent("lead", role="coordinator")

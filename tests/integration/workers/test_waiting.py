@@ -17,21 +17,21 @@ from orchestrator.redisdb import keys
 from orchestrator.router import build_router
 from orchestrator.worker.context.context import Context
 
-from .conftest import Stage
+from .conftest import StackHarness
 from .test_talking import stage
-from .theatre import Theatre
+from .theatre import Harness
 
 __all__ = ["stage"]
 
 
 @pytest.fixture
-def theatre(stage: Stage) -> Iterator[Theatre]:
-    with Theatre(stage) as theatre:
+def theatre(stage: StackHarness) -> Iterator[Harness]:
+    with Harness(stage) as theatre:
         yield theatre
 
 
 def test_a_deadline_resumes_with_what_is_there_and_names_who_is_missing(
-    stage: Stage, theatre: Theatre
+    stage: StackHarness, theatre: Harness
 ) -> None:
     theatre.held_back = lambda dispatch: dispatch.agent == "slow"
     seen: list[tuple[list[str], list[tuple[str, str, str]], str]] = []
@@ -73,7 +73,7 @@ def test_a_deadline_resumes_with_what_is_there_and_names_who_is_missing(
     assert prompt.count("</agent-callback>") == len(callbacks and seen[-1][0])
 
 
-def test_a_deadline_without_children_resumes_once_it_is_over(stage: Stage) -> None:
+def test_a_deadline_without_children_resumes_once_it_is_over(stage: StackHarness) -> None:
     """The session is idle until then, and its slot is free; nobody needs to have heard of its stop."""
     resumed: list[tuple[str, int]] = []
 
@@ -101,7 +101,7 @@ def test_a_deadline_without_children_resumes_once_it_is_over(stage: Stage) -> No
     assert stage.ledger.result(session) == (SessionState.FINISHED, "3")
 
 
-def test_what_comes_before_a_deadline_without_children_ends_the_wait(stage: Stage) -> None:
+def test_what_comes_before_a_deadline_without_children_ends_the_wait(stage: StackHarness) -> None:
     @stage.agent("poller")
     def poller(ctx: Context) -> str:
         if ctx.cause == "start":
@@ -115,7 +115,7 @@ def test_what_comes_before_a_deadline_without_children_ends_the_wait(stage: Stag
     assert stage.ledger.result(session)[1] == "second"
 
 
-def test_a_deadline_holds_nothing_up_once_the_children_are_done(stage: Stage) -> None:
+def test_a_deadline_holds_nothing_up_once_the_children_are_done(stage: StackHarness) -> None:
     """It was said while there were some; and `all` of no children is there at once."""
 
     @stage.agent("lead", role="coordinator")
@@ -135,7 +135,7 @@ def test_a_deadline_holds_nothing_up_once_the_children_are_done(stage: Stage) ->
     assert stage.resume(root) == "finished"
 
 
-def test_a_quorum_of_a_group_resumes_when_it_is_there(stage: Stage, theatre: Theatre) -> None:
+def test_a_quorum_of_a_group_resumes_when_it_is_there(stage: StackHarness, theatre: Harness) -> None:
     theatre.held_back = lambda dispatch: dispatch.agent == "slow"
 
     @stage.agent("lead", role="coordinator")
@@ -159,7 +159,7 @@ def test_a_quorum_of_a_group_resumes_when_it_is_there(stage: Stage, theatre: The
     ("on_failure", "end"), [("deliver", "failed"), ("ignore", "nothing"), ("fail", None)]
 )
 def test_a_childs_failure_means_what_its_delegation_says(
-    stage: Stage, theatre: Theatre, on_failure: str, end: str | None
+    stage: StackHarness, theatre: Harness, on_failure: str, end: str | None
 ) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
@@ -180,7 +180,7 @@ def test_a_childs_failure_means_what_its_delegation_says(
         assert stage.ledger.result(root.id) == (SessionState.FINISHED, end)
 
 
-def test_what_becomes_of_children_when_their_parent_is_closed(stage: Stage, theatre: Theatre) -> None:
+def test_what_becomes_of_children_when_their_parent_is_closed(stage: StackHarness, theatre: Harness) -> None:
     """By the delegation, else by what the session says, else they are stopped."""
     theatre.held_back = lambda dispatch: dispatch.agent == "slow"
 
@@ -208,7 +208,7 @@ def test_what_becomes_of_children_when_their_parent_is_closed(stage: Stage, thea
             time.sleep(0.01)
 
 
-def test_an_heir_gets_what_a_closed_session_was_owed(stage: Stage, theatre: Theatre) -> None:
+def test_an_heir_gets_what_a_closed_session_was_owed(stage: StackHarness, theatre: Harness) -> None:
     theatre.held_back = lambda dispatch: dispatch.agent == "slow"
 
     @stage.agent("heir", role="coordinator")
@@ -243,7 +243,7 @@ def test_an_heir_gets_what_a_closed_session_was_owed(stage: Stage, theatre: Thea
         time.sleep(0.01)
 
 
-def test_a_review_request_launches_the_code_reviewer(stage: Stage, theatre: Theatre) -> None:
+def test_a_review_request_launches_the_code_reviewer(stage: StackHarness, theatre: Harness) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
@@ -267,7 +267,7 @@ def test_a_review_request_launches_the_code_reviewer(stage: Stage, theatre: Thea
 
 @pytest.mark.parametrize("served", [True, False])
 def test_an_escalation_launches_the_tech_lead_or_is_left_to_the_operator(
-    stage: Stage, theatre: Theatre, *, served: bool
+    stage: StackHarness, theatre: Harness, *, served: bool
 ) -> None:
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:

@@ -1,4 +1,4 @@
-"""Router, callback service and as many slots as wanted, in threads around a `Stage`."""
+"""Router, callback service and as many slots as wanted, in threads around a `StackHarness`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from orchestrator.ledger import CLOSED, Dispatch, Session, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 
-from .conftest import Stage
+from .conftest import StackHarness
 
 
-class Theatre:
+class Harness:
     """Whatever is pending is started, whoever waits is resumed by a real callback service, and runs are executed."""
 
-    def __init__(self, stage: Stage, *, slots: int = 6) -> None:
+    def __init__(self, stage: StackHarness, *, slots: int = 6) -> None:
         self.stage = stage
         self._pool = ThreadPoolExecutor(slots)
         self._stop = threading.Event()

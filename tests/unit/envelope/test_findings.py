@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.envelope import report, schemas
 from orchestrator.envelope.findings import FINDINGS_LIMIT, VALUE_LIMIT
-from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.validate import check
 
 UPDATE = schemas.read("templates/status-update.xml")
@@ -48,13 +48,13 @@ def test_findings_are_bounded(detail: int) -> None:
     """However many flaws there are, with the detailed report or without it."""
     steps = b'<step order="x">y</step>' * 1000
     octets = UPDATE.replace(b"<next-steps>", b"<next-steps>" + steps)
-    findings = check(octets, limits=Limits(detail=detail)).findings
+    findings = check(octets, limits=ParseLimits(detail=detail)).findings
     assert 0 < len(findings) <= FINDINGS_LIMIT
 
 
 def test_a_document_too_large_for_the_detailed_report_still_gets_a_reason() -> None:
     """It says what libxml2 says, with line and path where one element alone can be meant."""
-    few = Limits(detail=10)
+    few = ParseLimits(detail=10)
     (finding,) = check(UPDATE.replace(b">40<", b">140<"), limits=few).findings
     assert finding.rule == "schema"
     assert finding.path == "/agent-message/body/progress-percentage"
@@ -68,7 +68,7 @@ def test_a_document_too_large_for_the_detailed_report_still_gets_a_reason() -> N
 
 def test_a_document_too_large_for_the_detailed_report_is_taken_all_the_same() -> None:
     """The verdict does not depend on how it is reached."""
-    assert check(UPDATE, limits=Limits(detail=10)).valid
+    assert check(UPDATE, limits=ParseLimits(detail=10)).valid
 
 
 def test_the_path_of_a_foreign_element_is_its_local_name() -> None:
@@ -88,7 +88,7 @@ def test_advice_can_be_left_out() -> None:
 def test_what_only_the_end_of_a_large_document_shows_is_found() -> None:
     """The last element closes and something was missing in it."""
     octets = UPDATE[: UPDATE.index(b"  <body")] + b"</agent-message>"
-    (finding,) = check(octets, limits=Limits(detail=10)).findings
+    (finding,) = check(octets, limits=ParseLimits(detail=10)).findings
     assert finding.path == "/agent-message"
     assert "Missing child element" in finding.message
 

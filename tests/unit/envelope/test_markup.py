@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.envelope.markup import excess
-from orchestrator.envelope.parse import Limits
+from orchestrator.envelope.parse import ParseLimits
 
-FEW = Limits(attributes=3, namespaces=2, markup=10)
+FEW = ParseLimits(attributes=3, namespaces=2, markup=10)
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 
 from orchestrator.envelope import schemas
-from orchestrator.envelope.parse import Limits, Refused, check_depth, parse
+from orchestrator.envelope.parse import ParseLimits, Unparsable, check_depth, parse
 from orchestrator.envelope.validate import check
 
 TEMPLATE = schemas.read("templates/task-completion.xml")
 
 
-def _refusal(octets: bytes, limits: Limits | None = None) -> str:
-    with pytest.raises(Refused) as refused:
-        parse(octets, limits or Limits())
+def _refusal(octets: bytes, limits: ParseLimits | None = None) -> str:
+    with pytest.raises(Unparsable) as refused:
+        parse(octets, limits or ParseLimits())
     return refused.value.finding.rule
 
 
 def test_a_document_above_the_size_limit_is_refused_unread() -> None:
     """One octet too many is too many; the limit itself is not."""
-    assert parse(TEMPLATE, Limits(size=len(TEMPLATE))).root is not None
-    assert _refusal(TEMPLATE, Limits(size=len(TEMPLATE) - 1)) == "size"
+    assert parse(TEMPLATE, ParseLimits(size=len(TEMPLATE))).root is not None
+    assert _refusal(TEMPLATE, ParseLimits(size=len(TEMPLATE) - 1)) == "size"
 
 
 def test_a_file_that_an_entity_points_to_is_never_opened(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_the_line_numbers_are_those_of_the_document() -> None:
 
 def test_a_finding_in_a_malformed_document_names_the_line() -> None:
     """The reader is sent to the place."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Unparsable) as refused:
         parse(b"<a>\n<b>\n</a>")
     assert refused.value.finding.line == 3
     assert refused.value.finding.rule == "malformed"
@@ -74,7 +74,7 @@ def test_depth_counts_nested_elements() -> None:
     """The limit itself is allowed."""
     root = parse(b"<a>" * 5 + b"</a>" * 5).root
     check_depth(root, 5)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Unparsable) as refused:
         check_depth(root, 4)
     assert refused.value.finding.rule == "depth"
 
@@ -99,7 +99,7 @@ def test_text_of_more_than_ten_million_octets_is_read_when_the_limit_allows() ->
     """The parser's own limit on one text does not come in the way."""
     octets = b"<a>" + b"x" * 10_500_000 + b"</a>"
     assert _refusal(octets) == "size"
-    assert len(parse(octets, Limits(size=20_000_000)).root.text or "") == 10_500_000
+    assert len(parse(octets, ParseLimits(size=20_000_000)).root.text or "") == 10_500_000
 
 
 @pytest.mark.parametrize("between", ["", "\n", "<!-- x -->"])

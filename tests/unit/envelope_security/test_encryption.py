@@ -37,7 +37,7 @@ def sealed(private: RSAPrivateKey) -> str:
 
 
 @pytest.fixture
-def unseal(private: RSAPrivateKey) -> Callable[..., bytes]:
+def decrypt_body(private: RSAPrivateKey) -> Callable[..., bytes]:
     def run(xml: str, bound: BoundTo = BOUND, key: RSAPrivateKey | None = private) -> bytes:
         return decrypt(xml, find_key=lambda key_id: key if key_id == "key_a" else None, bound=bound)
 
@@ -48,13 +48,13 @@ def cipher_values(xml: str) -> list[str]:
     return re.findall("<xenc:CipherValue>([^<]+)<", xml)
 
 
-def test_the_recipient_reads_what_was_encrypted(sealed: str, unseal: Callable[..., bytes]) -> None:
-    assert unseal(sealed) == CONTENT
+def test_the_recipient_reads_what_was_encrypted(sealed: str, decrypt_body: Callable[..., bytes]) -> None:
+    assert decrypt_body(sealed) == CONTENT
     assert "cret" not in sealed
 
 
-def test_the_case_of_a_message_id_does_not_count(sealed: str, unseal: Callable[..., bytes]) -> None:
-    assert unseal(sealed, replace(BOUND, message_id=MESSAGE_ID.upper())) == CONTENT
+def test_the_case_of_a_message_id_does_not_count(sealed: str, decrypt_body: Callable[..., bytes]) -> None:
+    assert decrypt_body(sealed, replace(BOUND, message_id=MESSAGE_ID.upper())) == CONTENT
 
 
 def test_two_encryptions_of_the_same_body_have_nothing_in_common(sealed: str, private: RSAPrivateKey) -> None:
@@ -68,14 +68,16 @@ def test_only_a_body_is_encrypted(private: RSAPrivateKey, body: bytes) -> None:
         encrypt(body, key_id="key_a", public=private.public_key(), bound=BOUND)
 
 
-def test_another_key_opens_nothing(sealed: str, unseal: Callable[..., bytes], other: RSAPrivateKey) -> None:
+def test_another_key_opens_nothing(
+    sealed: str, decrypt_body: Callable[..., bytes], other: RSAPrivateKey
+) -> None:
     with pytest.raises(DecryptionError, match="another key"):
-        unseal(sealed, key=other)
+        decrypt_body(sealed, key=other)
 
 
-def test_without_the_private_key_the_error_names_it(sealed: str, unseal: Callable[..., bytes]) -> None:
+def test_without_the_private_key_the_error_names_it(sealed: str, decrypt_body: Callable[..., bytes]) -> None:
     with pytest.raises(DecryptionError, match="'key_a'"):
-        unseal(sealed, key=None)
+        decrypt_body(sealed, key=None)
 
 
 @pytest.mark.parametrize(
@@ -83,58 +85,58 @@ def test_without_the_private_key_the_error_names_it(sealed: str, unseal: Callabl
     [{"message_id": OTHER_ID}, {"conversation": MESSAGE_ID}, {"sender": "thief"}, {"recipient": "lead"}],
 )
 def test_an_encrypted_body_fits_into_its_own_message_only(
-    sealed: str, unseal: Callable[..., bytes], other: dict[str, str]
+    sealed: str, decrypt_body: Callable[..., bytes], other: dict[str, str]
 ) -> None:
     """Not into another's of the same id, nor into another conversation, nor to somebody else."""
     theirs = replace(BOUND, **other)
     with pytest.raises(DecryptionError, match="another message"):
-        unseal(sealed, theirs)
+        decrypt_body(sealed, theirs)
     relabelled = sealed.replace(BOUND.label, theirs.label)
     assert relabelled != sealed
     with pytest.raises(DecryptionError, match="cannot be decrypted"):
-        unseal(relabelled, theirs)
+        decrypt_body(relabelled, theirs)
 
 
 def test_a_body_that_is_bound_to_the_message_id_alone_is_refused(
-    sealed: str, unseal: Callable[..., bytes]
+    sealed: str, decrypt_body: Callable[..., bytes]
 ) -> None:
     """As it was before: a thief chooses the id of its own message."""
     old = sealed.replace(BOUND.label, b64encode(MESSAGE_ID.encode()).decode())
     with pytest.raises(DecryptionError, match=r"message-id alone.*encrypt it again"):
-        unseal(old)
+        decrypt_body(old)
 
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("keep", [0, 1, 15, 16, 27, 28, 40, -16, -1])
 def test_a_cut_cipher_value_is_refused(
-    sealed: str, unseal: Callable[..., bytes], which: int, keep: int
+    sealed: str, decrypt_body: Callable[..., bytes], which: int, keep: int
 ) -> None:
     value = cipher_values(sealed)[which]
     cut = b64encode(b64decode(value)[:keep]).decode()
     with pytest.raises(DecryptionError):
-        unseal(sealed.replace(value, cut))
+        decrypt_body(sealed.replace(value, cut))
 
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_no_octet_of_a_cipher_value_can_be_changed(
-    sealed: str, unseal: Callable[..., bytes], which: int
+    sealed: str, decrypt_body: Callable[..., bytes], which: int
 ) -> None:
     value = cipher_values(sealed)[which]
     octets = b64decode(value)
     for at in range(0, len(octets), 1 if which else 16):
         changed = octets[:at] + bytes([octets[at] ^ 1]) + octets[at + 1 :]
         with pytest.raises(DecryptionError):
-            unseal(sealed.replace(value, b64encode(changed).decode()))
+            decrypt_body(sealed.replace(value, b64encode(changed).decode()))
 
 
 def test_the_key_of_another_message_does_not_open_this_one(
-    sealed: str, unseal: Callable[..., bytes], private: RSAPrivateKey
+    sealed: str, decrypt_body: Callable[..., bytes], private: RSAPrivateKey
 ) -> None:
     again = encrypt(BODY, key_id="key_a", public=private.public_key(), bound=BOUND)
     for which in (0, 1):
         swapped = sealed.replace(cipher_values(sealed)[which], cipher_values(again)[which])
         with pytest.raises(DecryptionError):
-            unseal(swapped)
+            decrypt_body(swapped)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_the_key_of_another_message_does_not_open_this_one(
     ],
 )
 def test_no_other_shape_reaches_the_library(
-    sealed: str, unseal: Callable[..., bytes], old: str, new: str, monkeypatch: pytest.MonkeyPatch
+    sealed: str, decrypt_body: Callable[..., bytes], old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "orchestrator.envelope.encryption._xmlsec", lambda: pytest.fail("reached the library")
@@ -167,29 +169,29 @@ def test_no_other_shape_reaches_the_library(
     changed = sealed.replace(old, new)
     assert changed != sealed
     with pytest.raises(DecryptionError):
-        unseal(changed)
+        decrypt_body(changed)
 
 
 @pytest.mark.parametrize("xml", ["", "<", "text", "<a/>", "\x00", "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"])
-def test_what_is_no_encrypted_data_is_a_clean_refusal(unseal: Callable[..., bytes], xml: str) -> None:
+def test_what_is_no_encrypted_data_is_a_clean_refusal(decrypt_body: Callable[..., bytes], xml: str) -> None:
     with pytest.raises(DecryptionError):
-        unseal(xml)
+        decrypt_body(xml)
 
 
-def test_entities_are_refused_even_in_a_good_shape(sealed: str, unseal: Callable[..., bytes]) -> None:
+def test_entities_are_refused_even_in_a_good_shape(sealed: str, decrypt_body: Callable[..., bytes]) -> None:
     with pytest.raises(DecryptionError, match="document type"):
-        unseal("<!DOCTYPE a [<!ENTITY b 'c'>]>" + sealed)
+        decrypt_body("<!DOCTYPE a [<!ENTITY b 'c'>]>" + sealed)
 
 
 def test_failures_do_not_tell_what_failed(
-    sealed: str, unseal: Callable[..., bytes], other: RSAPrivateKey
+    sealed: str, decrypt_body: Callable[..., bytes], other: RSAPrivateKey
 ) -> None:
     key_value, data_value = cipher_values(sealed)
     sentences = set()
     for change in (
-        lambda: unseal(sealed, key=other),
-        lambda: unseal(sealed.replace(key_value, b64encode(bytes(256)).decode())),
-        lambda: unseal(sealed.replace(data_value, b64encode(bytes(64)).decode())),
+        lambda: decrypt_body(sealed, key=other),
+        lambda: decrypt_body(sealed.replace(key_value, b64encode(bytes(256)).decode())),
+        lambda: decrypt_body(sealed.replace(data_value, b64encode(bytes(64)).decode())),
     ):
         with pytest.raises(DecryptionError) as caught:
             change()

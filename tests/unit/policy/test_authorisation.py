@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.policy.authorisation import Party, refusal
+from orchestrator.policy.authorisation import Principal, refusal
 from orchestrator.policy.routing import RoutingTable
 
-OPERATOR = Party(name="operator", role="orchestrator")
-LEAD = Party(name="lead", role="coordinator")
-OTHER = Party(name="other", role="coordinator")
-REVIEWER = Party(name="reviewer", role="specialist")
-TESTER = Party(name="tester", role="specialist")
-CODE_REVIEWER = Party(name="code-reviewer", role="specialist")
-TECH_LEAD = Party(name="tech-lead", role="coordinator")
-PICKY = Party(name="picky", role="specialist", accepts_from=("lead",))
-BOUND = Party(name="bound", role="coordinator", may_send_to=("reviewer",))
+OPERATOR = Principal(name="operator", role="orchestrator")
+LEAD = Principal(name="lead", role="coordinator")
+OTHER = Principal(name="other", role="coordinator")
+REVIEWER = Principal(name="reviewer", role="specialist")
+TESTER = Principal(name="tester", role="specialist")
+CODE_REVIEWER = Principal(name="code-reviewer", role="specialist")
+TECH_LEAD = Principal(name="tech-lead", role="coordinator")
+PICKY = Principal(name="picky", role="specialist", accepts_from=("lead",))
+BOUND = Principal(name="bound", role="coordinator", may_send_to=("reviewer",))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ BOUND = Party(name="bound", role="coordinator", may_send_to=("reviewer",))
     ],
 )
 def test_table_ranks_and_lists_decide(
-    message_type: str, sender: Party, recipient: Party, reason: str | None
+    message_type: str, sender: Principal, recipient: Principal, reason: str | None
 ) -> None:
     """A refusal says which rule, about whom, and what would allow it."""
     found = refusal(message_type, sender, recipient, RoutingTable())

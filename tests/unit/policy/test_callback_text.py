@@ -1,4 +1,4 @@
-"""The text that resumes a parent: the three forms to the letter, and nothing that a child can forge."""
+"""The text that resumes a parent: the three forms to the message, and nothing that a child can forge."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_text_of_a_child_neither_opens_nor_closes_a_guarded_tag(attack: str) -> 
 
 
 def as_a_lenient_reader_sees(text: str) -> str:
-    """Compatibility forms and minus signs made plain; whatever shows nothing, and marks on letters, taken out."""
+    """Compatibility forms and minus signs made plain; whatever shows nothing, and marks on messages, taken out."""
     plain = unicodedata.normalize("NFKD", text).replace("\u2212", "-").replace("\u2010", "-")
     return "".join(
         c

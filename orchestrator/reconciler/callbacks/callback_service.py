@@ -13,7 +13,7 @@ from typing import Any, Literal
 import redis
 
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.crashpoints import reach
+from orchestrator.crashpoints import failpoint
 from orchestrator.errors import KeyringError
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import RunsSoFar
@@ -72,9 +72,9 @@ class CallbackService:
         """Handle events until told to stop."""
         while not stop.is_set():
             # An event after a quiet time is handled at once; those that follow close are handled together.
-            self.run_once(block_ms=self._patience_ms(), linger=lambda: stop.wait(LINGER_S))
+            self.run_once(block_ms=self._retry_for_ms(), linger=lambda: stop.wait(LINGER_S))
 
-    def _patience_ms(self) -> int:
+    def _retry_for_ms(self) -> int:
         """How long to wait for an event: until the next timer is due; under load they are looked up now and then."""
         now = self._clock.monotonic()
         if now >= min(self._next_ring, self._due_at):
@@ -144,7 +144,7 @@ class CallbackService:
 
     def _handle(self, entries: list[tuple[bytes, Mapping[bytes, bytes]]]) -> list[bytes]:
         """Do what events ask for; the ids of those that are done."""
-        reach("callbacks.read")
+        failpoint("callbacks.read")
         stirred: dict[str, None] = {}
         known: dict[str, RunsSoFar] = {}
         stopped: dict[str, None] = {}
@@ -178,7 +178,7 @@ class CallbackService:
                     known[parent] = RunsSoFar(runs=int(runs), root=root, agent=event.get("agent", ""))
         self._delivery.flush(stirred, known)
         self._close(list(stopped))
-        reach("callbacks.handled")
+        failpoint("callbacks.handled")
         return done
 
     def _acknowledge(self, done: Sequence[tuple[str, Sequence[bytes]]]) -> None:
@@ -204,7 +204,7 @@ class CallbackService:
             if self._seldom.due(session):
                 _log.error("stop-failed", session=session, error=str(error))
             return False
-        reach("callbacks.stopped")
+        failpoint("callbacks.stopped")
         return True
 
     def _close(self, stopped: list[str]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import redis
 
 from orchestrator.agents.registry import AgentRegistry
-from orchestrator.crashpoints import reach
+from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Dispatch, Ledger
@@ -24,13 +24,13 @@ from orchestrator.policy.retry import RetryEnd
 from orchestrator.reconciler.delivery import hand_over
 from orchestrator.redisdb.client import is_outage, refuses_everything
 from orchestrator.redisdb.groups import GONE_MS, TIDY_EVERY_S
-from orchestrator.router.deadletters.dead_lettering import Undelivered
+from orchestrator.router.deadletters.dead_lettering import DeadLettering
 from orchestrator.router.delayed.redelivery import Redelivery
 from orchestrator.router.delayed.retries import Retries
 from orchestrator.router.execution import Execution
 from orchestrator.router.external import Outboxes
-from orchestrator.router.received import Letter, Rejection
-from orchestrator.router.report_buffer import Aside
+from orchestrator.router.received import ReceivedMessage, Rejection
+from orchestrator.router.report_buffer import ReportBuffer
 from orchestrator.router.validation.admission import Admission
 from orchestrator.router.validation.validator import reject
 from orchestrator.streams import GROUPS, OUTBOX, ROUTER_GROUP, Entry, RedisStreams, StreamId
@@ -73,13 +73,13 @@ class Router:
         execution: Execution,
         retries: Retries,
         redelivery: Redelivery,
-        undelivered: Undelivered,
+        undelivered: DeadLettering,
         dispatcher: Dispatcher,
         agents: AgentRegistry,
         consumer: str,
         sources: Sequence[StreamId],
         reclaim_idle_ms: int,
-        aside: Aside,
+        report_buffer: ReportBuffer,
     ) -> None:
         self._ledger = ledger
         self._streams = streams
@@ -95,7 +95,7 @@ class Router:
         self._sources = list(sources)
         self._reclaim_idle_ms = reclaim_idle_ms
         self._reader = PriorityReader(streams, group=ROUTER_GROUP, consumer=consumer, sources=self._sources)
-        self._aside = aside
+        self._report_buffer = report_buffer
         self._next_reclaim = 0.0
         self._next_tidy = time.monotonic() + TIDY_EVERY_S
         # The audit's group too: what is published before its writer first runs must not be trimmed.
@@ -105,13 +105,13 @@ class Router:
         """Route until told to stop."""
         while not stop.is_set():
             began_at = time.monotonic()
-            handled = self.run_once(block_ms=self._patience_ms())
+            handled = self.run_once(block_ms=self._retry_for_ms())
             # A message after a quiet time is routed at once; those that follow close are routed together.
             if 0 < handled.done < _FEW and time.monotonic() - began_at < _QUIET_S:
                 stop.wait(_LINGER_S)
-        self._route_aside(self._aside.all(), Handled())
+        self._route_buffered(self._report_buffer.all(), Handled())
 
-    def _patience_ms(self) -> int:
+    def _retry_for_ms(self) -> int:
         """How long to wait for news: no longer than until a message that waits is due."""
         return max(1, min(BLOCK_MS, round((self._redelivery.next_look - time.monotonic()) * 1000)))
 
@@ -131,23 +131,25 @@ class Router:
         return handled
 
     def _next_round(self, handled: Handled, *, block_ms: int) -> None:
-        """Handle what is new, and what was put aside long enough."""
-        aside = self._aside
+        """Handle what is new, and what was buffered long enough."""
+        report_buffer = self._report_buffer
         entries = self._outboxes.collect(
             self._reader.next_round(
-                block_ms=aside.patience_ms(block_ms), without=aside.streams, also=self._outboxes.sources
+                block_ms=report_buffer.retry_for_ms(block_ms),
+                without=report_buffer.streams,
+                also=self._outboxes.sources,
             )
         )
         # A task that waits for others may wait for what a report says.
         at_once = not block_ms or self._redelivery.something_waits
-        self._handle(entries if at_once else aside.put(entries), handled)
-        self._route_aside(aside.all() if at_once else aside.due(), handled)
+        self._handle(entries if at_once else report_buffer.put(entries), handled)
+        self._route_buffered(report_buffer.all() if at_once else report_buffer.due(), handled)
 
-    def _route_aside(self, entries: Sequence[Entry], handled: Handled) -> None:
-        """Handle what was put aside. Should the server go away meanwhile it stays there, as nothing is done twice."""
+    def _route_buffered(self, entries: Sequence[Entry], handled: Handled) -> None:
+        """Handle what was buffered. Should the server go away meanwhile it stays there, as nothing is done twice."""
         if entries:
             self._handle(entries, handled)
-            self._aside.clear()
+            self._report_buffer.clear()
 
     def reclaim(self, handled: Handled) -> None:
         """Take over what dead routers held, one entry at a time, so that a crash condemns nobody's neighbour.
@@ -189,51 +191,51 @@ class Router:
     def _handle(self, entries: Sequence[Entry], handled: Handled) -> None:
         if not entries:
             return
-        reach("router.read")
-        letters: list[Letter] = []
+        failpoint("router.read")
+        messages: list[ReceivedMessage] = []
         for entry, verdict in self._admission.admit(entries):
             match verdict:
-                case Letter() as letter:
-                    letters.append(letter)
+                case ReceivedMessage() as received:
+                    messages.append(received)
                 case Rejection() as rejection:
                     self._reject(entry, rejection, handled)
-                case (letter, held):
-                    handled.parked += self._redelivery.hold(letter, held)
+                case (received, held):
+                    handled.parked += self._redelivery.hold(received, held)
         runs: list[Dispatch] = []
-        done: list[Letter] = []
-        for letter, outcome in zip(letters, self._execution.carry_out(letters), strict=True):
+        done: list[ReceivedMessage] = []
+        for received, outcome in zip(messages, self._execution.carry_out(messages), strict=True):
             match outcome.kind:
                 case "done":
                     handled.done += 1
-                    done.append(letter)
+                    done.append(received)
                     if outcome.dispatch is not None:
                         runs.append(outcome.dispatch)
                 case "duplicate":
                     handled.duplicates += 1
-                    get_logger().info("message-duplicate", message=letter.id, entry=letter.entry.id)
+                    get_logger().info("message-duplicate", message=received.id, entry=received.entry.id)
                 case _:
                     assert outcome.rejection is not None
-                    self._reject(letter.entry, outcome.rejection, handled)
+                    self._reject(received.entry, outcome.rejection, handled)
         if runs:
-            reach("router.acted")
+            failpoint("router.acted")
         self._dispatch(runs, handled)
         self._redelivery.hear(done)
 
     def _reject(self, entry: Entry, rejection: Rejection, handled: Handled) -> None:
         """Let a message wait for what it needs or for its next attempt, or give it up."""
-        patience = self._retries.patience(entry, rejection)
-        if patience is not None:
-            handled.parked += self._redelivery.extend(entry, rejection, patience)
+        attempt_policy = self._retries.attempt_policy(entry, rejection)
+        if attempt_policy is not None:
+            handled.parked += self._redelivery.extend(entry, rejection, attempt_policy)
             return
         decision = self._retries.decide(entry, rejection)
         if decision.at_ms is not None:
             handled.parked += self._redelivery.retry(entry, rejection, due_ms=decision.at_ms)
             return
         exhausted = decision.end in {RetryEnd.ATTEMPTS, RetryEnd.EXPIRATION}
-        handled.dead += self._undelivered.bury(entry, rejection, exhausted=exhausted) is not None
+        handled.dead += self._undelivered.mark_dead(entry, rejection, exhausted=exhausted) is not None
 
     def _dispatch(self, runs: Sequence[Dispatch], handled: Handled) -> None:
-        """Tell workers of runs; what a foreign program runs is at work as soon as it can read of it."""
+        """Tell workers of runs; what a external program runs is at work as soon as it can read of it."""
         ready = hand_over(runs, ledger=self._ledger, agents=self._agents)
         if not ready:
             return
@@ -243,5 +245,5 @@ class Router:
             # The ledger has them ready; the sweep rings when the broker is back.
             get_logger().warning("ring-failed", error=str(error), runs=len(ready))
             return
-        reach("router.dispatched")
+        failpoint("router.dispatched")
         handled.dispatched += [run.run for run, _ in ready]

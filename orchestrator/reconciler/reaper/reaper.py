@@ -11,7 +11,7 @@ from typing import TypeVar
 import redis
 
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.crashpoints import reach
+from orchestrator.crashpoints import failpoint
 from orchestrator.errors import ServerUnavailable, UnknownSession
 from orchestrator.ledger import CLOSED, Concurrency, Lease, Ledger, Session, SessionState
 from orchestrator.log import Seldom, get_logger
@@ -33,7 +33,7 @@ _log = get_logger()
 
 
 @dataclass(kw_only=True)
-class Swept:
+class SweepReport:
     """What one sweep did."""
 
     released: int = 0  #: runs taken from lost workers
@@ -48,8 +48,8 @@ class Swept:
     pruned: int = 0  #: sessions of expired trees removed
     trimmed: int = 0  #: stream entries that every group had acknowledged
 
-    def __add__(self, other: Swept) -> Swept:
-        return Swept(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+    def __add__(self, other: SweepReport) -> SweepReport:
+        return SweepReport(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
     @property
     def anything(self) -> bool:
@@ -98,14 +98,14 @@ class Reaper:
                 _log.info("swept", **{f.name: v for f in fields(swept) if (v := getattr(swept, f.name))})
             stop.wait(self._interval_s)
 
-    def run_once(self) -> Swept:
+    def run_once(self) -> SweepReport:
         """One sweep over every shard.
 
         Raises:
             redis.RedisError: Redis is away or takes no writes. What was seen of leases until then counts no more: nobody
                 could renew one.
         """
-        swept = Swept()
+        swept = SweepReport()
         try:
             for shard in self._shards:
                 self._ledger.begin_sweep(shard)
@@ -118,7 +118,7 @@ class Reaper:
             swept.redispatched += self._each(partial(ledger.undispatched, shard), self._redispatch)
             swept.resumed += self._each(partial(self._waiting, shard), self._delivery.flush)
             swept.closed += self._each(partial(ledger.closing, shard), self._close)
-            swept.settled += self._each(partial(ledger.owed_results, shard), self._settle_one)
+            swept.settled += self._each(partial(ledger.unpublished_results, shard), self._settle_one)
             swept.timers += self._each(partial(ledger.due_timers, shard), partial(self._fire, shard, swept))
         swept.unblocked = self._each(lambda: self._shards, self._unblock)
         swept.forgotten = self._each(lambda: self._shards, self._forget_slots)
@@ -171,7 +171,7 @@ class Reaper:
         if outcome == "moved":
             return 0
         _log.warning("lease-lost", run=lease.run, session=lease.session, worker=lease.worker, outcome=outcome)
-        reach("reaper.released")
+        failpoint("reaper.released")
         if outcome == "queued":
             self._redispatch(lease.run)
         return 1
@@ -180,7 +180,7 @@ class Reaper:
         ready = self._ledger.redispatch(run)
         if ready is None:
             return 0
-        reach("reaper.redispatched")
+        failpoint("reaper.redispatched")
         self._delivery.send([ready])
         return 1
 
@@ -214,7 +214,7 @@ class Reaper:
             return 0
         return len(agents)
 
-    def _fire(self, shard: int, swept: Swept, timer: tuple[str, str]) -> int:
+    def _fire(self, shard: int, swept: SweepReport, timer: tuple[str, str]) -> int:
         kind, identifier = timer
         limits = self._ledger.limits
         match kind:
@@ -267,7 +267,7 @@ class Reaper:
             if member.id != root:
                 self._ledger.prune(member.id, root)
                 pruned += 1
-                reach("reaper.pruned")
+                failpoint("reaper.pruned")
         self._ledger.prune(root, root)
         return pruned + 1
 

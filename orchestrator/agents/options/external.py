@@ -5,5 +5,5 @@ from __future__ import annotations
 from orchestrator.agents.options.base import ExecutorOptions
 
 
-class ForeignOptions(ExecutorOptions):
+class ExternalOptions(ExecutorOptions):
     """An external program reads its work from its inbox itself."""
