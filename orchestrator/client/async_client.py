@@ -100,6 +100,7 @@ class AsyncClient:
     sessions = _in_thread(Client.sessions)
     tree = _in_thread(Client.tree)
     parse_callbacks = _in_thread(Client.parse_callbacks)
+    held_back = _in_thread(Client.held_back)
     runs = _in_thread(Client.runs)
     history = _in_thread(Client.history)
     agents = _in_thread(Client.agents)

@@ -98,7 +98,7 @@ def test_the_live_tree(stage: StackHarness, client: Client) -> None:
     root = client.submit("solo", "x", title=HOSTILE).id
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, color_system=None, width=300)
-    console.print(_picture(console, client.tree(root)))
+    console.print(_picture(console, client.tree(root), []))
     assert r"\x1b]0;owned\x07" in screen.getvalue()
     assert "[red]bold[/red]" in screen.getvalue()
     assert not {c for c in screen.getvalue() if c != "\n" and unicodedata.category(c) in {"Cc", "Cf"}}
