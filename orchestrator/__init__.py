@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.agents.definition import AgentDefinition, agent
     from orchestrator.client.async_client import AsyncClient
     from orchestrator.client.client import Client
+    from orchestrator.client.current import CurrentSession, current_session
     from orchestrator.config.settings import Settings, load_settings
     from orchestrator.errors import (
         AgentsFileError,
@@ -40,6 +41,7 @@ __all__ = [
     "Callback",
     "Client",
     "ConfigurationError",
+    "CurrentSession",
     "EmptyPrompt",
     "LimitExceeded",
     "OrchestraError",
@@ -56,6 +58,7 @@ __all__ = [
     "UnknownAgent",
     "UnknownSession",
     "agent",
+    "current_session",
     "load_settings",
     "parse_callbacks",
 ]
@@ -65,10 +68,12 @@ _HOME = {
     "AsyncClient": "orchestrator.client.async_client",
     "Callback": "orchestrator.policy.callback_text",
     "Client": "orchestrator.client.client",
+    "CurrentSession": "orchestrator.client.current",
     "Session": "orchestrator.ledger.model",
     "SessionState": "orchestrator.ledger.model",
     "Settings": "orchestrator.config.settings",
     "agent": "orchestrator.agents.definition",
+    "current_session": "orchestrator.client.current",
     "load_settings": "orchestrator.config.settings",
     "parse_callbacks": "orchestrator.policy.callback_text",
 }

@@ -34,6 +34,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reply": ("orchestrator.cli.reply:reply", "Answer a question of an agent."),
     "stop": ("orchestrator.cli.control:stop", "Stop a session and, by its policy, its tree."),
     "delete": ("orchestrator.cli.control:delete", "Delete a session; a tombstone with its counts stays."),
+    "raise": (
+        "orchestrator.cli.session_tools:raise_",
+        "Tell the caller of the session that started this program.",
+    ),
+    "delegate": (
+        "orchestrator.cli.session_tools:delegate",
+        "Launch a child of the session that started this program.",
+    ),
+    "ask": ("orchestrator.cli.session_tools:ask", "Ask the caller of the session that started this program."),
     "why": ("orchestrator.cli.doctor:why", "Say what a session waits for."),
     "doctor": (
         "orchestrator.cli.doctor:doctor",

@@ -142,6 +142,24 @@ class RemoteSession:
         """Wait until a child has ended or asks something: `ended`, `questions` and `outstanding`."""
         return self._poll("wait", lambda a: bool(a["ended"] or a["questions"]), timeout_s, sessions=sessions)
 
+    def end_of(self, session: str, *, timeout_s: float | None = None) -> dict[str, Any] | None:
+        """Wait for the end of a child: its `status` and `text`; None if it has not ended in time.
+
+        A question of the child meanwhile is refused: use :meth:`wait` and :meth:`reply` to answer questions.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = None if until is None else max(0.0, until - time.monotonic())
+            answer = self.wait([session], timeout_s=left_s)
+            for ended in answer["ended"]:
+                return dict(ended)
+            for question in answer["questions"]:
+                self.reply(
+                    question["question"], "no reply will come: a program waits for this session to end"
+                )
+            if until is not None and time.monotonic() >= until:
+                return None
+
     def ask(
         self,
         message: str,

@@ -21,6 +21,7 @@ from orchestrator.cli.documents.messages import (
     VerifiedDocuments,
 )
 from orchestrator.cli.documents.plans import PlanDocument
+from orchestrator.cli.documents.session_tools import Delegated, Raised
 from orchestrator.cli.documents.sessions import Answer, Ended, Events, Replied, Resumed, Sessions, Submitted
 from orchestrator.cli.documents.stack import (
     AgentDocument,
@@ -47,6 +48,9 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "reply": (Replied,),
     "stop": (Ended,),
     "delete": (Ended,),
+    "raise": (Raised,),
+    "delegate": (Delegated,),
+    "ask": (Raised,),
     "why": (Why,),
     "doctor": (DiagnosisDocument,),
     "pause": (Paused,),
@@ -83,6 +87,7 @@ __all__ = [
     "AuditReport",
     "AuditState",
     "DeadLetters",
+    "Delegated",
     "DiagnosisDocument",
     "Document",
     "Dropped",
@@ -96,6 +101,7 @@ __all__ = [
     "Paused",
     "PlanDocument",
     "Published",
+    "Raised",
     "ReplayedDocument",
     "ReplayedMessages",
     "Replied",

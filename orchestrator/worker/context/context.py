@@ -44,6 +44,7 @@ class Context(Delegating):
         launches: AgentLaunches,
         planning: Planning,
         steps: Steps,
+        environment: Callable[[Context], dict[str, str]],
     ) -> None:
         super().__init__(
             held,
@@ -56,6 +57,7 @@ class Context(Delegating):
         )
         self._claim_status = claim_status
         self._steps = steps
+        self._environment = environment
         #: Why the answer that this run gave before was not accepted; empty when there was none.
         self.correction = ""
         self._waiting: dict[str, dict[str, Any]] = {}
@@ -218,6 +220,15 @@ class Context(Delegating):
             InputError: no step is executed here.
         """
         return self._steps.key
+
+    # --- programs ------------------------------------------------------------------------------
+
+    def environment(self) -> dict[str, str]:
+        """What a program needs in its environment to take part in this run, with a token that is good for this run only.
+
+        `orchestra raise`, `delegate`, `ask` and `mcp` and `current_session()` find the run by it.
+        """
+        return self._environment(self)
 
     # --- plans -------------------------------------------------------------------------------
 

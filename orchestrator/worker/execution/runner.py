@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from billiard.process import current_process
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from orchestrator.agents.definition import AgentDefinition
+from orchestrator.client.current import working_for
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.publishing import publish_result
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
@@ -39,6 +41,7 @@ from orchestrator.worker.execution.outcome import RunEnd, Verdict
 from orchestrator.worker.execution.retry import retry_outages, was_refused
 from orchestrator.worker.execution.slot_sharing import Queued, SlotSharing, serves
 from orchestrator.worker.executors import executor_of
+from orchestrator.worker.gateway.server import Gateway
 
 _log = get_logger()
 
@@ -118,6 +121,8 @@ class _RunOfAgent:
         self._held = held
         self._claim_status = ClaimStatus(held.claim)
         self._error: BaseException | None = None
+        self._gateway: Gateway | None = None
+        self._opening = threading.Lock()
         self._effects = Effects(
             held,
             ledger=self._ledger,
@@ -171,8 +176,24 @@ class _RunOfAgent:
             _log.warning("agent-failed", exc_info=error)
             return self._failed(error)
 
+    def _open_gateway(self, context: Context) -> dict[str, str]:
+        """The environment of programs that take part in the run; the first call opens its socket."""
+        with self._opening:
+            if self._gateway is None:
+                self._gateway = Gateway(context)
+            return self._gateway.environment
+
     def _answer(self, context: Context) -> str:
-        """What the agent answers; a plan is launched."""
+        """What the agent answers; a plan is launched. No program has effects after that."""
+        try:
+            with working_for(context):
+                return self._answer_of_agent(context)
+        finally:
+            with self._opening:
+                if self._gateway is not None:
+                    self._gateway.close()
+
+    def _answer_of_agent(self, context: Context) -> str:
         given = self._held.session.planned and context.cause == "start"
 
         def answer_of() -> str:
@@ -226,6 +247,7 @@ class _RunOfAgent:
                 exists=lambda name: runtime.parts.agents.get(name) is not None,
             ),
             steps=self._steps,
+            environment=self._open_gateway,
             planning=Planning(self._effects, names=runtime.parts.agents.names),
         )
 

@@ -1,0 +1,165 @@
+"""`orchestra raise`, `orchestra delegate` and `orchestra ask`: for programs that an agent started.
+
+They speak for the session of that agent, with the socket and the token in their environment, for as long as its run goes
+on.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.options import json_option, text_of
+from orchestrator.cli.output import print_json, say, write_raw
+
+if TYPE_CHECKING:
+    from orchestrator.client.current import RemoteSession
+
+type_option = click.option(
+    "--type",
+    "kind",
+    default="query",
+    show_default=True,
+    metavar="TYPE",
+    help="query, blocker, clarification, error, or a word of your own.",
+)
+priority_option = click.option(
+    "--priority", type=click.Choice(["critical", "high", "normal", "low"]), help="Default: by the type."
+)
+context_option = click.option(
+    "--context", metavar="JSON", help="Further values for whoever is asked, as a JSON object."
+)
+timeout_option = click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds to wait at most. Default: no limit."
+)
+
+
+def _session() -> RemoteSession:
+    from orchestrator.client.current import RemoteSession
+
+    return RemoteSession.from_environment()
+
+
+def _context(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"--context is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise click.UsageError("--context must be a JSON object")
+    return values
+
+
+@click.command("raise")
+@click.argument("message")
+@type_option
+@priority_option
+@context_option
+@click.option("--wait", is_flag=True, help="Wait for the reply and print it.")
+@timeout_option
+@json_option
+def raise_(
+    *,
+    message: str,
+    kind: str,
+    priority: str | None,
+    context: str | None,
+    wait: bool,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Tell the session's caller of something with MESSAGE (- reads standard input).
+
+    Without --wait the reply, if one is given, resumes the session after its run. Nothing is printed and the exit code
+    is 0 where nobody hears of the session.
+    """
+    from orchestrator.cli.documents import Raised
+
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout says how long to wait: it needs --wait")
+    reply = _session().raise_callback(
+        text_of(message), kind, _context(context), priority, wait=wait, timeout_s=timeout
+    )
+    if as_json:
+        print_json(Raised(reply=reply))
+    elif reply is not None:
+        write_raw(reply)
+
+
+@click.command()
+@click.argument("agent")
+@click.argument("task")
+@click.option("--title", default="", help="What to call the task. Default: the beginning of the task.")
+@click.option("--key", help="Tells this delegation from others of the same text in the same run.")
+@click.option("--wait", is_flag=True, help="Wait for the end of the child and print its answer.")
+@timeout_option
+@json_option
+def delegate(
+    *, agent: str, task: str, title: str, key: str | None, wait: bool, timeout: float | None, as_json: bool
+) -> None:
+    """Launch a session of AGENT with TASK (- reads standard input) and print its id.
+
+    Without --wait its end resumes the session after its run. With --wait: print its answer and exit with 0, or print
+    the failure and exit with 1.
+    """
+    from orchestrator.cli.documents import Delegated
+
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout says how long to wait: it needs --wait")
+    session = _session()
+    child = session.delegate(agent, text_of(task), title=title, key=key)
+    if not wait:
+        print_json(Delegated(session=child)) if as_json else say(child)
+        return
+    ended = session.end_of(child, timeout_s=timeout)
+    if as_json:
+        print_json(
+            Delegated(
+                session=child,
+                status=ended["status"] if ended else None,
+                text=ended["text"] if ended else None,
+            )
+        )
+    if ended is None:
+        raise click.ClickException(
+            f"session {child} has not ended after {timeout:g} s; its end comes as a callback"
+        )
+    if ended["status"] == "failed":
+        raise click.ClickException(f"session {child} failed: {ended['text']}")
+    if not as_json:
+        write_raw(ended["text"])
+
+
+@click.command()
+@click.argument("message")
+@type_option
+@priority_option
+@context_option
+@timeout_option
+@json_option
+def ask(
+    *,
+    message: str,
+    kind: str,
+    priority: str | None,
+    context: str | None,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Ask the session's caller MESSAGE (- reads standard input), wait for the reply and print it.
+
+    Exits with 1 if no reply comes. A question without a reply stays open, and its reply resumes the session.
+    """
+    from orchestrator.cli.documents import Raised
+
+    reply = _session().ask(
+        text_of(message), kind=kind, context=_context(context), priority=priority, timeout_s=timeout
+    )
+    if as_json:
+        print_json(Raised(reply=reply))
+    else:
+        write_raw(reply)

@@ -1,0 +1,238 @@
+"""Programs that an agent starts have effects under the token of its run, and under no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import current_session
+from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
+from orchestrator.errors import ConfigurationError, InputError, NoReply, ServerUnavailable
+from orchestrator.worker.context.context import Context
+
+from .conftest import StackHarness
+from .test_promise_of_launches import breaks
+from .test_talking import stage
+from .theatre import Harness
+
+__all__ = ["stage"]
+
+
+@pytest.fixture
+def theatre(stage: StackHarness) -> Iterator[Harness]:
+    with Harness(stage) as theatre:
+        yield theatre
+
+
+def orchestra(ctx: Context, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a program of an agent does."""
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrator", *arguments],
+        env={**os.environ, **ctx.environment()},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def remote(ctx: Context) -> RemoteSession:
+    env = ctx.environment()
+    return RemoteSession(env[SOCKET_VARIABLE], env[TOKEN_VARIABLE])
+
+
+def test_the_commands_reach_the_run_of_the_agent_that_started_them(
+    stage: StackHarness, theatre: Harness
+) -> None:
+    """A program delegates and waits, asks and raises; each is an effect of the session and counted as one."""
+    heard: list[str] = []
+    said: dict[str, tuple[int, str]] = {}
+
+    @stage.agent("boss", role="coordinator")
+    def boss(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("tool", "use your tools")
+        for callback in ctx.callbacks:
+            heard.append(f"{callback.kind}: {callback.text}")
+            if callback.can_reply:
+                ctx.reply(callback, f"about {callback.text}: yes")
+        return "done"
+
+    @stage.agent("tool", role="coordinator")
+    def tool(ctx: Context) -> str:
+        for name, arguments in {
+            "delegate": ("delegate", "helper", "help me", "--wait"),
+            "ask": ("ask", "may I?", "--timeout", "60"),
+            "raise": ("raise", "no config", "--type", "blocker", "--wait", "--json"),
+        }.items():
+            done = orchestra(ctx, *arguments)
+            said[name] = (done.returncode, done.stdout.strip() or done.stderr)
+        return "used"
+
+    stage.agent("helper")(lambda ctx: ctx.prompt.upper())
+    root = stage.submit("boss")
+    theatre.answer(root)
+    assert said["delegate"] == (0, "HELP ME")
+    assert said["ask"] == (0, "about may I?: yes")
+    assert (said["raise"][0], json.loads(said["raise"][1])) == (0, {"reply": "about no config: yes"})
+    assert sorted(heard) == ["blocker: no config", "completion: used", "query: may I?"]
+    assert breaks(stage) == []
+
+
+def test_a_run_that_is_tried_again_gets_the_children_of_its_programs_back(stage: StackHarness) -> None:
+    children: list[str] = []
+
+    @stage.agent("tool", role="coordinator", attempts=2)
+    def tool(ctx: Context) -> str:
+        children.append(remote(ctx).delegate("helper", "help me"))
+        children.append(remote(ctx).delegate("helper", "help me"))
+        if ctx.attempt == 1:
+            raise RuntimeError("broken")
+        return ""
+
+    stage.agent("helper")(lambda _: "")
+    root = stage.submit("tool")
+    dispatch = stage.start(root)
+    assert stage.execute(dispatch) == "retry"
+    assert stage.again(dispatch) == "idle"
+    assert children[:2] == children[2:]
+    assert len(stage.children(root)) == 2
+
+
+def test_a_token_is_refused_after_its_run_and_by_other_runs(stage: StackHarness) -> None:
+    kept: list[RemoteSession] = []
+    folders: list[Path] = []
+
+    @stage.agent("tool")
+    def tool(ctx: Context) -> str:
+        env = ctx.environment()
+        assert ctx.environment() == env
+        kept.append(remote(ctx))
+        path = Path(env[SOCKET_VARIABLE])
+        folders.append(path.parent)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        for token in ("", "other", env[TOKEN_VARIABLE] + "x", *(["x" * 43])):
+            with pytest.raises(InputError, match="not of this run"):
+                RemoteSession(env[SOCKET_VARIABLE], token).status(10)
+        if len(kept) == 2:
+            with pytest.raises(InputError, match="not of this run"):
+                RemoteSession(env[SOCKET_VARIABLE], kept[0]._token).status(10)
+        kept[-1].status(50, "working")
+        return ""
+
+    first = stage.submit("tool")
+    stage.play(first)
+    assert stage.ledger.session(first).progress == 50
+    with pytest.raises(ServerUnavailable, match="has ended"):
+        kept[0].status(60)
+    assert stage.play(stage.submit("tool", "again")) == "finished"
+    assert [folder.exists() for folder in folders] == [False, False]
+
+
+def test_what_is_wrong_with_a_request_is_said(stage: StackHarness) -> None:
+    said: list[str] = []
+
+    @stage.agent("tool")
+    def tool(ctx: Context) -> str:
+        session = remote(ctx)
+        for call in (
+            lambda: session.call("destroy"),
+            lambda: session.call("delegate", agent="helper"),
+            lambda: session.call("wait", timeout_s=1e9),
+            lambda: session.wait(["ses_00000000000000000000000000"], timeout_s=0),
+            lambda: session.delegate("", "nothing"),
+            lambda: session.ask("anybody?"),
+        ):
+            with pytest.raises(InputError) as caught:
+                call()
+            said.append(str(caught.value))
+        assert session.raise_callback("anybody?") is None
+        return ""
+
+    root = stage.submit("tool")
+    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+    assert "there is no operation 'destroy'" in said[0]
+    assert said[1] == "delegate: task: Field required"
+    assert "less than or equal to 50" in said[2]
+    assert "no child of" in said[3]
+    assert "root of its tree" in said[5]
+
+
+def test_junk_on_the_socket_ends_nothing(stage: StackHarness) -> None:
+    import socket
+
+    @stage.agent("tool")
+    def tool(ctx: Context) -> str:
+        for junk in (b"", b"\n", b"{}\n", b"[1]\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n", b"no end"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.connect(ctx.environment()[SOCKET_VARIABLE])
+                connection.sendall(junk)
+                connection.shutdown(socket.SHUT_WR)
+                answer = connection.makefile("rb").readline()
+                assert answer == b"" or "error" in json.loads(answer)
+        remote(ctx).status(99)
+        return ""
+
+    root = stage.submit("tool")
+    assert stage.play(root) == "finished"
+    assert stage.ledger.session(root).progress == 99
+
+
+def test_a_program_sees_and_answers_the_questions_of_its_children(
+    stage: StackHarness, theatre: Harness
+) -> None:
+    seen: list[list[str]] = []
+
+    @stage.agent("tool", role="coordinator")
+    def tool(ctx: Context) -> str:
+        session = remote(ctx)
+        child = session.delegate("helper", "help me")
+        while True:
+            found = session.wait([child])
+            seen.append([q["text"] for q in found["questions"]])
+            for question in found["questions"]:
+                session.reply(question["question"], "because")
+            if found["ended"]:
+                return str(found["ended"][0]["text"])
+
+    stage.agent("helper")(lambda ctx: ctx.ask("why?"))
+    assert theatre.answer(stage.submit("tool")) == "because"
+    assert seen[0] == ["why?"]
+
+
+def test_functions_that_an_agent_calls_find_its_session(stage: StackHarness) -> None:
+    def tool_function() -> str:
+        return current_session().delegate("helper", "help me")
+
+    stage.agent("helper")(lambda _: "")
+    stage.agent("tool", role="coordinator")(lambda _: tool_function())
+    root = stage.submit("tool")
+    stage.play(root)
+    assert [s.agent for s in stage.children(root)] == ["helper"]
+    with pytest.raises(ConfigurationError, match="works for no session"):
+        current_session()
+
+
+def test_a_question_that_nobody_answers_ends_the_wait_and_stays_open(stage: StackHarness) -> None:
+    stage.agent("boss", role="coordinator")(lambda ctx: ctx.delegate("tool", "go"))
+
+    @stage.agent("tool")
+    def tool(ctx: Context) -> str:
+        with pytest.raises(NoReply):
+            remote(ctx).ask("hello?", timeout_s=0.2)
+        return "went on"
+
+    root = stage.submit("boss")
+    stage.play(root)
+    (child,) = stage.children(root)
+    assert stage.play(child.id) == "idle"
+    assert len(stage.ledger.session(child.id).questions) == 1
