@@ -253,10 +253,11 @@ def verify(
             "(`orchestra keys generate`), or this data folder trusts another operator",
         )
     _check_key(key, algorithm=algorithm, signer=signer, sender=sender, signed_ms=signed_ms)
-    signed = _as_sent(value, octets)
+    sent = signed = _as_sent(value, octets)
     if signed is None or not key.verifies(signature, signed):
         signed = _signed_octets(root)
-        if not key.verifies(signature, signed):
+        # What came in canonical form is not verified once more.
+        if signed == sent or not key.verifies(signature, signed):
             raise SignatureError(
                 "signature-invalid",
                 f"the signature by {signer!r} does not fit the message: it was changed after it was signed, "

@@ -28,6 +28,9 @@ from orchestrator.redisdb.scripts import Scripts
 CACHE_S: Final = 2.0
 #: Keys kept in memory at most; more than that many agents only cost look-ups.
 _CACHE_ENTRIES: Final = 4096
+#: Seconds for which it is remembered which ids Redis had, once one was asked for that it had not.
+MISSES_S: Final = 0.05
+_NONE: Final[tuple[float, frozenset[str]]] = (float("-inf"), frozenset())
 
 
 class KeyRegistry:
@@ -39,6 +42,7 @@ class KeyRegistry:
         self.store = store
         self._client = client
         self._scripts = Scripts(client)
+        self._ids = _NONE
         self._cache_s = cache_s
         self._clock = clock or SystemClock()
         self._cache: dict[str, tuple[float, TrustedKey]] = {}
@@ -99,6 +103,7 @@ class KeyRegistry:
         )
         with self._lock:
             self._cache.pop(record.key_id, None)
+        self._ids = _NONE
         return KeyRecord.from_json(answer)
 
     def register_all(self) -> None:
@@ -126,7 +131,8 @@ class KeyRegistry:
     def lookup(self, key_id: str) -> TrustedKey | None:
         """The trusted signing key of that id, or None.
 
-        What is found is kept for ``cache_s`` seconds; what is not found is asked for again each time.
+        What is found is kept for ``cache_s`` seconds. After one that is not found, Redis is not asked for
+        ``MISSES_S`` seconds for ids that it did not have then: a flood of invented ids costs no round trip each.
 
         Raises:
             SignatureError: ``key-not-vouched``: a record is there, but the operator does not stand for it.
@@ -135,7 +141,12 @@ class KeyRegistry:
         cached = self._cache.get(key_id)
         if cached is not None and now - cached[0] < self._cache_s:
             return cached[1]
+        taken_at, ids = self._ids
+        if now - taken_at < MISSES_S and key_id not in ids:
+            return None
         record = self.record(key_id)
+        if record is None:
+            self._ids = (now, frozenset(map(_text, self._client.hkeys(keys.public_keys()))))
         if record is None or record.use != "sign":
             return None
         key = TrustedKey.of(self._with_memory(record))

@@ -30,6 +30,7 @@ from orchestrator.router.delayed.retries import Retries
 from orchestrator.router.execution import Execution
 from orchestrator.router.external import Outboxes
 from orchestrator.router.received import ReceivedMessage, Rejection
+from orchestrator.router.refusal_buffer import RefusalBuffer
 from orchestrator.router.report_buffer import ReportBuffer
 from orchestrator.router.validation.admission import Admission
 from orchestrator.router.validation.validator import reject
@@ -96,6 +97,7 @@ class Router:
         self._reclaim_idle_ms = reclaim_idle_ms
         self._reader = PriorityReader(streams, group=ROUTER_GROUP, consumer=consumer, sources=self._sources)
         self._report_buffer = report_buffer
+        self._refused = RefusalBuffer()
         self._next_reclaim = 0.0
         self._next_tidy = time.monotonic() + TIDY_EVERY_S
         # The audit's group too: what is published before its writer first runs must not be trimmed.
@@ -110,9 +112,13 @@ class Router:
             if 0 < handled.done < _FEW and time.monotonic() - began_at < _QUIET_S:
                 stop.wait(_LINGER_S)
         self._route_buffered(self._report_buffer.all(), Handled())
+        while self._refused:
+            self._give_up(Handled())
 
     def _retry_for_ms(self) -> int:
-        """How long to wait for news: no longer than until a message that waits is due."""
+        """How long to wait for news: no longer than until a message that waits is due, or while there is work."""
+        if self._refused:
+            return 1
         return max(1, min(BLOCK_MS, round((self._redelivery.next_look - time.monotonic()) * 1000)))
 
     def run_once(self, *, block_ms: int = 0) -> Handled:
@@ -144,6 +150,10 @@ class Router:
         at_once = not block_ms or self._redelivery.something_waits
         self._handle(entries if at_once else report_buffer.put(entries), handled)
         self._route_buffered(report_buffer.all() if at_once else report_buffer.due(), handled)
+        if self._refused and (len(entries) < _FEW or self._refused.full):
+            self._give_up(handled)
+        while self._refused and not block_ms:
+            self._give_up(handled)
 
     def _route_buffered(self, entries: Sequence[Entry], handled: Handled) -> None:
         """Handle what was buffered. Should the server go away meanwhile it stays there, as nothing is done twice."""
@@ -181,6 +191,7 @@ class Router:
         """Handle an entry that was left over. If Redis fails during a delivery, the delivery does not count against the entry."""
         try:
             self._handle([entry], handled)
+            self._give_up(handled)
         except (redis.RedisError, ServerUnavailable) as error:
             # Whatever else the server refuses is about this entry, which would end one router after the other.
             if is_outage(error) or refuses_everything(error):
@@ -197,6 +208,8 @@ class Router:
             match verdict:
                 case ReceivedMessage() as received:
                     messages.append(received)
+                case Rejection(trusted=False) as rejection:
+                    self._refused.add(entry, rejection)
                 case Rejection() as rejection:
                     self._reject(entry, rejection, handled)
                 case (received, held):
@@ -223,16 +236,29 @@ class Router:
 
     def _reject(self, entry: Entry, rejection: Rejection, handled: Handled) -> None:
         """Let a message wait for what it needs or for its next attempt, or give it up."""
+        if not self._delay(entry, rejection, handled):
+            end = self._retries.decide(entry, rejection).end
+            exhausted = end in {RetryEnd.ATTEMPTS, RetryEnd.EXPIRATION}
+            handled.dead += self._undelivered.mark_dead(entry, rejection, exhausted=exhausted) is not None
+
+    def _delay(self, entry: Entry, rejection: Rejection, handled: Handled) -> bool:
+        """Let a message wait for what it needs or for its next attempt; False: there is nothing to wait for."""
         attempt_policy = self._retries.attempt_policy(entry, rejection)
         if attempt_policy is not None:
             handled.parked += self._redelivery.extend(entry, rejection, attempt_policy)
-            return
+            return True
         decision = self._retries.decide(entry, rejection)
         if decision.at_ms is not None:
             handled.parked += self._redelivery.retry(entry, rejection, due_ms=decision.at_ms)
-            return
-        exhausted = decision.end in {RetryEnd.ATTEMPTS, RetryEnd.EXPIRATION}
-        handled.dead += self._undelivered.mark_dead(entry, rejection, exhausted=exhausted) is not None
+        return decision.at_ms is not None
+
+    def _give_up(self, handled: Handled) -> None:
+        """Give up what was refused first of all that nobody vouches for; what waits for a key waits."""
+        refused = self._refused.first()
+        with self._redelivery.together():
+            dead = [refusal for refusal in refused if not self._delay(*refusal, handled)]
+        handled.dead += self._undelivered.bury_all(dead)
+        self._refused.drop(len(refused))
 
     def _dispatch(self, runs: Sequence[Dispatch], handled: Handled) -> None:
         """Tell workers of runs; what a external program runs is at work as soon as it can read of it."""

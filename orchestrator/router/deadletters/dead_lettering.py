@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.crashpoints import failpoint
@@ -19,7 +19,7 @@ from orchestrator.messages.factory import ErrorType, MessageFactory, Thread
 from orchestrator.policy.escalation import above
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Scripts
+from orchestrator.redisdb.scripts import Batch, Scripts
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.deadletters.store import DeadLimits, dead_letter_fields, vouched_sender
 from orchestrator.router.received import Rejection, attempt_of, task_id_of
@@ -30,6 +30,8 @@ ROUTER = "router"
 
 #: Seconds between two log lines about dropped dead letters: a flood of them must not flood the log.
 _SAY_EVERY_S = 10.0
+#: Dead letters of nobody's that are logged one by one in that time.
+_SAID = 100
 _SESSION = re.compile(rb"<task-id>\s*(ses_[0-9a-f]{26})\s*</task-id>")
 _MESSAGE_ID = re.compile(rb"<message-id>\s*([0-9a-fA-F-]{36})\s*</message-id>")
 _ERROR_TYPES: dict[str, ErrorType] = {
@@ -61,6 +63,8 @@ class DeadLettering:
         self._limits = limits or DeadLimits()
         self._dropped = 0
         self._next_said = 0.0
+        self._unsaid = self._said_dead = 0
+        self._next_said_dead = 0.0
 
     def mark_dead(self, entry: Entry, rejection: Rejection, *, exhausted: bool = False) -> str | None:
         """Make an entry a dead letter, fail the session it would have started, and report it.
@@ -69,15 +73,40 @@ class DeadLettering:
         path. Harmless to repeat: every step is carried out once. Returns the dead letter's id, or None when
         another router was first.
         """
-        # First the session: if this process dies here, the entry is still pending and all of it comes again.
-        self._refuse_session(entry, rejection)
-        if rejection.rule == "conversation-limit":
-            self._tell_root(rejection)
-        failpoint("router.refused")
+        return self._bury([(entry, rejection)], exhausted=exhausted)[0]
+
+    def bury_all(self, refused: Sequence[tuple[Entry, Rejection]]) -> int:
+        """The same for many in one round trip; how many of them no other router had dealt with."""
+        return sum(dead is not None for dead in self._bury(refused)) if refused else 0
+
+    def _bury(
+        self, refused: Sequence[tuple[Entry, Rejection]], *, exhausted: bool = False
+    ) -> list[str | None]:
+        batch = self._scripts.batch()
+        for entry, rejection in refused:
+            # First the session: if this process dies here, the entry is still pending and all of it comes again.
+            self._refuse_session(entry, rejection)
+            if rejection.rule == "conversation-limit":
+                self._tell_root(rejection)
+            failpoint("router.refused")
+            self._add(batch, entry, rejection, exhausted=exhausted)
+        answers = batch.execute()
+        failpoint("router.buried")
+        found: list[str | None] = []
+        for (entry, rejection), answer in zip(refused, answers, strict=True):
+            if isinstance(answer, Exception):
+                raise answer
+            found.append(f"{entry.stream.shard:02x}-{answer[0].decode()}" if answer else None)
+            self._say_dead(entry, rejection)
+        self._say_dropped(sum(answer[1] for answer in answers if answer))
+        return found
+
+    def _add(self, batch: Batch, entry: Entry, rejection: Rejection, *, exhausted: bool) -> None:
+        """Add the step that makes an entry a dead letter and reports it."""
         reports = self._reports(rejection, attempts=attempt_of(entry), exhausted=exhausted)
         shard, message = entry.stream.shard, rejection.message
         dead = keys.dead(shard)
-        answer = self._scripts.run(
+        batch.script(
             "route_dead",
             [
                 stream_key(entry.stream),
@@ -100,7 +129,20 @@ class DeadLettering:
                 *dead_letter_fields(entry, rejection),
             ],
         )
-        failpoint("router.buried")
+
+    def _say_dead(self, entry: Entry, rejection: Rejection) -> None:
+        """Log a dead letter; of those that nobody vouches for, some in a while, and how many more there were."""
+        now = time.monotonic()
+        if now >= self._next_said_dead:
+            self._said_dead, self._next_said_dead = 0, now + _SAY_EVERY_S
+            if self._unsaid:
+                get_logger().warning("messages-dead", more=self._unsaid)
+                self._unsaid = 0
+        if not rejection.trusted:
+            self._said_dead += 1
+            if self._said_dead > _SAID:
+                self._unsaid += 1
+                return
         get_logger().warning(
             "message-dead",
             stream=str(entry.stream),
@@ -108,11 +150,6 @@ class DeadLettering:
             rule=rejection.rule,
             reason=rejection.reason,
         )
-        if not answer:
-            return None
-        dead_id, dropped = answer
-        self._say_dropped(dropped)
-        return f"{shard:02x}-{dead_id.decode()}"
 
     def _say_dropped(self, dropped: int) -> None:
         """Log how many dead letters were dropped: at once, and then with all that follow within a while."""

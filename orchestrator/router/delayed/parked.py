@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from orchestrator.ids import is_session_id
 from orchestrator.policy.retry import CAP_MS
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Scripts
+from orchestrator.redisdb.scripts import Batch, Scripts
 from orchestrator.router.received import task_id_of
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
@@ -91,6 +92,7 @@ class DelayedMessages:
         self._redis = scripts.client
         self._shards = list(shards)
         self._mark_ms = mark_ms
+        self._together: Batch | None = None
 
     def park(
         self,
@@ -134,8 +136,7 @@ class DelayedMessages:
             "agent": agent,
             "until": until_ms,
         }
-        answer = self._scripts.run(
-            "route_park",
+        call = (
             [
                 stream_key(entry.stream),
                 keys.parked(shard),
@@ -154,7 +155,20 @@ class DelayedMessages:
                 *[part for pair in facts.items() for part in pair],
             ],
         )
-        return bool(answer)
+        if self._together is not None:
+            self._together.script("route_park", *call)
+            return True
+        return bool(self._scripts.run("route_park", *call))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Park all that is parked inside in one round trip; each counts as parked, whoever was first."""
+        self._together = self._scripts.batch()
+        try:
+            yield
+            _raise_first(self._together.execute())
+        finally:
+            self._together = None
 
     def put_off(self, later: Mapping[DelayedMessage, int]) -> None:
         """Look at these again at their times; nothing happens to one that another router has taken up."""
@@ -208,23 +222,33 @@ class DelayedMessages:
             found.append(_parked(shard, name, int(due_ms), dict(zip(_FACTS, texts, strict=True))))
         return found
 
-    def release(self, parked: DelayedMessage) -> bool:
-        """Put a message back into its stream; False: another router did."""
-        shard = parked.stream.shard
-        answer = self._scripts.run(
-            "route_unpark",
-            [
-                keys.parked(shard),
-                keys.parked_message(shard, parked.id),
-                stream_key(parked.stream),
-                keys.totals(shard),
-                keys.seen(shard, parked.sender, parked.message_id),
-                keys.session(parked.session) if parked.session else keys.parked_message(shard, parked.id),
-                keys.conversation(shard, parked.conversation),
-            ],
-            [parked.id, self._mark_ms, parked.task_id, parked.id.rpartition(":")[2]],
-        )
-        return bool(answer)
+    def release(self, messages: Sequence[DelayedMessage]) -> int:
+        """Put messages back into their streams in one round trip; how many no other router had put back."""
+        batch = self._scripts.batch()
+        for parked in messages:
+            shard = parked.stream.shard
+            batch.script(
+                "route_unpark",
+                [
+                    keys.parked(shard),
+                    keys.parked_message(shard, parked.id),
+                    stream_key(parked.stream),
+                    keys.totals(shard),
+                    keys.seen(shard, parked.sender, parked.message_id),
+                    keys.session(parked.session) if parked.session else keys.parked_message(shard, parked.id),
+                    keys.conversation(shard, parked.conversation),
+                ],
+                [parked.id, self._mark_ms, parked.task_id, parked.id.rpartition(":")[2]],
+            )
+        return sum(map(bool, _raise_first(batch.execute())))
+
+
+def _raise_first(answers: list[Any]) -> list[Any]:
+    """The answers, if none is an exception; the first that is one is raised."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
 
 
 def _parked(shard: int, name: str, due_ms: int, facts: dict[str, str]) -> DelayedMessage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 from orchestrator.agents.registry import AgentRegistry
@@ -52,6 +53,10 @@ class Redelivery:
             attempt_policy=attempt_policy,
         )
 
+    def together(self) -> AbstractContextManager[None]:
+        """Inside, all that is to wait goes to the server in one round trip."""
+        return self._delayed.together()
+
     def hold(self, received: ReceivedMessage, held: BlockedTask) -> bool:
         """Let a message wait for other tasks; False: another router has dealt with it."""
         now_ms = self._clock.now_ms()
@@ -97,9 +102,10 @@ class Redelivery:
         self.something_waits = True
         failpoint("router.parked")
         self.next_look = min(self.next_look, time.monotonic() + max(0, due_ms - now_ms) / 1000)
-        get_logger().info(
-            "message-parked", stream=str(entry.stream), entry=entry.id, rule=rejection.rule, due_ms=due_ms
-        )
+        if rejection.trusted:  # a flood of what nobody vouches for must not flood the log
+            get_logger().info(
+                "message-parked", stream=str(entry.stream), entry=entry.id, rule=rejection.rule, due_ms=due_ms
+            )
         return parked
 
     # --- out of it ---------------------------------------------------------------------------
@@ -111,7 +117,6 @@ class Redelivery:
 
     def release(self) -> int:
         """Put back what has waited long enough, and what something has happened for; how many that were."""
-        released = 0
         now_ms = self._clock.now_ms()
         due, next_ms = self._delayed.due(now_ms)
         tasks = [parked for parked in due if parked.tasks]
@@ -119,13 +124,15 @@ class Redelivery:
         self._delayed.put_off({parked: now_ms + self._dependencies.look_again_ms(parked) for parked in tasks})
         stirred = dict(zip((t.id for t in tasks), self._dependencies.stirred(tasks), strict=True))
         later: dict[DelayedMessage, int] = {}
+        ready: list[DelayedMessage] = []
         for parked in due:
             # What was parked in the future was parked by a wrong clock, and is judged anew.
             in_time = parked.parked_ms <= now_ms < parked.until_ms
             if parked.agent and in_time and self._agents.get(parked.agent) is None:
                 later[parked] = min(parked.until_ms, now_ms + AGENT_LOOK_MS)
             elif stirred.get(parked.id, True):
-                released += self._delayed.release(parked)
+                ready.append(parked)
+        released = self._delayed.release(ready) if ready else 0
         self._delayed.put_off(later)
         self.something_waits = next_ms is not None or bool(due)
         # What there is more of than one look takes in goes on after this round.

@@ -194,7 +194,7 @@ class Stack:
         """Let the time come for everything that waits."""
         parking = DelayedMessages(Scripts(self.redis), shards=[0], mark_ms=60_000)
         for parked in parking.all():
-            assert parking.release(parked)
+            assert parking.release([parked]) == 1
 
     def published(self, message_type: str) -> list[bytes]:
         """The envelopes of a type that are in the streams, in the order of priorities."""

@@ -1,0 +1,121 @@
+"""Ten thousand entries that nobody vouches for, in front of an honest message: they hold it back for a second at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.envelope.codec import decode, encode_unsigned
+from orchestrator.envelope.model import Message
+from orchestrator.ids import new_message_id
+from orchestrator.redisdb import keys
+from orchestrator.router.received import Rejection
+from orchestrator.router.refusal_buffer import AT_ONCE, RefusalBuffer
+from orchestrator.streams import OUTBOX, Entry, StreamId, stream_key
+from tests.cpu import least_cpu_s
+from tests.integration.router.conftest import Stack
+
+JUNK = 10_000
+#: Seconds of processor time of router and server together.
+MOST_S = 1.0
+STREAM = StreamId(0, "message", "normal")
+
+
+def unsigned(stack: Stack) -> bytes:
+    return encode_unsigned(decode(stack.envelope(Message(content="x"))))
+
+
+def unknown_key(stack: Stack) -> bytes:
+    data = stack.envelope(Message(content="x"))
+    at = data.index(b"key_") + 4
+    return data[:at] + b"0" * 32 + data[at + 32 :]
+
+
+def changed(stack: Stack) -> bytes:
+    return stack.envelope(Message(content="x")).replace(b"<content>x", b"<content>y")
+
+
+def append(stack: Stack, stream: StreamId, data: bytes, number: int = JUNK) -> None:
+    pipeline = stack.redis.pipeline(transaction=False)
+    for _ in range(number):
+        pipeline.xadd(stream_key(stream), {"envelope": data})
+    pipeline.execute()
+
+
+def server_cpu_s(stack: Stack) -> float:
+    used = cast("dict[str, Any]", stack.redis.info("cpu"))
+    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+
+
+@pytest.mark.parametrize(
+    "make", [lambda _: b"junk", unsigned, unknown_key], ids=["text", "unsigned", "unknown"]
+)
+def test_junk_in_front_of_a_message_holds_it_back_for_a_second_at_most(
+    stack: Stack, make: Callable[[Stack], bytes]
+) -> None:
+    """Of processor time, as others use the machine, too. Nothing is given up before the message is through."""
+    data = make(stack)
+
+    def until_routed() -> float:
+        stack.redis.delete(stream_key(STREAM))
+        append(stack, STREAM, data)
+        message_id = new_message_id()
+        stack.publish(stack.envelope(Message(content="hello"), message_id=message_id), "message")
+        router, mark = stack.router(new_message_id()), keys.seen(0, "lead", message_id)
+        before_s = server_cpu_s(stack)
+
+        def route() -> None:
+            while not stack.redis.exists(mark):
+                router.run_once(block_ms=1)
+
+        router_s = least_cpu_s(route, below_s=0, tries=1)
+        return router_s + server_cpu_s(stack) - before_s
+
+    assert min(until_routed() for _ in range(3)) < MOST_S
+
+
+@pytest.mark.parametrize("make", [lambda _: b"junk", unsigned, changed], ids=["text", "unsigned", "changed"])
+def test_what_was_held_is_given_up_with_its_reason(stack: Stack, make: Callable[[Stack], bytes]) -> None:
+    """As soon as nothing else comes, many in one round trip, and nothing of it stays in the stream's group."""
+    append(stack, STREAM, make(stack), 3 * AT_ONCE)
+    router = stack.router()
+    while router.run_once(block_ms=1).dead or stack.pending():
+        pass
+    assert len({(letter.entry, letter.rule) for letter in stack.dead()}) == 3 * AT_ONCE
+    assert stack.pending() == 0
+
+
+def test_what_a_dead_router_held_is_given_up_by_another(stack: Stack) -> None:
+    append(stack, STREAM, b"junk", 100)
+    stack.router("dead").run_once(block_ms=1)
+    assert (stack.pending(), stack.dead()) == (100, [])
+    other = stack.router("other", reclaim_idle_ms=0)
+    while stack.pending():
+        other.run_once()
+    assert len(stack.dead()) == 100
+
+
+def test_an_outbox_full_of_junk_holds_back_nobody(stack: Stack) -> None:
+    """Outboxes are drained by turns: what others say passes in the next round or two."""
+    router = stack.router()
+    router.run_once()
+    append(stack, StreamId(0, OUTBOX, "partner"), unsigned(stack))
+    message_id = new_message_id()
+    stack.publish(stack.envelope(Message(content="hello"), message_id=message_id), "message")
+    router.run_once(block_ms=1)
+    router.run_once(block_ms=1)
+    assert stack.redis.exists(keys.seen(0, "lead", message_id))
+
+
+def test_the_buffer_is_bounded_in_entries_and_octets() -> None:
+    refused, small = Rejection(rule="x", reason="y"), Entry(STREAM, "1-0", b"12345678", {})
+    by_number, by_size = RefusalBuffer(most=2), RefusalBuffer(most_bytes=16)
+    for buffer in (by_number, by_size):
+        buffer.add(small, refused)
+        assert not buffer.full
+        buffer.add(small, refused)
+        assert buffer.full
+        buffer.drop(len(buffer.first()))
+        assert (len(buffer), buffer.full) == (0, False)
