@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.agents.definition import AgentDefinition, agent
+    from orchestrator.agents.model_agents import model_agent
     from orchestrator.client.async_client import AsyncClient
     from orchestrator.client.client import Client
     from orchestrator.client.current import CurrentSession, current_session
@@ -60,6 +61,7 @@ __all__ = [
     "agent",
     "current_session",
     "load_settings",
+    "model_agent",
     "parse_callbacks",
 ]
 
@@ -75,6 +77,7 @@ _HOME = {
     "agent": "orchestrator.agents.definition",
     "current_session": "orchestrator.client.current",
     "load_settings": "orchestrator.config.settings",
+    "model_agent": "orchestrator.agents.model_agents",
     "parse_callbacks": "orchestrator.policy.callback_text",
 }
 

@@ -27,6 +27,7 @@
     ├── NoResponse                an agent that answers in text gave no answer that its parent could be given
     ├── Retry                     an agent asks for another try of its run, later
     ├── StepFailed                a durable step of a run raised, and has no retries left
+    ├── ModelFailed               a model agent got no answer from its model, and would get none by trying again
     ├── RunFailed                 how a run ended, for Celery's events and Flower
     ├── SessionFailed             how a session ended, for whoever waits for its answer
     │   ├── SessionStopped
@@ -279,6 +280,12 @@ class StepFailed(OrchestraError):
     def message(self) -> str:
         """What that exception said."""
         return str(self.args[2])
+
+
+class ModelFailed(OrchestraError):
+    """A model agent got no answer from its model, and would get none by trying again. Raised with (agent, cause)."""
+
+    template = "the model of agent {0!r} gave no answer: {1}"
 
 
 class RunFailed(OrchestraError):

@@ -34,6 +34,26 @@ FUNCTION_ATTRIBUTE = "__orchestra_agent__"
 BUNDLED_QUEUE = "orchestra.bundled"
 StepPolicy = Literal["strict", "replace"]
 
+#: Settings of an agent that are its own, as its author writes them; the rest are its executor's.
+FIELDS = (
+    "role",
+    "tier",
+    "executor",
+    "queue",
+    "attempts",
+    "backoff",
+    "backoff_s",
+    "backoff_max_s",
+    "time_limit_s",
+    "runs_at_once",
+    "description",
+    "escalation",
+    "may_send_to",
+    "accepts_from",
+    "steps",
+    "answer",
+)
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -188,7 +208,12 @@ def define_agent(
         allowed = ", ".join(map(repr, get_args(StepPolicy)))
         raise ConfigurationError(f"agent {name!r}: steps = {steps!r}: choose from {allowed}")
     try:
-        record = AgentRecord(name=name, executor=executor, queue=queue or default_queue(name), **fields)
+        record = AgentRecord(
+            name=name,
+            executor=executor,
+            queue=queue or default_queue(name),
+            **{**options.defaults, **fields},
+        )
     except ValidationError as error:
         raise setting_error(name, error) from None
     return AgentDefinition(record=record, source=source, options=options, steps=steps)

@@ -22,29 +22,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from orchestrator.agents.definition import FUNCTION_ATTRIBUTE, MODULE_ATTRIBUTE, AgentDefinition, define_agent
+from orchestrator.agents.definition import (
+    FIELDS,
+    FUNCTION_ATTRIBUTE,
+    MODULE_ATTRIBUTE,
+    AgentDefinition,
+    define_agent,
+)
 from orchestrator.agents.options import Surroundings, check_options
 from orchestrator.config.settings import is_agents_file, unknown_table
 from orchestrator.errors import AgentSettingError, AgentsFileError, ConfigurationError
-
-#: Settings of ``[agents.NAME]`` that are the agent's own; the rest are its executor's.
-_FIELDS = (
-    "role",
-    "tier",
-    "executor",
-    "queue",
-    "attempts",
-    "backoff",
-    "backoff_s",
-    "backoff_max_s",
-    "time_limit_s",
-    "runs_at_once",
-    "description",
-    "may_send_to",
-    "accepts_from",
-    "steps",
-    "answer",
-)
 
 
 def load_agents(sources: Iterable[str]) -> dict[str, AgentDefinition]:
@@ -92,7 +79,10 @@ def _load(source: str) -> list[AgentDefinition]:
 def _definitions(module: ModuleType) -> list[AgentDefinition]:
     """What was defined in the module, then what it imported from elsewhere to offer it."""
     own: list[AgentDefinition] = list(getattr(module, MODULE_ATTRIBUTE, ()))
-    held = (getattr(value, FUNCTION_ATTRIBUTE, None) for value in vars(module).values())
+    held = (
+        value if isinstance(value, AgentDefinition) else getattr(value, FUNCTION_ATTRIBUTE, None)
+        for value in vars(module).values()
+    )
     for definition in held:
         if isinstance(definition, AgentDefinition) and not any(definition is other for other in own):
             own.append(definition)
@@ -210,14 +200,12 @@ def _from_table(
     where: tuple[str, Path, str, Surroundings], name: str, table: dict[str, Any]
 ) -> AgentDefinition:
     source, path, text, surroundings = where
-    fields = {key: value for key, value in table.items() if key in _FIELDS}
-    options = {key: value for key, value in table.items() if key not in _FIELDS}
-    fields["escalates_to"] = options.pop("escalation", "")
+    fields = {key: value for key, value in table.items() if key in FIELDS}
+    options = {key: value for key, value in table.items() if key not in FIELDS}
+    fields["escalates_to"] = fields.pop("escalation", "")
     executor = fields.pop("executor", "python")
     try:
-        checked = check_options(
-            name, executor, options, surroundings=surroundings, others=(*_FIELDS, "escalation")
-        )
+        checked = check_options(name, executor, options, surroundings=surroundings, others=FIELDS)
         return define_agent(
             name,
             source=f"{path}:{_line_of(name, text)}",

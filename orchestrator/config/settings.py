@@ -122,6 +122,19 @@ class Settings(BaseModel):
         description="Runs that one worker executes at once (processes). Default: the number of CPUs, at least 4.",
     )
 
+    # Models
+    model_opus: str = Field(
+        "anthropic:claude-opus-5-5",
+        description="Model of the agents of tier `opus` that name none, as `provider:model`.",
+    )
+    model_sonnet: str = Field(
+        "anthropic:claude-sonnet-5-5",
+        description="Model of the agents of tier `sonnet`, and of those without a tier, that name none.",
+    )
+    model_haiku: str = Field(
+        "anthropic:claude-haiku-5-5", description="Model of the agents of tier `haiku` that name none."
+    )
+
     # Leases, timers, limits of time
     lease_s: Seconds = Field(
         15,

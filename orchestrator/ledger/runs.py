@@ -150,6 +150,7 @@ class Runs(LaunchTransitions):
         status = "completed" if outcome.status == "completed" else "failed"
         state = "" if outcome.state is None else json.dumps(outcome.state)
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
+        memory = self._keep_memory(claim.session, outcome)
         questions = "open" if answer_questions is not None else ""
         while True:
             call: tuple[list[str], list[Arg]] = (
@@ -158,6 +159,7 @@ class Runs(LaunchTransitions):
                     keys.effects(claim.run),
                     layout.whole(claim.session, short),
                     keys.wholes(claim.session),
+                    layout.whole(claim.session, memory),
                 ],
                 [
                     self._now,
@@ -179,6 +181,7 @@ class Runs(LaunchTransitions):
                     self.vouch_for_end(about, status, short.text, whole=short.ref, by=about.agent)
                     if envelope is not None and about is not None
                     else "",
+                    memory.json,
                 ],
             )
             if following is None or following.asked:
@@ -190,6 +193,7 @@ class Runs(LaunchTransitions):
                     envelope = make_envelope()
                 case b"whole":
                     short = self._shorten(claim.session, outcome.text)
+                    memory = self._keep_memory(claim.session, outcome)
                 case b"questions":
                     assert answer_questions is not None
                     names = [decode.text(name) for name in reply[1:]]
@@ -230,6 +234,21 @@ class Runs(LaunchTransitions):
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)
         return bool(reply[0] == b"rejected")
+
+    def _keep_memory(self, session: str, outcome: Outcome) -> Shortened:
+        """Store what an executor keeps of its conversation; it expires by itself if the commit does not come."""
+        if outcome.memory is None or outcome.status != "completed":
+            return Shortened(text="", ref=None)
+        return self.wholes.shorten(session, outcome.memory, above_bytes=0)
+
+    def memory(self, session_id: str, run_id: str = "") -> str:
+        """What the executor kept of a session's conversation at its last commit, or at that of a run; empty if nothing.
+
+        Raises:
+            PayloadError: it is not kept any more, or was altered.
+        """
+        ref = self.redis.hget(keys.bodies(session_id), f"memory:{run_id}" if run_id else "memory")
+        return self.wholes.read(json.loads(ref)) if ref else ""
 
     def _commit_and_claim(self, commit: tuple[list[str], list[Arg]], shard: int, following: Next) -> Any:
         batch = self.scripts.batch()

@@ -208,6 +208,7 @@ class Outcome:
     waiting: JSON = None  #: new waiting policy, or None to leave it as it is
     steps_left_out: tuple[str, ...] = ()  #: recorded steps that this try did not ask for
     steps_failed: tuple[str, ...] = ()  #: steps whose errors the run failed with
+    memory: str | None = None  #: what the executor keeps of the conversation, or None to leave it as it is
 
 
 @dataclass(frozen=True, kw_only=True)

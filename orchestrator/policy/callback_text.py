@@ -121,7 +121,11 @@ class Callback:
 
 
 def render_callbacks(
-    callbacks: Sequence[Callback], *, prompts: Sequence[str] = (), max_bytes: int | None = None
+    callbacks: Sequence[Callback],
+    *,
+    prompts: Sequence[str] = (),
+    max_bytes: int | None = None,
+    read_on: Callable[[Callback], str] | None = None,
 ) -> str:
     """The text of one resume: ``callbacks`` in the order given, then what a user said meanwhile.
 
@@ -129,13 +133,15 @@ def render_callbacks(
         callbacks: what is delivered; may be empty.
         prompts: texts of a user; they are not wrapped.
         max_bytes: a single text longer than this (in UTF-8) is cut and refers to the whole.
+        read_on: says of a callback that was cut how to read on; by default the command or the call that does.
     """
+    read_on = read_on or _where
     shown = [_cut(callback, max_bytes) for callback in callbacks]
     parts: list[str] = []
     if len(shown) == 1:
-        parts.append(f"{_element(shown[0])}\n\n{_instruction(shown[0])}")
+        parts.append(f"{_element(shown[0], read_on)}\n\n{_instruction(shown[0])}")
     elif shown:
-        inner = "\n\n".join(map(_element, shown))
+        inner = "\n\n".join(_element(callback, read_on) for callback in shown)
         opening = f'<agent-callback type="aggregated" count="{len(shown)}">'
         parts.append(f"{opening}\n{inner}\n</agent-callback>\n\n{_AFTER_MANY}")
     # Together, so that no tag is made of the end of one and the beginning of the next.
@@ -227,7 +233,7 @@ def _cut(callback: Callback, max_bytes: int | None) -> Callback:
     return replace(callback, text=raw[:max_bytes].decode(errors="ignore"), size=size)
 
 
-def _element(callback: Callback) -> str:
+def _element(callback: Callback, read_on: Callable[[Callback], str]) -> str:
     attributes = [("session", callback.session), ("status", callback.status)]
     if not callback.status or callback.kind != "completion":
         attributes.insert(0, ("type", callback.kind))
@@ -242,7 +248,7 @@ def _element(callback: Callback) -> str:
     listed = "".join(f' {name}="{_attribute(value)}"' for name, value in attributes if value)
     return (
         f"<agent-callback{listed}>\n{_heading(callback)}\n\n{defuse(callback.text)}"
-        f"{_cut_note(callback)}{_context(callback)}\n</agent-callback>"
+        f"{_cut_note(callback, read_on)}{_context(callback)}\n</agent-callback>"
     )
 
 
@@ -267,10 +273,10 @@ def _instruction(callback: Callback) -> str:
     return _AFTER_ERROR if callback.status == "failed" else _AFTER_RESULT
 
 
-def _cut_note(callback: Callback) -> str:
+def _cut_note(callback: Callback, read_on: Callable[[Callback], str]) -> str:
     if callback.size < 0:
         return ""
-    return f"\n[cut after {len(callback.text.encode())} of {callback.size} bytes; {_where(callback)}]"
+    return f"\n[cut after {len(callback.text.encode())} of {callback.size} bytes; {read_on(callback)}]"
 
 
 def _where(callback: Callback) -> str:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from orchestrator.agents.options.base import ExecutorOptions, Surroundings
 from orchestrator.agents.options.external import ExternalOptions
+from orchestrator.agents.options.llm import LlmOptions
 from orchestrator.agents.options.python import PythonOptions
 from orchestrator.config.settings import did_you_mean
 from orchestrator.errors import AgentSettingError, ConfigurationError
@@ -20,6 +21,7 @@ __all__ = [
     "EXECUTORS",
     "ExecutorOptions",
     "ExternalOptions",
+    "LlmOptions",
     "PythonOptions",
     "Surroundings",
     "check_options",
@@ -28,6 +30,7 @@ __all__ = [
 #: What can run an agent, by name; `foreign` is a program that reads its work from the streams itself.
 EXECUTORS: Final[Mapping[str, type[ExecutorOptions]]] = {
     "foreign": ExternalOptions,
+    "llm": LlmOptions,
     "python": PythonOptions,
 }
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo
 
@@ -14,6 +14,9 @@ class ExecutorOptions(BaseModel):
     """The options of one agent; each executor has a model of its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    #: Fields of the agent's record that this executor sets where the agent's definition does not.
+    defaults: ClassVar[Mapping[str, Any]] = {}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 -- commit: the holder ends its run: answer, saved state, callbacks consumed, and what follows for the parent.
 -- The envelope reports an end of the session; where the script needs one and got none it changes nothing and says so.
 -- KEYS  as in lib/over.lua, then 19 effects  20 whole text, or the session  21 wholes
+--       22 memory of the conversation, or the session
 -- ARGV  1 now or ''  2 claim id  3 status completed | failed | stopped  4 text  5 saved state or ''
 --       6 waiting policy or ''  7 envelope or ''  8 attempts the agent has  9 ms until it may be tried again
 --       10 reference to the whole as JSON, where the text is its beginning, or ''
@@ -10,6 +11,7 @@
 --       13 keys of recorded steps that this try did not ask for, as a JSON list
 --       14 keys of the steps whose errors it failed with, likewise: a further try executes them again
 --       15 proof that the answer, or the reason, is the agent's
+--       16 reference to the memory of the conversation as JSON, or ''
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents whose workers are to be
 --          told: this end lets a run of its tree begin}}
 --          | {'lost'} | {'envelope'} | {'retry', attempt} | {'whole'}: it is gone, store it again
@@ -165,6 +167,7 @@ local parked = policy and parked_until(policy, pending <= 0 and not waits) or ni
 local over = pending <= 0 and not waits and count(s.questions) - #unasked <= 0 and not doomed and not parked
 if over and ARGV[7] == '' then return { 'envelope' } end
 if ARGV[10] ~= '' and redis.call('EXISTS', KEYS[20]) == 0 then return { 'whole' } end
+if ARGV[16] ~= '' and redis.call('EXISTS', KEYS[22]) == 0 then return { 'whole' } end
 
 local of_group = {}
 for _, id in ipairs(carried) do
@@ -218,6 +221,10 @@ if ARGV[10] ~= '' then
   redis.call('HSET', BODIES, 'whole', ARGV[10])
 end
 if ARGV[5] ~= '' then redis.call('HSET', BODIES, 'state', ARGV[5]) end
+if ARGV[16] ~= '' then
+  keep(KEYS[22], KEYS[21], cjson.decode(ARGV[16]).sha256)
+  redis.call('HSET', BODIES, 'memory', ARGV[16], 'memory:' .. r.id, ARGV[16])
+end
 if policy then
   from_here_on(policy)
   redis.call('HSET', S, 'waiting', cjson.encode(policy), 'waiting_since', now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar, cast
 
+from orchestrator.config.settings import Settings, load_settings
 from orchestrator.errors import InputError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
@@ -45,6 +46,7 @@ class Context(Delegating):
         planning: Planning,
         steps: Steps,
         environment: Callable[[Context], dict[str, str]],
+        settings: Settings | None = None,
     ) -> None:
         super().__init__(
             held,
@@ -61,6 +63,9 @@ class Context(Delegating):
         #: Why the answer that this run gave before was not accepted; empty when there was none.
         self.correction = ""
         self._waiting: dict[str, dict[str, Any]] = {}
+        self._settings = settings
+        #: What the executor keeps of the conversation when this run commits; None leaves it as it is.
+        self.new_memory: str | None = None
 
     # --- policies ----------------------------------------------------------------------------
 
@@ -288,8 +293,6 @@ class Context(Delegating):
         """
         self._claim_status.check()
 
-    # --- for executors and the runner --------------------------------------------------------
-
     @property
     def waits(self) -> bool:
         """Whether somebody is to answer this session after this run: a child, or whoever it asked.
@@ -309,6 +312,26 @@ class Context(Delegating):
     def steps(self) -> Steps:
         """The durable steps of this try."""
         return self._steps
+
+    # --- for executors -----------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the worker."""
+        if self._settings is None:
+            self._settings = load_settings()
+        return self._settings
+
+    def read_memory(self) -> str:
+        """What the executor kept of the conversation when the last run committed; empty if nothing.
+
+        Raises:
+            PayloadError: it is not kept any more, or was altered.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        return self._effects.retrying("memory", lambda: self._ledger.memory(self.session))
+
+    # --- for the runner ----------------------------------------------------------------------
 
     @property
     def new_waiting(self) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import InputError
@@ -58,6 +59,24 @@ class Delegating(Messaging):
         )
         self._launches = launches
         self._planning = planning
+
+    def agents(self) -> tuple[AgentRecord, ...]:
+        """The registered agents that this one may delegate to, by name.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        return self._launches.delegates()
+
+    @property
+    def outstanding(self) -> int:
+        """How many callbacks are still to come for this session, those of children of this run included.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        pending = self._find(self.session).pending
+        return pending - sum(callback.kind == "completion" for callback in self.callbacks)
 
     def delegate(
         self,

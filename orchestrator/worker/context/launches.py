@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.model_values import Priority
 from orchestrator.ids import child_session_id
 from orchestrator.ledger import Outgoing
+from orchestrator.policy.authorisation import Principal, refusal
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.worker.context.effects import Effects
 
@@ -18,10 +20,35 @@ from orchestrator.worker.context.effects import Effects
 class AgentLaunches:
     """The review requests and escalations of one run."""
 
-    def __init__(self, effects: Effects, table: RoutingTable, *, exists: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        effects: Effects,
+        table: RoutingTable,
+        *,
+        exists: Callable[[str], bool],
+        agents: Callable[[], Sequence[AgentRecord]] = tuple,
+    ) -> None:
         self._effects = effects
         self._table = table
         self._exists = exists
+        self._agents = agents
+
+    def delegates(self) -> tuple[AgentRecord, ...]:
+        """The agents that this session's agent may delegate to, by name.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as `Effects.launch`.
+        """
+        records = {record.name: record for record in self._effects.retrying("agents", self._agents)}
+        own = records.get(self._effects.held.session.agent)
+        if own is None:
+            return ()
+        return tuple(
+            record
+            for name, record in sorted(records.items())
+            if name != own.name
+            and refusal("task-delegation", _party(own), _party(record), self._table) is None
+        )
 
     def review(
         self,
@@ -119,6 +146,15 @@ class AgentLaunches:
             group=group,
             key=key,
         )
+
+
+def _party(record: AgentRecord) -> Principal:
+    return Principal(
+        name=record.name,
+        role=record.role,
+        may_send_to=record.may_send_to,
+        accepts_from=record.accepts_from,
+    )
 
 
 def _with_files(description: str, files: Sequence[str]) -> str:

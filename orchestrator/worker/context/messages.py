@@ -41,8 +41,9 @@ class MessageSender:
         context: Any = None,
         priority: str | None = None,
         key: str | None = None,
+        to: Session | None = None,
     ) -> str:
-        """Put a question to the parent; its id. The session is not over until it is answered.
+        """Put a question to the parent, or to a child; its id. The session is not over until it is answered.
 
         Raises:
             InputError: there is nothing to ask, or no parent to ask.
@@ -54,7 +55,7 @@ class MessageSender:
         check_text("message", message)
         if not message.strip():
             raise InputError(f"agent {session.agent!r} raised a callback without a message")
-        if not session.parent:
+        if to is None and not session.parent:
             raise InputError(f"agent {session.agent!r} is the root of its tree, so it has no parent to ask")
         if session.caller == "none":
             raise InputError(
@@ -64,9 +65,9 @@ class MessageSender:
         # JSON has no word for what is no number, and most readers of it refuse Python's: it becomes text.
         values = None if context is None else json.loads(json.dumps(context, default=str), parse_constant=str)
         # Not by its context, which may hold times and process ids that a further try does not repeat.
-        effect = effects.key("ask", message, kind, given=key)
+        effect = effects.key("ask", message, kind, *([to.id] if to else []), given=key)
         question = question_id(session.id, f"{effects.held.claim.run}:{effect}")
-        asked = effects.delegator
+        asked = to.agent if to else effects.delegator
         outgoing = effects.write(
             lambda: effects.message_factory.query(
                 sender=session.agent,
@@ -85,7 +86,7 @@ class MessageSender:
             "ask",
             lambda: effects.ledger.say(
                 effects.held.claim,
-                session.parent,
+                to.id if to else session.parent,
                 message,
                 effect=effect,
                 item_id=question,
@@ -105,7 +106,7 @@ class MessageSender:
             "id": question,
             "priority": urgency,
             "session": session.id,
-            "parent": session.parent,
+            "parent": to.id if to else session.parent,
         }
         self._note(event if values is None else {**event, "context": values})
         return question

@@ -114,6 +114,42 @@ class Messaging(View):
         """
         return self._ask(message, kind, context, priority, timeout_s=timeout_s)
 
+    def ask_later(
+        self,
+        message: str,
+        *,
+        to: str = "",
+        kind: Literal["query", "blocker", "clarification", "error"] = "query",
+        context: Mapping[str, Any] | None = None,
+        priority: Priority | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Ask the parent, or a child, and go on: this session is resumed with the reply, and is not over before.
+
+        Args:
+            message: the question.
+            to: the id of a child's session; empty: the parent. A child that has finished is resumed to answer.
+            kind: `query`, `blocker`, `clarification` or `error`.
+            context: further values, which whoever is asked gets with it.
+            priority: `critical`, `high`, `normal` or `low`. A blocker is always critical.
+            key: as for `delegate`.
+
+        Returns:
+            The id of the question, which the reply names.
+
+        Raises:
+            InputError: there is nothing to ask, no parent, or ``to`` is no child of this session.
+            UnknownSession, WrongState: whoever is asked is gone or will not run again.
+            LimitExceeded: the conversation has had more messages than it may.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        child = self._find(to) if to else None
+        if child is not None and child.parent != self.session:
+            raise InputError(f"session {to} is no child of {self.session}")
+        return self._message_sender.ask(
+            message, kind=kind, context=context, priority=priority, key=key, to=child
+        )
+
     def _ask(
         self,
         message: str,

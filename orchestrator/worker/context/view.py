@@ -63,6 +63,10 @@ class View:
             # What a call took in an earlier try of this run, it takes again.
             if item.kind != "prompt" and not item.extra.get("taken")
         )
+        #: What users said that this run delivers, beside the callbacks; empty on a start.
+        self.prompts: tuple[str, ...] = tuple(
+            held.texts.get(item.id, "") for item in held.items if item.kind == "prompt"
+        )
         #: The children that a deadline did not wait for any longer; empty unless one made this run.
         self.missing: tuple[Missing, ...] = self._find_missing()
         #: JSON values, saved when the run commits, there again in the next run.
@@ -74,8 +78,7 @@ class View:
     def _prompt(self) -> str:
         if self.cause == "start":
             return self._held.prompt
-        said = [self._held.texts.get(item.id, "") for item in self._held.items if item.kind == "prompt"]
-        text = render_callbacks(self.callbacks, prompts=said, max_bytes=MAX_PROMPT_BYTES_PER_CALLBACK)
+        text = render_callbacks(self.callbacks, prompts=self.prompts, max_bytes=MAX_PROMPT_BYTES_PER_CALLBACK)
         return "\n\n".join(filter(None, [text, describe_missing(self.missing)]))
 
     def _find_missing(self) -> tuple[Missing, ...]:

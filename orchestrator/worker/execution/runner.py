@@ -19,7 +19,14 @@ from orchestrator.client.current import working_for
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.publishing import publish_result
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
-from orchestrator.errors import ClaimLost, InputError, Retry, ServerUnavailable, SessionStopped
+from orchestrator.errors import (
+    ClaimLost,
+    InputError,
+    ModelFailed,
+    Retry,
+    ServerUnavailable,
+    SessionStopped,
+)
 from orchestrator.ids import shard_of
 from orchestrator.ledger import BY_FORCE, Claimed, Committed, Dispatch, Next, Outcome, Outgoing, RetryLater
 from orchestrator.log import get_logger, log_context
@@ -245,10 +252,12 @@ class _RunOfAgent:
                 self._effects,
                 runtime.parts.routing,
                 exists=lambda name: runtime.parts.agents.get(name) is not None,
+                agents=runtime.parts.agents.all,
             ),
             steps=self._steps,
             environment=self._open_gateway,
             planning=Planning(self._effects, names=runtime.parts.agents.names),
+            settings=runtime.parts.settings,
         )
 
     def _may_take(self, slot_sharing: SlotSharing) -> Callable[[str], bool]:
@@ -276,7 +285,8 @@ class _RunOfAgent:
 
     def _commit(self, outcome: Outcome, following: Next | None = None) -> RunEnd:
         session = self._held.session
-        attempts = 1 if self._claim_status.timed_out else self._definition.record.attempts
+        final = self._claim_status.timed_out or isinstance(self._error, ModelFailed)
+        attempts = 1 if final else self._definition.record.attempts
         retry_ms = self._retry_ms()
         if session.task and not session.parent and outcome.status == "completed":
             # Before the commit, while the claim is ours: afterwards the result may be final already.
@@ -403,6 +413,7 @@ def _completed(text: str, context: Context) -> Outcome:
         state=state,
         waiting=context.new_waiting,
         steps_left_out=context.steps.left_out,
+        memory=context.new_memory,
     )
 
 

@@ -9,7 +9,7 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.worker.context.context import Context
 
 #: Where each executor is; imported when the first of its agents runs.
-_HOMES: Final = {"python": "orchestrator.worker.executors.python"}
+_HOMES: Final = {"llm": "orchestrator.worker.executors.llm", "python": "orchestrator.worker.executors.python"}
 
 
 class Executor(Protocol):
@@ -23,7 +23,7 @@ class Executor(Protocol):
         """
         ...
 
-    def explain(self, error: BaseException, definition: AgentDefinition) -> str:
+    def explain(self, error: BaseException, definition: AgentDefinition, /) -> str:
         """One line for the agent's delegator about what ended its run."""
         ...
 

@@ -1,0 +1,145 @@
+"""The options of a model agent."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from orchestrator.agents.options.base import ExecutorOptions, FilePath, Reference
+
+#: What to install for model agents.
+INSTALL: Final = "pip install 'agent-orchestra[llm]'"
+#: Characters that instructions may have; more than this is a document, which belongs into a tool.
+MAX_INSTRUCTIONS_CHARS: Final = 200_000
+
+Count = Annotated[int, Field(gt=0)]
+
+
+class ModelLimits(BaseModel):
+    """What one run of a model agent may use."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Model requests in one run.
+    requests: Count = 50
+    #: Tool calls in one run; None: as many as the requests allow.
+    tool_calls: Count | None = None
+    #: Tokens, of requests and answers together, in one run; None: no limit.
+    tokens: Count | None = None
+    #: Tokens that the session's memory may have before it is shortened; estimated at four characters a token.
+    memory_tokens: Count = 100_000
+    #: How often an answer that does not fit the output type, or a wrong tool call, is handed back to the model.
+    retries: Annotated[int, Field(ge=0)] = 2
+    #: Bytes of each callback that the model sees; it reads on with a tool.
+    callback_bytes: Count = 16_384
+    #: Bytes of all callbacks of one run that the model sees; each has an equal part of them.
+    callbacks_bytes: Count = 65_536
+
+
+class McpServer(BaseModel):
+    """An MCP server whose tools the model may call: a program, or a URL."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: The name of its steps; stays the same when its address changes.
+    id: Annotated[str, Field(pattern=r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")]
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = Field(default_factory=dict, repr=False)
+    url: str = ""
+    headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
+
+    @model_validator(mode="after")
+    def _one_address(self) -> McpServer:
+        if bool(self.command) == bool(self.url):
+            raise ValueError(f"MCP server {self.id!r} needs either command or url")
+        return self
+
+
+class LlmOptions(ExecutorOptions):
+    """A model with instructions, tools and an output type; or a ``pydantic_ai.Agent`` that is used as it is."""
+
+    #: A failed model request is tried again by these attempts of its run; what was paid before is not paid again.
+    defaults: ClassVar[Mapping[str, Any]] = {"attempts": 5}
+
+    #: The model as `provider:name`, or a model object; by default the one that the settings give the agent's tier.
+    model: Any = ""
+    #: Tried in this order when the model before is away or overloaded.
+    fallbacks: tuple[str, ...] = ()
+    instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] = ""
+    instructions_file: FilePath | None = None
+    #: Functions the model may call; the first parameter of one may be the context, annotated with `Context`.
+    tools: tuple[Reference, ...] = ()
+    mcp: tuple[McpServer, ...] = ()
+    #: What the answer must be: a pydantic model, or a JSON Schema as a table. By default any text.
+    output: Reference = None
+    limits: ModelLimits = ModelLimits()
+    #: Settings of the model, such as `temperature` and `max_tokens`.
+    settings: Mapping[str, Any] = Field(default_factory=dict)
+    #: Tools that make a tree, by name; by default those that fit the role.
+    tree_tools: tuple[str, ...] | None = None
+    #: When a session that has answered and has children at work is resumed.
+    resume: Literal["any", "all"] = "all"
+    #: In whose role callbacks come that no tool call waits for.
+    callback_role: Literal["user", "system"] = "user"
+    #: Shortens the messages that are kept; called with a list of messages, returns one.
+    shorten: Reference = None
+    #: A ``pydantic_ai.Agent``, used as it is.
+    agent: Reference = None
+    #: Makes the dependencies of that agent's runs; called with the context. By default the context itself.
+    deps: Reference = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _installed(cls, value: Any) -> Any:
+        if importlib.util.find_spec("pydantic_ai") is None:
+            raise ValueError(f"model agents need pydantic-ai: {INSTALL}")
+        return value
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> LlmOptions:
+        if self.instructions and self.instructions_file:
+            raise ValueError("give instructions or instructions_file, not both")
+        if self.instructions_file is not None:
+            text = _read(self.instructions_file)
+            if len(text) > MAX_INSTRUCTIONS_CHARS:
+                raise ValueError(
+                    f"{self.instructions_file} has {len(text)} characters; instructions have at most "
+                    f"{MAX_INSTRUCTIONS_CHARS}, give the rest through a tool"
+                )
+        if self.agent is not None:
+            own = {
+                "model",
+                "fallbacks",
+                "instructions",
+                "instructions_file",
+                "tools",
+                "mcp",
+                "output",
+                "settings",
+            }
+            both = sorted(own & self.model_fields_set)
+            if both:
+                raise ValueError(
+                    f"an agent that is given as it is has its own {both[0]}; leave {both[0]} out"
+                )
+        for tool in self.tools:
+            if not callable(tool):
+                raise ValueError(f"tools are functions, not {tool!r}")  # noqa: TRY004
+        return self
+
+    @property
+    def all_instructions(self) -> str:
+        """The instructions, wherever they are."""
+        return _read(self.instructions_file) if self.instructions_file is not None else self.instructions
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from None

@@ -1,0 +1,208 @@
+"""A local HTTP server that speaks the formats of Anthropic Messages and OpenAI Chat Completions, by a script."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Final, Self
+
+from orchestrator.testing.formats import (
+    answer_of,
+    anthropic_events,
+    anthropic_whole,
+    openai_events,
+    openai_whole,
+)
+from orchestrator.testing.replies import Answer, Fail, Hang
+from orchestrator.testing.requests import Request, read_anthropic, read_openai
+from orchestrator.testing.script import Decide
+
+_PATHS: Final[dict[str, Callable[[dict[str, Any], int], Request]]] = {
+    "/v1/messages": read_anthropic,
+    "/v1/chat/completions": read_openai,
+}
+
+
+class WireServer:
+    """Answers model requests on loopback; use it as a ``with`` block, or `start` and `stop` it."""
+
+    def __init__(self, script: Decide, *, port: int = 0) -> None:
+        self._script = script
+        self._server = _Server(("127.0.0.1", port), _Handler)
+        self._server.owner = self
+        self._thread = threading.Thread(target=self._server.serve_forever, name="wire-server", daemon=True)
+        self._lock = threading.Lock()
+        #: Every request so far, in the order in which they came.
+        self.requests: list[Request] = []
+        #: Requests that got a whole answer: what a provider would have charged for.
+        self.answered: list[Request] = []
+        #: When each request came, on the monotonic clock.
+        self.times: list[float] = []
+
+    @property
+    def url(self) -> str:
+        """Where the server listens."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables that send the providers' clients to this server."""
+        return {
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": "test-key-anthropic",
+            "OPENAI_BASE_URL": f"{self.url}/v1",
+            "OPENAI_API_KEY": "test-key-openai",
+        }
+
+    def start(self) -> Self:
+        """Listen; returns the server itself."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the server; requests that hang are given up."""
+        self._server.stopping.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def note(self, path: str, body: dict[str, Any]) -> Request:
+        """Take a request into the list."""
+        with self._lock:
+            request = _PATHS[path](body, len(self.requests))
+            self.requests.append(request)
+            self.times.append(time.monotonic())
+            return request
+
+    def decide(self, request: Request) -> Any:
+        """What the script says to a request."""
+        return self._script(request)
+
+    def note_answered(self, request: Request) -> None:
+        """Take a request into the list of those that got a whole answer."""
+        with self._lock:
+            self.answered.append(request)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    owner: WireServer
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.stopping = threading.Event()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle is no error of the server."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        # Small pieces of a stream are to arrive as they are written.
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is written: the requests are in the server's list."""
+
+    def do_POST(self) -> None:
+        path = self.path.partition("?")[0]
+        length = int(self.headers.get("content-length") or 0)
+        raw = self.rfile.read(length)
+        if path not in _PATHS:
+            self._write_json(404, {"error": {"type": "not_found_error", "message": f"no such path: {path}"}})
+            return
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            self._write_json(400, {"error": {"type": "invalid_request_error", "message": "no JSON"}})
+            return
+        owner = self.server.owner
+        request = owner.note(path, body)
+        reply = owner.decide(request)
+        match reply:
+            case Fail():
+                self._fail(reply, request)
+            case Hang():
+                self.server.stopping.wait(reply.seconds)
+                self.close_connection = True
+            case _:
+                answer = answer_of(reply, request)
+                # Before its last byte is written: a client may act on it before this thread goes on.
+                if not answer.cut and not request.stream:
+                    owner.note_answered(request)
+                self._answer(answer, request)
+
+    def _fail(self, reply: Fail, request: Request) -> None:
+        kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+        kind = kinds.get(reply.status, "overloaded_error" if reply.status == 529 else "api_error")
+        error = {"type": kind, "message": reply.message}
+        body = {"type": "error", "error": error} if request.provider == "anthropic" else {"error": error}
+        headers = {} if reply.retry_after_s is None else {"retry-after": f"{reply.retry_after_s:g}"}
+        self._write_json(reply.status, body, headers)
+
+    def _answer(self, answer: Answer, request: Request) -> None:
+        anthropic = request.provider == "anthropic"
+        if not request.stream:
+            whole = (anthropic_whole if anthropic else openai_whole)(answer, request)
+            self._write_json(200, whole, cut=answer.cut)
+            return
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        events = list((anthropic_events if anthropic else openai_events)(answer, request))
+        for number, (name, event) in enumerate(events):
+            if answer.cut and number >= len(events) // 2:
+                self._break_off()
+                return
+            if number == len(events) - 1:
+                self.server.owner.note_answered(request)
+            self._write_event(name, json.dumps(event))
+            if answer.pace_s:
+                self.server.stopping.wait(answer.pace_s)
+        if not anthropic:
+            self._write_event("", "[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _write_event(self, name: str, data: str) -> None:
+        text = (f"event: {name}\n" if name else "") + f"data: {data}\n\n"
+        octets = text.encode()
+        self.wfile.write(f"{len(octets):x}\r\n".encode() + octets + b"\r\n")
+        self.wfile.flush()
+
+    def _write_json(
+        self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None, *, cut: bool = False
+    ) -> None:
+        octets = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(octets)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if cut:
+            self.wfile.write(octets[: len(octets) // 2])
+            self._break_off()
+            return
+        self.wfile.write(octets)
+
+    def _break_off(self) -> None:
+        self.wfile.flush()
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)

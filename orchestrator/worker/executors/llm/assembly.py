@@ -1,0 +1,134 @@
+"""The `pydantic_ai.Agent` behind a definition: the one that was handed over, or one made of the definition's options."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, TypeAlias, cast
+
+import pydantic_core
+from pydantic import BaseModel
+from pydantic_ai import Agent, DeferredToolRequests, ModelRetry, StructuredDict
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
+
+from orchestrator.agents.definition import AgentDefinition
+from orchestrator.agents.options import LlmOptions
+from orchestrator.agents.options.llm import McpServer
+from orchestrator.config.settings import Settings
+from orchestrator.errors import ConfigurationError, ModelFailed
+from orchestrator.worker.executors.llm.functions import tool_of
+from orchestrator.worker.executors.llm.models import model_of
+
+AnyAgent: TypeAlias = Agent[Any, Any]
+
+#: Made once in each process; the definition is kept, so that its id is nobody else's.
+_made: dict[int, tuple[AgentDefinition, AnyAgent]] = {}
+
+
+def agent_of(definition: AgentDefinition, options: LlmOptions, settings: Settings) -> AnyAgent:
+    """The agent that runs a definition.
+
+    Raises:
+        ModelFailed, ConfigurationError: it cannot be made, in one sentence.
+    """
+    known = _made.get(id(definition))
+    if known is None or known[0] is not definition:
+        agent = (
+            _handed_over(definition, options)
+            if options.agent is not None
+            else _make(definition, options, settings)
+        )
+        _made[id(definition)] = known = (definition, agent)
+    return known[1]
+
+
+def _handed_over(definition: AgentDefinition, options: LlmOptions) -> AnyAgent:
+    if not isinstance(options.agent, Agent):
+        raise ConfigurationError(
+            f"agent {definition.name!r}: agent = {options.agent!r} is no pydantic_ai.Agent; hand one over"
+        )
+    if options.agent.name is None:
+        options.agent.name = definition.name
+    return options.agent
+
+
+def _make(definition: AgentDefinition, options: LlmOptions, settings: Settings) -> AnyAgent:
+    toolsets: list[AbstractToolset[Any]] = [_server(definition.name, server) for server in options.mcp]
+    if options.tools:
+        tools = [tool_of(function, max_retries=options.limits.retries) for function in options.tools]
+        toolsets.append(FunctionToolset(tools, id="tools"))
+    agent: AnyAgent = Agent(
+        model_of(definition.record, options, settings),
+        name=definition.name,
+        instructions=options.all_instructions or None,
+        output_type=[_output_type(options.output), DeferredToolRequests],
+        retries=options.limits.retries,
+        model_settings=cast(ModelSettings, dict(options.settings)),
+        toolsets=toolsets,
+    )
+    if isinstance(options.output, dict):
+        _check_by_schema(agent, options.output)
+    return agent
+
+
+def _output_type(output: Any) -> Any:
+    if output is None:
+        return str
+    return StructuredDict(output) if isinstance(output, dict) else output
+
+
+def _check_by_schema(agent: AnyAgent, schema: dict[str, Any]) -> None:
+    """Hand an answer that does not fit the JSON Schema back to the model."""
+    import jsonschema
+
+    validator = jsonschema.validators.validator_for(schema)(schema)
+
+    @agent.output_validator
+    def check(value: Any) -> Any:
+        if not isinstance(value, DeferredToolRequests):
+            error = jsonschema.exceptions.best_match(validator.iter_errors(value))
+            if error is not None:
+                raise ModelRetry(f"{error.json_path}: {error.message}")
+        return value
+
+
+def _server(agent: str, server: McpServer) -> AbstractToolset[Any]:
+    try:
+        from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
+        from pydantic_ai.mcp import MCPToolset
+    except ImportError:
+        raise ModelFailed(
+            agent, "MCP servers need their client: pip install 'agent-orchestra[llm-mcp]'"
+        ) from None
+    if server.command:
+        env = {name: os.path.expandvars(value) for name, value in server.env.items()}
+        transport: Any = StdioTransport(server.command, list(server.args), env=env or None)
+    else:
+        headers = {name: os.path.expandvars(value) for name, value in server.headers.items()}
+        transport = StreamableHttpTransport(server.url, headers=headers or None)
+    toolset: AbstractToolset[Any] = MCPToolset(transport, id=server.id)
+    return toolset
+
+
+def output_type_of_runs(agent: AnyAgent) -> Any:
+    """What a run of an agent may end with, its tool calls that wait included; None: its own output type says that."""
+    output: Any = agent.output_type
+    types = list(output) if isinstance(output, list | tuple) else [output]
+    return None if DeferredToolRequests in types else [*types, DeferredToolRequests]
+
+
+def as_text(agent: AnyAgent, output: Any) -> str:
+    """An answer as the text that the session ends with: text as it is, everything else as JSON.
+
+    Raises:
+        ModelFailed: it has no form as JSON.
+    """
+    if isinstance(output, str):
+        return output
+    if isinstance(output, BaseModel):
+        return output.model_dump_json()
+    try:
+        return json.dumps(pydantic_core.to_jsonable_python(output), ensure_ascii=False)
+    except pydantic_core.PydanticSerializationError as error:
+        raise ModelFailed(str(agent.name), f"its answer has no form as JSON: {error}") from None

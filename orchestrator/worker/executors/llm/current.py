@@ -1,0 +1,60 @@
+"""The run that a model agent is in: what its tools and its durable steps find there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel
+
+from orchestrator.agents.definition import AgentDefinition
+from orchestrator.agents.options import LlmOptions
+from orchestrator.worker.context.context import Context
+
+
+class Pending(BaseModel):
+    """What a tool call of an ended run waits for."""
+
+    #: `wait`: callbacks of any child; `child`: the end of one; `reply`: the reply to a question.
+    kind: Literal["wait", "child", "reply"]
+    #: The child's session, or the question's id; empty for `wait`.
+    target: str = ""
+    tool: str = ""
+    #: Of `wait`: the policy, as `Context.wait_for` takes it.
+    mode: Literal["any", "all", "quorum"] = "all"
+    k: int | None = None
+    timeout_s: float | None = None
+
+
+@dataclass
+class ModelRun:
+    """One run of a model agent, in one try of it."""
+
+    definition: AgentDefinition
+    options: LlmOptions
+    context: Context
+
+
+_current: ContextVar[ModelRun] = ContextVar("orchestra_model_run")
+
+
+def current() -> ModelRun:
+    """The run of the model agent that calls.
+
+    Raises:
+        LookupError: no model agent runs here.
+    """
+    return _current.get()
+
+
+@contextmanager
+def entered(run: ModelRun) -> Iterator[ModelRun]:
+    """Make ``run`` the current one in the block."""
+    token = _current.set(run)
+    try:
+        yield run
+    finally:
+        _current.reset(token)

@@ -1,0 +1,113 @@
+"""What went wrong in a model agent, in one sentence, and whether a later attempt may succeed."""
+
+from __future__ import annotations
+
+from pydantic_ai.exceptions import (
+    ContentFilterError,
+    ModelAPIError,
+    ModelAuthenticationError,
+    ModelConnectionError,
+    ModelContextWindowExceededError,
+    ModelHTTPError,
+    ModelNotFoundError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelRequestRejectedError,
+    ModelServerError,
+    ModelUnavailableError,
+    OutputTokenLimitExceeded,
+    UnexpectedModelBehavior,
+    UsageLimitExceeded,
+    UserError,
+)
+
+from orchestrator.errors import (
+    MAX_RETRY_AFTER_S,
+    ConfigurationError,
+    ModelFailed,
+    OrchestraError,
+    Retry,
+    StepFailed,
+)
+from orchestrator.worker.executors.llm.secrets import redact
+
+#: Characters of a provider's own words that an error repeats.
+_SAID_CHARS = 300
+#: Failures of the provider that pass by themselves.
+_PASSING = (ModelRateLimitError, ModelUnavailableError, ModelServerError, ModelConnectionError)
+
+
+def translate(error: Exception, agent: str) -> Exception:
+    """The error that ends the run, for whatever was raised while a model agent ran."""
+    match error:
+        case StepFailed():
+            return _of_step(error, agent)
+        case OrchestraError():
+            return error
+        case ModelQuotaExceededError() | ModelAuthenticationError() | ModelNotFoundError():
+            return ModelFailed(agent, f"{_kind(error)}: {_said(error)}")
+        case ModelContextWindowExceededError():
+            return ModelFailed(
+                agent,
+                "the conversation is larger than the model's context; lower memory_tokens or callbacks_bytes "
+                f"of its limits: {_said(error)}",
+            )
+        case _ if isinstance(error, _PASSING) or _is_passing_status(error):
+            after_s = getattr(error, "retry_after", None)
+            wait = min(float(after_s), MAX_RETRY_AFTER_S) if after_s is not None and after_s >= 0 else None
+            return Retry(f"the model of agent {agent!r} is not available: {_said(error)}", after_s=wait)
+        case ModelRequestRejectedError() | ModelAPIError():
+            return ModelFailed(agent, f"the provider refused the request: {_said(error)}")
+        case UsageLimitExceeded():
+            return ModelFailed(
+                agent, f"it used up a limit of its run: {_said(error)}; raise it in its limits"
+            )
+        case OutputTokenLimitExceeded():
+            return ModelFailed(
+                agent,
+                f"the answer was cut off by the token limit; raise max_tokens in its settings: {_said(error)}",
+            )
+        case ContentFilterError():
+            return ModelFailed(agent, f"the provider's content filter stopped the answer: {_said(error)}")
+        case UnexpectedModelBehavior():
+            return ModelFailed(agent, f"the model gave no usable answer: {_said(error)}")
+        case UserError():
+            return ConfigurationError(f"agent {agent!r}: {_said(error)}")
+        case _:
+            return error
+
+
+def _of_step(error: StepFailed, agent: str) -> Exception:
+    """The failure of a model, wherever it was recorded; other steps failed as they say."""
+    if isinstance(error.__cause__, ModelFailed):
+        return error.__cause__
+    if error.kind == ModelFailed.__name__:
+        return ModelFailed(agent, error.message.partition(": ")[2])
+    return error
+
+
+def explain(error: BaseException) -> str:
+    """One line for the agent's delegator."""
+    said = redact(" ".join(str(error).split()))
+    if isinstance(error, OrchestraError):
+        return said or type(error).__name__
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _is_passing_status(error: Exception) -> bool:
+    return isinstance(error, ModelHTTPError) and (
+        error.status_code in (408, 409, 429) or error.status_code >= 500
+    )
+
+
+def _kind(error: Exception) -> str:
+    if isinstance(error, ModelAuthenticationError):
+        return "the provider refused the key; check the provider's API key in the worker's environment"
+    if isinstance(error, ModelQuotaExceededError):
+        return "the provider's quota or credit is used up"
+    return "the provider does not have this model; correct its name"
+
+
+def _said(error: Exception) -> str:
+    said = redact(" ".join(str(error).split()))
+    return said if len(said) <= _SAID_CHARS else f"{said[:_SAID_CHARS]}…"

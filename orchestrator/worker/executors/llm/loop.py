@@ -1,0 +1,53 @@
+"""The event loop on which the model agents of one process run.
+
+The connections of the providers' clients belong to a loop, so there is one for the life of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+#: Seconds between two looks at whether the run may go on.
+_LOOK_S: Final = 0.5
+
+_lock = threading.Lock()
+_loop: tuple[int, asyncio.AbstractEventLoop] | None = None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    global _loop  # noqa: PLW0603  (one for each process)
+    with _lock:
+        if _loop is None or _loop[0] != os.getpid():
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="model-agents", daemon=True).start()
+            _loop = (os.getpid(), loop)
+        return _loop[1]
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, T], check: Callable[[], None]) -> T:
+    """Run a coroutine on the loop of this process and return what it returns.
+
+    ``check`` is called now and then; when it raises, the coroutine is cancelled and the error passes through.
+
+    Raises:
+        BaseException: whatever the coroutine, ``check`` or a signal raises.
+    """
+    future = asyncio.run_coroutine_threadsafe(coroutine, _running_loop())
+    try:
+        while True:
+            try:
+                return future.result(timeout=_LOOK_S)
+            except concurrent.futures.TimeoutError:
+                if future.done():
+                    return future.result()
+                check()
+    finally:
+        if not future.done():
+            future.cancel()

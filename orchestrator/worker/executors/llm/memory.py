@@ -1,0 +1,158 @@
+"""The memory of a model agent's session: the messages so far, and what its tool calls wait for.
+
+It is written with the commit of a run, compressed, beside the session's large texts. It is bounded: what is old is
+shortened, by a function of the agent's author or by the one here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+
+from orchestrator.agents.options import LlmOptions
+from orchestrator.errors import DamagedRecord
+from orchestrator.worker.executors.llm.current import Pending
+
+#: Characters of a token, about.
+CHARS_PER_TOKEN: Final = 4
+#: Characters that are kept of a long text in an old message.
+OLD_TEXT_CHARS: Final = 600
+#: Format of what is written.
+_VERSION: Final = 1
+
+
+@dataclasses.dataclass
+class Memory:
+    """What a session remembers."""
+
+    messages: list[ModelMessage] = dataclasses.field(default_factory=list)
+    pending: dict[str, Pending] = dataclasses.field(default_factory=dict)
+
+
+class _Document(BaseModel):
+    version: int
+    messages: Any
+    pending: dict[str, Pending] = Field(default_factory=dict)
+
+
+def dump(messages: Sequence[ModelMessage], pending: Mapping[str, Pending]) -> str:
+    """The memory as it is kept."""
+    document = _Document(
+        version=_VERSION,
+        messages=ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"),
+        pending=dict(pending),
+    )
+    return document.model_dump_json(exclude_defaults=True)
+
+
+def load(text: str) -> Memory:
+    """What :func:`dump` was given; an empty memory for an empty text.
+
+    Raises:
+        DamagedRecord: it cannot be read, or is of a newer version.
+    """
+    if not text:
+        return Memory()
+    try:
+        document = _Document.model_validate_json(text)
+        if document.version > _VERSION:
+            raise DamagedRecord(
+                "a session's memory", f"it has the format {document.version} of a newer version"
+            )
+        messages = ModelMessagesTypeAdapter.validate_python(document.messages)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise DamagedRecord("a session's memory", str(first["msg"])) from None
+    return Memory(messages=messages, pending=document.pending)
+
+
+def shorten(messages: Sequence[ModelMessage], options: LlmOptions) -> list[ModelMessage]:
+    """The messages to keep: by the agent's own function, else by :func:`keep_ends`."""
+    if options.shorten is not None:
+        return list(options.shorten(list(messages)))
+    return keep_ends(messages, max_tokens=options.limits.memory_tokens)
+
+
+def tokens_of(messages: Sequence[ModelMessage]) -> int:
+    """How many tokens messages have, estimated by their length."""
+    return len(ModelMessagesTypeAdapter.dump_json(list(messages))) // CHARS_PER_TOKEN
+
+
+def keep_ends(messages: Sequence[ModelMessage], *, max_tokens: int) -> list[ModelMessage]:
+    """Messages of at most ``max_tokens``: the task, the plan that follows it, and the last turns.
+
+    First the long texts of old messages are shortened, results of children to their beginning and the reference that
+    reads on. Then turns after the plan are left out, oldest first. A tool call and its result stay together.
+    """
+    if tokens_of(messages) <= max_tokens:
+        return list(messages)
+    turns = _turns([_with_short_texts(message) for message in messages[:-2]] + list(messages[-2:]))
+    first, rest = turns[:2], turns[2:]
+    left_out = 0
+    while rest[1:] and tokens_of(_flat(first + rest)) > max_tokens:
+        left_out += len(rest.pop(0))
+    kept = _flat(first + rest)
+    if tokens_of(kept) > max_tokens:
+        kept = [_with_short_texts(message) for message in kept]
+    if left_out and isinstance(kept[0], ModelRequest):
+        note = UserPromptPart(f"[{left_out} messages of this conversation were left out here]")
+        kept[0] = dataclasses.replace(kept[0], parts=[*kept[0].parts, note])
+    return kept
+
+
+def _turns(messages: Sequence[ModelMessage]) -> list[list[ModelMessage]]:
+    """The first request; then each response with the requests that follow it, which hold the results of its calls."""
+    turns: list[list[ModelMessage]] = []
+    for message in messages:
+        if not turns or isinstance(message, ModelResponse):
+            turns.append([])
+        turns[-1].append(message)
+    return turns
+
+
+def _flat(turns: Sequence[Sequence[ModelMessage]]) -> list[ModelMessage]:
+    return [message for turn in turns for message in turn]
+
+
+def _with_short_texts(message: ModelMessage) -> ModelMessage:
+    if isinstance(message, ModelRequest):
+        return dataclasses.replace(message, parts=[_short_part(part) for part in message.parts])
+    return dataclasses.replace(message, parts=[_short_part(part) for part in message.parts])
+
+
+def _short_part(part: Any) -> Any:
+    if isinstance(part, ToolReturnPart | UserPromptPart | TextPart) and isinstance(part.content, str):
+        return dataclasses.replace(part, content=_short_text(part.content))
+    if isinstance(part, ToolCallPart) and isinstance(part.args, dict):
+        return dataclasses.replace(
+            part, args={name: _short_value(value) for name, value in part.args.items()}
+        )
+    return part
+
+
+def _short_value(value: Any) -> Any:
+    return _short_text(value) if isinstance(value, str) else value
+
+
+def _short_text(text: str) -> str:
+    if len(text) <= OLD_TEXT_CHARS:
+        return text
+    closing = "\n</agent-callback>" if text.startswith("<agent-callback") else ""
+    return f"{text[:OLD_TEXT_CHARS]}\n[shortened, {len(text)} characters; read_result reads results of children]{closing}"
+
+
+#: A function that shortens messages.
+Shorten = Callable[[list[ModelMessage]], list[ModelMessage]]

@@ -1,0 +1,72 @@
+"""The model of an agent: by its name, or by its tier and the settings."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.providers import Provider, infer_provider
+
+from orchestrator.agents.options import LlmOptions
+from orchestrator.agents.registry import AgentRecord
+from orchestrator.config.settings import Settings
+from orchestrator.errors import ModelFailed
+
+#: The extras that bring a provider's client.
+_EXTRAS: Final = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
+
+
+def model_of(record: AgentRecord, options: LlmOptions, settings: Settings) -> Model:
+    """The model that runs an agent, its fallbacks included.
+
+    Raises:
+        ModelFailed: there is no such model or provider, its client is not installed, or its key is missing.
+    """
+    first = options.model or model_of_tier(record, settings)
+    models = [_infer(record.name, name) for name in (first, *options.fallbacks)]
+    return models[0] if len(models) == 1 else FallbackModel(*models)
+
+
+def model_of_tier(record: AgentRecord, settings: Settings) -> str:
+    """The model that the settings give an agent's tier; one without a tier has the middle one."""
+    return str(getattr(settings, f"model_{record.tier or 'sonnet'}"))
+
+
+def _infer(agent: str, name: str | Model) -> Model:
+    if isinstance(name, Model):
+        return name
+    try:
+        return infer_model(name, provider_factory=_provider)
+    except ImportError:
+        provider = name.partition(":")[0]
+        extra = _EXTRAS.get(provider)
+        what = f"'agent-orchestra[{extra}]'" if extra else f"'pydantic-ai-slim[{provider}]'"
+        raise ModelFailed(agent, f"the client of {provider!r} is not installed: pip install {what}") from None
+    except (UserError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise ModelFailed(agent, f"the model {name!r} cannot be used: {said}") from None
+
+
+def _provider(name: str) -> Provider[Any]:
+    """A provider whose client does not try again by itself: a run that is refused waits in the ledger, not in a slot."""
+    if name == "anthropic":
+        from anthropic import AnthropicError, AsyncAnthropic
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
+        infer_provider(name)  # says which variable holds the key, if it is missing
+        try:
+            return AnthropicProvider(anthropic_client=AsyncAnthropic(max_retries=0))
+        except AnthropicError as error:
+            raise UserError(str(error)) from None
+    if name in {"openai", "openai-chat"}:
+        from openai import AsyncOpenAI, OpenAIError
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        infer_provider(name)
+        try:
+            return OpenAIProvider(openai_client=AsyncOpenAI(max_retries=0))
+        except OpenAIError as error:
+            raise UserError(str(error)) from None
+    return infer_provider(name)

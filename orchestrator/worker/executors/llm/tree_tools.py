@@ -1,0 +1,264 @@
+"""The tools with which a model makes a tree: delegate, wait, ask, reply, report.
+
+Each is an effect of the run, under the key of the tool call, so that it happens once however often the run is tried.
+A tool that waits ends the run: what it waits for comes back as its result, minutes or days later.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+from pydantic_ai.exceptions import CallDeferred, ToolFailed
+from pydantic_ai.tools import RunContext, Tool
+from pydantic_ai.toolsets import FunctionToolset
+
+from orchestrator.agents.definition import AgentDefinition
+from orchestrator.agents.options import LlmOptions
+from orchestrator.errors import (
+    ClaimLost,
+    ConfigurationError,
+    OrchestraError,
+    Retry,
+    ServerUnavailable,
+    SessionStopped,
+    UnknownAgent,
+)
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.executors.llm.current import Pending, current
+
+#: Characters that `read_result` returns at most.
+MAX_READ_CHARS: Final = 20_000
+
+_PASSING = (CallDeferred, ToolFailed, ClaimLost, SessionStopped, ServerUnavailable, Retry)
+
+
+def _context() -> Context:
+    return current().context
+
+
+def _defer(waits: Pending) -> CallDeferred:
+    return CallDeferred(metadata=waits.model_dump(mode="json"))
+
+
+def list_agents() -> list[dict[str, str]]:
+    """List the agents that you may delegate to, with what each is for."""
+    return [
+        {"agent": record.name, "role": record.role, "description": record.description}
+        for record in _context().agents()
+    ]
+
+
+def delegate(
+    run: RunContext[Any], *, agent: str, task: str, title: str = "", wait: bool = False, group: str = ""
+) -> str:
+    """Give a task to another agent. It works at the same time as you do.
+
+    Args:
+        run: set by the system.
+        agent: the name of the agent; list_agents names them.
+        task: everything that the agent has to know; it sees nothing of this conversation.
+        title: a few words that name the task.
+        wait: true to get the result of the task as the result of this call; false to go on, and call wait later.
+        group: a name for tasks that belong together.
+    """
+    context = _context()
+    known = context.agents()
+    if agent not in {record.name for record in known}:
+        raise UnknownAgent(agent, [record.name for record in known])
+    child = context.delegate(agent, task, title=title, group=group, key=run.tool_call_id)
+    if wait:
+        raise _defer(Pending(kind="child", target=child))
+    return f"Session {child} of {agent} works on it. Call wait to get its result."
+
+
+def wait(
+    mode: Literal["any", "all", "quorum"] = "all", k: int | None = None, timeout_s: float | None = None
+) -> str:
+    """Wait for what you have delegated; returns the results that have come.
+
+    Args:
+        mode: all: until every task has ended; any: until one has; quorum: until k have.
+        k: how many make a quorum.
+        timeout_s: seconds after which you get what is there, and the names of what is missing.
+    """
+    context = _context()
+    if context.outstanding <= 0 and timeout_s is None:
+        return (
+            "Nothing is outstanding: every task that you have delegated has ended, and you have its result."
+        )
+    if (mode == "quorum") != (k is not None):
+        return "A quorum, and only a quorum, needs k."
+    raise _defer(Pending(kind="wait", mode=mode, k=k, timeout_s=timeout_s))
+
+
+def ask_parent(run: RunContext[Any], *, question: str, urgent: bool = False) -> str:
+    """Ask whoever gave you this task, and get the answer. Ask only what you cannot find out yourself.
+
+    Args:
+        run: set by the system.
+        question: the question, with everything that is needed to answer it.
+        urgent: true if you cannot go on at all without the answer.
+    """
+    context = _context()
+    if not context.parent:
+        return "A user gave you this task, and cannot be asked here. Decide yourself, and say in your answer what you assumed."
+    kind: Literal["blocker", "query"] = "blocker" if urgent else "query"
+    asked = context.ask_later(question, kind=kind, key=run.tool_call_id)
+    raise _defer(Pending(kind="reply", target=asked))
+
+
+def ask_child(run: RunContext[Any], session: str, question: str) -> str:
+    """Ask an agent to which you have delegated a task, and get its answer. It remembers its work, also after its end.
+
+    Args:
+        run: set by the system.
+        session: the session of the task, which delegate has named.
+        question: the question.
+    """
+    asked = _context().ask_later(question, to=session, key=run.tool_call_id)
+    raise _defer(Pending(kind="reply", target=asked))
+
+
+def reply(question: str, text: str) -> str:
+    """Answer a question of an agent to which you have delegated a task.
+
+    Args:
+        question: the id of the question, as its agent-callback gives it.
+        text: the answer.
+    """
+    return "It has your answer." if _context().reply(question, text) else "The answer comes too late."
+
+
+def raise_callback(message: str, kind: Literal["message", "error", "blocker"] = "message") -> str:
+    """Tell whoever gave you this task of something at once, without ending your work.
+
+    Args:
+        message: what there is to say.
+        kind: message: nothing has to be done; error, blocker: something is wrong, and an answer is wanted.
+    """
+    context = _context()
+    if not context.parent:
+        return "A user gave you this task; say it in your answer."
+    if kind == "message":
+        context.message("parent", message)
+    else:
+        context.ask_later(message, kind=kind)
+    return "It has been told. An answer, if there is one, comes by itself."
+
+
+def report_status(activity: str, progress: int | None = None) -> str:
+    """Show people how far you are.
+
+    Args:
+        activity: what you are doing now, in a few words.
+        progress: percent that are done, 0 to 100.
+    """
+    _context().status(None if progress is None else max(0, min(100, progress)), activity)
+    return "Shown."
+
+
+def request_review(
+    run: RunContext[Any], *, description: str, files: list[str] | None = None, wait: bool = True
+) -> str:
+    """Have the code reviewer review something.
+
+    Args:
+        run: set by the system.
+        description: what is to be reviewed, and for what.
+        files: paths of the files.
+        wait: true to get the review as the result of this call; false to go on, and call wait later.
+    """
+    child = _context().request_review(description, files=files or (), key=run.tool_call_id)
+    if wait:
+        raise _defer(Pending(kind="child", target=child))
+    return f"Session {child} reviews it. Call wait to get the review."
+
+
+def escalate(run: RunContext[Any], *, description: str, wait: bool = True) -> str:
+    """Give what you cannot settle to the tech lead.
+
+    Args:
+        run: set by the system.
+        description: what is the matter, and what you have tried.
+        wait: true to get the decision as the result of this call.
+    """
+    child = _context().escalate(description, key=run.tool_call_id)
+    if child is None:
+        return "There is no tech lead; the operator finds it in the audit trail. Decide yourself."
+    if wait:
+        raise _defer(Pending(kind="child", target=child))
+    return f"Session {child} decides it. Call wait to get the decision."
+
+
+def read_result(session: str, offset: int = 0, length: int = MAX_READ_CHARS) -> str:
+    """Read the result of a task that you have delegated, from a position on, if it was cut.
+
+    Args:
+        session: the session of the task.
+        offset: where to begin, in characters.
+        length: how many characters to read, 20,000 at most.
+    """
+    found = [callback for callback in _context().all_results if callback.session == session]
+    if not found:
+        return f"Session {session} is no task of yours that has ended."
+    text = found[-1].full() or found[-1].error
+    begin = max(0, offset)
+    piece = text[begin : begin + max(1, min(length, MAX_READ_CHARS))]
+    end = begin + len(piece)
+    more = f"\n[{end} of {len(text)} characters; go on with offset={end}]" if end < len(text) else ""
+    return f"{piece}{more}"
+
+
+_TOOLS: Final[dict[str, Callable[..., Any]]] = {
+    function.__name__: function
+    for function in (
+        list_agents,
+        delegate,
+        wait,
+        ask_parent,
+        ask_child,
+        reply,
+        raise_callback,
+        report_status,
+        request_review,
+        escalate,
+        read_result,
+    )
+}
+#: What an agent that only works has of them.
+_OF_SPECIALISTS: Final = ("ask_parent", "raise_callback", "report_status", "escalate")
+
+
+def tree_toolset(definition: AgentDefinition, options: LlmOptions) -> FunctionToolset[Any]:
+    """The tree tools of an agent: those that it names, else those that fit its role.
+
+    Raises:
+        ConfigurationError: it names one that there is not.
+    """
+    names = options.tree_tools
+    if names is None:
+        names = _OF_SPECIALISTS if definition.record.role == "specialist" else tuple(_TOOLS)
+    unknown = sorted(set(names) - set(_TOOLS))
+    if unknown:
+        raise ConfigurationError(
+            f"agent {definition.name!r}: there is no tree tool {unknown[0]!r} (there are: {', '.join(_TOOLS)})"
+        )
+    tools = [Tool(_told(_TOOLS[name]), name=name, max_retries=options.limits.retries) for name in names]
+    return FunctionToolset(tools, id="orchestra")
+
+
+def _told(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A tool whose refusals are told to the model; what ends the run passes through."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except _PASSING:
+            raise
+        except OrchestraError as error:
+            raise ToolFailed(str(error)) from error
+
+    return call

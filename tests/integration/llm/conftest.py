@@ -1,0 +1,57 @@
+"""Model agents on a real ledger, against a scripted provider that the real clients talk to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from orchestrator.agents.definition import AgentDefinition
+from orchestrator.agents.model_agents import model_agent
+from orchestrator.testing import WireServer
+from orchestrator.testing.script import Decide
+
+from ..workers.conftest import StackHarness, stage  # noqa: F401
+from ..workers.theatre import Harness
+
+Serve = Callable[[Decide], WireServer]
+Model = Callable[..., AgentDefinition]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Start a server with a script; the clients of the providers are sent to it."""
+    started: list[WireServer] = []
+
+    def start(script: Decide) -> WireServer:
+        server = WireServer(script).start()
+        started.append(server)
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def model(stage: StackHarness) -> Model:  # noqa: F811
+    """Define a model agent and announce it."""
+
+    def define(name: str, **settings: Any) -> AgentDefinition:
+        settings.setdefault("backoff_s", 0.001)
+        definition = model_agent(name, **settings)
+        stage.catalogue[name] = definition
+        stage.parts.agents.announce([definition.record])
+        return definition
+
+    return define
+
+
+@pytest.fixture
+def theatre(stage: StackHarness) -> Iterator[Harness]:  # noqa: F811
+    """Router, callback service and slots."""
+    with Harness(stage) as running:
+        yield running

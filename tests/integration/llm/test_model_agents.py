@@ -1,0 +1,352 @@
+"""Model agents: a tree over the wire, tools that wait, memory, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic_ai import Agent
+
+from orchestrator.testing import (
+    ByInstructions,
+    Call,
+    Cut,
+    Empty,
+    Fail,
+    Malformed,
+    Reply,
+    Request,
+    Say,
+    Script,
+    Truncated,
+)
+from orchestrator.worker.context.context import Context
+
+from ..workers.conftest import StackHarness
+from ..workers.theatre import Harness
+from .conftest import Model, Serve
+
+
+@pytest.mark.parametrize("provider", ["anthropic:claude-sonnet-5-5", "openai-chat:gpt-5"])
+def test_a_model_answers(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, provider: str
+) -> None:
+    server = serve(Script(Say("Paris.")))
+    model("geographer", model=provider, instructions="You know capitals.")
+    assert theatre.answer(stage.submit("geographer", "The capital of France?")) == "Paris."
+    [request] = server.requests
+    assert request.instructions.startswith("You know capitals.")
+    assert "The capital of France?" in request.last
+
+
+def test_a_lead_delegates_to_two_and_waits(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    lead = Script(
+        Say(
+            calls=[
+                Call("delegate", agent="left", task="do the left", wait=True),
+                Call("delegate", agent="right", task="do the right", wait=True),
+            ]
+        ),
+        lambda request: Say(f"Both: {'left done' in request.last} {'right done' in request.last}"),
+    )
+    server = serve(
+        ByInstructions(
+            {
+                "You lead": lead,
+                "on the left": Script(Say("left done")),
+                "on the right": Script(Say("right done")),
+            }
+        )
+    )
+    model("lead", role="coordinator", instructions="You lead.")
+    model("left", instructions="You work on the left.")
+    model("right", instructions="You work on the right.")
+    assert theatre.answer(stage.submit("lead")) == "Both: True True"
+    assert len(server.answered) == 4
+
+
+def test_delegate_returns_at_once_and_wait_brings_the_results(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    lead = Script(
+        Say(calls=[Call("list_agents")]),
+        lambda request: Say(
+            calls=[Call("delegate", agent="worker", task="one")] if "worker" in request.last else ()
+        ),
+        Say(calls=[Call("delegate", agent="worker", task="two")]),
+        Say(calls=[Call("wait")]),
+        lambda request: Say("all" if request.last.count("<agent-callback session=") == 2 else request.last),
+    )
+    serve(ByInstructions({"You lead": lead, "You work": Script(Say("done"))}))
+    model("lead", role="coordinator", instructions="You lead.")
+    model("worker", instructions="You work.")
+    assert theatre.answer(stage.submit("lead")) == "all"
+
+
+def test_a_child_asks_and_its_parent_replies(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    """The question reaches a parent that waits for that very child; the reply is the result of the call that asked."""
+
+    def answer(request: Request) -> Say:
+        question = re.search(r'id="(ask_[0-9a-z]+)"', request.last)
+        assert question is not None, request.last
+        return Say(calls=[Call("reply", question=question[1], text="blue")])
+
+    lead = Script(
+        Say(calls=[Call("delegate", agent="painter", task="paint it", wait=True)]),
+        answer,
+        Say(calls=[Call("wait")]),
+        lambda request: Say(f"got {request.last}"),
+    )
+    painter = Script(
+        Say(calls=[Call("ask_parent", question="Which colour?")]), lambda request: Say(request.last)
+    )
+    server = serve(ByInstructions({"You lead": lead, "You paint": painter}))
+    model("lead", role="coordinator", instructions="You lead.")
+    model("painter", instructions="You paint.")
+    text = theatre.answer(stage.submit("lead"))
+    assert text.startswith("got <agent-callback")
+    assert "blue" in text
+    assert len(server.answered) == 6
+
+
+def test_a_finished_child_is_asked_again_and_remembers(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    def ask(request: Request) -> Say:
+        session = re.search(r'session="(ses_[0-9a-z]+)"', request.last)
+        assert session is not None, request.last
+        return Say(calls=[Call("ask_child", session=session[1], question="And why?")])
+
+    lead = Script(
+        Say(calls=[Call("delegate", agent="expert", task="decide", wait=True)]),
+        ask,
+        lambda request: Say(f"because: {request.last}"),
+    )
+
+    def why(request: Request) -> Say:
+        assert "And why?" in request.last
+        return Say("It is cheaper" if "decide" in request.messages[0].text else "I forgot")
+
+    serve(ByInstructions({"You lead": lead, "You decide": Script(Say("the red one"), why)}))
+    model("lead", role="coordinator", instructions="You lead.")
+    model("expert", instructions="You decide.")
+    root = stage.submit("lead")
+    assert "It is cheaper" in theatre.answer(root)
+    [child] = stage.children(root)
+    assert (child.runs, child.state.value) == (2, "finished")
+
+
+def test_a_user_goes_on_with_a_session_that_remembers(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    serve(Script(Say("noted"), lambda request: Say("7" if "7" in request.messages[0].text else "?")))
+    model("clerk", instructions="You remember.")
+    session = stage.submit("clerk", "The number is 7.")
+    assert theatre.answer(session) == "noted"
+    stage.ledger.put(session, "Which number?", item_id="itm_again")
+    deadline = time.monotonic() + 30
+    while stage.ledger.result(session)[1] != "7":
+        assert time.monotonic() < deadline, stage.ledger.result(session)
+        time.sleep(0.02)
+
+
+def test_a_tool_with_the_context_and_one_that_fails(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    def where(ctx: Context, suffix: str) -> str:
+        """Say which session this is."""
+        return ctx.session + suffix
+
+    def broken(path: str) -> str:
+        raise FileNotFoundError(f"no {path}")
+
+    def odd() -> object:
+        return object()
+
+    server = serve(
+        Script(
+            Say(calls=[Call("where", suffix="!"), Call("broken", path="x.txt"), Call("odd")]),
+            lambda request: Say(request.last),
+        )
+    )
+    model("handy", instructions="You use tools.", tools=[where, broken, odd])
+    session = stage.submit("handy")
+    said = theatre.answer(session)
+    assert f"{session}!" in said
+    assert "The tool broken failed: FileNotFoundError: no x.txt" in said
+    assert "The tool odd failed: it returned a value of type object, which has no form as JSON" in said
+    assert {"where", "broken", "odd", "ask_parent"} <= set(server.requests[0].tools)
+
+
+def test_an_answer_that_does_not_fit_is_handed_back(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    class Verdict(BaseModel):
+        score: int
+
+    server = serve(
+        Script(
+            Say(calls=[Call("final_result", score="many")]),
+            Say(calls=[Call("final_result", score=3)]),
+        )
+    )
+    model("judge", instructions="You judge.", output=Verdict)
+    assert theatre.answer(stage.submit("judge")) == '{"score":3}'
+    assert "score" in server.requests[1].last
+
+
+def test_an_answer_that_does_not_fit_its_json_schema_is_handed_back(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"score": {"type": "integer", "minimum": 0}},
+        "required": ["score"],
+    }
+    serve(Script(Say(calls=[Call("final_result", score=-1)]), Say(calls=[Call("final_result", score=3)])))
+    model("judge", instructions="You judge.", output=schema)
+    assert json.loads(theatre.answer(stage.submit("judge"))) == {"score": 3}
+
+
+def test_an_agent_object_is_used_as_it_is(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    serve(Script(Say(calls=[Call("roll")]), lambda request: Say(f"rolled {request.last}")))
+    given: Agent[None, str] = Agent(
+        "anthropic:claude-haiku-5-5", instructions="You roll dice.", defer_model_check=True
+    )
+
+    @given.tool_plain
+    def roll() -> int:
+        return 4
+
+    model("dice", agent=given)
+    assert theatre.answer(stage.submit("dice")) == "rolled 4"
+
+
+@pytest.mark.parametrize("failure", [Fail(429, retry_after_s=0.01), Fail(529), Fail(500), Cut()], ids=repr)
+def test_a_provider_that_is_away_costs_a_retry(
+    stage: StackHarness, model: Model, serve: Serve, failure: Reply
+) -> None:
+    server = serve(Script(failure, Say("here")))
+    model("patient", instructions="You wait.")
+    dispatch = stage.start(session := stage.submit("patient"))
+    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
+    assert stage.ledger.result(session)[1] == "here"
+    assert (len(server.requests), len(server.answered)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("replies", "settings", "expected"),
+    [
+        (
+            [Fail(401, "invalid x-api-key: sk-ant-verysecretvalue")],
+            {},
+            "refused the key; check the provider's API key",
+        ),
+        ([Fail(404, "model not found")], {}, "does not have this model"),
+        ([Fail(400, "bad request")], {}, "the provider refused the request"),
+        ([Truncated("only half")], {"output": list[int]}, "token limit"),
+        (
+            [Say(calls=[Call("list_agents")])] * 9,
+            {"limits": {"requests": 3}, "role": "coordinator"},
+            "used up a limit",
+        ),
+        ([], {"model": "nobody:nothing"}, "the model 'nobody:nothing' cannot be used"),
+    ],
+    ids=["key", "model", "request", "length", "loop", "unknown"],
+)
+def test_what_cannot_succeed_fails_in_one_sentence(
+    stage: StackHarness,
+    theatre: Harness,
+    model: Model,
+    serve: Serve,
+    replies: list[Reply],
+    settings: dict[str, Any],
+    expected: str,
+) -> None:
+    server = serve(Script(*replies))
+    model("unlucky", instructions="You try.", **settings)
+    session = theatre.finish(stage.submit("unlucky"))
+    assert session.state.value == "failed"
+    assert expected in session.reason
+    assert "\n" not in session.reason
+    assert "verysecret" not in session.reason
+    assert len(server.requests) <= 3
+
+
+def test_without_a_key_the_run_fails_and_says_what_is_missing(
+    stage: StackHarness, theatre: Harness, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    model("keyless", instructions="You try.")
+    assert "ANTHROPIC_API_KEY" in theatre.finish(stage.submit("keyless")).reason
+
+
+@pytest.mark.parametrize("odd", [Malformed("where"), Empty(), Say(calls=[Call("no_such_tool")])], ids=repr)
+def test_an_odd_answer_is_handed_back(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, odd: Reply
+) -> None:
+    def where(place: str) -> str:
+        return place
+
+    serve(Script(odd, Say("recovered"), Say("recovered")))
+    model("odd", model="openai-chat:gpt-5", instructions="You try.", tools=[where])
+    assert theatre.answer(stage.submit("odd")) == "recovered"
+
+
+def test_delegating_to_nobody_is_told_to_the_model(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    serve(Script(Say(calls=[Call("delegate", agent="wroker", task="x")]), lambda request: Say(request.last)))
+    model("lead", role="coordinator", instructions="You lead.")
+    model("worker", instructions="You work.")
+    assert "did you mean 'worker'?" in theatre.answer(stage.submit("lead"))
+
+
+def test_callbacks_come_in_the_role_that_the_setting_names(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    lead = Script(
+        Say(calls=[Call("delegate", agent="worker", task="one")]),
+        Say("It is delegated."),
+        lambda request: Say(f"system: {'<agent-callback' in request.instructions}"),
+    )
+    serve(ByInstructions({"You lead": lead, "You work": Script(Say("done"))}))
+    model("lead", role="coordinator", instructions="You lead.", callback_role="system")
+    model("worker", instructions="You work.")
+    assert theatre.answer(stage.submit("lead")) == "system: True"
+
+
+def test_a_hundred_large_results_fit_into_a_small_context(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    """100 children of 50 KB each, a context of 32,000 tokens: beginnings and references, and reading on."""
+
+    @stage.agent("worker")
+    def worker(ctx: Context) -> str:
+        return f"{ctx.prompt}: " + "x" * 50_000
+
+    server = serve(_lead_of_a_hundred)
+    model("lead", role="coordinator", instructions="You lead.", limits={"memory_tokens": 32_000})
+    assert theatre.answer(stage.submit("lead")).startswith("read on: xxx")
+    assert max(request.size for request in server.requests) < 32_000 * 4
+
+
+def _lead_of_a_hundred(request: Request) -> Say:
+    if request.last == "go":
+        return Say(calls=[Call("delegate", agent="worker", task=f"part {i}") for i in range(100)])
+    if "works on it" in request.last:
+        return Say(calls=[Call("wait")])
+    found = re.findall(r'read_result\("(ses_[0-9a-z]+)", offset\)', request.last)
+    if found:
+        return Say(calls=[Call("read_result", session=found[-1], offset=49_990, length=100)])
+    return Say(f"read on: {request.last}")
