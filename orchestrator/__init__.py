@@ -6,6 +6,8 @@ so that an agents file and `celery …` stay quick to load.
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     )
     from orchestrator.ledger.model import Session, SessionState
     from orchestrator.policy.callback_text import Callback, parse_callbacks
+    from orchestrator.worker.context.context import Context
 
 __all__ = [
     "AgentDefinition",
@@ -42,6 +45,7 @@ __all__ = [
     "Callback",
     "Client",
     "ConfigurationError",
+    "Context",
     "CurrentSession",
     "EmptyPrompt",
     "LimitExceeded",
@@ -71,6 +75,7 @@ _HOME = {
     "Callback": "orchestrator.policy.callback_text",
     "Client": "orchestrator.client.client",
     "CurrentSession": "orchestrator.client.current",
+    "Context": "orchestrator.worker.context.context",
     "Session": "orchestrator.ledger.model",
     "SessionState": "orchestrator.ledger.model",
     "Settings": "orchestrator.config.settings",
@@ -83,11 +88,23 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "app":  # `celery -A orchestrator` asks for it
+        return _import_app()
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOME.get(name, "orchestrator.errors")), name)
     globals()[name] = value
     return value
+
+
+def _import_app() -> Any:
+    """Import the Celery app, and nothing from the working directory, which Celery puts first while it looks for apps."""
+    path = list(sys.path)
+    sys.path[:] = [entry for entry in path if entry not in {"", os.getcwd()}]  # noqa: PTH109  (as Celery spells it)
+    try:
+        return import_module("orchestrator.celery").app
+    finally:
+        sys.path[:] = path
 
 
 def __dir__() -> list[str]:

@@ -81,6 +81,11 @@ def test_a_module_says_first_what_it_is_for(path: Path) -> None:
         )
 
 
+def test_few_modules_stand_at_the_root() -> None:
+    """What has a noun has a room; only what every room needs stands beside them."""
+    assert len(list((ROOT / "orchestrator").glob("*.py"))) <= 10
+
+
 def test_only_the_registry_spells_a_key() -> None:
     """The prefix of the keys stands in one module; everybody else calls a function of it."""
     spelt = re.compile(rf"""["'`]{keys.PREFIX}:""")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import sysconfig
+import time
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -53,21 +60,50 @@ def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"orchestrator"}
 
 
-@pytest.mark.slow
-def test_the_demo_runs_from_the_wheel_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
-    """The environment is new; only the dependencies are borrowed, so that nothing is fetched for a test."""
-    home = tmp_path / "a place"
-    environment = home / "env"
-    python = environment / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV", "ORCHESTRA"))}
+@dataclass(frozen=True)
+class Project:
+    """A user's project: a folder with modules of its own, and an environment with the wheel."""
 
-    def run(*command: str | Path) -> str:
-        done = subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, check=False)
+    folder: Path
+    bin: Path
+    libraries: Path
+    env: dict[str, str]
+
+    def run(self, *command: str | Path) -> str:
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    run(
+    @contextmanager
+    def running(self, *command: str | Path, log: str) -> Iterator[Path]:
+        """A process of its own, and the file of its output; it is asked to stop at the end."""
+        output = self.folder / log
+        with output.open("w") as stream:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=self.env, stdout=stream, stderr=subprocess.STDOUT
+            )
+            try:
+                yield output
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The environment is new; only the dependencies are borrowed, so that nothing is fetched for a test."""
+    folder = tmp_path_factory.mktemp("home") / "a place"
+    for name in ("workers", "schemas"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text('raise RuntimeError("the user\'s own package")')
+    (folder / "redis.py").write_text("raise RuntimeError('a module of the working directory')")
+    environment = folder / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV", "ORCHESTRA"))}
+    python = environment / "bin" / "python"
+    install = [
         sys.executable,
         "-m",
         "pip",
@@ -78,12 +114,69 @@ def test_the_demo_runs_from_the_wheel_outside_the_tree(wheel: Path, tmp_path: Pa
         "--no-index",
         "--no-deps",
         wheel,
-    )
-    libraries = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    ]
+    subprocess.run(install, env=env, check=True)
+    show = [python, "-P", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    libraries = subprocess.run(show, env=env, check=True, capture_output=True, text=True).stdout.strip()
     # What a .pth file names is searched, but its own .pth files are not: our sources there stay out of sight.
     (Path(libraries) / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
-    assert run(python, "-c", "import orchestrator; print(orchestrator.__file__)").startswith(libraries)
+    # What stands in the environment's `bin` for those dependencies.
+    for name in ("celery",):
+        script = (Path(sysconfig.get_path("scripts")) / name).read_text().partition("\n")[2]
+        (environment / "bin" / name).write_text(
+            f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n{script}"
+        )
+        (environment / "bin" / name).chmod(0o755)
+    found = Project(folder, environment / "bin", Path(libraries), env)
+    assert found.run(python, "-P", "-c", "import orchestrator; print(orchestrator.__file__)").startswith(
+        libraries
+    )
+    return found
 
-    shown = run(environment / "bin" / "orchestra", "demo", Path(libraries) / "orchestrator" / "keyring")
-    assert f"Review of {libraries}/orchestrator/keyring" in shown
+
+@pytest.mark.slow
+def test_the_demo_runs_from_the_wheel_outside_the_tree(project: Project) -> None:
+    reviewed = project.libraries / "orchestrator" / "keyring"
+    shown = project.run(project.bin / "orchestra", "demo", reviewed)
+    assert f"Review of {reviewed}" in shown
     assert re.search(r"\b([1-9]\d*) launched = \1 delivered \+ 0 pending \+ 0 dead", shown)
+
+
+@pytest.mark.slow
+def test_a_project_with_workers_schemas_and_redis_of_its_own_runs_agents_and_flower(project: Project) -> None:
+    """Celery looks for apps in the working directory first; what stands there must not be taken for a library."""
+    (project.folder / "my_agents.py").write_text(
+        "from orchestrator import Context, agent\n\n\n"
+        '@agent("echo")\n'
+        "def echo(ctx: Context) -> str:\n"
+        "    return ctx.prompt.upper()\n"
+    )
+    orchestra, celery = project.bin / "orchestra", project.bin / "celery"
+    with project.running(orchestra, "up", "--agents", "my_agents.py", log="up.log") as log:
+        until(lambda: "ready after" in log.read_text())
+        assert project.run(orchestra, "submit", "echo", "hello", "--wait") == "HELLO\n"
+        with project.running(celery, "-A", "orchestrator", "worker", "-c", "1", log="worker.log") as second:
+            until(lambda: "ready." in second.read_text())
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        with project.running(celery, "-A", "orchestrator", "flower", f"--port={port}", log="flower.log"):
+            until(lambda: answers(port) == http.HTTPStatus.UNAUTHORIZED)
+
+
+def until(holds: Callable[[], bool], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def answers(port: int) -> int | None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/tasks")
+        return connection.getresponse().status
+    except OSError:
+        return None
+    finally:
+        connection.close()
