@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.config.settings import Settings, load_settings
     from orchestrator.errors import (
         AgentsFileError,
+        BudgetExceeded,
         ConfigurationError,
         EmptyPrompt,
         LimitExceeded,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         UnknownSession,
     )
     from orchestrator.ledger.model import Session, SessionState
+    from orchestrator.policy.budget import Budget
     from orchestrator.policy.callback_text import Callback, parse_callbacks
     from orchestrator.worker.context.context import Context
 
@@ -42,6 +44,8 @@ __all__ = [
     "AgentDefinition",
     "AgentsFileError",
     "AsyncClient",
+    "Budget",
+    "BudgetExceeded",
     "Callback",
     "Client",
     "ConfigurationError",
@@ -72,6 +76,7 @@ __all__ = [
 _HOME = {
     "AgentDefinition": "orchestrator.agents.definition",
     "AsyncClient": "orchestrator.client.async_client",
+    "Budget": "orchestrator.policy.budget",
     "Callback": "orchestrator.policy.callback_text",
     "Client": "orchestrator.client.client",
     "CurrentSession": "orchestrator.client.current",

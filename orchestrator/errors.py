@@ -15,6 +15,7 @@
     │   │   └── PromptKeyInUse
     │   └── EmptyPrompt
     ├── Refused                   a rule of the system said no; nothing was changed
+    │   ├── BudgetExceeded
     │   ├── LimitExceeded
     │   ├── StreamFull
     │   ├── ClaimLost
@@ -192,6 +193,12 @@ class LimitExceeded(Refused):
     """A limit refused new work. Raised with (limit name, limit, what it is about)."""
 
     template = "limit {0} = {1} reached for {2}; raise it in the settings or wait for work to finish"
+
+
+class BudgetExceeded(Refused):
+    """A call would cost more than a budget has left. Raised with (whose budget, what of it, why)."""
+
+    template = "the budget of {0} does not allow this call: {2}"
 
 
 class StreamFull(Refused):

@@ -20,7 +20,8 @@ from pydantic import ValidationError
 
 from orchestrator.agents.options import ExecutorOptions, PythonOptions, check_options, setting_error
 from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord, Role, Tier
-from orchestrator.errors import ConfigurationError
+from orchestrator.errors import ConfigurationError, InputError
+from orchestrator.policy.budget import Budget
 from orchestrator.policy.routing import Backoff
 
 F = TypeVar("F", bound=Callable[[Any], Any])
@@ -66,6 +67,8 @@ class AgentDefinition:
     options: ExecutorOptions  #: settings of its executor
     #: What becomes of a try that asks for other durable steps than an earlier one.
     steps: StepPolicy = "strict"
+    #: What all its sessions may spend together.
+    budget: Budget | None = None
 
     @property
     def name(self) -> str:
@@ -95,6 +98,7 @@ def agent(
     accepts_from: Sequence[str] | None = None,
     steps: StepPolicy = "strict",
     answer: Literal["text", "plan"] = "text",
+    budget: Budget | Mapping[str, Any] | str | None = None,
 ) -> Callable[[F], F]:
     """Make a function of a context an agent.
 
@@ -119,6 +123,8 @@ def agent(
         steps: what becomes of a run that is tried again and asks for other durable steps than before: `strict`,
             it fails with an error that names them; `replace`, it goes on with new ones.
         answer: `plan`: the agent answers with a JSON array of assignments, and these are carried out.
+        budget: what all sessions of this agent may spend together in a day, or in `per_s` seconds: some of `requests`,
+            `tokens` and `usd`.
 
     Raises:
         ConfigurationError: a value is not allowed, or the function does not take one argument.
@@ -152,6 +158,7 @@ def agent(
             accepts_from=accepts_from,
             steps=steps,
             answer=answer,
+            budget=budget,
         )
         function.__globals__.setdefault(MODULE_ATTRIBUTE, []).append(definition)
         setattr(function, FUNCTION_ATTRIBUTE, definition)
@@ -182,6 +189,7 @@ def define_agent(
     queue: str | None = None,
     executor: str = "python",
     steps: StepPolicy = "strict",
+    budget: Budget | Mapping[str, Any] | str | None = None,
     **fields: Any,
 ) -> AgentDefinition:
     """The definition of an agent, checked.
@@ -204,6 +212,10 @@ def define_agent(
     if not isinstance(options, ExecutorOptions):
         given = {} if function is None else {"function": function}
         options = check_options(name, executor, {**given, **(options or {})})
+    try:
+        checked = Budget.of(budget)
+    except InputError as error:
+        raise ConfigurationError(f"agent {name!r}: {error}") from None
     if steps not in get_args(StepPolicy):
         allowed = ", ".join(map(repr, get_args(StepPolicy)))
         raise ConfigurationError(f"agent {name!r}: steps = {steps!r}: choose from {allowed}")
@@ -216,7 +228,7 @@ def define_agent(
         )
     except ValidationError as error:
         raise setting_error(name, error) from None
-    return AgentDefinition(record=record, source=source, options=options, steps=steps)
+    return AgentDefinition(record=record, source=source, options=options, steps=steps, budget=checked)
 
 
 def default_queue(name: str) -> str:

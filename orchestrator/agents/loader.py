@@ -33,6 +33,26 @@ from orchestrator.agents.options import Surroundings, check_options
 from orchestrator.config.settings import is_agents_file, unknown_table
 from orchestrator.errors import AgentSettingError, AgentsFileError, ConfigurationError
 
+#: Settings of ``[agents.NAME]`` that are the agent's own; the rest are its executor's.
+_FIELDS = (
+    "role",
+    "tier",
+    "executor",
+    "queue",
+    "attempts",
+    "backoff",
+    "backoff_s",
+    "backoff_max_s",
+    "time_limit_s",
+    "runs_at_once",
+    "description",
+    "may_send_to",
+    "accepts_from",
+    "steps",
+    "answer",
+    "budget",
+)
+
 
 def load_agents(sources: Iterable[str]) -> dict[str, AgentDefinition]:
     """The agents of all ``sources`` (module names and files), by name.

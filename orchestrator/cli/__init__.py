@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("orchestrator.cli.watch:watch", "Follow a tree of sessions live."),
     "sessions": ("orchestrator.cli.sessions:sessions", "List the root sessions."),
     "tree": ("orchestrator.cli.sessions:tree", "Show a session and everything below it."),
+    "budget": ("orchestrator.cli.budget:budget", "Show what a session may spend, and who spent it."),
     "logs": ("orchestrator.cli.sessions:logs", "Show what happened in a session, in order."),
     "resume": ("orchestrator.cli.control:resume", "Give a session another prompt."),
     "reply": ("orchestrator.cli.reply:reply", "Answer a question of an agent."),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.display.text import counted
 from orchestrator.ledger.model import CLOSED, Session, SessionState
+from orchestrator.policy.budget import describe
 
 _STYLES = {
     SessionState.PENDING: "dim",
@@ -148,6 +149,8 @@ def session_line(session: Session, below: Sequence[Session] = (), *, width: int 
     percent = progress(session, below)
     if percent is not None and session.state not in CLOSED:
         parts.append(bar(percent))
+    if session.used.requests:
+        parts.append(describe(session.used))
     if below:
         done = sum(child.ended_ms > 0 for child in below)
         parts.append(f"{done}/{len(below)} children done")

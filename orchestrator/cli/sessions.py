@@ -46,6 +46,7 @@ def tree(settings: Settings, *, session: str, as_json: bool) -> None:
     from orchestrator.cli.documents import Sessions
     from orchestrator.cli.render import PromiseCount, tree_lines
     from orchestrator.client.client import Client
+    from orchestrator.policy.budget import total
 
     with Client(settings) as client:
         found = client.tree(session)
@@ -55,6 +56,8 @@ def tree(settings: Settings, *, session: str, as_json: bool) -> None:
     for line in tree_lines(found):
         say(str(line))
     say(str(PromiseCount.of(found)))
+    if spent := total(session.used for session in found):
+        say(f"spent: {spent}")
 
 
 @click.command()

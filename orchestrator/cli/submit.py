@@ -26,6 +26,11 @@ timeout_option = click.option(
 @click.option("--wait", is_flag=True, help="Wait for the final answer and print it.")
 @click.option("--key", help="Idempotency key: the same key is the same session.")
 @click.option("--title", default="", help="What to call the session. Default: the beginning of the prompt.")
+@click.option(
+    "--budget",
+    metavar="LIMITS",
+    help="What the whole tree may spend: some of requests=N, tokens=N and usd=N, separated by commas.",
+)
 @timeout_option
 @json_option
 @stack_options
@@ -37,6 +42,7 @@ def submit(
     wait: bool,
     key: str | None,
     title: str,
+    budget: str | None,
     timeout: float | None,
     as_json: bool,
 ) -> None:
@@ -51,7 +57,12 @@ def submit(
     check_timeout(timeout, wait=wait)
     with Client(settings, on_outage=say_outage) as client:
         submitted = client.submit(
-            agent, text_of(prompt), key=key, title=title, retry_for_s=RETRY_FOR_S if wait else 0
+            agent,
+            text_of(prompt),
+            key=key,
+            title=title,
+            retry_for_s=RETRY_FOR_S if wait else 0,
+            budget=budget,
         )
         session = submitted.id
         if key is not None and not submitted.new:

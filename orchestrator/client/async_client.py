@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings
 from orchestrator.ledger import Session
+from orchestrator.policy.budget import Budget
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,6 +100,7 @@ class AsyncClient:
     session = _in_thread(Client.session)
     sessions = _in_thread(Client.sessions)
     tree = _in_thread(Client.tree)
+    budgets = _in_thread(Client.budgets)
     parse_callbacks = _in_thread(Client.parse_callbacks)
     held_back = _in_thread(Client.held_back)
     runs = _in_thread(Client.runs)
@@ -108,12 +110,19 @@ class AsyncClient:
     serves = _in_thread(Client.serves)
 
     async def submit(
-        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", retry_for_s: float = 0
+        self,
+        agent: str,
+        prompt: str,
+        *,
+        key: str | None = None,
+        title: str = "",
+        retry_for_s: float = 0,
+        budget: Budget | Mapping[str, Any] | str | None = None,
     ) -> AsyncSessionHandle:
         """As :meth:`Client.submit`."""
         client = await self._client()
         handle = await asyncio.to_thread(
-            client.submit, agent, prompt, key=key, title=title, retry_for_s=retry_for_s
+            client.submit, agent, prompt, key=key, title=title, retry_for_s=retry_for_s, budget=budget
         )
         return AsyncSessionHandle(handle.id, self, new=handle.new)
 

@@ -9,12 +9,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import redis
 
@@ -43,6 +43,7 @@ from orchestrator.ledger import Ledger, Run, Session, SessionState, StopVerdict
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import Authenticity, checked_callbacks
 from orchestrator.messages.factory import Thread
+from orchestrator.policy.budget import Budget, BudgetState
 from orchestrator.policy.callback_text import Callback
 from orchestrator.policy.plan import Plan, agent_of, parse_plan
 from orchestrator.redisdb.client import connect, explain
@@ -206,7 +207,14 @@ class Client:
     # --- work ----------------------------------------------------------------------------------
 
     def submit(
-        self, agent: str, prompt: str, *, key: str | None = None, title: str = "", retry_for_s: float = 0
+        self,
+        agent: str,
+        prompt: str,
+        *,
+        key: str | None = None,
+        title: str = "",
+        retry_for_s: float = 0,
+        budget: Budget | Mapping[str, Any] | str | None = None,
     ) -> SessionHandle:
         """Give ``agent`` a prompt: a new root session, in the ledger when this returns.
 
@@ -216,6 +224,8 @@ class Client:
             key: the same key is the same session, however often it is submitted.
             title: what people call it; by default the beginning of the prompt.
             patience_s: seconds of an outage of Redis that this outlasts; the session is made once.
+            budget: what the whole tree may spend, such as `{"tokens": 100_000, "usd": 2}` or `"usd=2"`; by default the
+                setting `tree_budget`.
 
         Raises:
             EmptyPrompt: there is nothing to do.
@@ -226,8 +236,9 @@ class Client:
         # One key for all tries: of one that was lost nobody knows whether it arrived.
         once = key or uuid.uuid4().hex
         submission = Submission(self._parts)
+        allowed = Budget.of(budget)
         submitted = self._outlast(
-            lambda: submission.submit(agent, prompt, key=once, title=title), retry_for_s
+            lambda: submission.submit(agent, prompt, key=once, title=title, budget=allowed), retry_for_s
         )
         return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 
@@ -449,6 +460,17 @@ class Client:
         """
         with self._clear_errors():
             return self._ledger.session(session)
+
+    def budgets(self, session: str) -> dict[str, BudgetState]:
+        """The budgets that a session counts against as they stand, by the session that each is of, the root's first.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            about = self._ledger.session(session)
+            found = {name: self._ledger.spending.budget(name) for name in about.budgets}
+            return {name: state for name, state in found.items() if state is not None}
 
     def sessions(self, *, limit: int = 50) -> list[Session]:
         """The latest root sessions, newest first."""

@@ -12,6 +12,7 @@ from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id, shard_of
 from orchestrator.ledger import Submitted
 from orchestrator.messages.factory import Thread, summary
+from orchestrator.policy.budget import Budget
 from orchestrator.streams import StreamId
 
 
@@ -51,6 +52,7 @@ class Submission:
         title: str = "",
         task: str = "",
         planned: bool = False,
+        budget: Budget | None = None,
     ) -> Submitted:
         """Give ``agent`` a prompt. The same ``key`` is the same session, however often it is submitted.
 
@@ -61,6 +63,7 @@ class Submission:
             title: what people call it; by default the beginning of the prompt.
             task: the Celery task id under which the final answer is stored.
             planned: the prompt is a plan, which the session carries out before its agent is called.
+            budget: what the whole tree may spend; by default the setting `tree_budget`.
 
         Raises:
             EmptyPrompt: there is nothing to do.
@@ -99,6 +102,7 @@ class Submission:
             title=heading,
             task=task,
             planned=planned,
+            budget=budget or Budget.of(parts.settings.tree_budget),
         )
         failpoint("submit.written")
         if submitted.agent != agent:

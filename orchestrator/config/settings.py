@@ -229,6 +229,12 @@ class Settings(BaseModel):
         description="Runs of one tree that are executed at once, unless `orchestra limit` says otherwise. Unset: as many "
         "as there are slots.",
     )
+    tree_budget: str | None = Field(
+        None,
+        pattern=r"^\s*(requests|tokens|usd)\s*=\s*[0-9.]+\s*(,\s*(requests|tokens|usd)\s*=\s*[0-9.]+\s*)*$",
+        description="What a tree may spend on models, unless whoever submits it says otherwise: some of `requests=N`, "
+        "`tokens=N` and `usd=N`, separated by commas. Unset: as much as it takes.",
+    )
     max_steps_per_run: Count = Field(
         10_000, description="Durable steps that one run may record; the next one fails."
     )

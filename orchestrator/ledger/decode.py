@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from orchestrator.errors import DamagedRecord
 from orchestrator.ledger.model import JSON, Item, ItemState, Run, RunState, Session, SessionState, Try
+from orchestrator.policy.budget import Cost
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -32,6 +33,7 @@ _SESSION_NUMBERS = (
     "updated_ms",
     "ended_ms",
 )
+_COSTS = ("requests", "input_tokens", "output_tokens", "nano_usd")
 _RUN_NUMBERS = (
     "number",
     "beat",
@@ -180,6 +182,8 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
         step=h.get("step", ""),
         caller=h.get("caller", ""),
         planned=h.get("planned") == "1",
+        budgets=tuple(h.get("budgets", "").split()),
+        used=Cost(**{name: facts.number(f"used_{name}") for name in _COSTS}),
         damage=tuple(facts.damage),
         proof=h.get("proof", ""),
         **numbers,

@@ -11,6 +11,7 @@ from orchestrator.ids import callback_id, is_session_id, run_id, shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.model import SessionState
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.spending import budget_facts
 from orchestrator.ledger.transitions import (
     Claim,
     Delegated,
@@ -21,6 +22,7 @@ from orchestrator.ledger.transitions import (
     Submitted,
     TreeLimits,
 )
+from orchestrator.policy.budget import Budget
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg, Scripts
 
@@ -46,11 +48,13 @@ class LaunchTransitions(LedgerReader):
         title: str = "",
         task: str = "",
         planned: bool = False,
+        budget: Budget | None = None,
     ) -> Submitted:
         """Make a root session and publish its task-delegation.
 
         The same id, submitted again, changes nothing and tells what is there. ``task`` is the id of
-        the Celery result that the root owes. ``planned``: the prompt is a plan for the session to carry out.
+        the Celery result that the root owes, and ``budget`` what its whole tree may spend. ``planned``: the prompt is
+        a plan for the session to carry out.
         """
         facts: dict[str, Arg] = {
             "agent": agent,
@@ -73,8 +77,9 @@ class LaunchTransitions(LedgerReader):
                 keys.roots(shard),
                 keys.totals(shard),
                 layout.stream(session_id, envelope),
+                keys.budget(session_id),
             ],
-            [self._now, session_id, prompt, envelope.data, *layout.pairs(facts)],
+            [self._now, session_id, prompt, envelope.data, budget_facts(budget), *layout.pairs(facts)],
         )
         created = reply[0] == b"created"
         return Submitted(
@@ -138,6 +143,7 @@ class LaunchTransitions(LedgerReader):
                 keys.bodies(launch.child_id),
                 layout.stream(parent, envelope),
                 keys.items(launch.caller if is_session_id(launch.caller) else parent),
+                keys.budget(launch.child_id),
             )
             args += (
                 launch.effect,
@@ -157,6 +163,7 @@ class LaunchTransitions(LedgerReader):
                 json.dumps([envelope.message_id, *launch.chain]),
                 launch.caller,
                 launch.caller_agent,
+                budget_facts(launch.budget),
             )
         return names, args
 

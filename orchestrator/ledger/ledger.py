@@ -5,6 +5,7 @@ from __future__ import annotations
 import redis
 
 from orchestrator.ledger.journal import Journal
+from orchestrator.ledger.spending import Spending
 from orchestrator.ledger.statements import Vouch
 from orchestrator.ledger.sweep import SweepTransitions
 from orchestrator.ledger.transitions import Report, TreeLimits
@@ -35,6 +36,8 @@ class Ledger(SweepTransitions):
         self.limits = limits or TreeLimits()
         #: The durable steps of runs.
         self.journal = Journal(client, self.limits.journal, replicate=self._replicate)
+        #: What runs spend, and their budgets.
+        self.spending = Spending(client, now=lambda: self._now)
         self._report = report
         self._vouch = vouch
         self._now = "" if now_ms is None else str(now_ms)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from orchestrator.policy.budget import Cost
+
 JSON = Any
 
 
@@ -100,6 +102,10 @@ class Session:
     steps: int = 0  #: durable steps that its runs recorded
     step: str = ""  #: the one that was recorded last
     proof: str = ""  #: of who says what its latest end says; empty while it is not over
+    budgets: tuple[
+        str, ...
+    ] = ()  #: sessions whose budgets it counts against, the root first; itself, if it has one
+    used: Cost = field(default_factory=Cost)  #: what its own calls of models have cost so far
 
     @property
     def reported_as(self) -> str:

@@ -284,9 +284,11 @@ class Runs(LaunchTransitions):
         envelope: Outgoing | None = None,
         value: str = "",
         facts: Mapping[str, Arg] | None = None,
+        only_audit: bool = False,
     ) -> str:
         """Record an effect that changes only its own session, and publish its envelope once.
 
+        ``only_audit``: the envelope is for the audit trail, and nobody acts upon it.
         Returns ``value``, or what an earlier try of the run recorded under the same key.
 
         Raises:
@@ -302,7 +304,15 @@ class Runs(LaunchTransitions):
                 keys.totals(shard),
                 layout.stream(claim.session, envelope),
             ],
-            [self._now, claim.claim, effect, layout.payload(envelope), value, *layout.pairs(facts or {})],
+            [
+                self._now,
+                claim.claim,
+                effect,
+                layout.payload(envelope),
+                value,
+                "1" if only_audit else "",
+                *layout.pairs(facts or {}),
+            ],
         )
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)

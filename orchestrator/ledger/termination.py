@@ -216,8 +216,8 @@ class Termination(InboxTransitions):
     def owned_keys(self, session_id: str, *, but: Collection[str] = ()) -> list[str]:
         """The keys of every run of a session, of their effects, and of the large texts that it has said, ``but`` some."""
         runs = [decode.text(run) for run in self.redis.lrange(keys.runs(session_id), 0, -1)]
-        of_runs = [key for run in runs for key in (keys.run(run), keys.effects(run), keys.steps(run))]
-        return [*of_runs, *self.wholes.keys_of(session_id, but=but)]
+        of_runs = [key for run in runs for key in _keys_of_run(run)]
+        return [keys.budget(session_id), *of_runs, *self.wholes.keys_of(session_id, but=but)]
 
     def require(self, session_id: str) -> None:
         """Make sure that a session exists.
@@ -227,3 +227,7 @@ class Termination(InboxTransitions):
         """
         if not self.redis.exists(keys.session(session_id)):
             raise UnknownSession(session_id)
+
+
+def _keys_of_run(run: str) -> tuple[str, ...]:
+    return keys.run(run), keys.effects(run), keys.steps(run), keys.reserved(run)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.ledger.model import JSON, Item, Run, Session, SessionState
+from orchestrator.policy.budget import Budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +121,8 @@ class Launch:
     #: The session of the same tree that hears of it and that it asks, instead of its parent; `none`: nobody.
     caller: str = ""
     caller_agent: str = ""  #: the agent of that session
+    #: What it and everything below it may spend.
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

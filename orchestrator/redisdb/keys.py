@@ -141,6 +141,26 @@ def steps(run: str) -> str:
 
 
 @_key(
+    "ao:{S}:run:<run>:reserved", type="hash", owner="ledger", lifetime="until its run ends or is tried again"
+)
+def reserved(run: str) -> str:
+    """What a run has set aside for calls that are not finished: reservation → JSON of amounts and budgets."""
+    return f"{_of(run)}:run:{run}:reserved"
+
+
+@_key("ao:{S}:session:<session>:budget", type="hash", owner="ledger", lifetime="as its session")
+def budget(session: str) -> str:
+    """What a session and everything below it may spend: `limit:…`, `spent:…`, `reserved:…`, `by:<agent>:…`."""
+    return f"{_of(session)}:session:{session}:budget"
+
+
+@_key("ao:{S}:spending:<agent>", type="hash", owner="ledger", lifetime="permanent, for agents with a budget")
+def spending(shard: int, agent: str) -> str:
+    """What an agent with a budget of its own spent in this shard since `window`, and what is reserved."""
+    return f"{shard_tag(shard)}:spending:{agent}"
+
+
+@_key(
     "ao:{S}:run:<run>:steps:<sha256>",
     type="hash",
     owner="ledger",

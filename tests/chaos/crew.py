@@ -299,3 +299,27 @@ def stepper(ctx: Context) -> str:
     ctx.step("launch", launch)
     ctx.state["sum"] = sum(steps)
     return "launched"
+
+
+@agent("spender", queue="chaos")
+def spender(ctx: Context) -> str:
+    """One call of ten tokens, in a step."""
+
+    def call() -> int:
+        with ctx.spending.reserve(input_tokens=10) as reservation:
+            worth = paid(ctx.root, "token")
+            reservation.settle(input_tokens=10)
+        return worth
+
+    return str(ctx.step("call", call))
+
+
+@agent("treasurer", role="coordinator", queue="chaos")
+def treasurer(ctx: Context) -> str:
+    """Prompt ``200``: so many spenders; the answer says how many completed and how many failed."""
+    if ctx.cause == "start":
+        ctx.wait_for("all")
+        ctx.delegate_all("spender", [f"child {number}" for number in range(int(ctx.prompt))])
+        return "launched"
+    ends = [callback.status for callback in ctx.all_results]
+    return f"{ends.count('completed')} completed, {ends.count('failed')} failed"

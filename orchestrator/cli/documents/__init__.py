@@ -22,7 +22,16 @@ from orchestrator.cli.documents.messages import (
 )
 from orchestrator.cli.documents.plans import PlanDocument
 from orchestrator.cli.documents.session_tools import Delegated, Raised
-from orchestrator.cli.documents.sessions import Answer, Ended, Events, Replied, Resumed, Sessions, Submitted
+from orchestrator.cli.documents.sessions import (
+    Answer,
+    BudgetsDocument,
+    Ended,
+    Events,
+    Replied,
+    Resumed,
+    Sessions,
+    Submitted,
+)
 from orchestrator.cli.documents.stack import (
     AgentDocument,
     Agents,
@@ -43,6 +52,7 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "watch": (Sessions,),
     "sessions": (Sessions,),
     "tree": (Sessions,),
+    "budget": (BudgetsDocument,),
     "logs": (Events,),
     "resume": (Resumed, Answer),
     "reply": (Replied,),
@@ -86,6 +96,7 @@ __all__ = [
     "Answer",
     "AuditReport",
     "AuditState",
+    "BudgetsDocument",
     "DeadLetters",
     "Delegated",
     "DiagnosisDocument",

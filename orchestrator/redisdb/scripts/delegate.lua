@@ -2,35 +2,38 @@
 -- The effect key makes it one launch, however often the run is tried: the same key gives the same child.
 -- KEYS  1 parent  2 parent's items  3 run  4 effects  5 tree  6 totals  7 root
 --       for each launch  1 child  2 child's bodies  3 stream  4 items of its caller, or of the parent
+--       5 child's budget
 -- ARGV  1 now or ''  2 claim  3 max children  4 max depth  5 max sessions in the tree  6 max runs in the tree
 --       for each launch  1 effect key  2 child id  3 callback id  4 callback owed '1' | '0'  5 group  6 on_failure
 --       7 on_close: what becomes of it when its parent is closed, or ''  8 priority  9 title  10 prompt
 --       11 envelope  12 agent  13 correlation  14 message id  15 chain as JSON
 --       16 caller: '' the parent | 'none' nobody hears of it | the session of the same tree that it reports to and asks
 --       instead; a caller waits for nothing: its callback is launched when the child ends  17 the caller's agent
+--       18 budget: what, limit, …, or ''
 -- Returns  {'launched', for each launch in turn 'created' | 'exists', child id}; the first one that is refused ends it
 --          with the name of a limit and its value | {'lost'}
 -- Complexity: O(launches).
 -- include: base
+-- include: allot
 local now, claim = clock(ARGV[1]), ARGV[2]
 local r = fields(KEYS[3], 'state', 'claim')
 if r.state ~= 'running' or r.claim ~= claim then return { 'lost' } end
 
 local function launch(i)
-  local k, a = 7 + (i - 1) * 4, 6 + (i - 1) * 17
-  return { child = KEYS[k + 1], bodies = KEYS[k + 2], stream = KEYS[k + 3], caller_items = KEYS[k + 4], effect = ARGV[a + 1], id = ARGV[a + 2],
+  local k, a = 7 + (i - 1) * 5, 6 + (i - 1) * 18
+  return { child = KEYS[k + 1], bodies = KEYS[k + 2], stream = KEYS[k + 3], caller_items = KEYS[k + 4], budget = KEYS[k + 5], effect = ARGV[a + 1], id = ARGV[a + 2],
     callback = ARGV[a + 3], owed = ARGV[a + 4], group = ARGV[a + 5], on_failure = ARGV[a + 6], on_close = ARGV[a + 7],
     priority = ARGV[a + 8], title = ARGV[a + 9], prompt = ARGV[a + 10], envelope = ARGV[a + 11], agent = ARGV[a + 12],
     correlation = ARGV[a + 13], message = ARGV[a + 14], chain = ARGV[a + 15],
-    caller = ARGV[a + 16], caller_agent = ARGV[a + 17] }
+    caller = ARGV[a + 16], caller_agent = ARGV[a + 17], limits = ARGV[a + 18] }
 end
 local launches, names = {}, {}
-for i = 1, (#KEYS - 7) / 4 do
+for i = 1, (#KEYS - 7) / 5 do
   launches[i] = launch(i)
   names[i] = launches[i].effect
 end
 local made = redis.call('HMGET', KEYS[4], unpack(names))
-local p = fields(KEYS[1], 'id', 'root', 'agent', 'depth', 'children')
+local p = fields(KEYS[1], 'id', 'root', 'agent', 'depth', 'children', 'budgets')
 local depth, children, sessions = count(p.depth) + 1, count(p.children), redis.call('ZCARD', KEYS[5])
 local runs = runs_of(sessions, KEYS[7])
 
@@ -90,6 +93,9 @@ for _, l in ipairs(fresh) do
     'priority', l.priority, 'title', l.title, 'delegator', handed and l.caller_agent or p.agent, 'agent', l.agent, 'correlation', l.correlation,
     'message', l.message, 'chain', l.chain, 'caller', l.caller)
   redis.call('HSET', l.bodies, 'prompt', l.prompt)
+  -- What is spent below a session counts against its budget.
+  local budgets = set_budget(l.budget, l.limits) and p.budgets .. ' ' .. l.id or p.budgets
+  if budgets ~= '' then redis.call('HSET', l.child, 'budgets', budgets) end
   last = math.max(now, last and last + 1 / 4096 or now)
   members[#members + 1] = last
   members[#members + 1] = l.id

@@ -1,7 +1,8 @@
 -- effect: an agent's effect that changes only its own session (progress) or nothing in the ledger at all
 -- (a message to the audit trail): recorded under its key, its envelope published once.
 -- KEYS  1 session  2 run  3 effects  4 totals  5 stream
--- ARGV  1 now or ''  2 claim  3 effect key  4 envelope or ''  5 value kept under the key  6… field, value, …
+-- ARGV  1 now or ''  2 claim  3 effect key  4 envelope or ''  5 value kept under the key
+--       6 '1': the envelope tells only the audit trail, and the router acknowledges it  7… field, value, …
 -- Returns  {'done'} | {'exists', value} | {'lost'}
 -- include: base
 local now = clock(ARGV[1])
@@ -10,8 +11,8 @@ if r.state ~= 'running' or r.claim ~= ARGV[2] then return { 'lost' } end
 local made = redis.call('HGET', KEYS[3], ARGV[3])
 if made then return { 'exists', cjson.decode(made).value } end
 local facts = { 'updated_ms', now }
-for i = 6, #ARGV do facts[#facts + 1] = ARGV[i] end
+for i = 7, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[1], unpack(facts))
 redis.call('HSET', KEYS[3], ARGV[3], cjson.encode({ value = ARGV[5], claim = ARGV[2] }))
-publish(KEYS[5], KEYS[4], ARGV[4])
+if ARGV[6] == '1' then publish(KEYS[5], KEYS[4], ARGV[4], 'noted', '1') else publish(KEYS[5], KEYS[4], ARGV[4]) end
 return { 'done' }

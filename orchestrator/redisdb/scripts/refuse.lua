@@ -6,6 +6,7 @@
 -- include: limits
 -- include: ready
 -- include: steps
+-- include: budget
 -- include: termination
 local now = clock(ARGV[1])
 local s = session_facts()

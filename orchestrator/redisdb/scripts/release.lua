@@ -13,6 +13,7 @@
 -- include: limits
 -- include: ready
 -- include: steps
+-- include: budget
 -- include: termination
 -- include: tries
 local now = clock(ARGV[1])

@@ -38,9 +38,9 @@ local party = takes_part(KEYS[10], ARGV[19])
 if not party and ARGV[20] ~= '1' then return { 'stranger' } end
 local taken = redis.call('HGET', KEYS[10], 'task:' .. ARGV[10])
 if taken then return { 'task', taken } end
-local p = { id = '', root = ARGV[2], depth = '-1' }
+local p = { id = '', root = ARGV[2], depth = '-1', budgets = '' }
 if ARGV[8] ~= '' then
-  p = fields(KEYS[11], 'id', 'root', 'depth', 'state')
+  p = fields(KEYS[11], 'id', 'root', 'depth', 'state', 'budgets')
   if CLOSED[p.state] then return { 'closed', p.state } end
 end
 local wrong = converse(KEYS[10], ARGV[11], tonumber(ARGV[12]), ARGV[13])
@@ -52,6 +52,7 @@ redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', p.root, 'parent', p.id, 'dept
   'state', 'pending', 'run', ARGV[3], 'runs', 1, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
   'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', unpack(facts))
 redis.call('HSET', KEYS[2], 'prompt', ARGV[7])
+if p.budgets ~= '' then redis.call('HSET', KEYS[1], 'budgets', p.budgets) end
 redis.call('ZADD', KEYS[3], now, ARGV[2])
 if p.id == '' then redis.call('ZADD', KEYS[4], now, ARGV[2]) end
 s = fields(KEYS[1], 'agent', 'priority', 'title')

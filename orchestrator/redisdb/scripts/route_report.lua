@@ -10,6 +10,7 @@
 -- include: limits
 -- include: ready
 -- include: steps
+-- include: budget
 -- include: termination
 local now = clock(ARGV[1])
 local standing = marked(KEYS[19], ARGV[5], ARGV[7])

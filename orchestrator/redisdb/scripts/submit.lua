@@ -1,8 +1,9 @@
 -- submit: make a root session and publish its task-delegation. Idempotent by session id.
--- KEYS  1 session  2 bodies  3 tree  4 roots  5 totals  6 stream
--- ARGV  1 now or ''  2 session id  3 prompt  4 envelope  5… field, value, … of the session
+-- KEYS  1 session  2 bodies  3 tree  4 roots  5 totals  6 stream  7 budget
+-- ARGV  1 now or ''  2 session id  3 prompt  4 envelope  5 its budget: what, limit, …, or ''  6… field, value, … of the session
 -- Returns  {'created', state, ''} or {'exists', state, agent, '1': with this prompt, '0': with another, '': it is gone}
 -- include: base
+-- include: allot
 local now = clock(ARGV[1])
 local state = redis.call('HMGET', KEYS[1], 'state', 'agent')
 if state[1] then
@@ -11,11 +12,12 @@ if state[1] then
 end
 local entry = publish(KEYS[6], KEYS[5], ARGV[4])
 local facts = {}
-for i = 5, #ARGV do facts[#facts + 1] = ARGV[i] end
+for i = 6, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', ARGV[2], 'parent', '', 'depth', 0, 'state', 'pending',
   'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0, 'questions', 0, 'seq', 0,
   'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', 'entry', entry, unpack(facts))
 redis.call('HSET', KEYS[2], 'prompt', ARGV[3])
+if set_budget(KEYS[7], ARGV[5]) then redis.call('HSET', KEYS[1], 'budgets', ARGV[2]) end
 redis.call('ZADD', KEYS[3], now, ARGV[2])
 redis.call('ZADD', KEYS[4], now, ARGV[2])
 return { 'created', 'pending', '' }

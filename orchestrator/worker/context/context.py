@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 from orchestrator.config.settings import Settings, load_settings
+from orchestrator.display.text import counted
 from orchestrator.errors import InputError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
+from orchestrator.policy.budget import describe
 from orchestrator.policy.plan import Plan, parse_plan
 from orchestrator.worker.context.delegation import Delegating
 from orchestrator.worker.context.effects import Effects, OnClose
 from orchestrator.worker.context.launches import AgentLaunches
 from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.planning import PLAN_GROUP, Planning
+from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Call, Steps
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution.heartbeat import ClaimStatus
 
 T = TypeVar("T")
+
+#: Steps that the account of a run names.
+SHOWN: Final = 20
 
 
 class Context(Delegating):
@@ -47,6 +53,7 @@ class Context(Delegating):
         steps: Steps,
         environment: Callable[[Context], dict[str, str]],
         settings: Settings | None = None,
+        spending: RunSpending,
     ) -> None:
         super().__init__(
             held,
@@ -62,6 +69,8 @@ class Context(Delegating):
         self._environment = environment
         #: Why the answer that this run gave before was not accepted; empty when there was none.
         self.correction = ""
+        #: What this run's calls of models cost: `spending.reserve` before a call, `settle` after it.
+        self.spending = spending
         self._waiting: dict[str, dict[str, Any]] = {}
         self._settings = settings
         #: What the executor keeps of the conversation when this run commits; None leaves it as it is.
@@ -307,6 +316,17 @@ class Context(Delegating):
         now = self._find(self.session)
         delivered_now = sum(item.kind == "completion" for item in self._held.items)
         return now.pending > delivered_now or bool(now.questions)
+
+    @property
+    def account(self) -> str:
+        """What this try did in steps and spent on models, in words; empty where it did neither."""
+        parts = []
+        if done := self._steps.finished:
+            more = f" and {len(done) - SHOWN} more" if len(done) > SHOWN else ""
+            parts.append(f"{counted(len(done), 'step')}: {', '.join(done[:SHOWN])}{more}")
+        if self.spending.total.requests:
+            parts.append(describe(self.spending.total))
+        return "; ".join(parts)
 
     @property
     def steps(self) -> Steps:

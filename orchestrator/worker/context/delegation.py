@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import InputError
 from orchestrator.ledger import Claimed, Item, ItemState
+from orchestrator.policy.budget import Budget
 from orchestrator.policy.callback_text import Callback
 from orchestrator.worker.context.arguments import (
     check_policies,
@@ -91,6 +92,7 @@ class Delegating(Messaging):
         on_close: OnClose | None = None,
         key: str | None = None,
         after: Sequence[str] = (),
+        budget: Budget | Mapping[str, Any] | str | None = None,
     ) -> str:
         """Launch a session of ``agent`` and go on; its end comes back as a callback.
 
@@ -107,6 +109,8 @@ class Delegating(Messaging):
                 default what `when_closed` says.
             key: tells this delegation from others of the same text in the same run; by default they are counted.
             after: sessions that must be completed before this one is begun; it fails if one of them fails.
+            budget: what it and everything below it may spend, such as `{"tokens": 50_000}` or `"usd=0.5"`. The budgets of
+                this session and of those above it count as well.
 
         Returns:
             The child's session id.
@@ -130,6 +134,7 @@ class Delegating(Messaging):
             on_close=on_close or "",
             key=key,
             after=after,
+            budget=Budget.of(budget),
         )
 
     def delegate_all(
@@ -142,6 +147,7 @@ class Delegating(Messaging):
         group: str = "",
         on_failure: OnFailure = "deliver",
         on_close: OnClose | None = None,
+        budget: Budget | Mapping[str, Any] | str | None = None,
     ) -> list[str]:
         """:meth:`delegate` for each of many descriptions, in much less time than one after the other.
 
@@ -171,6 +177,7 @@ class Delegating(Messaging):
             group=group,
             on_failure=on_failure,
             on_close=on_close or "",
+            budget=Budget.of(budget),
         )
 
     def call(

@@ -23,6 +23,7 @@ from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import child_session_id, shard_of
 from orchestrator.ledger import Claimed, Delegated, Launch, Ledger, Outgoing
 from orchestrator.messages.factory import MessageFactory, Thread
+from orchestrator.policy.budget import Budget
 from orchestrator.streams import StreamId
 from orchestrator.streams.pressure import Backpressure
 from orchestrator.worker.context.step_scope import present_step
@@ -80,6 +81,7 @@ class Effects:
         on_failure: OnFailure = "deliver",
         on_close: str = "",
         key: str | None = None,
+        budget: Budget | None = None,
     ) -> str:
         """Launch a child; its session id. ``write`` makes the envelope for a child of that id.
 
@@ -99,6 +101,7 @@ class Effects:
             group=group,
             on_failure=on_failure,
             on_close=on_close,
+            budget=budget,
         )
         self._admit(launch)
         return self.attempt(kind, lambda: self.ledger.delegate(self.held.claim, launch)).child
@@ -117,6 +120,7 @@ class Effects:
         on_close: str = "",
         caller: str = "",
         caller_agent: str = "",
+        budget: Budget | None = None,
     ) -> Launch:
         """A launch under its effect key, with its envelope."""
         child = child_session_id(self.held.session.id, f"{self.held.claim.run}:{effect}")
@@ -135,6 +139,7 @@ class Effects:
             on_close=on_close,
             caller=caller,
             caller_agent=caller_agent,
+            budget=budget,
         )
 
     def assignment(
@@ -187,6 +192,7 @@ class Effects:
         group: str,
         on_failure: OnFailure,
         on_close: str,
+        budget: Budget | None = None,
     ) -> list[str]:
         """:meth:`delegate` for many tasks, each a title and a description, many in a round trip."""
 
@@ -201,6 +207,7 @@ class Effects:
                 group=group,
                 on_failure=on_failure,
                 on_close=on_close,
+                budget=budget,
             )
 
         return self.launch_all(launch(*task) for task in tasks)
@@ -238,6 +245,7 @@ class Effects:
         on_close: str = "",
         key: str | None = None,
         after: Sequence[str] = (),
+        budget: Budget | None = None,
     ) -> str:
         """:meth:`launch` by a task-delegation, which is held until the tasks in ``after`` are completed."""
         return self.launch(
@@ -251,6 +259,7 @@ class Effects:
             on_failure=on_failure,
             on_close=on_close,
             key=key,
+            budget=budget,
         )
 
     def _delegation(

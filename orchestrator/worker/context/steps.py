@@ -23,6 +23,7 @@ from typing import Any, Final, NoReturn
 from orchestrator.agents.definition import StepPolicy
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import (
+    BudgetExceeded,
     ClaimLost,
     DamagedRecord,
     InputError,
@@ -50,8 +51,8 @@ NOTE_CHARS: Final = 120
 #: Steps that a log line names at most.
 SHOWN: Final = 20
 
-#: What says nothing about the step: the run cannot go on, or asks to be tried later.
-_PASSING = (ClaimLost, SessionStopped, ServerUnavailable, Retry, StepMismatch, DamagedRecord)
+#: What says nothing about the step: the run cannot go on, asks to be tried later, or may not pay for the call.
+_PASSING = (ClaimLost, SessionStopped, ServerUnavailable, Retry, StepMismatch, DamagedRecord, BudgetExceeded)
 
 _log = get_logger()
 
@@ -112,7 +113,7 @@ class Steps:
         # The first try of a run finds nothing.
         self._recorded: dict[str, StepRecord] | None = None if effects.held.run.attempt > 1 else {}
         self._sequence: Sequence | None = None
-        self._finished = 0
+        self._finished: list[str] = []
         self._agent_thread = threading.get_ident()
         self._agent_task: asyncio.Task[Any] | None = None
 
@@ -129,8 +130,8 @@ class Steps:
             return tuple(unasked_steps(list(self._recorded or ()), self._asked))
 
     @property
-    def finished(self) -> int:
-        """How many steps this try recorded."""
+    def finished(self) -> list[str]:
+        """The steps that this try recorded, in words."""
         return self._finished
 
     def end(self) -> None:
@@ -368,8 +369,9 @@ class Steps:
         failpoint("worker.stepped")
         record = self._effects.retrying("step", lambda: self._journal.record(self._claim, header, octets))
         failpoint("worker.recorded")
-        with self._lock:
-            self._finished += 1
+        if header.how != "retry":
+            with self._lock:
+                self._finished.append(f"{header.key} {header.how} after {header.took_ms / 1000:.3f} s")
         return record
 
     def _again(self, record: StepRecord, call: Call) -> Any:

@@ -13,6 +13,7 @@ from functools import partial
 
 from billiard.process import current_process
 from celery.exceptions import WorkerShutdown, WorkerTerminate
+from pydantic import ValidationError
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.client.current import working_for
@@ -23,6 +24,7 @@ from orchestrator.errors import (
     ClaimLost,
     InputError,
     ModelFailed,
+    OrchestraError,
     Retry,
     ServerUnavailable,
     SessionStopped,
@@ -31,6 +33,7 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger import BY_FORCE, Claimed, Committed, Dispatch, Next, Outcome, Outgoing, RetryLater
 from orchestrator.log import get_logger, log_context
 from orchestrator.messages.factory import Thread
+from orchestrator.policy.budget import Budget
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.decryption import Decrypter
@@ -39,6 +42,7 @@ from orchestrator.worker.context.event_log import EventLog
 from orchestrator.worker.context.launches import AgentLaunches
 from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.planning import Planning, answer_with_plan
+from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.waits import Blocking
@@ -130,6 +134,7 @@ class _RunOfAgent:
         self._error: BaseException | None = None
         self._gateway: Gateway | None = None
         self._opening = threading.Lock()
+        self._context: Context | None = None
         self._effects = Effects(
             held,
             ledger=self._ledger,
@@ -157,6 +162,7 @@ class _RunOfAgent:
                 outcome = self._let_agent_work()
             if outcome is None:
                 return RunEnd(run=self._held.claim.run, verdict="outage")
+            self._account()
             failpoint("worker.worked")
             # A root has a result to store after its commit, for which the next run had to wait.
             following = self._following if self._held.session.parent else None
@@ -166,7 +172,7 @@ class _RunOfAgent:
         """How the agent ended; None when that cannot be said, because the ledger was out of reach."""
         claim_status = self._claim_status
         try:
-            context = self._make_context()
+            context = self._context = self._make_context()
             return _completed(self._answer(context), context)
         except (ClaimLost, SessionStopped) as error:
             if claim_status.stop_reason:
@@ -209,6 +215,34 @@ class _RunOfAgent:
         if given or self._definition.record.answer == "plan":
             return answer_with_plan(context, answer_of, given=given)
         return answer_of()
+
+    def _account(self) -> None:
+        """Tell the audit trail which durable steps this try recorded, and what it spent on models."""
+        text = self._context.account if self._context is not None else ""
+        if not text:
+            return
+        about, effects = self._held.session, self._effects
+        try:
+            outgoing = effects.write(
+                lambda: self._message_factory.status(
+                    sender=about.agent,
+                    recipient=effects.delegator,
+                    task_id=about.reported_as,
+                    progress=None,
+                    activity=f"{self._held.run.id}, attempt {self._held.run.attempt}: {text}",
+                    thread=effects.thread,
+                )
+            )
+            key = f"account:{self._held.run.attempt}"
+            effects.retrying(
+                "account",
+                lambda: self._ledger.effect(
+                    effects.held.claim, effect=key, envelope=outgoing, only_audit=True
+                ),
+            )
+        except (OrchestraError, ValidationError) as error:
+            # The commit says what became of the run; a claim that is lost shows there.
+            _log.warning("account-not-written", error=str(error))
 
     def _failed(self, error: BaseException) -> Outcome:
         self._error = error
@@ -258,6 +292,7 @@ class _RunOfAgent:
             environment=self._open_gateway,
             planning=Planning(self._effects, names=runtime.parts.agents.names),
             settings=runtime.parts.settings,
+            spending=RunSpending(self._effects, agent_budget=self._agent_budget()),
         )
 
     def _may_take(self, slot_sharing: SlotSharing) -> Callable[[str], bool]:
@@ -265,6 +300,11 @@ class _RunOfAgent:
         served = serves(self._runtime.catalogue, slot_sharing.queues)
         shard, concurrency = shard_of(self._held.session.id), self._runtime.parts.concurrency
         return lambda agent: served(agent) and concurrency.held_back(agent, shard=shard) is None
+
+    def _agent_budget(self) -> Budget | None:
+        """What all sessions of the agent may spend: each shard has its share of it."""
+        budget, shards = self._definition.budget, self._runtime.parts.settings.shards
+        return budget.share(shards) if budget is not None else None
 
     def _execute_beside(self, run: Dispatch, slot_sharing: SlotSharing) -> None:
         """Execute another run in this slot, while the run that it holds waits."""

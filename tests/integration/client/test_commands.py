@@ -358,3 +358,32 @@ def test_stop_without_waiting_says_that_it_asked(stage: StackHarness, orchestra:
         "reason": "",
         "agent_ended": None,
     }
+
+
+def test_budget_says_what_is_left_and_who_spent_it(stage: StackHarness, orchestra: Orchestra) -> None:
+    """And the tree says what it spent in all."""
+
+    @stage.agent("solo")
+    def solo(ctx: Context) -> str:
+        with ctx.spending.reserve(input_tokens=90) as reservation:
+            reservation.settle(input_tokens=60, output_tokens=5, usd=0.5)
+        return "done"
+
+    session = orchestra("submit", "solo", "hello", "--budget", "tokens=100, usd=2").stdout.strip()
+    stage.play(session)
+    assert orchestra("budget", session).stdout == (
+        f"budget of {session}\n"
+        "  65 tokens of 100 tokens spent, 0 tokens reserved, 35 tokens left\n"
+        "  0.5 USD of 2 USD spent, 0 USD reserved, 1.5 USD left\n"
+        "    solo: 1 request, 65 tokens, 0.5 USD\n"
+    )
+    (found,) = json.loads(orchestra("budget", session, "--json").stdout)["budgets"]
+    assert found["limits"]["tokens"] == {"limit": 100, "spent": 65, "reserved": 0, "left": 35}
+    assert found["agents"] == {"solo": {"requests": 1, "tokens": 65, "usd": 0.5}}
+    assert "spent: 1 request, 60 + 5 tokens, 0.5 USD\n" in orchestra("tree", session).stdout
+    (about,) = json.loads(orchestra("tree", session, "--json").stdout)["sessions"]
+    assert about["used"] == {"requests": 1, "input_tokens": 60, "output_tokens": 5, "usd": 0.5}
+    wrong = orchestra("submit", "solo", "hello", "--budget", "euro=1")
+    assert (wrong.exit_code, "budget 'euro=1'" in one_line(wrong.stderr)) == (1, True)
+    free = orchestra("submit", "solo", "hello").stdout.strip()
+    assert orchestra("budget", free).stdout == f"session {free} counts against no budget\n"

@@ -177,6 +177,7 @@ local function end_run(id, state, reason, now)
   stop_counting(now)
   redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)
   drop_steps(RUN)
+  give_back(RUN)
   redis.call('ZREM', RUNNING, id)
   redis.call('ZREM', DISPATCH, id)
 end

@@ -25,6 +25,7 @@ local function queue_again(id, reason, trouble, wait_ms, now)
   stop_counting(now)
   redis.call('HSET', RUN, 'state', 'queued', 'claim', '', 'reason', reason, 'not_before', due, 'wait', wait_ms)
   redis.call('HSET', S, 'trouble', trouble)
+  give_back(RUN)
   redis.call('ZREM', RUNNING, id)
   redis.call('ZADD', DISPATCH, now + wait_ms, id)
 end

@@ -1,0 +1,42 @@
+"""`orchestra budget`: what a session and everything below it may spend, and who spent what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.output import print_json, say
+
+if TYPE_CHECKING:
+    from orchestrator.config.settings import Settings
+
+
+@click.command()
+@click.argument("session")
+@json_option
+@stack_options
+def budget(settings: Settings, *, session: str, as_json: bool) -> None:
+    """Show the budgets that SESSION counts against: what is spent, reserved and left, and which agents spent it."""
+    from orchestrator.cli.documents import BudgetsDocument
+    from orchestrator.client.client import Client
+    from orchestrator.policy.budget import RESOURCES, amount
+
+    with Client(settings) as client:
+        found = client.budgets(session)
+    if as_json:
+        print_json(BudgetsDocument.of_states(session, found))
+        return
+    if not found:
+        say(f"session {session} counts against no budget")
+    for whose, state in found.items():
+        say(f"budget of {whose}")
+        for resource in state.limits:
+            spent, held = state.spent.get(resource, 0), state.reserved.get(resource, 0)
+            say(
+                f"  {amount(resource, spent)} of {amount(resource, state.limits[resource])} spent, "
+                f"{amount(resource, held)} reserved, {amount(resource, state.left(resource) or 0)} left"
+            )
+        for agent, used in sorted(state.users.items()):
+            say(f"    {agent}: {', '.join(amount(name, used[name]) for name in RESOURCES if used.get(name))}")

@@ -1,0 +1,146 @@
+"""What runs spend on calls of models, and the budgets that bound it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import redis
+
+from orchestrator.errors import BudgetExceeded, ClaimLost
+from orchestrator.ids import shard_of
+from orchestrator.ledger import decode
+from orchestrator.ledger.transitions import Claim
+from orchestrator.policy.budget import RESOURCES, Budget, BudgetState, Cost, refusal
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import Arg, Scripts
+
+#: Seconds that an agent's budget is for, unless it says otherwise.
+DAY_S = 86_400
+
+
+class Spending:
+    """Reserves what calls may cost, and counts what they did cost. Safe to share between threads.
+
+    ``now`` gives the time of the transitions as the scripts take it: '' for the server's, or a test's.
+    """
+
+    def __init__(self, client: redis.Redis, *, now: Callable[[], str]) -> None:
+        self._client = client
+        self._scripts = Scripts(client)
+        self._now = now
+
+    def reserve(
+        self,
+        claim: Claim,
+        reservation: str,
+        cost: Cost,
+        *,
+        agent: str,
+        budgets: Sequence[str],
+        agent_budget: Budget | None = None,
+    ) -> None:
+        """Set aside the most that a call can cost, in all budgets or in none.
+
+        Args:
+            claim: of the run that makes the call.
+            reservation: an id of its own; the same one is reserved once.
+            cost: the most that the call can cost.
+            agent: who makes it.
+            budgets: the sessions whose budgets it counts against, the root first.
+            agent_budget: what all sessions of the agent may spend together. With several shards each has its share.
+
+        Raises:
+            BudgetExceeded: it does not fit; nothing was reserved.
+            ClaimLost: the run is not held under this claim any more.
+        """
+        shard = shard_of(claim.run)
+        limits = agent_budget.limits if agent_budget is not None else {}
+        per_ms = round(((agent_budget.per_s if agent_budget is not None else None) or DAY_S) * 1000)
+        names = [
+            keys.run(claim.run),
+            keys.reserved(claim.run),
+            keys.spending(shard, agent),
+            *map(keys.budget, budgets),
+        ]
+        args: list[Arg] = [
+            self._now(),
+            claim.claim,
+            reservation,
+            cost.requests,
+            cost.tokens,
+            cost.nano_usd,
+            *(limits.get(name, "") for name in RESOURCES),
+            per_ms,
+        ]
+        reply = self._scripts.run("reserve", names, args)
+        if reply[0] == b"lost":
+            raise ClaimLost(claim.run)
+        if reply[0] == b"refused":
+            number, resource = int(reply[1]), decode.text(reply[2])
+            raw: Any = self._client.hgetall(names[number - 1])
+            state = budget_state(decode.mapping(raw))
+            needed = {"requests": cost.requests, "tokens": cost.tokens, "nano": cost.nano_usd}[resource]
+            if number == 3:
+                state = BudgetState(
+                    limits=limits, spent=state.spent, reserved=state.reserved, users=state.users
+                )
+                raise BudgetExceeded(f"agent {agent!r}", resource, refusal(state, resource, needed))
+            session = budgets[number - 4]
+            whose = f"tree {session}" if session == claim.root else f"session {session}"
+            raise BudgetExceeded(whose, resource, refusal(state, resource, needed))
+
+    def spend(self, claim: Claim, reservation: str, cost: Cost, *, agent: str) -> bool:
+        """Count what a call did cost in place of what was reserved for it; False if that was done before.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more; what it had reserved has come back.
+        """
+        reply = self._scripts.run(
+            "spend",
+            [keys.session(claim.session), keys.run(claim.run), keys.reserved(claim.run)],
+            [
+                self._now(),
+                claim.claim,
+                reservation,
+                agent,
+                cost.requests,
+                cost.input_tokens,
+                cost.output_tokens,
+                cost.nano_usd,
+            ],
+        )
+        if reply[0] == b"lost":
+            raise ClaimLost(claim.run)
+        return bool(reply[0] == b"done")
+
+    def budget(self, session: str) -> BudgetState | None:
+        """The budget of a session as it stands; None: it has none."""
+        raw: Any = self._client.hgetall(keys.budget(session))
+        return budget_state(decode.mapping(raw)) if raw else None
+
+    def reserved(self, run: str) -> int:
+        """How many reservations a run holds."""
+        return int(self._client.hlen(keys.reserved(run)))
+
+
+def budget_state(facts: Mapping[str, str]) -> BudgetState:
+    """A budget from its hash."""
+    groups: dict[str, dict[str, int]] = {"limit": {}, "spent": {}, "reserved": {}}
+    users: dict[str, dict[str, int]] = {}
+    for name, value in facts.items():
+        kind, _, rest = name.partition(":")
+        if kind in groups:
+            groups[kind][rest] = int(value)
+        elif kind == "by":
+            agent, _, resource = rest.rpartition(":")
+            users.setdefault(agent, {})[resource] = int(value)
+    limits = {name: groups["limit"][name] for name in RESOURCES if name in groups["limit"]}
+    return BudgetState(limits=limits, spent=groups["spent"], reserved=groups["reserved"], users=users)
+
+
+def budget_facts(budget: Budget | None) -> str:
+    """The limits of a new budget as the scripts take them, or nothing."""
+    if budget is None:
+        return ""
+    return " ".join(f"{name} {limit}" for name, limit in budget.limits.items())

@@ -1,0 +1,175 @@
+"""What calls of models cost, and what sessions may spend. Pure values and decisions.
+
+Money is counted in billionths of a US dollar, as whole numbers: a token costs less than a millionth.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orchestrator.errors import InputError
+
+NANO: Final = 1_000_000_000
+#: What is counted, as the ledger names it, and in words.
+RESOURCES: Final[Mapping[str, str]] = {"requests": "requests", "tokens": "tokens", "nano": "USD"}
+#: The most that anything is counted to: Redis scripts count in doubles.
+_MOST: Final = 2**53
+#: Agents that an error names as users of a budget.
+_SHOWN_USERS: Final = 5
+
+_PAIR = re.compile(r"\s*(requests|tokens|usd|per_s)\s*=\s*([0-9.][0-9_.eE+-]*)\s*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one call costs, or may cost at most."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    nano_usd: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in both directions."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def usd(self) -> float:
+        """The money in US dollars."""
+        return self.nano_usd / NANO
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What may be spent at most; None: as much as it takes.
+
+    Of a session: by it and everything below it. Of an agent: by all its sessions, in ``per_s`` seconds.
+    """
+
+    requests: int | None = None
+    tokens: int | None = None
+    usd: float | None = None
+    per_s: float | None = None  #: only of an agent's budget; None: a day
+
+    def __post_init__(self) -> None:
+        for name, most in (("requests", _MOST), ("tokens", _MOST), ("usd", _MOST / NANO), ("per_s", _MOST)):
+            value: Any = getattr(self, name)
+            if value is not None and not (_is_number(value) and 0 <= value < most):
+                raise InputError(f"a budget of {name} = {value!r} is none: give a number from 0")
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """What the ledger counts against: resource → limit, as whole numbers."""
+        given = {
+            "requests": self.requests,
+            "tokens": self.tokens,
+            "nano": None if self.usd is None else round(self.usd * NANO),
+        }
+        return {name: int(value) for name, value in given.items() if value is not None}
+
+    def share(self, parts: int) -> Budget:
+        """One of so many equal parts."""
+        if parts == 1:
+            return self
+        return Budget(
+            requests=None if self.requests is None else self.requests // parts,
+            tokens=None if self.tokens is None else self.tokens // parts,
+            usd=None if self.usd is None else self.usd / parts,
+            per_s=self.per_s,
+        )
+
+    @classmethod
+    def of(cls, value: Any) -> Budget | None:
+        """A budget as users write it: `tokens=120000, usd=2.5`, or a mapping with these names.
+
+        Raises:
+            InputError: it is none of that.
+        """
+        if value is None or isinstance(value, Budget):
+            return value
+        if isinstance(value, str):
+            found: dict[str, Any] = {}
+            for part in value.split(","):
+                pair = _PAIR.fullmatch(part)
+                if pair is None or pair[1] in found:
+                    raise InputError(
+                        f"budget {value!r}: {part.strip()!r} is not one of requests=N, tokens=N, usd=N, each at most once"
+                    )
+                found[pair[1]] = _number(pair[2])
+            value = found
+        if not isinstance(value, Mapping) or not value or set(value) - {"requests", "tokens", "usd", "per_s"}:
+            raise InputError(f"budget {value!r}: give some of requests, tokens and usd")
+        return cls(**value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _number(text: str) -> float | int:
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            raise InputError(f"budget: {text!r} is no number") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetState:
+    """A budget as it stands."""
+
+    limits: Mapping[str, int]
+    spent: Mapping[str, int]
+    reserved: Mapping[str, int]
+    users: Mapping[str, Mapping[str, int]]  #: agent → resource → what it spent
+
+    def left(self, resource: str) -> int | None:
+        """What is left of a resource for further calls; None: it is not limited."""
+        limit = self.limits.get(resource)
+        return None if limit is None else limit - self.spent.get(resource, 0) - self.reserved.get(resource, 0)
+
+
+def amount(resource: str, number: int) -> str:
+    """A number of a resource in words: `120 tokens`, `0.25 USD`."""
+    if resource == "nano":
+        return f"{number / NANO:.6f}".rstrip("0").rstrip(".") + " USD"
+    word = RESOURCES[resource]
+    return f"{number} {word[:-1] if number == 1 else word}"
+
+
+def describe(cost: Cost) -> str:
+    """A cost in words."""
+    money = f", {amount('nano', cost.nano_usd)}" if cost.nano_usd else ""
+    return f"{amount('requests', cost.requests)}, {cost.input_tokens} + {cost.output_tokens} tokens{money}"
+
+
+def total(costs: Iterable[Cost]) -> str:
+    """The sum of costs in words; empty where there are none."""
+    found = list(costs)
+    whole = Cost(
+        requests=sum(cost.requests for cost in found),
+        input_tokens=sum(cost.input_tokens for cost in found),
+        output_tokens=sum(cost.output_tokens for cost in found),
+        nano_usd=sum(cost.nano_usd for cost in found),
+    )
+    return describe(whole) if whole != Cost() else ""
+
+
+def refusal(state: BudgetState, resource: str, needed: int) -> str:
+    """Why a call does not fit: what is left, what is held for other calls, and who used the rest."""
+    limit, spent, held = (facts.get(resource, 0) for facts in (state.limits, state.spent, state.reserved))
+    ranked = sorted(((found.get(resource, 0), agent) for agent, found in state.users.items()), reverse=True)
+    users = ", ".join(f"{agent} {amount(resource, used)}" for used, agent in ranked[:_SHOWN_USERS] if used)
+    left = f"{amount(resource, max(0, limit - spent - held))} of {amount(resource, limit)} are left"
+    parts = [f"{left}, and this call may need {amount(resource, needed)}"]
+    if held:
+        parts.append(f"{amount(resource, held)} are reserved for calls that are not finished")
+    parts.append(f"used by {users}" if users else "nothing is used yet")
+    return "; ".join(parts)

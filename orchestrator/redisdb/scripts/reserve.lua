@@ -1,0 +1,48 @@
+-- reserve: the holder of a run sets aside the most that its next call can cost, in every budget that the call counts
+-- against, or in none of them. The same reservation, sent twice, is one.
+-- KEYS  1 run  2 reserved  3 what the agent spent  4… budgets of the session and of those above it, the root's first
+-- ARGV  1 now or ''  2 claim  3 id of the reservation  4 requests  5 tokens  6 billionths of a USD
+--       7 most requests of the agent or ''  8 tokens likewise  9 billionths likewise  10 ms that the agent's budget is for
+-- Returns  {'reserved'} | {'lost'}
+--          | {'refused', number of the key of the budget, what of it}: nothing was reserved
+-- Complexity: O(budgets).
+-- include: base
+-- include: budget
+local now, id = clock(ARGV[1]), ARGV[3]
+local r = fields(KEYS[1], 'state', 'claim')
+if r.state ~= 'running' or r.claim ~= ARGV[2] then return { 'lost' } end
+if redis.call('HEXISTS', KEYS[2], id) == 1 then return { 'reserved' } end
+local need = { requests = tonumber(ARGV[4]), tokens = tonumber(ARGV[5]), nano = tonumber(ARGV[6]) }
+local of_agent = { requests = ARGV[7], tokens = ARGV[8], nano = ARGV[9] }
+local limited = ARGV[7] .. ARGV[8] .. ARGV[9] ~= ''
+
+-- A budget of an agent begins anew when its time is over. A beginning in the future is of a clock that has gone back.
+local began = limited and count(redis.call('HGET', KEYS[3], 'window')) or 0
+local anew = limited and (now >= began + tonumber(ARGV[10]) or now < began)
+for k = limited and 3 or 4, #KEYS do
+  for _, what in ipairs(COUNTED) do
+    local b = fields(KEYS[k], 'limit:' .. what, 'spent:' .. what, 'reserved:' .. what)
+    local limit = k == 3 and of_agent[what] or b['limit:' .. what]
+    local spent = k == 3 and anew and 0 or count(b['spent:' .. what])
+    if limit ~= '' and need[what] > 0 and spent + count(b['reserved:' .. what]) + need[what] > tonumber(limit) then
+      return { 'refused', tostring(k), what }
+    end
+  end
+end
+
+if anew then
+  for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do
+    if not string.find(field, '^reserved:') then redis.call('HDEL', KEYS[3], field) end
+  end
+  redis.call('HSET', KEYS[3], 'window', now)
+end
+local budgets = {}
+for k = limited and 3 or 4, #KEYS do
+  budgets[#budgets + 1] = KEYS[k]
+  for _, what in ipairs(COUNTED) do
+    if need[what] > 0 then redis.call('HINCRBY', KEYS[k], 'reserved:' .. what, string.format('%.0f', need[what])) end
+  end
+end
+need.budgets = budgets
+redis.call('HSET', KEYS[2], id, cjson.encode(need))
+return { 'reserved' }

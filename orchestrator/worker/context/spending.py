@@ -1,0 +1,119 @@
+"""What the calls of one run cost: reserved before a call, counted after it.
+
+The most that a call can cost is set aside in the budgets of the session, of those above it and of the agent, in one
+step. A call that does not fit is refused before it is made. What a lost worker had set aside comes back with its lease.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from types import TracebackType
+from typing import Self
+
+from orchestrator.errors import InputError
+from orchestrator.policy.budget import NANO, Budget, Cost
+from orchestrator.worker.context.effects import Effects
+
+
+class Reservation:
+    """What is set aside for one call. As a ``with`` block it gives back what was not settled in it."""
+
+    def __init__(self, spending: RunSpending, name: str, most: Cost) -> None:
+        self._spending = spending
+        self._name = name
+        self._open = True
+        #: The most that the call can cost.
+        self.most = most
+
+    def settle(
+        self, *, requests: int = 1, input_tokens: int = 0, output_tokens: int = 0, usd: float = 0.0
+    ) -> None:
+        """Say what the call did cost. More than was reserved counts as well.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        self.settle_cost(_cost(requests, input_tokens, output_tokens, usd))
+
+    def settle_cost(self, cost: Cost) -> None:
+        """:meth:`settle` with one value."""
+        if self._open:
+            self._spending.spend(self._name, cost)
+            self._open = False
+
+    def release(self) -> None:
+        """Give it back: the call was not made, or cost nothing."""
+        self.settle_cost(Cost())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class RunSpending:
+    """The costs of one run, in one try of it. Safe to share between threads."""
+
+    def __init__(self, effects: Effects, *, agent_budget: Budget | None) -> None:
+        self._effects = effects
+        self._agent_budget = agent_budget
+        self._adding = threading.Lock()
+        #: What this try has spent.
+        self.total = Cost()
+
+    def reserve(
+        self, *, requests: int = 1, input_tokens: int = 0, output_tokens: int = 0, usd: float = 0.0
+    ) -> Reservation:
+        """Set aside the most that a call can cost.
+
+        Raises:
+            BudgetExceeded: it does not fit into a budget; the error says into which one, what is left of it, and
+                who used it.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        return self.reserve_cost(_cost(requests, input_tokens, output_tokens, usd))
+
+    def reserve_cost(self, most: Cost) -> Reservation:
+        """:meth:`reserve` with one value."""
+        held, name = self._effects.held, secrets.token_hex(8)
+        self._effects.retrying(
+            "reserve",
+            lambda: self._effects.ledger.spending.reserve(
+                held.claim,
+                name,
+                most,
+                agent=held.session.agent,
+                budgets=held.session.budgets,
+                agent_budget=self._agent_budget,
+            ),
+        )
+        return Reservation(self, name, most)
+
+    def spend(self, reservation: str, cost: Cost) -> None:
+        """Count what a call did cost."""
+        held = self._effects.held
+        self._effects.retrying(
+            "spend",
+            lambda: self._effects.ledger.spending.spend(
+                held.claim, reservation, cost, agent=held.session.agent
+            ),
+        )
+        with self._adding:
+            self.total = Cost(
+                requests=self.total.requests + cost.requests,
+                input_tokens=self.total.input_tokens + cost.input_tokens,
+                output_tokens=self.total.output_tokens + cost.output_tokens,
+                nano_usd=self.total.nano_usd + cost.nano_usd,
+            )
+
+
+def _cost(requests: int, input_tokens: int, output_tokens: int, usd: float) -> Cost:
+    if min(requests, input_tokens, output_tokens, usd) < 0:
+        raise InputError(f"a cost is no negative number: {requests}, {input_tokens}, {output_tokens}, {usd}")
+    return Cost(
+        requests=requests, input_tokens=input_tokens, output_tokens=output_tokens, nano_usd=round(usd * NANO)
+    )

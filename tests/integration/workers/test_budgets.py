@@ -1,0 +1,259 @@
+"""What does not fit into a budget is refused before the call; what a lost worker had reserved comes back."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis as redis_py
+
+from orchestrator.client.submission import Submission
+from orchestrator.errors import BudgetExceeded, ClaimLost
+from orchestrator.policy.budget import Budget, BudgetState, Cost
+from orchestrator.redisdb import keys
+from orchestrator.worker.context.context import Context
+
+from .conftest import StackHarness
+from .test_steps import lose_worker, result
+
+
+def submit(stage: StackHarness, agent: str, budget: Budget | None) -> str:
+    return Submission(stage.parts).submit(agent, "go", budget=budget).session
+
+
+def state_of(stage: StackHarness, session: str) -> BudgetState:
+    found = stage.ledger.spending.budget(session)
+    assert found is not None
+    return found
+
+
+def call(ctx: Context, *, most: int, cost: int) -> None:
+    """A call that may need so many tokens, and needs some of them."""
+    with ctx.spending.reserve(input_tokens=most) as reservation:
+        reservation.settle(input_tokens=cost, usd=0.25)
+
+
+def test_a_call_is_counted_with_what_it_cost(stage: StackHarness) -> None:
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        call(ctx, most=100, cost=60)
+        return "done"
+
+    session = submit(stage, "lead", Budget(tokens=100, requests=5))
+    assert stage.play(session) == "finished"
+    state = state_of(stage, session)
+    assert state.spent == {"requests": 1, "tokens": 60, "nano": 250_000_000}
+    assert (state.left("tokens"), state.left("requests")) == (40, 4)
+    assert state.users == {"lead": {"requests": 1, "tokens": 60, "nano": 250_000_000}}
+    assert stage.ledger.session(session).used == Cost(requests=1, input_tokens=60, nano_usd=250_000_000)
+
+
+def test_what_is_spent_below_counts_above_and_is_refused_there(stage: StackHarness) -> None:
+    """A child with a budget of its own: both count, and the error names the one that is used up."""
+    said: list[str] = []
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> str:
+        call(ctx, most=50, cost=50)
+        for most in (40, 20):
+            with pytest.raises(BudgetExceeded) as refused:
+                ctx.spending.reserve(input_tokens=most)
+            said.append(str(refused.value))
+        return "done"
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            call(ctx, most=40, cost=35)
+            ctx.delegate("helper", "x", budget={"tokens": 75})
+        return "waits"
+
+    root = submit(stage, "lead", Budget(tokens=100))
+    assert stage.play(root) == "idle"
+    (child,) = stage.children(root)
+    assert child.budgets == (root, child.id)
+    assert stage.play(child.id) == "finished"
+    assert state_of(stage, root).spent["tokens"] == 85
+    assert state_of(stage, child.id).spent["tokens"] == 50
+    assert state_of(stage, root).users["helper"]["tokens"] == 50
+    assert said == [
+        f"the budget of tree {root} does not allow this call: 15 tokens of 100 tokens are left, and this call may need "
+        f"{most} tokens; used by helper 50 tokens, lead 35 tokens"
+        for most in (40, 20)
+    ]
+
+
+def test_a_session_without_a_budget_is_counted_too(stage: StackHarness) -> None:
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        call(ctx, most=10**9, cost=7)
+        return "done"
+
+    session = submit(stage, "lead", None)
+    assert stage.play(session) == "finished"
+    assert stage.ledger.session(session).used.tokens == 7
+    assert stage.ledger.spending.budget(session) is None
+
+
+def test_the_budget_of_an_agent_is_for_a_time(stage: StackHarness) -> None:
+    """All its sessions share it; when the time is over it begins anew."""
+    stage.ledger.set_time(1_800_000_000_000)
+    refused: list[str] = []
+
+    @stage.agent("lead", budget={"tokens": 100, "per_s": 60})
+    def lead(ctx: Context) -> str:
+        try:
+            call(ctx, most=60, cost=60)
+        except BudgetExceeded as error:
+            refused.append(str(error))
+        return "done"
+
+    for _ in range(2):
+        assert stage.play(submit(stage, "lead", None)) == "finished"
+    assert len(refused) == 1
+    assert refused[0].startswith(
+        "the budget of agent 'lead' does not allow this call: 40 tokens of 100 tokens are left"
+    )
+    assert "used by lead 60 tokens" in refused[0]
+    stage.ledger.set_time(1_800_000_060_000)
+    assert stage.play(submit(stage, "lead", None)) == "finished"
+    assert len(refused) == 1
+
+
+def test_what_a_lost_worker_had_reserved_comes_back_with_its_lease(stage: StackHarness) -> None:
+    stale: list[Context] = []
+
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            stale.append(ctx)
+            reservation = ctx.spending.reserve(input_tokens=80)
+            assert state_of(stage, ctx.session).left("tokens") == 20
+            lose_worker(stage)
+            assert state_of(stage, ctx.session).left("tokens") == 100
+            reservation.settle(input_tokens=80)
+        call(ctx, most=100, cost=100)
+        with pytest.raises(ClaimLost):
+            stage.ledger.spending.spend(stale[0]._effects.held.claim, "late", Cost(requests=1), agent="lead")
+        return "done"
+
+    session = submit(stage, "lead", Budget(tokens=100))
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "lost"
+    assert stage.again(dispatch) == "finished"
+    assert state_of(stage, session).spent["tokens"] == 100
+    assert state_of(stage, session).reserved["tokens"] == 0
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "again", "stopped"])
+def test_nothing_stays_reserved_when_a_run_ends(stage: StackHarness, redis: redis_py.Redis, end: str) -> None:
+    @stage.agent("lead", attempts=2 if end == "again" else 1)
+    def lead(ctx: Context) -> str:
+        ctx.spending.reserve(input_tokens=80)
+        if end == "stopped":
+            stage.ledger.stop(ctx.session, "by a test")
+        if end in ("failed", "again") and ctx.attempt == 1:
+            raise ValueError("no")
+        return "done"
+
+    session = submit(stage, "lead", Budget(tokens=100))
+    dispatch = stage.start(session)
+    stage.execute(dispatch)
+    assert state_of(stage, session).reserved["tokens"] == 0
+    assert not redis.exists(keys.reserved(dispatch.run))
+
+
+def test_a_reservation_that_arrives_twice_counts_once(stage: StackHarness) -> None:
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        claim, spending = ctx._effects.held.claim, stage.ledger.spending
+        for _ in range(2):
+            spending.reserve(
+                claim, "one", Cost(requests=1, input_tokens=60), agent="lead", budgets=(ctx.session,)
+            )
+        assert state_of(stage, ctx.session).reserved["tokens"] == 60
+        assert [
+            spending.spend(claim, "one", Cost(requests=1, input_tokens=50), agent="lead") for _ in range(2)
+        ] == [
+            True,
+            False,
+        ]
+        return "done"
+
+    session = submit(stage, "lead", Budget(tokens=100))
+    assert stage.play(session) == "finished"
+    assert state_of(stage, session).spent == {"requests": 1, "tokens": 50}
+
+
+def test_threads_together_never_spend_more_than_there_is(stage: StackHarness) -> None:
+    refused: list[str] = []
+
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        def one(_: int) -> None:
+            try:
+                call(ctx, most=10, cost=10)
+            except BudgetExceeded as error:
+                refused.append(str(error))
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(one, range(60)))
+        return "done"
+
+    session = submit(stage, "lead", Budget(tokens=250))
+    assert stage.play(session) == "finished"
+    assert state_of(stage, session).spent["tokens"] == 250 == 10 * (60 - len(refused))
+
+
+def test_a_refused_call_fails_its_run_with_the_reason(stage: StackHarness) -> None:
+    """In a step as well; it is not recorded, so that a budget that grows lets a further try go on."""
+    called = []
+
+    @stage.agent("lead")
+    def lead(ctx: Context) -> None:
+        def model() -> None:
+            ctx.spending.reserve(input_tokens=101)
+            called.append(1)
+
+        ctx.step("model", model, retries=3)
+
+    session = submit(stage, "lead", Budget(tokens=100))
+    assert stage.play(session) == "failed"
+    assert result(stage, session).startswith(
+        f"BudgetExceeded: the budget of tree {session} does not allow this call"
+    )
+    assert called == []
+
+
+def test_a_spoilt_budget_lets_the_run_end(stage: StackHarness, redis: redis_py.Redis) -> None:
+    """Somebody overwrites the key while a call is reserved: the commit is not held up by it."""
+
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        ctx.spending.reserve(input_tokens=10)
+        redis.delete(keys.budget(ctx.session))
+        redis.set(keys.budget(ctx.session), "of another type")
+        return "done"
+
+    assert stage.play(submit(stage, "lead", Budget(tokens=100))) == "finished"
+
+
+def test_the_setting_gives_every_tree_its_budget(stage: StackHarness) -> None:
+    stage.parts.settings = stage.settings.model_copy(update={"tree_budget": "requests=2"})
+    stage.agent("lead")(lambda _: "")
+    assert state_of(stage, submit(stage, "lead", None)).limits == {"requests": 2}
+    assert state_of(stage, submit(stage, "lead", Budget(tokens=5))).limits == {"tokens": 5}
+
+
+def test_the_audit_trail_is_told_what_a_run_did_and_spent(stage: StackHarness) -> None:
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        ctx.step("plan", lambda: call(ctx, most=10, cost=10))
+        return "done"
+
+    session = submit(stage, "lead", None)
+    assert stage.play(session) == "finished"
+    ((_, entry),) = stage.redis.xrange(keys.messages(0, "status-update", "normal"))
+    assert entry[b"noted"] == b"1"
+    assert b"1 step: plan#1 done after 0.0" in entry[b"envelope"]
+    assert b"1 request, 10 + 0 tokens, 0.25 USD" in entry[b"envelope"]
