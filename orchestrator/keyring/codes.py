@@ -1,38 +1,58 @@
 """Proofs of who wrote something for whom, many times cheaper to check than a signature.
 
 Sender and reader each have an Ed25519 key, made known by the registry. From one's private and the other's public key
-both get the same secret (X25519), and nobody else does; a code is an HMAC under that. A proof has one code for each
+both get the same secret (X25519), and nobody else does; a code is a keyed BLAKE2b under that. A proof has one code for each
 reader. Where a reader has no such key, it has a signature instead, which everybody can check.
 
     KEY-ID-OF-THE-SENDER KEY-ID-OF-A-READER=CODE … [*=SIGNATURE]
+
+Codes and signatures are in hex.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import threading
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as Base64Error
 from collections.abc import Iterable
-from typing import Final
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import Final, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.envelope.signature import Signer
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.trusted import TrustedKey
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _DOMAIN: Final = b"agent-orchestra code 1\n"
 #: Octets of a code: as strong as the keys.
 _LENGTH: Final = 16
 #: Seconds for which it is remembered which keys a reader has.
 _READERS_S: Final = 30.0
+#: Seconds for which keys are not asked for again, and how many pairs are remembered.
+_PLAN_S: Final = 1.0
+_PLANS: Final = 4096
 #: A reader's host may not have its newest key yet.
 _KEYS_OF_A_READER: Final = 2
 _SIGNATURE: Final = "*"
+#: Codes and signatures of a proof that are looked at: more than any honest one has.
+_PARTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """How one agent proves to certain readers what it writes."""
+
+    sender: str  #: its key
+    secrets: tuple[tuple[str, bytes], ...]  #: for each key of a reader
+    signer: Signer | None  #: where a reader has no key that shares a secret
+    until: float
 
 
 class Codes:
@@ -43,6 +63,7 @@ class Codes:
         self._clock = clock or SystemClock()
         self._secrets: dict[tuple[str, str], bytes] = {}
         self._readers: dict[str, tuple[float, tuple[TrustedKey, ...]]] = {}
+        self._plans: dict[tuple[str, tuple[str, ...]], _Plan] = {}
         self._lock = threading.Lock()
 
     def make(self, octets: bytes, *, by: str, to: Iterable[str]) -> str:
@@ -51,18 +72,36 @@ class Codes:
         Raises:
             KeyringError: the key of ``by`` is not in this data folder.
         """
-        signer = self._keyring.signer(by)
-        parts, all_have = [signer.key_id], True
-        for reader in dict.fromkeys(to):
-            before = len(parts)
-            for key in self._keys_of(reader):
-                secret = self._secret(signer.key_id, key.key_id, mine=signer.key_id, other=key)
-                if secret:
-                    parts.append(f"{key.key_id}={_code(secret, octets)}")
-            all_have = all_have and len(parts) > before
-        if not all_have:
-            parts.append(f"{_SIGNATURE}={_text(signer.sign(octets))}")
+        plan = self._plan(by, tuple(to))
+        parts = [plan.sender, *[f"{reader}={_code(secret, octets)}" for reader, secret in plan.secrets]]
+        if plan.signer is not None:
+            parts.append(f"{_SIGNATURE}={plan.signer.sign(octets).hex()}")
         return " ".join(parts)
+
+    def _plan(self, by: str, to: tuple[str, ...]) -> _Plan:
+        now = self._clock.monotonic()
+        known = self._plans.get((by, to))
+        if known is not None and now < known.until:
+            return known
+        signer = self._keyring.signer(by)
+        secrets: list[tuple[str, bytes]] = []
+        all_have = True
+        for reader in dict.fromkeys(to):
+            before = len(secrets)
+            secrets += [
+                (key.key_id, secret)
+                for key in self._keys_of(reader)
+                if (secret := self._secret(signer.key_id, key.key_id, mine=signer.key_id, other=key))
+            ]
+            all_have = all_have and len(secrets) > before
+        plan = _Plan(
+            sender=signer.key_id,
+            secrets=tuple(secrets),
+            signer=None if all_have else signer,
+            until=now + _PLAN_S,
+        )
+        self._remember(self._plans, (by, to), plan)
+        return plan
 
     def writer(self, octets: bytes, proof: str, *, reader: str) -> str:
         """The agent that wrote these octets, as ``reader`` can tell by the proof.
@@ -78,23 +117,29 @@ class Codes:
             raise SignatureError("key-unknown", f"no public key {name!r} is registered")
         if key.revoked_ms is not None:
             raise SignatureError("key-revoked", f"key {name} of {key.agent!r} was revoked")
-        for part in parts:
-            other, _, value = part.partition("=")
-            if self._fits(octets, value, key, other, reader):
+        for part in parts[:_PARTS]:
+            reading, _, value = part.partition("=")
+            if self._fits(octets, value, key, reading, reader):
                 return key.agent
         raise SignatureError("signature-invalid", f"it is not what {key.agent!r} wrote for {reader!r}")
 
     def _fits(self, octets: bytes, value: str, key: TrustedKey, reading: str, reader: str) -> bool:
         if reading == _SIGNATURE:
             try:
-                return key.verifies(urlsafe_b64decode(value + "=" * (-len(value) % 4)), octets)
-            except (Base64Error, ValueError):
+                return key.verifies(bytes.fromhex(value), octets)
+            except ValueError:
                 return False
         mine = self._lookup(reading)
         if mine is None or mine.agent != reader or mine.revoked_ms is not None:
             return False
         secret = self._secret(key.key_id, reading, mine=reading, other=key)
-        return bool(secret) and value.isascii() and hmac.compare_digest(value, _code(secret, octets))
+        return bool(secret) and value.isascii() and compare_digest(value, _code(secret, octets))
+
+    def _remember(self, memory: dict[K, V], about: K, value: V) -> None:
+        with self._lock:
+            if len(memory) >= _PLANS:
+                memory.clear()
+            memory[about] = value
 
     def _keys_of(self, reader: str) -> tuple[TrustedKey, ...]:
         now = self._clock.monotonic()
@@ -122,8 +167,8 @@ class Codes:
             known = self._agree(mine, other)
             if known:
                 known = hashlib.sha256(_DOMAIN + known + f"{sender} {reader}".encode()).digest()
-            with self._lock:
-                self._secrets[sender, reader] = known
+                # Where the private key is not here yet, it may be brought at any moment.
+                self._remember(self._secrets, (sender, reader), known)
         return known
 
     def _agree(self, mine: str, other: TrustedKey) -> bytes:
@@ -137,8 +182,4 @@ class Codes:
 
 
 def _code(secret: bytes, octets: bytes) -> str:
-    return _text(hmac.digest(secret, octets, "sha256")[:_LENGTH])
-
-
-def _text(octets: bytes) -> str:
-    return urlsafe_b64encode(octets).decode().rstrip("=")
+    return hashlib.blake2b(octets, key=secret, digest_size=_LENGTH).hexdigest()

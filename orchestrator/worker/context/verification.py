@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.ledger import Claimed, Item
@@ -26,30 +27,45 @@ class Verifier:
             ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         held = self._effects.held
-        checked = [self.item(item, held.texts.get(item.id, "")) for item in held.items]
-        if all(item is before for (item, _), before in zip(checked, held.items, strict=True)):
+        faults = self._faults([(item, held.texts.get(item.id, "")) for item in held.items])
+        if not any(faults):
             return held
+        checked = [
+            self._refused(item, fault) if fault else (item, held.texts.get(item.id, ""))
+            for item, fault in zip(held.items, faults, strict=True)
+        ]
         return replace(
             held,
             items=tuple(item for item, _ in checked),
             texts={**held.texts, **{item.id: text for item, text in checked}},
         )
 
-    def item(self, item: Item, text: str) -> tuple[Item, str]:
-        """An item and its text as the agent may see them; a refusal is a failed one with nothing but the reason.
+    def items(self, said: Sequence[tuple[Item, str]]) -> list[tuple[Item, str]]:
+        """Items and their texts as the agent may see them; a refusal is a failed one with nothing but the reason.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
+        return [
+            self._refused(one[0], fault) if fault else one
+            for one, fault in zip(said, self._faults(said), strict=True)
+        ]
+
+    def _faults(self, said: Sequence[tuple[Item, str]]) -> list[str]:
+        """Why each of these items is not what it says it is, or was refused before; empty: it is."""
+        session, fault = self._effects.held.session, self._authenticity.item_fault
+
+        def judge() -> list[str]:
+            return [
+                fault(session.id, item, text, reader=session.agent)
+                or (item.reason if item.extra.get("rejected") else "")
+                for item, text in said
+            ]
+
+        return self._effects.retrying("verify", judge) if said else []
+
+    def _refused(self, item: Item, fault: str) -> tuple[Item, str]:
         session = self._effects.held.session
-        fault = self._effects.retrying(
-            "verify",
-            lambda: self._authenticity.item_fault(session.id, item, text, reader=session.agent),
-        )
-        if item.extra.get("rejected"):
-            fault = fault or item.reason
-        if not fault:
-            return item, text
         _log.error("item-not-genuine", session=session.id, item=item.id, agent=item.agent, reason=fault)
         self._effects.attempt(
             "reject",

@@ -116,7 +116,7 @@ class View:
     def _read_results(self) -> tuple[Callback, ...]:
         items = [item for item in self._ledger.items(self.session) if self._is_delivered(item)]
         texts = self._ledger.texts(self.session, [item.id for item in items])
-        checked = [self._verifier.item(item, texts.get(item.id, "")) for item in items]
+        checked = self._verifier.items([(item, texts.get(item.id, "")) for item in items])
         return tuple(callback_of(item, text, self._ledger) for item, text in checked)
 
     def _is_delivered(self, item: Item) -> bool:

@@ -149,7 +149,7 @@ class Blocking:
             failpoint("worker.taken")
         if taken is None:
             return None
-        checked, text = self._verifier.item(*taken)
+        ((checked, text),) = self._verifier.items([taken])
         return checked, self._decrypter.text(checked, text)
 
     def _wait(

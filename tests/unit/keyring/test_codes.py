@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 
+from orchestrator.clock import ManualClock
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring.codes import Codes
 from orchestrator.keyring.registry import KeyRegistry
@@ -36,6 +37,7 @@ def test_each_reader_can_tell_and_nobody_else(here: Keyring) -> None:
     # The operator had no key yet: for it there is a signature, which everybody can check.
     assert proof.count("=") == 2
     here.signer("operator")
+    codes = Codes(here)
     proof = codes.make(OCTETS, by="echo", to=["lead", "operator", "lead"])
     assert proof.count("=") == 2
     assert "*" not in proof
@@ -87,7 +89,8 @@ def test_keys_of_the_other_kind_sign(redis: redis_py.Redis, tmp_path: Path) -> N
 
 
 def test_a_rotation_of_either_key_loses_nothing_and_a_revocation_counts(here: Keyring) -> None:
-    codes = Codes(here)
+    clock = ManualClock()
+    codes = Codes(here, clock=clock)
     before = codes.make(OCTETS, by="echo", to=["lead"])
     for name in ("lead", "echo"):
         here.store.rotate(name)
@@ -97,6 +100,7 @@ def test_a_rotation_of_either_key_loses_nothing_and_a_revocation_counts(here: Ke
     for proof in (before, after):
         assert codes.writer(OCTETS, proof, reader="lead") == "echo"
     here.registry.revoke(before.split(" ")[0])
+    clock.advance(1.5)
     with pytest.raises(SignatureError) as caught:
         codes.writer(OCTETS, before, reader="lead")
     assert caught.value.args[0] == "key-revoked"
@@ -104,10 +108,12 @@ def test_a_rotation_of_either_key_loses_nothing_and_a_revocation_counts(here: Ke
 
 
 def test_a_reader_whose_key_was_revoked_is_written_to_under_its_new_one(here: Keyring) -> None:
-    codes = Codes(here)
+    clock = ManualClock()
+    codes = Codes(here, clock=clock)
     old = codes.make(OCTETS, by="echo", to=["lead"]).split(" ")[1].partition("=")[0]
     here.registry.revoke(old)
     here.signer("lead")
+    clock.advance(1.5)
     proof = codes.make(OCTETS, by="echo", to=["lead"])
     assert old not in proof
     assert codes.writer(OCTETS, proof, reader="lead") == "echo"
