@@ -78,6 +78,10 @@ def _choose_queues(conf: Any, **_: Any) -> None:
     except OrchestraError as error:
         raise _give_up(error) from error
     _check_servers()
+    if _settings.remote_control:
+        from orchestrator.worker.remote_control import register_commands
+
+        register_commands(lambda: _runtime.get().parts)
     served = {definition.record.queue for definition in catalogue.values() if not definition.record.foreign}
     conf.task_queues = {name: {} for name in sorted({DEFAULT_QUEUE, *served})}
 

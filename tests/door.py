@@ -19,13 +19,12 @@ Rule = Callable[[int, bytes], Verdict]
 class FaultProxy:
     """Lets everything pass until it is told otherwise."""
 
-    def __init__(self, path: str, behind: str) -> None:
-        self._behind = behind
+    def __init__(self, listener: socket.socket, connect: Callable[[], socket.socket]) -> None:
+        self._connect = connect
         #: How many connections there were, and up to which of them nothing is carried any more.
         self._guests = self._forgotten = 0
         self.open()
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(path)
+        self._socket = listener
         self._socket.listen(64)
         threading.Thread(target=self._let_in, daemon=True).start()
 
@@ -51,8 +50,7 @@ class FaultProxy:
         with suppress(OSError):
             while True:
                 guest, _ = self._socket.accept()
-                host = socket.socket(socket.AF_UNIX)
-                host.connect(self._behind)
+                host = self._connect()
                 self._guests += 1
                 asked, answered = (
                     self._of(self._guests, self._judge),
@@ -90,9 +88,28 @@ def door_to(server: ValkeyProcess) -> Iterator[tuple[FaultProxy, str]]:
     """A door, and the URL that leads through it."""
     folder = make_socket_dir()
     own = server.url.removeprefix("unix://").partition("?")[0]
-    made = FaultProxy(str(folder / "door"), own)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "door"))
+
+    def connect() -> socket.socket:
+        host = socket.socket(socket.AF_UNIX)
+        host.connect(own)
+        return host
+
+    made = FaultProxy(listener, connect)
     try:
         yield made, server.url.replace(own, str(folder / "door"))
     finally:
         made.close()
         remove_socket_dir(folder)
+
+
+@contextmanager
+def door_to_port(port: int) -> Iterator[tuple[FaultProxy, int]]:
+    """A door to a server on loopback, and the port that leads through it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    made = FaultProxy(listener, lambda: socket.create_connection(("127.0.0.1", port)))
+    try:
+        yield made, listener.getsockname()[1]
+    finally:
+        made.close()

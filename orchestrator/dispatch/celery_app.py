@@ -14,11 +14,8 @@ from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve_redis_url
 from orchestrator.config.urls import kombu_url
 from orchestrator.dispatch.connections import Amqp
+from orchestrator.dispatch.control import StackControl
 
-START_TASK: Final = "orchestrator.start_session"
-RESUME_TASK: Final = "orchestrator.resume_session"
-#: What rings a slot that sleeps: it takes ready runs from the ledger until there is none.
-WORK_TASK: Final = "orchestrator.work"
 #: The queue of agents that name none.
 DEFAULT_QUEUE: Final = "orchestra"
 
@@ -36,7 +33,7 @@ def build_celery(settings: Settings, *, redis_url: str | None = None, kind: type
         ConfigurationError: no Redis is set and no stack runs on the data folder.
     """
     ledger_url = redis_url or resolve_redis_url(settings)
-    app = kind("orchestra", set_as_current=False, amqp=Amqp)
+    app = kind("orchestra", set_as_current=False, amqp=Amqp, control=StackControl)
     app.conf.update(
         broker_url=kombu_url(settings.broker_url or ledger_url),
         result_backend=kombu_url(ledger_url),

@@ -1,17 +1,18 @@
-"""Celery's connections to the broker: how soon they are back, and on Redis one client of redis-py for each channel.
+"""Celery's connections to the broker: how soon they are back, and what workers on Redis do not get to read.
 
-Kombu makes a new client for every command. That takes redis-py 0.2 ms, longer than the command, twice for each
-message that a worker takes and once for each that a service sends: all of it between a wake-up and its run.
-The clients leave out what is no message: kombu itself would end the worker.
+Kombu ends a worker that is given what is no message. So what waits for messages on Redis leaves that out. Only public
+names of kombu are used: the transport of a connection, its channels, and their clients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Final
 
 from celery.app.amqp import AMQP
 from kombu.connection import Connection as KombuConnection
-from kombu.connection import ConnectionPool, PooledConnection
 from kombu.transport import redis
 
 from orchestrator.dispatch.junk import flaw
@@ -25,21 +26,28 @@ _log = get_logger()
 
 
 class Channel(redis.Channel):
-    """Kombu's own, but for its client, one for as long as its pool of connections, and what it writes down."""
+    """Kombu's own, but for clients that leave out what is no message."""
 
-    _kept: Any = None
+    @cached_property
+    def client(self) -> Any:
+        """What waits for messages."""
+        return _without_junk(super().client)
 
-    def _create_client(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002  (kombu's signature)
-        if asynchronous:
-            return _without_junk(super()._create_client(asynchronous=True))  # type: ignore[no-untyped-call]
-        pool = self.pool
-        if self._kept is None or self._kept.connection_pool is not pool:
-            self._kept = _without_junk(super()._create_client())  # type: ignore[no-untyped-call]
-        return self._kept
+    @contextmanager
+    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
+        """What everything else is asked with."""
+        with super().conn_or_acquire(client) as found:
+            yield _without_junk(found)
+
+
+class Transport(redis.Transport):
+    """Kombu's own, but for its channels."""
+
+    Channel = Channel
 
 
 class Connection(KombuConnection):
-    """Kombu's own, but for the channels of a Redis broker and the pauses between tries to reach any broker."""
+    """Kombu's own, but for the transport of a Redis broker and the pauses between tries to reach any broker."""
 
     def ensure_connection(
         self,
@@ -55,23 +63,10 @@ class Connection(KombuConnection):
             errback, max_retries, interval_start, interval_step, interval_max, **options
         )
 
-    def create_transport(self) -> Any:
-        """The transport of this connection."""
-        return _with_our_channels(super().create_transport())  # type: ignore[no-untyped-call]
-
-    def Pool(self, limit: int | None = None, **kwargs: Any) -> Any:  # noqa: N802  (kombu's name)
-        """Connections like this one, for who sends."""
-        return _Pool(self, limit, **kwargs)  # type: ignore[no-untyped-call]
-
-
-class _Pooled(PooledConnection):
-    def create_transport(self) -> Any:
-        return _with_our_channels(super().create_transport())  # type: ignore[no-untyped-call]
-
-
-class _Pool(ConnectionPool):
-    def new(self) -> Any:
-        return _Pooled(self, **dict(self.connection._info(resolve=False)))  # type: ignore[no-untyped-call]  # noqa: SLF001
+    def get_transport_cls(self) -> Any:
+        """What speaks to the broker."""
+        found = super().get_transport_cls()  # type: ignore[no-untyped-call]
+        return Transport if found is redis.Transport else found
 
 
 def _without_junk(client: Any) -> Any:
@@ -100,12 +95,6 @@ def _is_readable(octets: bytes, *, queue: bytes = b"") -> bool:
             reason=reason,
         )
     return reason is None
-
-
-def _with_our_channels(transport: Any) -> Any:
-    if getattr(transport, "Channel", None) is redis.Channel:
-        transport.Channel = Channel
-    return transport
 
 
 class Amqp(AMQP):

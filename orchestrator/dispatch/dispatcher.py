@@ -15,7 +15,7 @@ from celery import Celery
 from kombu.exceptions import KombuError
 
 from orchestrator.config.urls import redact_url
-from orchestrator.dispatch.celery_app import WORK_TASK
+from orchestrator.dispatch.names import WORK_TASK
 from orchestrator.errors import ServerUnavailable
 
 #: Seconds after a failure in which the broker is taken to be still away, so that nobody waits for it again and again.

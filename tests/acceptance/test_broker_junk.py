@@ -128,7 +128,8 @@ def test_a_worker_takes_no_orders_from_the_broker(terminal: Terminal) -> None:
     with terminal.client() as client:
         control = build_celery(client.settings).control
         assert control.ping(timeout=2) == []
-        control.rate_limit("orchestrator.start_session", "1/h")
+        limit = {"task_name": "orchestrator.start_session", "rate_limit": "1/h"}
+        control.broadcast("rate_limit", arguments=limit)
         control.cancel_consumer(QUEUE)
         control.broadcast("shutdown")
         control.broadcast("pool_shrink", arguments={"n": 5})
