@@ -277,6 +277,12 @@ class Settings(BaseModel):
         64 * MIB,
         description="Bytes of dead letters that one shard keeps; above that they are dropped likewise.",
     )
+    sender_quota_per_minute: int = Field(
+        12_000,
+        ge=0,
+        description="Messages a minute that routers take from the outbox of one external program in a shard; the rest "
+        "stays there until the minute is over. 0: as many as there are.",
+    )
     dead_letters_share: float = Field(
         0.25,
         gt=0,

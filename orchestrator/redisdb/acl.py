@@ -29,7 +29,7 @@ _EVERYTHING: Final = frozenset(spec.name for spec in keys.REGISTRY)
 #: Role → names of the keys that it works with.
 KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
-        "router": _LEDGER | _COMMON | _DEAD | _WAITING | {"outbox", "inbox"},
+        "router": _LEDGER | _COMMON | _DEAD | _WAITING | {"outbox", "inbox", "quota"},
         "callbacks": _LEDGER | _COMMON | {"conversation"},
         "reaper": _LEDGER | _COMMON | _DEAD | {"conversation", "inbox"},
         "worker": _LEDGER | _COMMON | {"conversation"},

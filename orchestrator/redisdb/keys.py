@@ -321,6 +321,17 @@ def outbox(shard: int, program: str) -> str:
 
 
 @_key(
+    "ao:{S}:quota:<program>",
+    type="string",
+    owner="router",
+    lifetime="a minute",
+)
+def quota(shard: int, program: str) -> str:
+    """How many messages routers have taken from an external program's outbox in this minute."""
+    return f"{shard_tag(shard)}:quota:{program}"
+
+
+@_key(
     "ao:{S}:in:<program>",
     type="stream",
     owner="router",

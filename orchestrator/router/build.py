@@ -115,7 +115,12 @@ def build_router(
         ledger=parts.ledger,
         streams=RedisStreams(client),
         outboxes=Outboxes(
-            Scripts(client), read=validator.read, agents=parts.agents.all, table=table, shards=settings.shards
+            Scripts(client),
+            read=validator.read,
+            agents=parts.agents.all,
+            table=table,
+            shards=settings.shards,
+            quota=settings.sender_quota_per_minute,
         ),
         admission=Admission(parts.ledger, validator=validator, retries=retries, dependencies=dependencies),
         execution=Execution(

@@ -143,7 +143,7 @@ class Router:
             self._reader.next_round(
                 block_ms=report_buffer.retry_for_ms(block_ms),
                 without=report_buffer.streams,
-                also=self._outboxes.sources,
+                also=self._outboxes.within_quota,
             )
         )
         # A task that waits for others may wait for what a report says.

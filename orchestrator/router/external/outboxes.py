@@ -57,7 +57,9 @@ class Outboxes:
         agents: Callable[[], list[AgentRecord]],
         table: RoutingTable,
         shards: int,
+        quota: int = 0,
     ) -> None:
+        """``quota`` is how many messages a minute are taken from one outbox; 0: as many as there are."""
         self._scripts = scripts
         self._streams = RedisStreams(scripts.client)
         self._read = read
@@ -65,8 +67,20 @@ class Outboxes:
         self._table = table
         self._shards = shards
         self._programs: list[str] = []
+        self._quota = quota
+        #: Until when nothing more is taken from an outbox, on the monotonic clock.
+        self._paused: dict[StreamId, float] = {}
         self._next_look = 0.0
         self.sources: list[StreamId] = []
+
+    @property
+    def within_quota(self) -> list[StreamId]:
+        """The outboxes of programs that may say more in this minute."""
+        if not self._paused:
+            return self.sources
+        now = time.monotonic()
+        self._paused = {stream: until for stream, until in self._paused.items() if until > now}
+        return [stream for stream in self.sources if stream not in self._paused]
 
     def refresh(self) -> None:
         """Look up which programs are registered, if it is time."""
@@ -96,6 +110,7 @@ class Outboxes:
         ``unread``: do not look into them, as that has ended routers; each will be judged alone where it goes.
         """
         others: list[Entry] = []
+        moved: list[StreamId] = []
         batch = self._scripts.batch()
         for entry in entries:
             if entry.stream.type != OUTBOX:
@@ -103,12 +118,14 @@ class Outboxes:
                 continue
             kind, priority = _UNREADABLE if unread else self._place(entry)
             shard = entry.stream.shard
+            moved.append(entry.stream)
             batch.script(
                 "route_collect",
                 [
                     stream_key(entry.stream),
                     stream_key(StreamId(shard, kind, priority)),
                     keys.totals(shard),
+                    keys.quota(shard, entry.stream.priority),
                 ],
                 [
                     ROUTER_GROUP,
@@ -117,10 +134,20 @@ class Outboxes:
                     *([] if entry.data is None else [entry.data]),
                 ],
             )
-        for answer in batch.execute():
+        for stream, answer in zip(moved, batch.execute(), strict=True):
             if isinstance(answer, Exception):
                 raise answer
+            if answer:
+                self._keep_quota(stream, said=answer[0], left_ms=answer[1])
         return others
+
+    def _keep_quota(self, stream: StreamId, *, said: int, left_ms: int) -> None:
+        """Let an outbox rest for the rest of the minute if its program has said as much as it may."""
+        if 0 < self._quota <= said and stream not in self._paused:
+            self._paused[stream] = time.monotonic() + left_ms / 1000
+            get_logger().warning(
+                "outbox-over-quota", program=stream.priority, quota=self._quota, rests_s=round(left_ms / 1000)
+            )
 
     def _place(self, entry: Entry) -> tuple[str, str]:
         """Type and priority of the stream in which a message belongs."""
