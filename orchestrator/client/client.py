@@ -41,7 +41,7 @@ from orchestrator.errors import (
 from orchestrator.ids import asker_of, item_id
 from orchestrator.ledger import Ledger, Run, Session, SessionState, StopVerdict
 from orchestrator.log import get_logger
-from orchestrator.messages.authenticity import Authenticity, checked_callbacks
+from orchestrator.messages.authenticity import Authenticity, callback_from, checked_callbacks
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.budget import Budget, BudgetState
 from orchestrator.policy.callback_text import Callback
@@ -522,6 +522,22 @@ class Client:
         """
         with self._clear_errors():
             return checked_callbacks(self._ledger, session, text)
+
+    def questions(self, session: str) -> list[Callback]:
+        """The open questions of a session and everything below it, in the order of the tree.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        found = []
+        with self._clear_errors():
+            for asker in subtree(self._ledger, session):
+                for question in asker.questions:
+                    item = self._ledger.item(asker.parent, question) if asker.parent else None
+                    if item is not None:
+                        text = self._ledger.texts(asker.parent, [question]).get(question, "")
+                        found.append(callback_from(item, text))
+        return found
 
     def runs(self, session: str) -> list[Run]:
         """The runs of a session, oldest first; each names the callbacks it carried."""

@@ -39,7 +39,17 @@ CONFIG_TABLE = "orchestra"
 #: The tables of a TOML file: settings, the routing table, agents. One file may hold all of them.
 TABLES = (CONFIG_TABLE, "routing", "agents")
 #: Variables of the prefix that are no settings: what a supervisor and the tests of crashes tell a process.
-_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "ORCHESTRA_READY_FD", "ORCHESTRA_CRASH_AT"})
+_OTHER_VARIABLES = frozenset(
+    {
+        CONFIG_VARIABLE,
+        "ORCHESTRA_READY_FD",
+        "ORCHESTRA_CRASH_AT",
+        # Of a program that takes part in a run, and of an assistant's MCP server.
+        "ORCHESTRA_SESSION_SOCKET",
+        "ORCHESTRA_SESSION_TOKEN",
+        "ORCHESTRA_MCP_TOKEN",
+    }
+)
 
 KIB = 1024
 MIB = 1024 * KIB

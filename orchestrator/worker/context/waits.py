@@ -105,7 +105,7 @@ class Blocking:
         )
 
     def look(self, children: Sequence[str], *, timeout_s: float, known: Collection[str]) -> list[Taken]:
-        """The ends of children and their open questions; waits until there is one that is not ``known``.
+        """The ends of children and their open questions; waits until there is one that is not ``known``, or all have ended.
 
         Empty when nothing came within ``timeout_s`` seconds.
 
@@ -120,7 +120,8 @@ class Blocking:
             while True:
                 left_s = deadline - time.monotonic()
                 found = self._ended_or_asked(children, "wait" if left_s > 0 else "give up")
-                if left_s <= 0 or any(item.id not in known for item, _ in found):
+                ended = sum(item.kind == "completion" for item, _ in found)
+                if left_s <= 0 or ended == len(children) or any(item.id not in known for item, _ in found):
                     break
                 if shared_slot is not None:
                     self._effects.retrying("lend", shared_slot.look)

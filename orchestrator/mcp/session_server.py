@@ -1,0 +1,148 @@
+"""The tools of a command-line agent: it takes part in the run of the session that started it.
+
+Each tool is an operation of the run (see `worker.gateway.operations`), under the token in the environment.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from mcp.server import MCPServer
+from pydantic import Field
+
+from orchestrator.client.current import RemoteSession
+from orchestrator.mcp.calls import in_thread
+
+INSTRUCTIONS: Final = (
+    "You work for one session of agent-orchestra. Delegate work to other agents, wait for it, ask who gave you your "
+    "task, and answer your children. Nothing waits longer than 50 seconds: where ask_again_s is a number, call the same "
+    "tool again after so many seconds. What has not come when you finish resumes you later."
+)
+
+TimeoutS = Annotated[float, Field(ge=0, le=50, description="Seconds to wait at most.")]
+Urgency = Literal["critical", "high", "normal", "low"]
+
+
+def build_session_server(session: RemoteSession) -> MCPServer[Any]:
+    """A server whose tools act for a session."""
+    server: MCPServer[Any] = MCPServer("agent-orchestra", instructions=INSTRUCTIONS, log_level="WARNING")
+    tools = SessionTools(session)
+    for tool in (
+        tools.delegate,
+        tools.wait,
+        tools.ask,
+        tools.answer,
+        tools.raise_callback,
+        tools.reply,
+        tools.message,
+        tools.status,
+        tools.results,
+        tools.session,
+    ):
+        server.add_tool(tool)
+    return server
+
+
+class SessionTools:
+    """The tools. Their docstrings and fields are what a model reads."""
+
+    def __init__(self, session: RemoteSession) -> None:
+        self._session = session
+
+    async def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        return await in_thread(self._session.call, operation, **parameters)
+
+    async def session(self) -> dict[str, Any]:
+        """Your session: its ids, your agent's name, why you run and what you were given to do."""
+        return await self._call("session")
+
+    async def delegate(
+        self,
+        agent: Annotated[str, Field(description="The agent that gets the task.")],
+        task: Annotated[str, Field(description="What it is to do, complete: it knows nothing else.")],
+        *,
+        title: str = "",
+        priority: Urgency = "high",
+        group: str = "",
+        after: Annotated[list[str], Field(description="Sessions that must be completed first.")] = [],  # noqa: B006
+        key: Annotated[
+            str | None,
+            Field(
+                description="The same key is the same delegation. Give one if you repeat a call that failed."
+            ),
+        ] = None,
+    ) -> dict[str, Any]:
+        """Give work to another agent and go on. Returns the id of its session, for `wait`."""
+        return await self._call(
+            "delegate",
+            agent=agent,
+            task=task,
+            title=title,
+            priority=priority,
+            group=group,
+            after=after,
+            key=key,
+        )
+
+    async def wait(
+        self,
+        sessions: Annotated[list[str], Field(description="Children to wait for; none: all of them.")] = [],  # noqa: B006
+        timeout_s: TimeoutS = 20.0,
+    ) -> dict[str, Any]:
+        """Wait until a child has ended or asks something. Answer each of its questions with `reply`."""
+        return await self._call("wait", sessions=sessions, timeout_s=timeout_s)
+
+    async def ask(
+        self,
+        message: str,
+        type: Annotated[
+            str, Field(description="query, blocker, clarification, error or a word of your own.")
+        ] = "query",
+        context: dict[str, Any] | None = None,
+        priority: Urgency | None = None,
+        timeout_s: TimeoutS = 20.0,
+    ) -> dict[str, Any]:
+        """Ask who gave you your task and wait for the reply. If none came, call `answer` with the id of the question."""
+        return await self._call(
+            "ask", message=message, type=type, context=context, priority=priority, timeout_s=timeout_s
+        )
+
+    async def answer(self, question: str, timeout_s: TimeoutS = 20.0) -> dict[str, Any]:
+        """Wait for the reply to a question that you have asked."""
+        return await self._call("answer", question=question, timeout_s=timeout_s)
+
+    async def raise_callback(
+        self,
+        message: str,
+        callback_type: Annotated[
+            str, Field(description="query, blocker, clarification, error or a word of your own.")
+        ] = "query",
+        context: dict[str, Any] | None = None,
+        priority: Urgency | None = None,
+    ) -> dict[str, Any]:
+        """Tell who gave you your task of a problem and go on; `answer` waits for the reply."""
+        return await self._call(
+            "raise", message=message, type=callback_type, context=context, priority=priority
+        )
+
+    async def reply(self, question: str, text: str) -> dict[str, Any]:
+        """Answer a question of a child."""
+        return await self._call("reply", question=question, text=text)
+
+    async def message(
+        self, to: Annotated[str, Field(description="The session of a child, or `parent`.")], text: str
+    ) -> dict[str, Any]:
+        """Say something to your parent or to a child; no answer comes."""
+        return await self._call("message", to=to, text=text)
+
+    async def status(
+        self,
+        progress: Annotated[int | None, Field(ge=0, le=100, description="Per cent done.")] = None,
+        activity: Annotated[str, Field(description="What you do now.")] = "",
+    ) -> dict[str, Any]:
+        """Show how far you are. If `stopping` is not empty, end your work now."""
+        return await self._call("status", progress=progress, activity=activity)
+
+    async def results(self) -> dict[str, Any]:
+        """The ends of all your children so far."""
+        return await self._call("results")

@@ -1,0 +1,293 @@
+"""MCP with the SDK's own client: a command-line agent takes part in its session, and a person's assistant operates."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+
+import anyio
+import httpx2
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from orchestrator.client.client import Client as Stack
+from orchestrator.client.current import TOKEN_VARIABLE
+from orchestrator.ledger import SessionState
+from orchestrator.mcp.operator_server import build_operator_server
+from orchestrator.worker.context.context import Context
+
+from .conftest import StackHarness
+from .test_promise_of_launches import breaks
+from .test_talking import stage
+from .theatre import Harness
+
+__all__ = ["stage"]
+
+Call = Callable[..., Awaitable[dict[str, Any]]]
+
+
+@pytest.fixture
+def theatre(stage: StackHarness) -> Iterator[Harness]:
+    with Harness(stage) as theatre:
+        yield theatre
+
+
+def with_tools(server: Any, work: Callable[[Call], Awaitable[Any]], *, mode: str = "auto") -> Any:
+    """What ``work`` returns, given a way to call the tools of a server."""
+
+    async def main() -> Any:
+        async with Client(server, mode=mode) as client:
+
+            async def call(tool: str, **arguments: Any) -> dict[str, Any]:
+                result = await client.call_tool(tool, arguments)
+                if result.is_error:
+                    raise RuntimeError(result.content[0].text)
+                assert result.structured_content is not None
+                return result.structured_content
+
+            return await work(call)
+
+    return anyio.run(main)
+
+
+def stdio(ctx: Context) -> StdioServerParameters:
+    return StdioServerParameters(
+        command=sys.executable, args=["-m", "orchestrator", "mcp"], env={**os.environ, **ctx.environment()}
+    )
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_an_agent_takes_full_part_in_its_session(stage: StackHarness, theatre: Harness, mode: str) -> None:
+    """It delegates, waits, answers its child, asks its parent and shows its progress, by tools alone."""
+    heard: list[str] = []
+
+    @stage.agent("boss", role="coordinator")
+    def boss(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("cli", "use your tools")
+        for callback in ctx.callbacks:
+            heard.append(f"{callback.kind}: {callback.text}")
+            if callback.can_reply:
+                ctx.reply(callback, f"{callback.text} Yes.")
+        return "done"
+
+    async def work(call: Call) -> str:
+        me = await call("session")
+        assert (me["agent"], me["prompt"]) == ("cli", "use your tools")
+        child = (await call("delegate", agent="helper", task="help me"))["session"]
+        ended: list[dict[str, Any]] = []
+        while not ended:
+            found = await call("wait", sessions=[child])
+            for question in found["questions"]:
+                assert await call("reply", question=question["question"], text="because") == {
+                    "accepted": True
+                }
+            ended = found["ended"]
+        assert (ended[0]["status"], found["ask_again_s"]) == ("completed", None)
+        await call("status", progress=50, activity="half")
+        asked = await call("ask", message="May I?", timeout_s=0)
+        while asked["ask_again_s"] is not None:
+            asked = await call("answer", question=asked["question"])
+        raised = await call("raise_callback", message="no config", callback_type="blocker")
+        reply = await call("answer", question=raised["question"])
+        results = (await call("results"))["results"]
+        assert [r["text"] for r in results] == ["because"]
+        return " ".join([ended[0]["text"], asked["reply"], reply["reply"]])
+
+    stage.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work, mode=mode))
+    stage.agent("helper")(lambda ctx: ctx.ask("why?"))
+    root = stage.submit("boss")
+    theatre.answer(root)
+    assert sorted(heard) == [
+        "blocker: no config",
+        "completion: because May I? Yes. no config Yes.",
+        "query: May I?",
+    ]
+    assert breaks(stage) == []
+
+
+def test_a_server_that_is_killed_loses_and_doubles_nothing(stage: StackHarness, theatre: Harness) -> None:
+    """The next one is given the same child for the same key, and the end that the first one had."""
+    seen: list[Any] = []
+
+    @stage.agent("cli", role="coordinator")
+    def cli(ctx: Context) -> str:
+        async def first(call: Call) -> None:
+            child = (await call("delegate", agent="helper", task="help me", key="one"))["session"]
+            seen.append((child, (await call("wait", sessions=[child]))["ended"]))
+            servers = children_of(os.getpid())
+            assert len(servers) == 1
+            os.kill(servers[0], signal.SIGKILL)
+            await call("session")
+
+        async def second(call: Call) -> None:
+            child = (await call("delegate", agent="helper", task="help me", key="one"))["session"]
+            seen.append((child, (await call("wait", sessions=[child]))["ended"]))
+
+        with pytest.raises(BaseExceptionGroup):
+            with_tools(stdio(ctx), first)
+        with_tools(stdio(ctx), second)
+        return "done"
+
+    stage.agent("helper")(lambda _: "helped")
+    root = stage.submit("cli")
+    assert theatre.answer(root) == "done"
+    assert seen[0] == seen[1]
+    assert seen[0][1][0]["text"] == "helped"
+    assert len(stage.children(root)) == 1
+    assert breaks(stage) == []
+
+
+def test_over_http_the_token_of_the_session_is_asked_for(stage: StackHarness, unused_port: int) -> None:
+    url = f"http://127.0.0.1:{unused_port}/mcp"
+
+    @stage.agent("cli", role="coordinator")
+    def cli(ctx: Context) -> str:
+        env = {**os.environ, **ctx.environment()}
+        arguments = [sys.executable, "-m", "orchestrator", "mcp", "--http", "--port", str(unused_port)]
+        server = subprocess.Popen(arguments, env=env, stderr=subprocess.PIPE, text=True)
+        try:
+            assert server.stderr is not None
+            assert server.stderr.readline().strip() == f"serving {url}"
+            return str(anyio.run(over_http, env[TOKEN_VARIABLE]))
+        finally:
+            server.terminate()
+            server.communicate()
+
+    async def over_http(token: str) -> str:
+        async with httpx2.AsyncClient() as plain:
+            for _ in range(200):
+                try:
+                    refused = await plain.post(url, headers={"authorization": "Bearer other"}, json={})
+                    break
+                except httpx2.ConnectError:
+                    await anyio.sleep(0.05)
+            assert refused.status_code == 401
+            assert (await plain.post(url, json={})).status_code == 401
+        async with (
+            httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=30) as http,
+            Client(streamable_http_client(url, http_client=http)) as client,
+        ):
+            result = await client.call_tool("session", {})
+            return str(result.structured_content["agent"])
+
+    root = stage.submit("cli")
+    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+    assert stage.ledger.result(root)[1] == "cli"
+
+
+def test_what_is_wrong_is_told_to_the_model(stage: StackHarness) -> None:
+    said: list[str] = []
+
+    async def work(call: Call) -> None:
+        for tool, arguments in (
+            ("delegate", {"agent": "", "task": "x"}),
+            ("wait", {"sessions": ["ses_00000000000000000000000000"]}),
+            ("wait", {"timeout_s": 1000}),
+            ("ask", {"message": "anybody?"}),
+        ):
+            with pytest.raises(RuntimeError) as caught:
+                await call(tool, **arguments)
+            said.append(str(caught.value))
+
+    stage.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work))
+    root = stage.submit("cli")
+    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+    assert "needs an agent and a description" in said[0]
+    assert "is no child of" in said[1]
+    assert "less than or equal to 50" in said[2]
+    assert "root of its tree" in said[3]
+
+
+def test_without_a_session_the_command_says_what_to_do() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", "mcp"],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=100,
+    )
+    assert done.returncode == 1
+    assert "works for no session" in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_assistant_submits_watches_and_answers(stage: StackHarness, theatre: Harness) -> None:
+    released = threading.Event()
+
+    @stage.agent("boss", role="coordinator")
+    def boss(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("asker", ctx.prompt)
+            return "waiting"
+        return ctx.callbacks[-1].text if ctx.callbacks[-1].kind == "completion" else "not mine"
+
+    @stage.agent("asker")
+    def asker(ctx: Context) -> str:
+        released.set()
+        return ctx.ask("which colour?")
+
+    async def work(call: Call) -> None:
+        assert {a["agent"] for a in (await call("agents"))["agents"]} >= {"boss", "asker"}
+        root = (await call("submit", agent="boss", prompt="paint", key="k"))["session"]
+        assert await call("submit", agent="boss", prompt="paint", key="k") == {"session": root, "new": False}
+        open_questions: list[dict[str, Any]] = []
+        while not open_questions:
+            open_questions = (await call("questions", session=root))["questions"]
+        assert (open_questions[0]["text"], open_questions[0]["agent"]) == ("which colour?", "asker")
+        assert (await call("wait", session=root, timeout_s=0))["ask_again_s"] == 1
+        await call("reply", question=open_questions[0]["question"], text="blue")
+        answer = await call("wait", session=root, timeout_s=50)
+        assert (answer["state"], answer["result"], answer["ask_again_s"]) == ("finished", "blue", None)
+        tree = await call("status", session=root)
+        assert [s["agent"] for s in tree["sessions"]] == ["boss", "asker"]
+        assert [s["session"] for s in (await call("sessions"))["sessions"]] == [root]
+        plan = '[{"role": "asker", "task": "a", "caller": "boss"}]'
+        planned = (await call("plan", plan=plan))["session"]
+        await call("stop", session=planned)
+        stopped = await call("wait", session=planned, timeout_s=50)
+        assert (stopped["state"], stopped["result"]) == ("stopped", None)
+        assert "stopped by the operator's assistant" in stopped["error"]
+        with pytest.raises(RuntimeError, match="no agent named 'ghost'"):
+            await call("submit", agent="ghost", prompt="boo")
+
+    with Stack(stage.settings) as client:
+        with_tools(build_operator_server(client), work)
+    assert released.is_set()
+    assert stage.ledger.session(next(iter(stage.ledger.all_roots(0)))).state in set(SessionState)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes of MCP servers that a process has started."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            text = status.read_text()
+            command = (status.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if re.search(rf"^PPid:\t{pid}$", text, re.MULTILINE) and b"orchestrator\0mcp" in command:
+            found.append(int(status.parent.name))
+    return found
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port of loopback that nobody uses now."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
