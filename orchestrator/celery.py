@@ -123,6 +123,8 @@ def _spare_the_collector(**_: Any) -> None:
 def _announce(sender: Any = None, **_: Any) -> None:
     from orchestrator.worker.announce import Announcer, queues_of
     from orchestrator.worker.execution.watchdog import LEAST_WAIT_S, Watchdog
+    from orchestrator.worker.janitor import Janitor
+    from orchestrator.worker.worktrees import Worktrees
 
     parts, catalogue = _runtime.get().parts, _runtime.load_catalogue()
     life = SignsOfLife("worker", parts.redis, _settings, serves=queues_of(catalogue))
@@ -140,4 +142,5 @@ def _announce(sender: Any = None, **_: Any) -> None:
         _runtime.ring,
         retry_for_s=max(LEAST_WAIT_S, _settings.lease_s * 2, _settings.sweep_interval_s * 3),
     ).start()
+    Janitor(parts.ledger, Worktrees(_settings.data)).watch()
     notify_ready()

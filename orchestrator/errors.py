@@ -25,6 +25,8 @@
     │   ├── WouldDeadlock
     │   └── WrongState
     ├── DamagedRecord             something in the ledger that cannot be read
+    ├── AgentProgramError         a command-line agent could not be run, or failed
+    │   └── WorktreeError
     ├── NoResponse                an agent that answers in text gave no answer that its parent could be given
     ├── Retry                     an agent asks for another try of its run, later
     ├── StepFailed                a durable step of a run raised, and has no retries left
@@ -299,6 +301,18 @@ class RunFailed(OrchestraError):
     """A run ended without an answer. Raised with (run id, reason)."""
 
     template = "run {0} failed: {1}"
+
+
+class AgentProgramError(OrchestraError):
+    """A command-line agent could not be run, or failed. Raised with (the program, what happened)."""
+
+    template = "the program {0}: {1}"
+
+
+class WorktreeError(AgentProgramError):
+    """The git worktree of a session could not be made, read or removed. Raised with (git's arguments, why)."""
+
+    template = "git {0}: {1}"
 
 
 class NoResponse(OrchestraError):

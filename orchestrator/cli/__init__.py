@@ -57,6 +57,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Say how many runs of an agent or a tree may be at work at once.",
     ),
     "agents": ("orchestrator.cli.agents:agents", "List the registered agents."),
+    "worktrees": (
+        "orchestrator.cli.worktrees:worktrees",
+        "List and remove the git worktrees of sessions.",
+    ),
     "acl": ("orchestrator.cli.acl:acl", "Print what a part of the stack may do on its Redis."),
     "dlq": ("orchestrator.cli.dlq:dlq", "List, show, replay and drop dead letters."),
     "audit": ("orchestrator.cli.audit:audit", "Search, replay and verify the audit trail; run its writer."),

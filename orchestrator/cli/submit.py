@@ -84,10 +84,15 @@ def submit(
 @click.command()
 @click.argument("session")
 @click.option("--wait", is_flag=True, help="Wait for the final answer.")
+@click.option(
+    "--attachment", metavar="NAME", default="", help="Print what it attached under this name instead."
+)
 @timeout_option
 @json_option
 @stack_options
-def result(settings: Settings, *, session: str, wait: bool, timeout: float | None, as_json: bool) -> None:
+def result(
+    settings: Settings, *, session: str, wait: bool, attachment: str, timeout: float | None, as_json: bool
+) -> None:
     """Print the final answer of SESSION; exit with 1 if it failed or has none yet."""
     from orchestrator.cli.documents import Answer
     from orchestrator.client.client import Client
@@ -95,6 +100,9 @@ def result(settings: Settings, *, session: str, wait: bool, timeout: float | Non
 
     check_timeout(timeout, wait=wait)
     with Client(settings, on_outage=say_outage) as client:
+        if attachment:
+            print_attachment(client, session, attachment, as_json=as_json)
+            return
         about = None if wait else client.session(session)
         if about is None or is_over(about):
             wait_and_print(client, session, timeout_s=timeout, as_json=as_json)
@@ -103,6 +111,19 @@ def result(settings: Settings, *, session: str, wait: bool, timeout: float | Non
             sys.exit(1)
         else:
             raise click.ClickException(f"session {session} is {about.state}; wait for its answer with --wait")
+
+
+def print_attachment(client: Client, session: str, name: str, *, as_json: bool) -> None:
+    """Print what a session attached to its answer, as it is."""
+    from orchestrator.cli.documents import Answer
+
+    text = client.attachment(session, name)
+    if text is None:
+        raise click.ClickException(f"session {session} has attached nothing under {name!r}")
+    if as_json:
+        print_json(Answer(session=session, state=client.session(session).state, result=text))
+    else:
+        write_raw(text)
 
 
 def check_timeout(timeout_s: float | None, *, wait: bool) -> None:

@@ -97,6 +97,7 @@ class AsyncClient:
     reply = _in_thread(Client.reply)
     stop = _in_thread(Client.stop)
     delete = _in_thread(Client.delete)
+    attachment = _in_thread(Client.attachment)
     session = _in_thread(Client.session)
     sessions = _in_thread(Client.sessions)
     tree = _in_thread(Client.tree)

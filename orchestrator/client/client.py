@@ -472,6 +472,15 @@ class Client:
             found = {name: self._ledger.spending.budget(name) for name in about.budgets}
             return {name: state for name, state in found.items() if state is not None}
 
+    def attachment(self, session: str, name: str) -> str | None:
+        """What a session has attached to its answer under this name; None: nothing.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            return self._ledger.attachment(self._ledger.session(session).id, name)
+
     def sessions(self, *, limit: int = 50) -> list[Session]:
         """The latest root sessions, newest first."""
         with self._clear_errors():

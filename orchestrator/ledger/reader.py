@@ -85,6 +85,10 @@ class LedgerReader:
         values = self.redis.hmget(keys.bodies(session_id), list(names))
         return {n: decode.text(v) for n, v in zip(names, values, strict=True) if v is not None}
 
+    def attachment(self, session_id: str, name: str) -> str | None:
+        """What a session has attached to its answer under this name, if anything."""
+        return self.texts(session_id, [f"attachment:{name}"]).get(f"attachment:{name}")
+
     def result(self, session_id: str) -> tuple[SessionState, str | None]:
         """The state of a session and its latest answer, or the reason for which it was closed.
 

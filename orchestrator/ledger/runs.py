@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from orchestrator.errors import ClaimLost
 from orchestrator.ids import shard_of
@@ -29,6 +29,9 @@ from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 
 _log = get_logger()
+
+#: How the field of an attachment begins among the bodies of a session.
+ATTACHMENT: Final = "attachment:"
 
 
 class Runs(LaunchTransitions):
@@ -317,6 +320,16 @@ class Runs(LaunchTransitions):
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)
         return decode.text(reply[1]) if reply[0] == b"exists" else value
+
+    def attach(self, claim: Claim, name: str, text: str) -> None:
+        """Attach a text to what a session will answer; a later one of the same name replaces it.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+        """
+        names = [keys.bodies(claim.session), keys.run(claim.run)]
+        if self.scripts.run("attach", names, [claim.claim, f"{ATTACHMENT}{name}", text])[0] == b"lost":
+            raise ClaimLost(claim.run)
 
     def status(
         self, claim: Claim, *, effect: str, progress: int | None, activity: str, envelope: Outgoing | None

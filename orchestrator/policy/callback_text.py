@@ -89,6 +89,13 @@ class Callback:
     #: Reads the whole text, where `text` is only its beginning.
     fetch: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
+    #: Reads what the child attached to its answer under a name.
+    fetch_attachment: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
+
+    def attachment(self, name: str) -> str | None:
+        """What the child attached to its answer under this name; None: nothing, or it was deleted since."""
+        return self.fetch_attachment(name) if self.fetch_attachment is not None else None
+
     def full(self) -> str:
         """The whole text, read from where it is kept if `text` is only its beginning.
 

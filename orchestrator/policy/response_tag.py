@@ -13,6 +13,11 @@ from typing import Final
 
 RESPONSE: Final = "response"
 
+#: What an agent is told at the end of its task.
+ANSWER_NOTE: Final = (
+    "When you are done, wrap your final answer in <response>...</response> tags. Whoever gave you this task is given "
+    "what stands between them, word for word, and nothing else that you write."
+)
 #: What an agent is told once that has answered without the tag.
 NUDGE: Final = "You must wrap your final answer in <response>...</response> tags. Emit your response now."
 #: What stands in for the answer of an agent that left the tag out again.

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from orchestrator.agents.options.base import ExecutorOptions, Surroundings
+from orchestrator.agents.options.command import CommandOptions
 from orchestrator.agents.options.external import ExternalOptions
 from orchestrator.agents.options.llm import LlmOptions
 from orchestrator.agents.options.python import PythonOptions
@@ -19,6 +20,7 @@ from orchestrator.errors import AgentSettingError, ConfigurationError
 
 __all__ = [
     "EXECUTORS",
+    "CommandOptions",
     "ExecutorOptions",
     "ExternalOptions",
     "LlmOptions",
@@ -29,6 +31,7 @@ __all__ = [
 
 #: What can run an agent, by name; `foreign` is a program that reads its work from the streams itself.
 EXECUTORS: Final[Mapping[str, type[ExecutorOptions]]] = {
+    "command": CommandOptions,
     "foreign": ExternalOptions,
     "llm": LlmOptions,
     "python": PythonOptions,

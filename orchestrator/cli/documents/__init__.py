@@ -42,6 +42,7 @@ from orchestrator.cli.documents.stack import (
     Why,
     Withdrawn,
 )
+from orchestrator.cli.documents.worktrees import RemovedWorktree, WorktreeList
 
 #: Command → what it prints; where there are two, the second is what it prints with ``--wait``; a third, with
 #: ``--dry-run``.
@@ -69,6 +70,8 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "agents": (Agents,),
     "agents register": (AgentDocument,),
     "agents withdraw": (Withdrawn,),
+    "worktrees": (WorktreeList,),
+    "worktrees remove": (RemovedWorktree,),
     "dlq list": (DeadLetters,),
     "dlq show": (FullDeadLetter,),
     "dlq replay": (ReplayedMessages,),

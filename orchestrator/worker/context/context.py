@@ -10,6 +10,7 @@ from orchestrator.display.text import counted
 from orchestrator.errors import InputError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
+from orchestrator.ledger.large_text import beginning
 from orchestrator.policy.budget import describe
 from orchestrator.policy.plan import Plan, parse_plan
 from orchestrator.worker.context.delegation import Delegating
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 #: Steps that the account of a run names.
 SHOWN: Final = 20
+#: Bytes that an attachment may have; of a longer one the beginning is kept.
+MAX_ATTACHMENT_BYTES: Final = 4 * 1024 * 1024
 
 
 class Context(Delegating):
@@ -288,6 +291,25 @@ class Context(Delegating):
         if progress is not None and not 0 <= progress <= 100:
             raise InputError(f"status({progress}): progress is a whole percentage, 0 to 100")
         self._effects.status(progress, activity)
+
+    def attach(self, name: str, text: str) -> None:
+        """Attach a text to the answer of this session; its parent reads it with `callback.attachment(name)`.
+
+        A later one of the same name replaces it. Of a text above 4 MiB the beginning is kept.
+
+        Raises:
+            InputError: the name is empty or longer than 100 characters.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        if not 0 < len(name) <= 100:
+            raise InputError(f"attach({name!r}): a name has 1 to 100 characters")
+        kept = beginning(text, MAX_ATTACHMENT_BYTES)
+        self._effects.attempt("attach", lambda: self._ledger.attach(self._held.claim, name, kept))
+
+    @property
+    def claim_lost(self) -> bool:
+        """Whether another worker has this run by now, so that whatever it has started must end at once."""
+        return self._claim_status.lost
 
     @property
     def stopping(self) -> str:

@@ -139,6 +139,9 @@ def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
         callback_from(item, text),
         size=int(ref["size"]) if ref else -1,
         fetch=(lambda: retry_outages(lambda: ledger.wholes.read(ref), what="full")) if ref else None,
+        fetch_attachment=lambda name: retry_outages(
+            lambda: ledger.attachment(item.child, name) if item.child else None, what="attachment"
+        ),
     )
 
 

@@ -9,7 +9,11 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.worker.context.context import Context
 
 #: Where each executor is; imported when the first of its agents runs.
-_HOMES: Final = {"llm": "orchestrator.worker.executors.llm", "python": "orchestrator.worker.executors.python"}
+_HOMES: Final = {
+    "command": "orchestrator.worker.executors.command",
+    "llm": "orchestrator.worker.executors.llm",
+    "python": "orchestrator.worker.executors.python",
+}
 
 
 class Executor(Protocol):

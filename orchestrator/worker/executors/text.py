@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.errors import NoResponse
-from orchestrator.policy.response_tag import NO_RESPONSE, NUDGE, RESPONSE, tag_extract, tag_strip
+from orchestrator.policy.response_tag import ANSWER_NOTE, NO_RESPONSE, NUDGE, RESPONSE, tag_extract, tag_strip
 from orchestrator.worker.context.context import Context
 
 
@@ -37,6 +37,13 @@ class Finished:
 
 #: Says something to the agent, in the conversation of this run; what the agent answers.
 Say = Callable[[str], TextAnswer]
+
+
+def first_prompt(context: Context) -> str:
+    """The prompt of a run, with what an agent must know of the answer that is expected of it."""
+    if not context.parent or context.cause != "start":
+        return context.prompt
+    return f"{context.prompt}\n\n{ANSWER_NOTE}"
 
 
 def finish(context: Context, answer: TextAnswer, say: Say) -> Finished:

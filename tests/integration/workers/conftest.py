@@ -116,3 +116,11 @@ def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> StackHarness
             run_time_limit_s=30,
         ),
     )
+
+
+@pytest.fixture
+def crew(stage: StackHarness, tmp_path: Path) -> Any:
+    """Agents that are real programs."""
+    from tests.integration.workers.crew import Crew
+
+    return Crew(stage, tmp_path / "crew")

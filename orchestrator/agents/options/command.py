@@ -1,0 +1,160 @@
+"""The options of an agent that is a command-line program: how it is started, spoken to, read and kept in.
+
+A preset is a set of these options with the program's documented flags. Each option that an agent gives replaces the
+preset's; `args` adds to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from orchestrator.agents.options.base import ExecutorOptions, FilePath
+from orchestrator.agents.options.presets import PRESETS
+
+MIB: Final = 1024 * 1024
+#: What every program is given of the worker's environment.
+PLAIN_ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "USER", "LOGNAME", "SHELL")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _from_path(value: object) -> object:
+    return {"path": value} if isinstance(value, str) else value
+
+
+class Reading(BaseModel):
+    """Where one thing stands in the JSON that a program prints."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Keys from the outside in, with dots between them; ``name[]`` is every entry of a list, ``[]`` every value.
+    path: str
+    #: Paths and the values that they must have, or the line says nothing of this.
+    when: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
+    #: Put together what all lines say, in their order, instead of taking the last.
+    join: bool = False
+
+
+#: A path alone, or a table with its conditions.
+JsonReading = Annotated[Reading, BeforeValidator(_from_path)]
+
+
+class Readings(BaseModel):
+    """What is read from a program's JSON, and where."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    answer: JsonReading | None = None
+    conversation: JsonReading | None = None
+    error: JsonReading | None = None
+    #: What it says and does on the way, for people who watch.
+    text: JsonReading | None = None
+    tool: JsonReading | None = None
+    #: There is something at this place if a limit of tokens cut the answer off.
+    cut_off: JsonReading | None = None
+    #: Added up over all lines.
+    input_tokens: JsonReading | None = None
+    output_tokens: JsonReading | None = None
+    cost_usd: JsonReading | None = None
+
+
+class WorktreeOptions(BaseModel):
+    """A git worktree and a branch of its own for each session."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: The repository; by default the agent's folder.
+    repository: FilePath | None = None
+    #: What each branch begins at.
+    base: str = "HEAD"
+    #: When the worktree is removed: once the parent has taken the result, or only by hand.
+    keep: Literal["until-taken", "always"] = "until-taken"
+
+
+class SandboxOptions(BaseModel):
+    """What a program may reach from inside its sandbox; everything else is not there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: All of the host's network, or none.
+    network: bool = False
+    #: Files and folders that it may read, beside the system's programs and libraries: secrets are listed here.
+    read: tuple[FilePath, ...] = ()
+    #: Files and folders that it may change, beside its working folder.
+    write: tuple[FilePath, ...] = ()
+
+
+def _on(model: type[BaseModel]) -> BeforeValidator:
+    """``true`` is the option with its defaults, ``false`` is none."""
+
+    def read(value: object) -> object:
+        if value is True:
+            return model()
+        return None if value is False else value
+
+    return BeforeValidator(read)
+
+
+class CommandOptions(ExecutorOptions):
+    """A command-line agent: one process for each turn of its conversation, or one for a run with `output = "acp"`."""
+
+    preset: Literal["claude", "codex", "gemini", "acp"] | None = None
+    #: The program, with what always stands before its other arguments. No shell reads it.
+    command: tuple[str, ...] = Field(min_length=1)
+    #: Arguments of the first turn. ``{prompt}``, ``{prompt_file}``, ``{conversation}`` and ``{args}`` are filled in.
+    start: tuple[str, ...] = ()
+    #: Arguments of every later turn; empty: the program keeps no conversation, and is given the text of it so far.
+    resume: tuple[str, ...] = ()
+    #: Further arguments of every turn, a model for one; at ``{args}``, else at the end.
+    args: tuple[str, ...] = ()
+    #: How the prompt gets to the program.
+    prompt: Literal["stdin", "argument", "file"] = "stdin"
+    #: What the program prints: its answer, one JSON document, one JSON object a line, or the Agent Client Protocol.
+    output: Literal["text", "json", "json-lines", "acp"] = "text"
+    read: Readings = Field(default_factory=Readings)
+    #: Where it runs: by default the folder of the file that defines the agent, or the worker's.
+    folder: FilePath | None = None
+    #: Variables of the worker's environment that it is given beside the plain ones; the list of its secrets, too.
+    env: tuple[str, ...] = ()
+    #: Variables with values of their own.
+    set_env: Mapping[str, str] = Field(default_factory=dict)
+    #: Bytes of its answer, or of a line, that are kept: of a text the end.
+    max_output_bytes: Annotated[int, Field(ge=1024, le=64 * MIB)] = 4 * MIB
+    #: Seconds without any output after which it counts as hung; unset: as long as the run may take.
+    silence_limit_s: Annotated[float, Field(gt=0)] | None = None
+    #: Seconds between being asked to stop and being killed.
+    stop_grace_s: Annotated[float, Field(gt=0, le=600)] = 5
+    #: Whether a tool of an `acp` agent may be used: the parent is asked, everything is allowed, or nothing.
+    permissions: Literal["ask", "allow", "deny"] = "ask"
+    worktree: Annotated[WorktreeOptions | None, _on(WorktreeOptions)] = None
+    sandbox: Annotated[SandboxOptions | None, _on(SandboxOptions)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _begin_with_the_preset(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("preset") not in PRESETS:
+            return given
+        preset = PRESETS[given["preset"]]
+        merged = {**preset, **given}
+        if isinstance(given.get("read"), dict):
+            merged["read"] = {**preset.get("read", {}), **given["read"]}
+        merged["env"] = (*preset.get("env", ()), *given.get("env", ()))
+        return merged
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> CommandOptions:
+        if self.output in ("json", "json-lines") and self.read.answer is None:
+            raise ValueError(
+                f'output = "{self.output}" needs read.answer, the place of the answer in the JSON'
+            )
+        if self.resume and self.read.conversation is None and self.output != "acp":
+            raise ValueError(
+                "resume needs read.conversation, the place of the conversation's id in the output"
+            )
+        for name in (*self.env, *self.set_env):
+            if not _ENV_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is not the name of an environment variable")
+        return self

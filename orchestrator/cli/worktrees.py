@@ -1,0 +1,102 @@
+"""``orchestra worktrees``: the git worktrees of this host's sessions, and why they are kept; remove some."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import SubCommands, json_option, stack_options
+from orchestrator.cli.output import print_json, say
+
+if TYPE_CHECKING:
+    from orchestrator.config.settings import Settings
+    from orchestrator.worker.janitor import Janitor
+    from orchestrator.worker.worktrees import Worktree, Worktrees
+
+
+@click.group("worktrees", cls=SubCommands, invoke_without_command=True)
+@json_option
+@stack_options
+@click.pass_context
+def worktrees(context: click.Context, *, settings: Settings, as_json: bool) -> None:
+    """List the worktrees of this data folder, and why each is kept."""
+    from orchestrator.cli.documents.worktrees import WorktreeDocument, WorktreeList
+    from orchestrator.clock import isoformat
+
+    if context.invoked_subcommand is not None:
+        return
+    folder, janitor = _open(settings)
+    documents = [
+        WorktreeDocument(
+            session=one.session,
+            agent=one.agent,
+            path=one.path_name,
+            branch=one.branch,
+            base=one.base,
+            changed_files=_changed(folder, one),
+            kept_because=janitor.why_kept(one),
+            created_at=isoformat(one.created_ms),
+        )
+        for one in folder.all()
+    ]
+    if as_json:
+        print_json(WorktreeList(worktrees=tuple(documents)))
+        return
+    for document in documents:
+        changed = "?" if document.changed_files is None else document.changed_files
+        why = document.kept_because or "it may go"
+        say(
+            f"{document.session}  {document.agent}, {changed} changed, {document.branch}: {why}  {document.path}"
+        )
+    if not documents:
+        say("no session has a worktree here", err=True)
+
+
+def _changed(folder: Worktrees, worktree: Worktree) -> int | None:
+    from orchestrator.errors import WorktreeError
+
+    try:
+        return folder.changed_files(worktree)
+    except WorktreeError:
+        return None
+
+
+@worktrees.command("remove")
+@click.argument("session")
+@click.option("--branch", "with_branch", is_flag=True, help="Remove the branch, too, with everything on it.")
+@json_option
+@stack_options
+def remove(*, settings: Settings, as_json: bool, session: str, with_branch: bool) -> None:
+    """Remove the worktree of SESSION; what it has not committed is committed to its branch first."""
+    from orchestrator.cli.documents.worktrees import RemovedWorktree
+
+    folder, janitor = _open(settings)
+    worktree = folder.find(session)
+    if worktree is None:
+        raise click.ClickException(
+            f"session {session!r} has no worktree here; `orchestra worktrees` lists those that are"
+        )
+    if janitor.is_at_work(worktree):
+        raise click.ClickException(
+            f"session {session} is at work in its worktree; stop it first: orchestra stop {session}"
+        )
+    folder.remove(worktree, with_branch=with_branch)
+    if as_json:
+        print_json(RemovedWorktree(session=session, branch="" if with_branch else worktree.branch))
+    else:
+        say(
+            f"removed; {'its branch, too' if with_branch else f'everything is on the branch {worktree.branch}'}"
+        )
+
+
+def _open(settings: Settings) -> tuple[Worktrees, Janitor]:
+    from orchestrator.bootstrap import build_container
+    from orchestrator.config.stack import resolve_redis_url
+    from orchestrator.redisdb.client import connect
+    from orchestrator.worker.janitor import Janitor
+    from orchestrator.worker.worktrees import Worktrees
+
+    parts = build_container(connect(resolve_redis_url(settings), name="orchestra-worktrees"), settings)
+    folder = Worktrees(settings.data)
+    return folder, Janitor(parts.ledger, folder)

@@ -1,0 +1,258 @@
+"""An agent that speaks the Agent Client Protocol over standard input and output: one process for a whole run.
+
+What it does becomes the status of its session. When a tool of it needs permission, the parent is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Final, cast
+
+import acp
+from acp import schema
+from acp.core import ClientSideConnection
+
+from orchestrator.errors import AgentProgramError, InputError, NoReply
+from orchestrator.log import get_logger
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.executors.command.live import LiveStatus
+from orchestrator.worker.executors.command.memory import Memory
+from orchestrator.worker.executors.command.permissions import choose, question
+from orchestrator.worker.executors.command.place import Place
+from orchestrator.worker.executors.command.process import LOOK_S, AgentProcess
+from orchestrator.worker.executors.command.reading import MAX_COMPLAINT_BYTES, Tail, Usage
+from orchestrator.worker.executors.text import Finished, TextAnswer, finish
+
+#: Seconds that an agent may take to say what it can do.
+_GREETING_S: Final = 60.0
+_SHOWN_COMPLAINT: Final = 500
+
+_log = get_logger()
+
+
+def converse(context: Context, place: Place, memory: Memory, prompt: str) -> Finished:
+    """Start the agent, give it the prompt, and make a result of what it answers.
+
+    Raises:
+        AgentProgramError: it cannot be run, breaks the protocol, refuses, or ends too early.
+        NoResponse, ClaimLost, SessionStopped, ServerUnavailable: as for every agent of text.
+    """
+    options = place.options
+    command = place.wrap([*options.command, *options.start, *options.args])
+    with (
+        asyncio.Runner() as runner,
+        AgentProcess(
+            command, env=place.env, folder=place.folder, stop_grace_s=options.stop_grace_s
+        ) as process,
+    ):
+        conversation = _Conversation(context, place, memory, process)
+
+        def say(text: str) -> TextAnswer:
+            return runner.run(conversation.say(text))
+
+        try:
+            return finish(context, say(prompt), say)
+        finally:
+            # Before the loop ends: its tasks read what the process prints.
+            runner.run(conversation.close())
+
+
+class _Conversation:
+    def __init__(self, context: Context, place: Place, memory: Memory, process: AgentProcess) -> None:
+        self._context = context
+        self._place = place
+        self._memory = memory
+        self._process = process
+        self._live = LiveStatus(context)
+        self._complaint = Tail(MAX_COMPLAINT_BYTES)
+        self._client = _Client(context, place, self._live)
+        self._connection: ClientSideConnection | None = None
+        self._transports: list[asyncio.BaseTransport] = []
+        self._retells = False
+
+    async def say(self, text: str) -> TextAnswer:
+        """One turn."""
+        talking = asyncio.create_task(self._turn(text))
+        try:
+            while not (await asyncio.wait({talking}, timeout=LOOK_S))[0]:
+                if self._context.claim_lost:
+                    self._process.kill()
+                elif self._context.stopping:
+                    self._process.stop()
+                else:
+                    await asyncio.to_thread(self._live.show)
+            return await talking
+        except (acp.RequestError, ConnectionError, TimeoutError) as error:
+            self._context.check()
+            raise AgentProgramError(self._place.options.command[0], self._why(error)) from error
+        finally:
+            talking.cancel()
+
+    def _why(self, error: Exception) -> str:
+        said = self._complaint.text().strip()[-_SHOWN_COMPLAINT:]
+        if isinstance(error, acp.RequestError):
+            detail = f": {error.data}" if error.data else ""
+            return f"it refused a request: {error}{detail}"
+        if isinstance(error, TimeoutError):
+            return f"it did not greet within {_GREETING_S:g} s{'; ' + said if said else ''}"
+        ended = self._process.end()
+        how = f" ({ended})" if ended is not None else ""
+        return f"it ended before its answer{how}{'; ' + said if said else ''}"
+
+    async def _turn(self, text: str) -> TextAnswer:
+        memory = self._memory
+        if self._connection is None:
+            self._connection = await asyncio.wait_for(self._connect(), _GREETING_S)
+        self._client.begin()
+        prompt = memory.retold(text) if self._retells else text
+        reply = await self._connection.prompt(session_id=memory.conversation, prompt=[acp.text_block(prompt)])
+        self._count(reply)
+        answer = self._client.answer.text()
+        if self._retells:
+            memory.remember(text, answer)
+        if reply.stop_reason in ("refusal", "cancelled"):
+            raise AgentProgramError(self._place.options.command[0], f"it stopped with {reply.stop_reason!r}")
+        return TextAnswer(text=answer, cut_off=reply.stop_reason == "max_tokens")
+
+    async def _connect(self) -> ClientSideConnection:
+        """Greet the agent, and take up the conversation or begin one."""
+        options, folder, memory = self._place.options, str(self._place.folder), self._memory
+        reader, writer = await self._streams(options.max_output_bytes)
+        connection = acp.connect_to_agent(cast(acp.Client, self._client), writer, reader)
+        greeting = await connection.initialize(
+            protocol_version=acp.PROTOCOL_VERSION,
+            client_capabilities=schema.ClientCapabilities(),
+            client_info=schema.Implementation(name="agent-orchestra", version="1"),
+        )
+        can = greeting.agent_capabilities
+        # An agent that cannot load a conversation is told the text of it instead.
+        self._retells = not (can is not None and can.load_session)
+        if memory.conversation and not self._retells:
+            await connection.load_session(cwd=folder, session_id=memory.conversation, mcp_servers=[])
+        else:
+            memory.conversation = (await connection.new_session(cwd=folder, mcp_servers=[])).session_id
+            self._used_before = Usage(
+                input_tokens=memory.input_tokens, output_tokens=memory.output_tokens, cost_usd=memory.cost_usd
+            )
+        return connection
+
+    #: What conversations before this one have used: an agent reports the sum of its own conversation.
+    _used_before = Usage()
+
+    def _count(self, reply: schema.PromptResponse) -> None:
+        memory, before = self._memory, self._used_before
+        memory.turns += 1
+        if reply.usage is not None:
+            memory.input_tokens = before.input_tokens + reply.usage.input_tokens
+            memory.output_tokens = before.output_tokens + reply.usage.output_tokens
+        if self._client.cost_usd:
+            memory.cost_usd = before.cost_usd + self._client.cost_usd
+
+    async def _streams(self, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        loop, process = asyncio.get_running_loop(), self._process
+        reader = asyncio.StreamReader(limit=limit)
+        output, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
+        errors, _ = await loop.connect_read_pipe(lambda: _Complaint(self._complaint), process.stderr)
+        words, flow = await loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), process.stdin
+        )
+        self._transports = [output, errors, words]
+        return reader, asyncio.StreamWriter(words, flow, None, loop)
+
+    async def close(self) -> None:
+        """End the connection; the process is ended by whoever started it."""
+        self._process.kill()
+        if self._connection is not None:
+            with suppress(OSError, ConnectionError, TimeoutError):
+                await asyncio.wait_for(self._connection.close(), 5)
+        for transport in self._transports:
+            transport.close()
+        await asyncio.sleep(0)
+
+
+class _Complaint(asyncio.Protocol):
+    def __init__(self, tail: Tail) -> None:
+        self._tail = tail
+
+    def data_received(self, data: bytes) -> None:
+        self._tail.add(data)
+
+
+class _Client:
+    """What the agent asks of us and tells us. Files and terminals are not offered to it: it has its own."""
+
+    def __init__(self, context: Context, place: Place, live: LiveStatus) -> None:
+        self._context = context
+        self._options = place.options
+        self._live = live
+        self._listens = False
+        self.answer = Tail(place.options.max_output_bytes)
+        self.cost_usd = 0.0
+
+    def begin(self) -> None:
+        """What comes from now on is the answer to what is said next; before, it was an old conversation."""
+        self._listens = True
+        self.answer = Tail(self._options.max_output_bytes)
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        """What the agent says, thinks or does."""
+        if not self._listens:
+            return
+        match update:
+            case schema.AgentMessageChunk(content=schema.TextContentBlock(text=text)):
+                self.answer.add(text.encode(errors="replace"))
+                self._live("text", text)
+            case schema.ToolCallStart(title=title):
+                self._live("tool", title)
+            case schema.AgentPlanUpdate(entries=entries):
+                now = [entry.content for entry in entries if entry.status == "in_progress"]
+                self._live("text", "; ".join(now))
+            case schema.UsageUpdate(cost=schema.Cost(amount=amount, currency="USD")):
+                self.cost_usd = max(0.0, amount)
+            case _:
+                return
+
+    async def request_permission(
+        self,
+        session_id: str,
+        tool_call: schema.ToolCallUpdate,
+        options: list[schema.PermissionOption],
+        **_: Any,
+    ) -> schema.RequestPermissionResponse:
+        """May the agent use a tool?"""
+        chosen = await asyncio.to_thread(self._decide, tool_call, options)
+        if chosen is None:
+            return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
+        outcome = schema.AllowedOutcome(outcome="selected", option_id=chosen.option_id)
+        return schema.RequestPermissionResponse(outcome=outcome)
+
+    def _decide(
+        self, tool_call: schema.ToolCallUpdate, options: list[schema.PermissionOption]
+    ) -> schema.PermissionOption | None:
+        rule = self._options.permissions
+        if rule != "ask":
+            return choose(rule, options)
+        tool = tool_call.title or tool_call.kind or "a tool"
+        if not self._context.parent:
+            _log.warning(
+                "permission-denied", session=self._context.session, tool=tool, reason="a root has no parent"
+            )
+            return choose("deny", options)
+        self._live("tool", f"waits for permission: {tool}")
+        try:
+            reply = self._context.ask(question(tool, options), kind="clarification", context={"tool": tool})
+        except (NoReply, InputError) as error:
+            _log.warning("permission-denied", session=self._context.session, tool=tool, reason=str(error))
+            reply = "deny"
+        return choose(reply, options)
+
+    def on_connect(self, conn: Any) -> None:
+        """The connection stands."""
+
+    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """What only some agents ask."""
+        raise acp.RequestError.method_not_found(method)
+
+    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
+        """What only some agents tell."""

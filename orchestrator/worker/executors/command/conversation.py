@@ -1,0 +1,151 @@
+"""The conversation with a program that is started anew for each turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from orchestrator.agents.options.command import CommandOptions
+from orchestrator.errors import AgentProgramError
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.executors.command.live import LiveStatus
+from orchestrator.worker.executors.command.memory import Memory
+from orchestrator.worker.executors.command.place import Place
+from orchestrator.worker.executors.command.process import AgentProcess
+from orchestrator.worker.executors.command.reading import (
+    MAX_COMPLAINT_BYTES,
+    JsonReader,
+    LinesReader,
+    Report,
+    Tail,
+    TextReader,
+)
+from orchestrator.worker.executors.text import TextAnswer
+
+#: Bytes of a prompt that fit into one argument of a program.
+_MAX_ARGUMENT_BYTES: Final = 120_000
+#: Characters of what a program complained of that an error repeats.
+_SHOWN_COMPLAINT: Final = 500
+
+
+class TurnByTurn:
+    """One process for each turn."""
+
+    def __init__(self, context: Context, place: Place, memory: Memory) -> None:
+        self._context = context
+        self._place = place
+        self._options: CommandOptions = place.options
+        self._memory = memory
+        self._live = LiveStatus(context)
+
+    def say(self, text: str) -> TextAnswer:
+        """Say something to the agent; what it answers.
+
+        Raises:
+            AgentProgramError: the program cannot be run, failed, or gave no answer.
+            ClaimLost, SessionStopped, ServerUnavailable: the run cannot go on.
+        """
+        options, memory = self._options, self._memory
+        continues = bool(options.resume and memory.conversation)
+        prompt = text if continues or options.resume else memory.retold(text)
+        command, words = self._command(prompt, continues=continues)
+        report, how = self._run(command, words)
+        memory.count(report.usage)
+        memory.conversation = report.conversation or memory.conversation
+        if report.error or report.answer is None:
+            raise AgentProgramError(options.command[0], f"{report.error or 'it gave no answer'}{how}")
+        if not options.resume:
+            memory.remember(text, report.answer)
+        return TextAnswer(text=report.answer, cut_off=report.cut_off)
+
+    def _command(self, prompt: str, *, continues: bool) -> tuple[list[str], bytes]:
+        """The command line of one turn, and what stands on its standard input."""
+        options = self._options
+        template = list(options.resume if continues else options.start)
+        if options.args and "{args}" not in template:
+            template.append("{args}")
+        words = b""
+        fills: dict[str, Sequence[str]] = {
+            "{args}": options.args,
+            "{conversation}": (self._memory.conversation,),
+        }
+        if options.prompt == "stdin":
+            words = prompt.encode(errors="replace")
+        elif options.prompt == "argument":
+            fills["{prompt}"] = (self._argument(prompt),)
+            if not any("{prompt}" in part for part in template):
+                template.append("{prompt}")
+        else:
+            file = self._place.scratch / "prompt.txt"
+            file.write_text(prompt, encoding="utf-8", errors="replace")
+            fills["{prompt_file}"] = (str(file),)
+            if not any("{prompt_file}" in part for part in template):
+                template.append("{prompt_file}")
+        command = list(options.command)
+        for part in template:
+            if part in fills:
+                command += fills[part]
+            else:  # --prompt={prompt}
+                for name, values in fills.items():
+                    if name in part and name != "{args}":
+                        part = part.replace(name, values[0])
+                        break
+                command.append(part)
+        return self._place.wrap(command), words
+
+    def _argument(self, prompt: str) -> str:
+        """A prompt as one argument: what begins with a dash must not become an option, and a NUL cannot be one."""
+        prompt = prompt.replace("\0", "�")
+        size = len(prompt.encode(errors="replace"))
+        if size > _MAX_ARGUMENT_BYTES:
+            raise AgentProgramError(
+                self._options.command[0],
+                f'its prompt of {size} bytes is too long for an argument; use prompt = "stdin" or "file"',
+            )
+        return f" {prompt}" if prompt.startswith("-") else prompt
+
+    def _run(self, command: list[str], words: bytes) -> tuple[Report, str]:
+        """What the program reported in one turn, and how it ended, in words."""
+        options, context, live = self._options, self._context, self._live
+        match options.output:
+            case "json":
+                reader: TextReader | JsonReader | LinesReader = JsonReader(options)
+            case "json-lines":
+                reader = LinesReader(options, live)
+            case _:
+                reader = TextReader(options)
+        complaint = Tail(MAX_COMPLAINT_BYTES)
+        heard_at = time.monotonic()
+
+        def hear(piece: bytes) -> None:
+            nonlocal heard_at
+            heard_at = time.monotonic()
+            reader.add(piece)
+
+        with AgentProcess(
+            command, env=self._place.env, folder=self._place.folder, stop_grace_s=options.stop_grace_s
+        ) as process:
+
+            def look() -> None:
+                if context.claim_lost:
+                    process.kill()
+                elif context.stopping:
+                    process.stop()
+                else:
+                    live.show()
+                silent_s = time.monotonic() - heard_at
+                if options.silence_limit_s is not None and silent_s > options.silence_limit_s:
+                    raise AgentProgramError(
+                        options.command[0],
+                        f"it printed nothing for {options.silence_limit_s:g} s (silence_limit_s) and was killed",
+                    )
+
+            ended = process.talk(words, on_output=hear, on_error=complaint.add, look=look)
+        context.check()
+        said = complaint.text().strip()[-_SHOWN_COMPLAINT:]
+        how = f" ({ended}{'; ' + said if said else ''})"
+        report = reader.end()
+        if ended.code != 0 and not report.error:
+            report.error = "it failed"
+        return report, how

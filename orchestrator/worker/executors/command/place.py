@@ -1,0 +1,100 @@
+"""Where a command-line agent works and what it may reach: its folder or worktree, its environment, its sandbox."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.agents.definition import AgentDefinition
+from orchestrator.agents.options.command import PLAIN_ENVIRONMENT, CommandOptions
+from orchestrator.errors import AgentProgramError
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.executors.command.sandbox import sandboxed
+from orchestrator.worker.worktrees import Worktree, Worktrees
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What one run of an agent is given."""
+
+    folder: Path  #: where the program runs
+    scratch: Path  #: an empty folder that goes with the run
+    env: Mapping[str, str]
+    options: CommandOptions
+    worktree: Worktree | None
+
+    def wrap(self, command: list[str]) -> list[str]:
+        """The command, in its sandbox if the agent has one.
+
+        Raises:
+            AgentProgramError: there is no such program, or no sandbox is to be had.
+        """
+        program = shutil.which(command[0], path=self.env.get("PATH"))
+        if program is None:
+            raise AgentProgramError(
+                command[0],
+                "there is no such program on the PATH of this worker; install it, or correct the agent's command",
+            )
+        if self.options.sandbox is None:
+            return command
+        shared = [self.worktree.path / ".git", self.worktree.git_dir] if self.worktree is not None else []
+        return sandboxed(
+            [str(Path(program).absolute()), *command[1:]],
+            self.options.sandbox,
+            folder=self.folder,
+            scratch=self.scratch,
+            home=self.env.get("HOME", ""),
+            read_only=shared,
+        )
+
+
+@contextmanager
+def place_of(definition: AgentDefinition, context: Context, worktrees: Worktrees) -> Iterator[Place]:
+    """The place of one run.
+
+    Raises:
+        AgentProgramError: the folder is not there, or no worktree can be made.
+    """
+    options = definition.options
+    assert isinstance(options, CommandOptions)
+    folder = options.folder or Path.cwd()
+    worktree = None
+    if options.worktree is not None:
+        worktree = worktrees.take(
+            context.session,
+            agent=context.agent,
+            repository=options.worktree.repository or folder,
+            base=options.worktree.base,
+            keep=options.worktree.keep,
+        )
+        folder = worktree.path
+    if not folder.is_dir():
+        raise AgentProgramError(options.command[0], f"its folder {folder} is not there")
+    with tempfile.TemporaryDirectory(prefix="orchestra-run-", ignore_cleanup_errors=True) as scratch:
+        yield Place(
+            folder=folder,
+            scratch=Path(scratch),
+            env=environment(options, context),
+            options=options,
+            worktree=worktree,
+        )
+
+
+def environment(options: CommandOptions, context: Context) -> dict[str, str]:
+    """The whole environment of a program: what is plain, what the agent's list allows, and who it works for."""
+    allowed = (*PLAIN_ENVIRONMENT, *options.env)
+    inherited = {name: os.environ[name] for name in allowed if name in os.environ}
+    return {
+        **inherited,
+        "TERM": "dumb",
+        "NO_COLOR": "1",
+        **options.set_env,
+        "ORCHESTRA_AGENT": context.agent,
+        "ORCHESTRA_SESSION": context.session,
+        "ORCHESTRA_RUN": context.run,
+    }

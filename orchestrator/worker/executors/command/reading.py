@@ -1,0 +1,240 @@
+"""What a program prints, read as it comes and within bounds: text, one JSON document, or one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from orchestrator.agents.options.command import CommandOptions, Reading, Readings
+
+#: Bytes of what a program complains of that are kept.
+MAX_COMPLAINT_BYTES: Final = 16 * 1024
+
+
+class Tail:
+    """The last bytes of a stream, and how many went before them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+        self._seen = 0
+
+    def add(self, piece: bytes) -> None:
+        """Take what has come."""
+        self._seen += len(piece)
+        self._kept += piece
+        if len(self._kept) > 2 * self._limit:
+            del self._kept[: -self._limit]
+
+    @property
+    def left_out(self) -> int:
+        """Bytes that are gone."""
+        return max(0, self._seen - self._limit)
+
+    def text(self) -> str:
+        """The end of the stream; its first line says what is missing, if anything is."""
+        kept = bytes(self._kept[-self._limit :]).decode(errors="replace")
+        return f"[{self.left_out} bytes before this were left out]\n{kept}" if self.left_out else kept
+
+
+@dataclass(kw_only=True)
+class Usage:
+    """What a conversation has used, as far as its program reports it."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+    def add(self, name: str, value: object) -> None:
+        """Count a number that the program reported; anything else counts nothing."""
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+            or value < 0
+        ):
+            return
+        counted = float(value) if name == "cost_usd" else int(value)
+        setattr(self, name, getattr(self, name) + counted)
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What a program has reported in one turn."""
+
+    answer: str | None = None
+    conversation: str = ""
+    error: str = ""
+    cut_off: bool = False
+    usage: Usage = field(default_factory=Usage)
+
+
+#: Told of what the program says and does on the way: `text` or `tool`, and what it is.
+Live = Callable[[str, str], None]
+
+
+class TextReader:
+    """An answer that is the whole output."""
+
+    def __init__(self, options: CommandOptions) -> None:
+        self._tail = Tail(options.max_output_bytes)
+
+    def add(self, piece: bytes) -> None:
+        """Take what the program printed."""
+        self._tail.add(piece)
+
+    def end(self) -> Report:
+        """What the program reported, now that it has ended."""
+        return Report(answer=self._tail.text())
+
+
+class JsonReader:
+    """An answer in one JSON document."""
+
+    def __init__(self, options: CommandOptions) -> None:
+        self._limit, self._readings = options.max_output_bytes, options.read
+        self._octets = bytearray()
+        self._too_long = False
+
+    def add(self, piece: bytes) -> None:
+        """Take what the program printed."""
+        self._too_long = self._too_long or len(self._octets) + len(piece) > self._limit
+        if self._too_long:
+            self._octets.clear()
+        else:
+            self._octets += piece
+
+    def end(self) -> Report:
+        """What the program reported, now that it has ended."""
+        if self._too_long:
+            return Report(error=f"it printed more than {self._limit} bytes of JSON (max_output_bytes)")
+        try:
+            document = json.loads(self._octets)
+        except (ValueError, RecursionError) as error:
+            return Report(error=f"it printed what is not a JSON document: {error}")
+        collector = _Collector(self._readings, lambda *_: None)
+        collector.take(document)
+        return collector.report
+
+
+class LinesReader:
+    """An answer in a stream of JSON objects, one a line. Lines that are no JSON object are not for us."""
+
+    def __init__(self, options: CommandOptions, live: Live) -> None:
+        self._limit = options.max_output_bytes
+        self._line = bytearray()
+        self._skipping = False
+        self._too_long = 0
+        self._collector = _Collector(options.read, live, max_chars=options.max_output_bytes)
+
+    def add(self, piece: bytes) -> None:
+        """Take what the program printed."""
+        *whole, rest = piece.split(b"\n")
+        for part in whole:
+            self._extend(part)
+            if not self._skipping:
+                self._take(bytes(self._line))
+            self._line.clear()
+            self._skipping = False
+        self._extend(rest)
+
+    def _extend(self, part: bytes) -> None:
+        if self._skipping:
+            return
+        if len(self._line) + len(part) > self._limit:
+            self._skipping = True
+            self._too_long += 1
+            self._line.clear()
+        else:
+            self._line += part
+
+    def _take(self, line: bytes) -> bool:
+        if not line.lstrip().startswith(b"{"):
+            return not line.strip()
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            return False
+        self._collector.take(event)
+        return True
+
+    def end(self) -> Report:
+        """What the program reported, now that it has ended."""
+        half = bool(self._line) and not self._take(bytes(self._line)) and self._line.lstrip().startswith(b"{")
+        report = self._collector.report
+        if report.answer is None and not report.error:
+            if half:
+                report.error = (
+                    f"its output ends in the middle of a line of JSON, {len(self._line)} bytes into it"
+                )
+            elif self._too_long:
+                report.error = f"it printed a line of more than {self._limit} bytes (max_output_bytes)"
+            else:
+                report.error = "none of its lines holds an answer (see read.answer)"
+        return report
+
+
+class _Collector:
+    """Picks out of JSON what the readings of an agent name."""
+
+    def __init__(self, readings: Readings, live: Live, *, max_chars: int = 1 << 24) -> None:
+        self._readings = readings
+        self._live = live
+        self._max_chars = max_chars
+        self.report = Report()
+
+    def take(self, event: Any) -> None:
+        readings, report = self._readings, self.report
+        for piece in _texts(readings.answer, event):
+            joined = readings.answer is not None and readings.answer.join and report.answer is not None
+            report.answer = (f"{report.answer}{piece}" if joined else piece)[-self._max_chars :]
+        for piece in _texts(readings.conversation, event):
+            report.conversation = piece
+        for piece in _texts(readings.error, event):
+            report.error = piece or "it reported a failure without a reason"
+        if readings.cut_off is not None:
+            report.cut_off = any(found(readings.cut_off, event)) or report.cut_off
+        for name in ("input_tokens", "output_tokens", "cost_usd"):
+            for value in found(getattr(readings, name), event):
+                report.usage.add(name, value)
+        for kind in ("text", "tool"):
+            for piece in _texts(getattr(readings, kind), event):
+                self._live(kind, piece)
+
+
+def _texts(reading: Reading | None, event: Any) -> Iterator[str]:
+    for value in found(reading, event):
+        if isinstance(value, str):
+            yield value
+        elif value is not None:
+            yield json.dumps(value, ensure_ascii=False)
+
+
+def found(reading: Reading | None, event: Any) -> Iterator[Any]:
+    """Every value that stands where a reading says, if its conditions hold."""
+    if reading is None:
+        return
+    for path, wanted in reading.when.items():
+        if wanted not in list(_walk(event, path.split("."))):
+            return
+    yield from _walk(event, reading.path.split("."))
+
+
+def _walk(value: Any, steps: list[str]) -> Iterator[Any]:
+    if not steps:
+        yield value
+        return
+    name, rest = steps[0].removesuffix("[]"), steps[1:]
+    if name:
+        if not isinstance(value, dict) or name not in value:
+            return
+        value = value[name]
+    if not steps[0].endswith("[]"):
+        yield from _walk(value, rest)
+        return
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for entry in entries:
+        yield from _walk(entry, rest)

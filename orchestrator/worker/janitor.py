@@ -1,0 +1,79 @@
+"""Removes worktrees that nobody needs any more: their parents have taken the results, or are gone."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import redis
+
+from orchestrator.errors import OrchestraError
+from orchestrator.ids import callback_id
+from orchestrator.ledger import ItemState, Ledger
+from orchestrator.log import get_logger
+from orchestrator.worker.worktrees import Worktree, Worktrees
+
+#: Seconds between two looks at what may go.
+INTERVAL_S: Final = 30.0
+
+_log = get_logger()
+
+
+class Janitor:
+    """Looks after the worktrees of one data folder. Several may: each removal is done by one."""
+
+    def __init__(self, ledger: Ledger, worktrees: Worktrees) -> None:
+        self._ledger = ledger
+        self._worktrees = worktrees
+
+    def clean(self) -> list[str]:
+        """Remove what is not needed; the sessions whose worktrees are gone."""
+        removed = []
+        for worktree in self._worktrees.all():
+            try:
+                if self.why_kept(worktree):
+                    continue
+                self._worktrees.remove(worktree)
+            except (OrchestraError, redis.RedisError, OSError) as error:
+                _log.warning("worktree-not-removed", session=worktree.session, error=str(error))
+                continue
+            _log.info("worktree-removed", session=worktree.session, branch=worktree.branch)
+            removed.append(worktree.session)
+        return removed
+
+    def is_at_work(self, worktree: Worktree) -> bool:
+        """Whether the session of a worktree has a run that is not over.
+
+        Raises:
+            redis.RedisError: the ledger does not answer.
+        """
+        return any(session.busy for session in self._ledger.find([worktree.session]))
+
+    def watch(self) -> None:
+        """Clean again and again, in the background, until the process ends."""
+        threading.Thread(target=self._repeat, name="janitor", daemon=True).start()
+
+    def _repeat(self) -> None:
+        waiting = threading.Event()
+        while not waiting.wait(INTERVAL_S):
+            self.clean()
+
+    def why_kept(self, worktree: Worktree) -> str:
+        """Why a worktree stays; empty if it may go.
+
+        Raises:
+            redis.RedisError: the ledger does not answer.
+        """
+        if worktree.keep == "always":
+            return "it is kept until it is removed by hand"
+        for session in self._ledger.find([worktree.session]):
+            if session.busy:
+                return "its session is at work"
+            if not session.ended_ms:
+                return "its session goes on"
+            if not session.parent:
+                return "its session is a root, and may be resumed"
+            item = self._ledger.item(session.parent, callback_id(session.id))
+            if item is not None and item.state in (ItemState.OWED, ItemState.QUEUED, ItemState.CLAIMED):
+                return "its parent has not taken the result yet"
+        return ""

@@ -1,0 +1,270 @@
+"""A git worktree and a branch for each session that asks for one.
+
+A worktree lives in the data folder of the host that made it, beside a file that says whose it is. It is made under
+the session's id, so no two sessions share one, and a session that is tried again or resumed on the same host gets its
+own back. What its agent has not committed is committed to the branch before the worktree is removed: nothing is lost.
+
+An agent may have written anything into its worktree, so git is always told where the repository is and never asks the
+worktree, and runs no hook, no monitor and no external program on its behalf.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from orchestrator.errors import WorktreeError
+
+#: The beginning of the name of each branch; the session's id follows.
+BRANCH: Final = "orchestra/"
+_CAREFUL: Final = (
+    "-c", "core.fsmonitor=false",
+    "-c", "core.hooksPath=/dev/null",
+    "-c", "core.untrackedCache=false",
+    "-c", "submodule.recurse=false",
+    "-c", "diff.external=",
+    "-c", "commit.gpgSign=false",
+    "-c", "gc.auto=0",
+)  # fmt: skip
+_AUTHOR: Final = ("-c", "user.name=agent-orchestra", "-c", "user.email=agent@orchestra.invalid")
+_TIMEOUT_S: Final = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worktree:
+    """A session's own copy of a repository."""
+
+    session: str
+    agent: str
+    repository: str  #: the repository's common git folder
+    path_name: str
+    branch: str
+    base: str  #: the commit that it began at
+    keep: Literal["until-taken", "always"]
+    created_ms: int
+
+    @property
+    def path(self) -> Path:
+        """Where its files are."""
+        return Path(self.path_name)
+
+    @property
+    def git_dir(self) -> Path:
+        """The git folder of the repository, which all its worktrees share."""
+        return Path(self.repository)
+
+
+class Worktrees:
+    """The worktrees of one data folder. Safe to share between processes."""
+
+    def __init__(self, data: Path) -> None:
+        self._folder = data / "worktrees"
+
+    def take(
+        self,
+        session: str,
+        *,
+        agent: str,
+        repository: Path,
+        base: str = "HEAD",
+        keep: Literal["until-taken", "always"] = "until-taken",
+    ) -> Worktree:
+        """The worktree of a session, made if it is not there.
+
+        Raises:
+            WorktreeError: the folder is in no repository, there is no such commit, or git fails.
+        """
+        with self._locked():
+            known = self._read(session)
+            if known is None:
+                common = self._git(
+                    ("rev-parse", "--path-format=absolute", "--git-common-dir"), folder=repository
+                )
+                commit = self._git(
+                    ("rev-parse", "--verify", "--end-of-options", f"{base}^{{commit}}"), folder=repository
+                )
+                known = Worktree(
+                    session=session,
+                    agent=agent,
+                    repository=common,
+                    path_name=str(self._folder / session),
+                    branch=f"{BRANCH}{session}",
+                    base=commit,
+                    keep=keep,
+                    created_ms=time.time_ns() // 1_000_000,
+                )
+                # First what says whose it is: a crash after this leaves something that is found again.
+                self._write(known)
+            if not self._is_whole(known):
+                self._make(known)
+            return known
+
+    def _make(self, worktree: Worktree) -> None:
+        shutil.rmtree(worktree.path, ignore_errors=True)
+        at = f"--git-dir={worktree.repository}"
+        self._git((at, "worktree", "prune"))
+        branch = f"refs/heads/{worktree.branch}"
+        there = self._git((at, "for-each-ref", "--format=%(refname)", branch))
+        how = (
+            (worktree.path_name, worktree.branch)
+            if there
+            else ("-b", worktree.branch, worktree.path_name, worktree.base)
+        )
+        self._git((at, "worktree", "add", "--quiet", *how))
+
+    def _is_whole(self, worktree: Worktree) -> bool:
+        return worktree.path.is_dir() and (self._own_git_dir(worktree) / "HEAD").is_file()
+
+    @staticmethod
+    def _own_git_dir(worktree: Worktree) -> Path:
+        return worktree.git_dir / "worktrees" / worktree.path.name
+
+    def all(self) -> list[Worktree]:
+        """Every worktree of this data folder, the oldest first."""
+        found = [self._read(file.stem) for file in sorted(self._folder.glob("*.json"))]
+        return sorted((one for one in found if one is not None), key=lambda one: one.created_ms)
+
+    def find(self, session: str) -> Worktree | None:
+        """The worktree of a session, if it has one here."""
+        return self._read(session) if session.replace("_", "").isalnum() else None
+
+    def changed_files(self, worktree: Worktree) -> int:
+        """How many files differ from the base, committed or not."""
+        return len(self._diff(worktree, "--name-only").splitlines())
+
+    def diff(self, worktree: Worktree) -> str:
+        """Everything that differs from the base, committed or not, as git applies it.
+
+        Raises:
+            WorktreeError: git fails.
+        """
+        return self._diff(worktree, "--binary")
+
+    def _diff(self, worktree: Worktree, form: str) -> str:
+        if not self._is_whole(worktree):
+            at, branch = f"--git-dir={worktree.repository}", f"refs/heads/{worktree.branch}"
+            return self._git((at, "diff", form, *_QUIET_DIFF, worktree.base, branch, "--"), strip=False)
+        with self._everything_added(worktree) as index:
+            return self._inside(
+                worktree, ("diff", "--cached", form, *_QUIET_DIFF, worktree.base, "--"), index, strip=False
+            )
+
+    @contextmanager
+    def _everything_added(self, worktree: Worktree) -> Iterator[Mapping[str, str]]:
+        """An index of its own with all files as they are: that of the agent stays as the agent left it."""
+        with tempfile.TemporaryDirectory(prefix="orchestra-index-") as folder:
+            index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+            self._inside(worktree, ("read-tree", "HEAD"), index)
+            self._inside(worktree, ("add", "--all"), index)
+            yield index
+
+    def save(self, worktree: Worktree) -> str:
+        """Commit to the branch whatever is not committed; the branch's newest commit.
+
+        Raises:
+            WorktreeError: git fails.
+        """
+        with self._everything_added(worktree) as index:
+            tree = self._inside(worktree, ("write-tree",), index)
+            head = self._inside(worktree, ("rev-parse", "HEAD"))
+            if tree == self._inside(worktree, ("rev-parse", "HEAD^{tree}")):
+                commit = head
+            else:
+                words = f"What session {worktree.session} left uncommitted"
+                commit = self._inside(worktree, (*_AUTHOR, "commit-tree", tree, "-p", head, "-m", words))
+        at = f"--git-dir={worktree.repository}"
+        self._git((at, "update-ref", f"refs/heads/{worktree.branch}", commit))
+        return commit
+
+    def remove(self, worktree: Worktree, *, with_branch: bool = False) -> None:
+        """Remove the files of a worktree; its branch stays, with everything, unless ``with_branch``.
+
+        Raises:
+            WorktreeError: git fails; nothing is lost then.
+        """
+        with self._locked():
+            at = f"--git-dir={worktree.repository}"
+            if worktree.git_dir.is_dir():
+                if self._is_whole(worktree) and not with_branch:
+                    self.save(worktree)
+                shutil.rmtree(worktree.path, ignore_errors=True)
+                self._git((at, "worktree", "prune"))
+                if with_branch:
+                    self._git((at, "branch", "--quiet", "-D", worktree.branch))
+            shutil.rmtree(worktree.path, ignore_errors=True)
+            self._file(worktree.session).unlink(missing_ok=True)
+
+    def _inside(
+        self,
+        worktree: Worktree,
+        arguments: tuple[str, ...],
+        env: Mapping[str, str] | None = None,
+        *,
+        strip: bool = True,
+    ) -> str:
+        """Git in a worktree whose own `.git` file is not asked."""
+        at = (f"--git-dir={self._own_git_dir(worktree)}", f"--work-tree={worktree.path}")
+        return self._git((*at, *arguments), env=env, folder=worktree.path, strip=strip)
+
+    @staticmethod
+    def _git(
+        arguments: tuple[str, ...],
+        *,
+        folder: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        strip: bool = True,
+    ) -> str:
+        own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        try:
+            done = subprocess.run(
+                ["git", *_CAREFUL, *arguments],
+                cwd=folder,
+                env={**own, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", **(env or {})},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=_TIMEOUT_S,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise WorktreeError(" ".join(arguments), f"git does not run: {error}") from error
+        if done.returncode:
+            why = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+            raise WorktreeError(" ".join(arguments), why)
+        said = done.stdout.decode(errors="replace")
+        return said.strip() if strip else said
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One process at a time changes worktrees."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self._folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _file(self, session: str) -> Path:
+        return self._folder / f"{session}.json"
+
+    def _read(self, session: str) -> Worktree | None:
+        try:
+            return Worktree(**json.loads(self._file(session).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _write(self, worktree: Worktree) -> None:
+        file = self._file(worktree.session)
+        fresh = file.with_suffix(".new")
+        fresh.write_text(json.dumps(asdict(worktree)), encoding="utf-8")
+        fresh.replace(file)
+
+
+_QUIET_DIFF: Final = ("--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all")

@@ -1,0 +1,88 @@
+"""Agents that are real command-line programs, on the stage: the fake agent that ships with the examples."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from orchestrator.agents.definition import define_agent
+from orchestrator.worker.context.context import Context
+from tests.integration.workers.conftest import StackHarness
+
+ROOT = Path(__file__).resolve().parents[3]
+FAKE = (sys.executable, str(ROOT / "examples" / "coding_crew" / "fake_agent.py"))
+
+#: The options of the fake agent that prints one JSON document and keeps its conversations.
+JSON: dict[str, Any] = {
+    "output": "json",
+    "start": ("--format", "json"),
+    "resume": ("--format", "json", "--resume", "{conversation}"),
+    "read": {"answer": "response", "conversation": "session", "output_tokens": "tokens"},
+}
+
+
+class Crew:
+    """Defines agents of programs, lets them work, and says what came of it."""
+
+    def __init__(self, stage: StackHarness, home: Path) -> None:
+        self.stage = stage
+        self.home = home
+        home.mkdir()
+
+    def agent(
+        self, name: str = "coder", *, attempts: int = 1, time_limit_s: float | None = None, **options: Any
+    ) -> None:
+        """Define an agent; by default the fake one, which keeps conversations and prints text."""
+        options.setdefault("command", FAKE)
+        options.setdefault("folder", self.home)
+        options.setdefault("stop_grace_s", 0.3)
+        options["set_env"] = {
+            "FAKE_AGENT_HOME": str(self.home / "conversations"),
+            **options.get("set_env", {}),
+        }
+        definition = define_agent(
+            name,
+            source="here",
+            executor="command",
+            options=options,
+            attempts=attempts,
+            time_limit_s=time_limit_s,
+            backoff_s=0.001,
+        )
+        self.stage.catalogue[name] = definition
+        self.stage.parts.agents.announce([definition.record])
+
+    def ask(self, prompt: str, agent: str = "coder") -> str:
+        """Give a root the prompt; what it answers, or why it failed."""
+        root = self.stage.submit(agent, prompt)
+        self.stage.play(root)
+        return self.answer(root)
+
+    def answer(self, session: str) -> str:
+        """What a session answered, or why it failed."""
+        return str(self.stage.ledger.result(session)[1])
+
+    def delegate(self, prompt: str, agent: str = "coder") -> Any:
+        """Have a parent delegate the prompt; the callback that it gets."""
+        seen: list[Any] = []
+
+        @self.stage.agent("lead", role="coordinator")
+        def lead(ctx: Context) -> str:
+            if ctx.cause == "start":
+                ctx.delegate(agent, prompt)
+            seen.extend(ctx.callbacks)
+            return "done"
+
+        root = self.stage.submit("lead")
+        self.stage.play(root)
+        (child,) = self.stage.children(root)
+        self.stage.play(child.id)
+        self.stage.resume(root)
+        (callback,) = seen
+        return callback
+
+    def memory(self, session: str) -> Any:
+        """What the session keeps of its conversation."""
+        return json.loads(self.stage.parts.ledger.memory(session))

@@ -1,0 +1,187 @@
+"""Command-line agents: how they are spoken to, read and resumed, and what becomes of those that misbehave."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ConfigurationError
+from orchestrator.policy.response_tag import ANSWER_NOTE, NO_RESPONSE
+from tests.integration.workers.crew import FAKE, JSON, Crew
+
+ECHO = (sys.executable, "-c", "import sys; print('args', sys.argv[1:], 'stdin', sys.stdin.read())")
+
+
+@pytest.mark.parametrize("prompt", ["stdin", "argument", "file"])
+def test_a_prompt_goes_in_by_each_way(crew: Crew, prompt: str) -> None:
+    start = ("--prompt-file", "{prompt_file}") if prompt == "file" else ()
+    crew.agent(prompt=prompt, start=start)
+    assert crew.ask("!say ä “quoted” $HOME `id`") == "ä “quoted” $HOME `id`\n\n"
+
+
+def test_a_prompt_that_looks_like_an_option_is_none(crew: Crew) -> None:
+    crew.agent(command=ECHO, prompt="argument", start=("-x", "{prompt}"))
+    assert "['-x', ' --dangerous']" in crew.ask("--dangerous")
+
+
+def test_placeholders_and_further_arguments(crew: Crew) -> None:
+    crew.agent(command=ECHO, start=("run", "{args}", "-"), args=("--model", "m"))
+    assert crew.ask("hello") == "args ['run', '--model', 'm', '-'] stdin hello\n"
+    crew.agent(command=ECHO, start=("--prompt={prompt}",), args=("-v",), prompt="argument")
+    assert crew.ask("hello") == "args ['--prompt=hello', '-v'] stdin \n"
+
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "json": JSON,
+    "claude": {"preset": "claude", "args": ("--format", "claude")},
+    "codex": {"preset": "codex", "command": (*FAKE, "--format", "codex"), "prompt": "argument",
+              "start": ("{prompt}",), "resume": ("--resume", "{conversation}", "{prompt}")},
+    "gemini": {"preset": "gemini", "args": ("--format", "gemini")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_each_format_is_read_and_its_conversation_resumed(crew: Crew, form: str) -> None:
+    options = dict(FORMATS[form])
+    if form in ("claude", "gemini"):
+        # The fake one takes the preset's own arguments and ignores what it does not know.
+        options["start"] = ("--format", form)
+        options["resume"] = ("--format", form, "--resume", "{conversation}")
+        options.pop("args")
+    crew.agent(**options)
+    stage = crew.stage
+    root = stage.submit("coder", "!result one")
+    assert stage.play(root) == "finished"
+    assert crew.answer(root) == "<response>one</response>"
+    stage.ledger.put(root, "!recall", item_id="itm_more")
+    assert stage.resume(root) == "finished"
+    assert crew.answer(root) == "<response>!result one | !recall</response>"
+    memory = crew.memory(root)
+    assert memory["conversation"].startswith("conv-")
+    assert memory["turns"] == 2
+    assert memory["output_tokens"] == {"json": 14}.get(form, 40)
+    assert memory.get("cost_usd", 0) == (0.5 if form == "claude" else 0)
+
+
+def test_the_presets_have_the_documented_flags() -> None:
+    from orchestrator.agents.options.presets import PRESETS
+
+    assert PRESETS["claude"]["start"] == ("-p", "--output-format", "stream-json", "--verbose")
+    assert PRESETS["claude"]["resume"][-2:] == ("--resume", "{conversation}")
+    assert PRESETS["codex"]["start"] == ("exec", "--json", "{args}", "-")
+    assert PRESETS["gemini"]["start"] == ("--output-format", "stream-json")
+
+
+def test_a_program_without_a_memory_is_told_the_conversation_so_far(crew: Crew) -> None:
+    crew.agent(command=ECHO)
+    stage = crew.stage
+    root = stage.submit("coder", "first words")
+    stage.play(root)
+    stage.ledger.put(root, "second words", item_id="itm_more")
+    stage.resume(root)
+    answer = crew.answer(root)
+    assert answer.index("first words") < answer.index("You answered") < answer.rindex("second words")
+
+
+def test_a_child_is_told_of_the_tag_and_its_content_is_the_result(crew: Crew) -> None:
+    crew.agent(command=ECHO)
+    callback = crew.delegate("<response>mine</response>")
+    assert callback.status == "completed"
+    assert callback.result.startswith("mine</response>")
+    assert ANSWER_NOTE[:40] in callback.result
+
+
+def test_the_tag_forgotten_once_is_asked_for_in_the_same_conversation(crew: Crew) -> None:
+    crew.agent(**FORMATS["json"])
+    callback = crew.delegate("!untagged forty-two")
+    assert (callback.status, callback.result) == ("completed", "forty-two")
+
+
+def test_the_tag_forgotten_twice_fails_the_session(crew: Crew) -> None:
+    crew.agent(**FORMATS["json"])
+    callback = crew.delegate("!never forty-two")
+    assert callback.status == "failed"
+    assert NO_RESPONSE in callback.error
+
+
+def test_a_flood_is_bounded_and_its_end_is_kept(crew: Crew) -> None:
+    crew.agent(max_output_bytes=4096)
+    answer = crew.ask("!flood 30\n!say the end")
+    assert len(answer) < 5000
+    assert answer.startswith("[31")
+    assert answer.endswith("the end\n\n")
+
+
+def test_a_line_without_an_end_is_skipped_and_the_next_one_read(crew: Crew) -> None:
+    script = "import json; print('x' * 100_000); print('{' + '1' * 100_000); print(json.dumps({'a': 'fine'}))"
+    crew.agent(
+        command=(sys.executable, "-c", script),
+        output="json-lines",
+        max_output_bytes=4096,
+        read={"answer": "a"},
+    )
+    assert crew.ask("go") == "fine"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "why"),
+    [
+        ("!half", "ends in the middle of a line of JSON, 32 bytes into it"),
+        ("!crash 3", "none of its lines holds an answer (see read.answer) (exit code 3; something broke)"),
+        ("!run kill -9 $PPID", "(signal 9)"),
+    ],
+)
+def test_how_a_program_failed_is_said(crew: Crew, prompt: str, why: str) -> None:
+    crew.agent(preset="claude", command=FAKE, start=("--format", "claude"))
+    answer = crew.ask(prompt)
+    assert why in answer
+    assert answer.startswith(f"the program {FAKE[0]}: ")
+
+
+def test_an_exit_code_fails_a_program_that_answered(crew: Crew) -> None:
+    crew.agent(command=("sh", "-c", "echo answer; echo broken >&2; exit 4"))
+    assert crew.ask("go") == "the program sh: it failed (exit code 4; broken)"
+
+
+def test_a_program_that_is_not_there(crew: Crew) -> None:
+    crew.agent(command=("no-such-agent",))
+    assert "there is no such program on the PATH of this worker" in crew.ask("go")
+
+
+def test_a_program_that_takes_no_input_may(crew: Crew) -> None:
+    crew.agent(command=("echo", "done"))
+    assert crew.ask("x" * 1_000_000) == "done\n"
+
+
+def test_the_environment_holds_what_is_allowed_and_nothing_else(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "secret-one")
+    monkeypatch.setenv("OTHER_KEY", "secret-two")
+    monkeypatch.setenv("ORCHESTRA_REDIS_URL", "redis://:password@host")
+    crew.agent(env=("MY_KEY",), set_env={"EXTRA": "1"}, command=("env",))
+    seen = dict(line.split("=", 1) for line in crew.ask("go").splitlines() if "=" in line)
+    assert seen["MY_KEY"] == "secret-one"
+    assert seen["EXTRA"] == "1"
+    assert seen["ORCHESTRA_SESSION"].startswith("ses_")
+    assert "OTHER_KEY" not in seen
+    assert "ORCHESTRA_REDIS_URL" not in seen
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"preset": "cloud"}, "preset"),
+        ({"output": "json"}, "read.answer"),
+        ({"resume": ("--resume",)}, "read.conversation"),
+        ({"env": ("NOT A NAME",)}, "not the name of an environment variable"),
+        ({"read": {"answr": "x"}}, "read.answr"),
+        ({"max_output_bytes": 1}, "max_output_bytes"),
+        ({"command": ()}, "command"),
+    ],
+)
+def test_a_bad_option_is_refused_with_its_name(crew: Crew, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        crew.agent(**options)

@@ -1,0 +1,126 @@
+"""A sandbox of bubblewrap: what is outside of it cannot be written, read or reached, and there is no fallback."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.runtime.parent_death import is_alive
+from orchestrator.worker.executors.command import sandbox as sandboxes
+from tests.integration.workers.crew import FAKE, ROOT, Crew
+
+
+@pytest.fixture
+def boxed(crew: Crew, program: Callable[[str], str], tmp_path: Path) -> Callable[..., Crew]:
+    """The fake agent in a sandbox."""
+    why = sandboxes._why_not(program("bwrap"))
+    if why:
+        pytest.skip(f"bubblewrap makes no sandbox here: {why}")
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def make(**sandbox: Any) -> Crew:
+        python = {Path(FAKE[0]).parent.parent, Path(FAKE[0]).resolve().parent.parent}
+        read = (*python, ROOT / "examples", *sandbox.pop("read", ()))
+        crew.agent(
+            folder=work,
+            sandbox={"read": read, **sandbox},
+            set_env={"FAKE_AGENT_HOME": str(work / "conversations"), "HOME": "/home/agent"},
+        )
+        return crew
+
+    return make
+
+
+def test_it_works_in_its_folder(boxed: Callable[..., Crew], tmp_path: Path) -> None:
+    assert "done" in boxed().ask("!write made.txt hello\n!say done")
+    assert (tmp_path / "work" / "made.txt").read_text() == "hello\n"
+
+
+@pytest.mark.parametrize("place", ["/usr/made.txt", "/etc/made.txt", "{outside}/made.txt"])
+def test_a_write_outside_is_refused(boxed: Callable[..., Crew], tmp_path: Path, place: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    path = place.format(outside=outside)
+    answer = boxed().ask(f"!run echo x > {path}")
+    assert "[0]" not in answer
+    assert not Path(path).exists()
+
+
+def test_a_key_cannot_be_read_unless_it_is_listed(boxed: Callable[..., Crew], tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("private words")
+    assert "private words" not in boxed().ask(f"!run cat {key}")
+    assert "private words" not in boxed().ask(f"!run cat {tmp_path}/*.pem /etc/shadow")
+    assert "private words" in boxed(read=(key,)).ask(f"!run cat {key}")
+
+
+def test_the_systems_passwords_are_not_there(boxed: Callable[..., Crew]) -> None:
+    answer = boxed().ask("!run cat /etc/shadow; ls /var")
+    assert "root:x" not in answer
+    assert "$" not in answer
+    assert "No such file" in answer
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_a_connection_out_is_refused_unless_allowed(boxed: Callable[..., Crew], network: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        script = (
+            f'import socket; socket.create_connection((\\"127.0.0.1\\", {port}), 5); print(\\"through\\")'
+        )
+        answer = boxed(network=network).ask(f'!run {FAKE[0]} -c "{script}"')
+    assert ("through" in answer) == network
+
+
+def test_it_sees_no_other_process_and_leaves_none(boxed: Callable[..., Crew], tmp_path: Path) -> None:
+    answer = boxed().ask("!run ls /proc | grep -c '^[0-9]'")
+    assert int(answer.split(">")[1].split()[0]) < 8
+    file = tmp_path / "work" / "daemon"
+    assert "left" in boxed().ask(f"!fork {file}\n!say left")
+    # Its number is one inside of the sandbox, whose first process has ended: nothing of it is left.
+    assert file.exists()
+
+
+def test_without_bubblewrap_the_agent_does_not_start(
+    boxed: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew = boxed()
+    monkeypatch.setattr(sandboxes, "_program", lambda: "")
+    assert "its sandbox cannot be had here: the program bwrap (bubblewrap) is not installed" in crew.ask(
+        "!say hi"
+    )
+
+
+def test_a_bubblewrap_that_cannot_is_no_bubblewrap(
+    boxed: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    crew, fake = boxed(), tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\necho 'No permissions to create new namespace' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(sandboxes, "_program", lambda: str(fake))
+    answer = crew.ask("!say hi")
+    assert "its sandbox cannot be had here: No permissions to create new namespace" in answer
+
+
+def test_a_program_outside_of_its_sandbox_is_said(
+    crew: Crew, program: Callable[[str], str], tmp_path: Path
+) -> None:
+    program("bwrap")
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    crew.agent(command=(str(tool),), sandbox=True)
+    assert "is outside of its sandbox; add its folder to sandbox.read" in crew.ask("go")
+
+
+def test_a_stopped_run_ends_its_sandbox(boxed: Callable[..., Crew]) -> None:
+    crew = boxed()
+    crew.stage.catalogue["coder"].options.__dict__["silence_limit_s"] = 0.3
+    answer = crew.ask("!hang")
+    assert "printed nothing" in answer
+    assert is_alive(1)

@@ -1,0 +1,156 @@
+"""A git worktree and a branch for each session: made, shared by nobody, attached as a diff, removed by policy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.janitor import Janitor
+from orchestrator.worker.worktrees import Worktrees
+from tests.integration.workers.crew import JSON, Crew
+
+
+def git(folder: Path, *arguments: str) -> str:
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    command = [
+        "git",
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@t.invalid",
+        "-c",
+        "init.defaultBranch=trunk",
+        *arguments,
+    ]
+    return subprocess.run(
+        command, cwd=folder, env=env, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, program: Callable[[str], str]) -> Path:
+    program("git")
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "a.txt").write_text("one\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    return folder
+
+
+def test_two_children_never_share_one_and_the_parent_gets_both_diffs(crew: Crew, repository: Path) -> None:
+    crew.agent(worktree={"repository": repository})
+    stage = crew.stage
+    diffs: list[str | None] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("coder", "!write a.txt two\n!write new/b.txt fresh\n!result one")
+            ctx.delegate("coder", "!run git commit -qam x --allow-empty\n!write a.txt three\n!result two")
+            ctx.wait_for("all")
+        diffs.extend(callback.attachment("diff") for callback in ctx.callbacks)
+        return "done"
+
+    root = stage.submit("lead")
+    stage.play(root)
+    for child in stage.children(root):
+        stage.play(child.id)
+    worktrees = Worktrees(stage.settings.data)
+    first, second = worktrees.all()
+    assert first.path != second.path
+    assert first.branch != second.branch
+    assert (repository / "a.txt").read_text() == "one\n"
+    stage.resume(root)
+    assert diffs[0] is not None
+    assert diffs[1] is not None
+    assert "+two" in diffs[0]
+    assert "new/b.txt" in diffs[0]
+    assert "+three" in diffs[1]
+    # What git wrote, git applies.
+    subprocess.run(["git", "apply"], cwd=repository, input=diffs[0], text=True, check=True)
+    assert (repository / "new" / "b.txt").read_text() == "fresh\n"
+
+
+def test_it_is_kept_until_the_parent_has_taken_the_result(crew: Crew, repository: Path) -> None:
+    crew.agent(worktree={"repository": repository})
+    stage, worktrees = crew.stage, Worktrees(crew.stage.settings.data)
+    janitor = Janitor(stage.ledger, worktrees)
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("coder", "!write a.txt two\n!result one")
+        return "done"
+
+    root = stage.submit("lead")
+    stage.play(root)
+    (child,) = stage.children(root)
+    stage.play(child.id)
+    assert janitor.clean() == []
+    stage.resume(root)
+    assert janitor.clean() == [child.id]
+    assert worktrees.all() == []
+    # Nothing is lost: the branch has what was never committed.
+    assert git(repository, "show", f"orchestra/{child.id}:a.txt") == "two"
+    assert "worktrees" not in git(repository, "worktree", "list")
+
+
+def test_keep_always_means_until_it_is_removed_by_hand(crew: Crew, repository: Path) -> None:
+    crew.agent(worktree={"repository": repository, "keep": "always"})
+    crew.delegate("!write a.txt two\n!result one")
+    worktrees = Worktrees(crew.stage.settings.data)
+    assert Janitor(crew.stage.ledger, worktrees).clean() == []
+    (worktree,) = worktrees.all()
+    worktrees.remove(worktree, with_branch=True)
+    assert worktrees.all() == []
+    assert git(repository, "branch", "--list", "orchestra/*") == ""
+
+
+def test_a_session_gets_its_own_back(crew: Crew, repository: Path) -> None:
+    crew.agent(worktree={"repository": repository}, **JSON)
+    stage = crew.stage
+    root = stage.submit("coder", "!write a.txt two\n!say ok")
+    stage.play(root)
+    stage.ledger.put(root, "!run cat a.txt", item_id="itm_more")
+    stage.resume(root)
+    assert crew.answer(root).strip() == "<response>two [0]</response>"
+
+
+def test_a_worktree_that_a_crash_left_half_made_is_made_again(crew: Crew, repository: Path) -> None:
+    worktrees = Worktrees(crew.stage.settings.data)
+    made = worktrees.take("ses_1", agent="coder", repository=repository)
+    (made.path / "a.txt").write_text("committed\n")
+    worktrees.save(made)
+    subprocess.run(["rm", "-rf", str(made.path)], check=True)
+    again = worktrees.take("ses_1", agent="coder", repository=repository)
+    assert again == made
+    assert (made.path / "a.txt").read_text() == "committed\n"
+
+
+def test_what_an_agent_put_into_its_worktree_runs_nothing_outside(
+    crew: Crew, repository: Path, tmp_path: Path
+) -> None:
+    """Git is told where the repository is: a `.git` of the agent's own making, with programs in it, is not asked."""
+    crew.agent(worktree={"repository": repository})
+    mark = tmp_path / "mark"
+    evil = "!run rm .git; git init -q . && git config core.fsmonitor 'touch {0}' && git config core.hooksPath . && printf '#!/bin/sh\\ntouch {0}' > post-index-change && chmod +x post-index-change"
+    answer = crew.ask(evil.format(mark) + "\n!write a.txt two\n!say done")
+    assert "done" in answer
+    mark.unlink(missing_ok=True)
+    worktrees = Worktrees(crew.stage.settings.data)
+    (worktree,) = worktrees.all()
+    assert "+two" in worktrees.diff(worktree)
+    worktrees.remove(worktree)
+    assert not mark.exists()
+
+
+def test_a_folder_without_a_repository_is_said(crew: Crew, tmp_path: Path) -> None:
+    crew.agent(worktree={"repository": tmp_path})
+    assert "not a git repository" in crew.ask("!say hi")
