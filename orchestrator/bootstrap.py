@@ -22,7 +22,7 @@ from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
 from orchestrator.keyring.vouchers import AgentVouchers
-from orchestrator.ledger import Concurrency, Dispatch, JournalLimits, Ledger, Outgoing, Session, TreeLimits
+from orchestrator.ledger import Concurrency, JournalLimits, Ledger, Outgoing, RunRef, Session, TreeLimits
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import Authenticity
 from orchestrator.messages.factory import MessageFactory, Thread
@@ -150,7 +150,7 @@ class Container:
 
         return Delivery(self.ledger, self._send)
 
-    def _send(self, runs: Sequence[Dispatch]) -> None:
+    def _send(self, runs: Sequence[RunRef]) -> None:
         """Workers are told of runs of our own; those of programs outside of the stack go into their hands."""
         from orchestrator.reconciler.delivery import hand_over
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from orchestrator.bootstrap import Container
-from orchestrator.ledger import Dispatch, RunState
+from orchestrator.ledger import RunRef, RunState
 from orchestrator.redisdb import keys
 
 
-def ready_runs(parts: Container) -> list[tuple[Dispatch, str]]:
+def ready_runs(parts: Container) -> list[tuple[RunRef, str]]:
     """Those that can be taken, each with the queue of its agent, in the order in which they were made."""
     found = []
     for record in parts.agents.all():
@@ -16,6 +16,6 @@ def ready_runs(parts: Container) -> list[tuple[Dispatch, str]]:
         for run_id in ready:
             run = parts.ledger.run(run_id.decode())
             if run is not None and run.state is RunState.QUEUED:
-                dispatch = Dispatch(run=run.id, session=run.session, agent=record.name, cause=run.cause)
+                dispatch = RunRef(run=run.id, session=run.session, agent=record.name, cause=run.cause)
                 found.append((run.created_ms, dispatch, record.queue))
     return [(dispatch, queue) for _, dispatch, queue in sorted(found, key=lambda one: one[0])]

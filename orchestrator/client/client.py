@@ -392,7 +392,8 @@ class Client:
         # One id for all tries: of one that was lost nobody knows whether it arrived.
         item = item_id(session, key or letter.message_id)
         self._outlast(
-            lambda: self._ledger.put(session, prompt, item_id=item, envelope=letter, by=OPERATOR), retry_for_s
+            lambda: self._ledger.enqueue(session, prompt, item_id=item, envelope=letter, by=OPERATOR),
+            retry_for_s,
         )
         return item
 

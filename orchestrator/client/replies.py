@@ -30,7 +30,7 @@ def answer_question(parts: Container, asker: str, question: str, text: str) -> N
         answer=text,
         thread=Thread.of(session),
     )
-    placed = ledger.put(
+    placed = ledger.enqueue(
         asker,
         text,
         item_id=reply_id(question),

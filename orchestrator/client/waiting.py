@@ -128,7 +128,7 @@ class Waiting:
 
         The callback service takes events off the stream once it has handled them, hence the time limit.
         """
-        stream = keys.stops(shard_of(self._session))
+        stream = keys.session_events(shard_of(self._session))
         until = time.monotonic() + for_s
         while (left_s := until - time.monotonic()) > 0.001:
             answer: Any = self._ledger.redis.xread(

@@ -74,7 +74,7 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         pipe.hgetall(keys.items(session_id))
         pipe.zrange(keys.queue(session_id), 0, -1)
         pipe.hkeys(keys.bodies(session_id))
-        pipe.zscore(keys.dispatch(shard), run)
+        pipe.zscore(keys.queued(shard), run)
         pipe.zscore(keys.running(shard), run)
         pipe.zscore(keys.waiting(shard), session_id)
         pipe.zscore(keys.closing(shard), session_id)

@@ -14,7 +14,7 @@ from orchestrator.ledger import decode, layout
 from orchestrator.ledger.model import Item
 from orchestrator.ledger.runs import Runs
 from orchestrator.ledger.statements import Statement
-from orchestrator.ledger.transitions import Claim, Dispatch, Flushed, Outgoing, RunsSoFar
+from orchestrator.ledger.transitions import Claim, Flushed, Outgoing, RunRef, RunsSoFar
 from orchestrator.log import Seldom, get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage
@@ -33,7 +33,7 @@ class InboxTransitions(Runs):
         """Which damaged session to name in the log again."""
         return Seldom()
 
-    def put(
+    def enqueue(
         self,
         session_id: str,
         text: str,
@@ -68,7 +68,7 @@ class InboxTransitions(Runs):
             item_id, session_id, record, text, by=by, to=decode.text(facts[1])
         )
         reply = self.scripts.run(
-            "put",
+            "enqueue",
             [
                 *layout.mailbox(session_id, speaker=speaker or session_id, envelope=envelope),
                 keys.tree(root or session_id),
@@ -91,7 +91,7 @@ class InboxTransitions(Runs):
             raise PromptKeyInUse(session_id)
         return self._placed(session_id, reply) == "queued"
 
-    def say(
+    def send(
         self,
         claim: Claim,
         session_id: str,
@@ -129,13 +129,13 @@ class InboxTransitions(Runs):
             by = str(record.get("agent", ""))
             record["proof"] = self.vouch_for_item(item_id, session_id, record, short.text, by=by, to=to)
             reply = self.scripts.run(
-                "say",
+                "send",
                 [
                     *layout.mailbox(session_id, speaker=claim.session, envelope=envelope),
                     keys.run(claim.run),
                     keys.effects(claim.run),
                     layout.whole(claim.session, short),
-                    keys.wholes(claim.session),
+                    keys.large_texts(claim.session),
                     keys.timers(shard_of(session_id)),
                     keys.conversation(shard_of(claim.session), conversation),
                 ],
@@ -208,7 +208,7 @@ class InboxTransitions(Runs):
             raise ClaimLost(claim.run)
         return bool(reply[0] == b"open")
 
-    def take(
+    def claim_item(
         self, claim: Claim, item_id: str, *, waits: Literal["wait", "give up", ""] = ""
     ) -> tuple[Item, str] | None:
         """Take one queued item into the current run: how a blocking call gets its answer; None: not there yet.
@@ -220,7 +220,7 @@ class InboxTransitions(Runs):
         """
         session = claim.session
         reply = self.scripts.run(
-            "take",
+            "claim_item",
             [
                 keys.items(session),
                 keys.queue(session),
@@ -302,7 +302,7 @@ class InboxTransitions(Runs):
                 keys.queue(session_id),
                 keys.runs(session_id),
                 keys.run(run),
-                keys.dispatch(shard),
+                keys.queued(shard),
                 keys.waiting(shard),
                 keys.timers(shard),
                 keys.session(about.root),
@@ -318,7 +318,7 @@ class InboxTransitions(Runs):
         match reply[0]:
             case b"run":
                 agent, cause = decode.text(reply[2]), decode.text(reply[3])
-                dispatch = Dispatch(
+                dispatch = RunRef(
                     run=detail, session=session_id, agent=agent, cause=cause, ring=reply[5] == b"1"
                 )
                 return Flushed(outcome="run", dispatch=dispatch, more=reply[4] == b"1")

@@ -81,20 +81,20 @@ class LargeTexts:
 
     def is_kept(self, ref: dict[str, Any]) -> bool:
         """Whether the whole that a reference names is there."""
-        return bool(self._client.exists(keys.whole(str(ref["session"]), str(ref["sha256"]))))
+        return bool(self._client.exists(keys.large_text(str(ref["session"]), str(ref["sha256"]))))
 
     def digests(self, session: str) -> set[str]:
         """The digests of everything large that a session has said."""
-        found: Any = self._client.smembers(keys.wholes(session))
+        found: Any = self._client.smembers(keys.large_texts(session))
         return {name.decode() for name in found}
 
     def keys_of(self, session: str, *, but: Collection[str] = ()) -> list[str]:
         """The keys of everything large that a session has said, ``but`` some, and of the list of it."""
-        found = [keys.whole(session, name) for name in sorted(self.digests(session).difference(but))]
-        return found if but else [keys.wholes(session), *found]
+        found = [keys.large_text(session, name) for name in sorted(self.digests(session).difference(but))]
+        return found if but else [keys.large_texts(session), *found]
 
     def _store(self, session: str) -> BlobStore:
-        return BlobStore(self._client, shard_of(session), name=partial(keys.whole, session))
+        return BlobStore(self._client, shard_of(session), name=partial(keys.large_text, session))
 
 
 def beginning(text: str, limit_bytes: int = HEAD_BYTES) -> str:

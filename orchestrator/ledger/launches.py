@@ -15,9 +15,9 @@ from orchestrator.ledger.spending import budget_facts
 from orchestrator.ledger.transitions import (
     Claim,
     Delegated,
-    Dispatch,
     Launch,
     Outgoing,
+    RunRef,
     Start,
     Submitted,
     TreeLimits,
@@ -185,7 +185,7 @@ class LaunchTransitions(LedgerReader):
 
         ``group`` is the router's, ``keep_ms`` how long it is remembered which sessions a conversation began.
         """
-        names = [keys.dispatch(shard), keys.timers(shard)]
+        names = [keys.queued(shard), keys.timers(shard)]
         args: list[Arg] = [self._now, group, self.limits.redispatch_ms, keep_ms]
         for one in starts:
             run = run_id(one.session, 1)
@@ -203,11 +203,11 @@ class LaunchTransitions(LedgerReader):
         return names, args
 
     @staticmethod
-    def started(session_id: str, reply: Sequence[bytes]) -> Dispatch | None:
+    def started(session_id: str, reply: Sequence[bytes]) -> RunRef | None:
         """The run to dispatch after the ``start`` of a session, or None when there is nothing to send."""
         if reply[0] != b"started":
             return None
-        return Dispatch(
+        return RunRef(
             run=decode.text(reply[1]),
             session=session_id,
             agent=decode.text(reply[2]),

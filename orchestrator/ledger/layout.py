@@ -36,11 +36,11 @@ def pairs(facts: Mapping[str, Arg]) -> list[Arg]:
 
 def whole(session: str, short: Shortened) -> str:
     """The key of the whole of a text; without one, a key of the session that is never touched."""
-    return keys.whole(session, short.sha256) if short.ref is not None else keys.session(session)
+    return keys.large_text(session, short.sha256) if short.ref is not None else keys.session(session)
 
 
 def ending(session: str, *, parent: str, run: str, envelope: Outgoing | None = None) -> list[str]:
-    """The keys of every transition that may end a session: the layout of ``lib/over.lua``."""
+    """The keys of every transition that may end a session: the layout of ``lib/termination.lua``."""
     shard = shard_of(session)
     above = parent or session
     return [
@@ -54,12 +54,12 @@ def ending(session: str, *, parent: str, run: str, envelope: Outgoing | None = N
         keys.bodies(above),
         keys.queue(above),
         keys.running(shard),
-        keys.dispatch(shard),
+        keys.queued(shard),
         keys.waiting(shard),
         keys.closing(shard),
         keys.timers(shard),
         keys.results(shard),
-        keys.stops(shard),
+        keys.session_events(shard),
         keys.totals(shard),
         stream(session, envelope),
     ]
@@ -86,7 +86,7 @@ def mailbox(session: str, *, speaker: str, envelope: Outgoing | None) -> list[st
         keys.bodies(session),
         keys.queue(session),
         keys.waiting(shard),
-        keys.stops(shard),
+        keys.session_events(shard),
         keys.totals(shard),
         stream(session, envelope),
         keys.session(speaker),

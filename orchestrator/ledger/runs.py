@@ -17,12 +17,12 @@ from orchestrator.ledger.transitions import (
     Claim,
     Claimed,
     Committed,
-    Dispatch,
     Next,
     Outcome,
     Outgoing,
     Renewal,
     RetryLater,
+    RunRef,
 )
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
@@ -52,7 +52,7 @@ class Runs(LaunchTransitions):
             keys.session(session_id),
             keys.run(run_id),
             keys.running(shard),
-            keys.dispatch(shard),
+            keys.queued(shard),
             keys.items(session_id),
             keys.bodies(session_id),
             keys.ready(shard, agent),
@@ -67,7 +67,7 @@ class Runs(LaunchTransitions):
 
     def _next_call(self, shard: int, wish: Next) -> tuple[list[str], list[Arg]]:
         slot = wish.slot
-        names = [keys.running(shard), keys.dispatch(shard), keys.slots(shard)]
+        names = [keys.running(shard), keys.queued(shard), keys.slots(shard)]
         for agent in slot.agents:
             names += (keys.ready(shard, agent), keys.turns(shard, agent))
         args: list[Arg] = [
@@ -161,7 +161,7 @@ class Runs(LaunchTransitions):
                     *layout.ending(claim.session, parent=parent, run=claim.run, envelope=envelope),
                     keys.effects(claim.run),
                     layout.whole(claim.session, short),
-                    keys.wholes(claim.session),
+                    keys.large_texts(claim.session),
                     layout.whole(claim.session, memory),
                 ],
                 [
@@ -344,17 +344,17 @@ class Runs(LaunchTransitions):
             facts["progress"] = progress
         self.effect(claim, effect=effect, envelope=envelope, facts=facts)
 
-    def take_external(self, dispatch: Dispatch) -> bool:
+    def take_external(self, dispatch: RunRef) -> bool:
         """Put a queued run into the hands of the program outside of the stack that its agent is.
 
         It reads of its task in the stream, holds no lease, and reports by envelope. False: the run is not queued.
         """
         reply = self.scripts.run(
-            "foreign_take",
+            "claim_external",
             [
                 keys.session(dispatch.session),
                 keys.run(dispatch.run),
-                keys.dispatch(shard_of(dispatch.session)),
+                keys.queued(shard_of(dispatch.session)),
                 keys.ready(shard_of(dispatch.session), dispatch.agent),
                 keys.turns(shard_of(dispatch.session), dispatch.agent),
             ],

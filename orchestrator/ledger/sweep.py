@@ -9,7 +9,7 @@ from orchestrator.ids import callback_id, shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.termination import Termination
-from orchestrator.ledger.transitions import Dispatch, Lease
+from orchestrator.ledger.transitions import Lease, RunRef
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
 
@@ -63,19 +63,19 @@ class SweepTransitions(Termination):
         """Queued runs that the sweep is to look at, retries whose time has come among them, and what a wrong clock holds up."""
         limits = self.limits
         furthest_ms = max(limits.redispatch_cap_ms, limits.redispatch_ms)
-        due = self.scripts.run("due", [keys.dispatch(shard)], [self._now, limit, furthest_ms])
+        due = self.scripts.run("due_timers", [keys.queued(shard)], [self._now, limit, furthest_ms])
         return [decode.text(i) for i in due]
 
-    def redispatch(self, run_id: str) -> Dispatch | None:
+    def make_ready(self, run_id: str) -> RunRef | None:
         """See to it that a queued run is ready; None when it is not queued any more."""
         shard = shard_of(run_id)
         session, cause = (decode.text(v) for v in self.redis.hmget(keys.run(run_id), "session", "cause"))
         agent = decode.text(self.redis.hget(keys.session(session), "agent")) if session else ""
         reply = self.scripts.run(
-            "redispatch",
+            "make_ready",
             [
                 keys.run(run_id),
-                keys.dispatch(shard),
+                keys.queued(shard),
                 keys.session(session) if session else keys.run(run_id),
                 keys.ready(shard, agent),
                 keys.turns(shard, agent),
@@ -84,7 +84,7 @@ class SweepTransitions(Termination):
         )
         if reply[0] != b"ready":
             return None
-        return Dispatch(run=run_id, session=session, agent=agent, cause=cause, ring=reply[1] == b"1")
+        return RunRef(run=run_id, session=session, agent=agent, cause=cause, ring=reply[1] == b"1")
 
     def waiting(self, shard: int) -> list[str]:
         """Sessions with something in their queue."""
@@ -98,18 +98,18 @@ class SweepTransitions(Termination):
         """Roots whose Celery result is owed."""
         return [decode.text(i) for i in self.redis.zrange(keys.results(shard), 0, -1)]
 
-    def settle(self, root: str) -> None:
+    def mark_result_published(self, root: str) -> None:
         """The root's result has been stored where its caller waits for it."""
         shard = shard_of(root)
         self.scripts.run(
-            "settle",
+            "publish_result",
             [keys.session(root), keys.results(shard), keys.timers(shard)],
             [self._now, root, self.limits.tree_ttl_ms],
         )
 
     def due_timers(self, shard: int, *, limit: int = 500) -> list[tuple[str, str]]:
         """Timers that are due, as (kind, id)."""
-        due = self.scripts.run("due", [keys.timers(shard)], [self._now, limit, ""])
+        due = self.scripts.run("due_timers", [keys.timers(shard)], [self._now, limit, ""])
         return [(parts[0], parts[2]) for parts in (decode.text(t).partition("|") for t in due)]
 
     def ms_to_next_timer(self, shard: int, kind: str, *, at_most: int) -> int:
@@ -159,7 +159,7 @@ class SweepTransitions(Termination):
                     keys.tree(root),
                     keys.roots(shard),
                     keys.running(shard),
-                    keys.dispatch(shard),
+                    keys.queued(shard),
                     keys.waiting(shard),
                     keys.closing(shard),
                     keys.timers(shard),
@@ -185,7 +185,7 @@ class SweepTransitions(Termination):
                     keys.bodies(child),
                     keys.items(parent),
                     keys.bodies(parent),
-                    keys.whole(child, digest) if digest else keys.session(child),
+                    keys.large_text(child, digest) if digest else keys.session(child),
                 ],
                 [callback_id(child), digest],
             )
@@ -193,7 +193,7 @@ class SweepTransitions(Termination):
                 return bool(reply[0] == b"restored")
             digest = decode.text(reply[1])
 
-    def retire(self, tree: Sequence[Session]) -> bool:
+    def close_tree(self, tree: Sequence[Session]) -> bool:
         """Close every session of an expired tree before it is removed; False if one was used since it was read.
 
         A run that nobody has begun, of a session to which nobody was promised an end, does not hold the tree;
@@ -213,16 +213,16 @@ class SweepTransitions(Termination):
             facts += [f"{s.state} {s.run} {s.runs} {s.owed} {s.children}", "" if unheeded else "1"]
         named = [key for s in tree for key in (keys.session(s.id), keys.queue(s.id))]
         reply = self.scripts.run(
-            "retire", named, ["its tree was kept for its whole lifetime and is removed", *facts]
+            "close_tree", named, ["its tree was kept for its whole lifetime and is removed", *facts]
         )
         return bool(reply[0] == b"retired")
 
-    def prune(self, session_id: str, root: str) -> int:
+    def delete_session(self, session_id: str, root: str) -> int:
         """Remove one session of an expired tree; how many sessions the tree has left. The root goes last."""
         shard = shard_of(session_id)
         agent = decode.text(self.redis.hget(keys.session(session_id), "agent"))
         reply = self.scripts.run(
-            "prune",
+            "delete_session",
             [
                 keys.session(session_id),
                 keys.items(session_id),
@@ -235,7 +235,7 @@ class SweepTransitions(Termination):
                 keys.closing(shard),
                 keys.waiting(shard),
                 keys.running(shard),
-                keys.dispatch(shard),
+                keys.queued(shard),
                 keys.ready(shard, agent),
                 keys.turns(shard, agent),
                 *self.owned_keys(session_id),

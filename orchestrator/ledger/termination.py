@@ -177,14 +177,14 @@ class Termination(InboxTransitions):
             session_id = parent
         return above
 
-    def closed(self, session_id: str, *, seen_as: SessionState | None = None) -> bool:
+    def finish_cleanup(self, session_id: str, *, seen_as: SessionState | None = None) -> bool:
         """A closed session's children are all dealt with; False while that is not so.
 
         ``seen_as``: the state in which whoever calls has just been through all of its items; before anybody has
         done so in the state that it is in, nothing is done.
         """
         reply = self.scripts.run(
-            "closed",
+            "finish_cleanup",
             [
                 keys.session(session_id),
                 keys.items(session_id),

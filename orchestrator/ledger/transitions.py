@@ -78,7 +78,7 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dispatch:
+class RunRef:
     """A run that is ready for a worker."""
 
     run: str
@@ -249,7 +249,7 @@ class Flushed:
 
     #: run: a resume was made; busy, empty, waits, closed: nothing to do now, and why; damaged: it cannot be read.
     outcome: Literal["run", "busy", "empty", "waits", "closed", "damaged"]
-    dispatch: Dispatch | None = None
+    dispatch: RunRef | None = None
     more: bool = False
     detail: str = ""  #: the busy run, the due time in ms, the session's state
 

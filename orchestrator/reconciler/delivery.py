@@ -15,12 +15,12 @@ from orchestrator.agents.registry import AgentRegistry
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import DamagedRecord, UnknownSession, WrongState
 from orchestrator.ids import asker_of, reply_id
-from orchestrator.ledger import CLOSED, Dispatch, Item, ItemState, Ledger, RunsSoFar, Session, SessionState
+from orchestrator.ledger import CLOSED, Item, ItemState, Ledger, RunRef, RunsSoFar, Session, SessionState
 from orchestrator.log import get_logger
 from orchestrator.redisdb.client import is_outage
 
 #: Tells workers of runs that are ready; raises when the broker is out of reach.
-Send = Callable[[Sequence[Dispatch]], None]
+Send = Callable[[Sequence[RunRef]], None]
 
 #: Children of a closed session that are looked up in one round trip.
 _BATCH = 500
@@ -28,9 +28,7 @@ _BATCH = 500
 _log = get_logger()
 
 
-def hand_over(
-    runs: Iterable[Dispatch], *, ledger: Ledger, agents: AgentRegistry
-) -> list[tuple[Dispatch, str]]:
+def hand_over(runs: Iterable[RunRef], *, ledger: Ledger, agents: AgentRegistry) -> list[tuple[RunRef, str]]:
     """Ready runs with the Celery queues of their agents. Those of external programs are in their hands from now on.
 
     The run of an agent that nobody has registered has no queue: it stays ready, and the sweep tells workers of it
@@ -55,7 +53,7 @@ class Delivery:
         self.ledger = ledger
         self._send = send
 
-    def send(self, ready: Sequence[Dispatch]) -> bool:
+    def send(self, ready: Sequence[RunRef]) -> bool:
         """Tell workers of runs; where the broker does not take that, the runs stay ready and the sweep rings."""
         try:
             self._send(ready)
@@ -70,7 +68,7 @@ class Delivery:
         ``known`` spares asking how far they are; what is not so any more is found out on the way.
         """
         wanted = list(dict.fromkeys(sessions))
-        resumed: list[Dispatch] = []
+        resumed: list[RunRef] = []
         for session, verdict in zip(wanted, self.ledger.flush_all(wanted, known), strict=True):
             if verdict.dispatch is not None:
                 resumed.append(verdict.dispatch)
@@ -84,7 +82,7 @@ class Delivery:
 
     def _leave_behind(self, session: str) -> None:
         try:
-            self.ledger.closed(session)
+            self.ledger.finish_cleanup(session)
         except Exception as error:
             if is_outage(error):
                 raise
@@ -118,7 +116,7 @@ class Delivery:
             self._forget(session, ended)
         else:
             self._stop_rest(session, ended)
-        self.ledger.closed(session_id, seen_as=session.state)
+        self.ledger.finish_cleanup(session_id, seen_as=session.state)
         failpoint("delivery.closed")
 
     def stop_below(self, sessions: Iterable[Session], reason: str) -> int:
@@ -143,7 +141,7 @@ class Delivery:
         for child, policy in self._children(session, ended):
             if child.state == SessionState.DELETED:
                 # What was kept of it for this session goes, unless its own children are still to be seen to.
-                self.ledger.closed(child.id)
+                self.ledger.finish_cleanup(child.id)
                 continue
             if child.parent == session.id and (_is_over(child) or policy == "stop"):
                 self.ledger.stop(child.id, _why_closed(session), state="deleted")
@@ -219,7 +217,7 @@ class Delivery:
 
     def _refuse_reply(self, question: str, *, asker: str, agent: str, why: str) -> None:
         with contextlib.suppress(UnknownSession, WrongState):  # it is over, or has its reply
-            self.ledger.put(
+            self.ledger.enqueue(
                 asker,
                 f"no reply will come: {why}",
                 item_id=reply_id(question),

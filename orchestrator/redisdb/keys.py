@@ -105,10 +105,10 @@ def runs(session: str) -> str:
     return f"{_of(session)}:session:{session}:runs"
 
 
-@_key("ao:{S}:session:<session>:wholes", type="set", owner="ledger", lifetime="as its session")
-def wholes(session: str) -> str:
+@_key("ao:{S}:session:<session>:large-texts", type="set", owner="ledger", lifetime="as its session")
+def large_texts(session: str) -> str:
     """SHA-256 of each large text that this session has said; the bodies hold its beginning."""
-    return f"{_of(session)}:session:{session}:wholes"
+    return f"{_of(session)}:session:{session}:large-texts"
 
 
 @_key(
@@ -117,7 +117,7 @@ def wholes(session: str) -> str:
     owner="ledger",
     lifetime="as its session; an hour while no transition refers to it",
 )
-def whole(session: str, sha256: str) -> str:
+def large_text(session: str, sha256: str) -> str:
     """A large text of this session, in chunks, as a blob is kept."""
     return f"{_of(session)}:session:{session}:whole:{sha256}"
 
@@ -192,10 +192,10 @@ def running(shard: int) -> str:
     return f"{shard_tag(shard)}:running"
 
 
-@_key("ao:{S}:dispatch", type="zset", owner="ledger", lifetime="permanent; one member for each queued run")
-def dispatch(shard: int) -> str:
+@_key("ao:{S}:queued", type="zset", owner="ledger", lifetime="permanent; one member for each queued run")
+def queued(shard: int) -> str:
     """Runs that no worker has claimed yet, scored by when the sweep looks at them; a retry is not ready before that."""
-    return f"{shard_tag(shard)}:dispatch"
+    return f"{shard_tag(shard)}:queued"
 
 
 @_key(
@@ -277,11 +277,14 @@ def results(shard: int) -> str:
 
 
 @_key(
-    "ao:{S}:stops", type="stream", owner="ledger", lifetime="permanent; trimmed below what was acknowledged"
+    "ao:{S}:session-events",
+    type="stream",
+    owner="ledger",
+    lifetime="permanent; trimmed below what was acknowledged",
 )
-def stops(shard: int) -> str:
+def session_events(shard: int) -> str:
     """One entry for each `session_stop` that can move somebody, and for each thing put into a session's queue."""
-    return f"{shard_tag(shard)}:stops"
+    return f"{shard_tag(shard)}:session-events"
 
 
 @_key("ao:{S}:totals", type="hash", owner="ledger", lifetime="permanent")

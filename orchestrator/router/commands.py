@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from orchestrator.ledger import Dispatch
+from orchestrator.ledger import RunRef
 from orchestrator.log import get_logger
 from orchestrator.redisdb.scripts import Arg
 from orchestrator.router.received import ReceivedMessage, Rejection
@@ -22,7 +22,7 @@ class CommandOutcome:
 
     kind: Literal["done", "duplicate", "rejected"]
     #: A run to send to a worker.
-    dispatch: Dispatch | None = None
+    dispatch: RunRef | None = None
     rejection: Rejection | None = None
 
 

@@ -18,7 +18,7 @@ from orchestrator.agents.registry import AgentRegistry
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import ServerUnavailable
-from orchestrator.ledger import Dispatch, Ledger
+from orchestrator.ledger import Ledger, RunRef
 from orchestrator.log import get_logger
 from orchestrator.policy.retry import RetryEnd
 from orchestrator.reconciler.delivery import hand_over
@@ -214,7 +214,7 @@ class Router:
                     self._reject(entry, rejection, handled)
                 case (received, held):
                     handled.parked += self._redelivery.hold(received, held)
-        runs: list[Dispatch] = []
+        runs: list[RunRef] = []
         done: list[ReceivedMessage] = []
         for received, outcome in zip(messages, self._execution.carry_out(messages), strict=True):
             match outcome.kind:
@@ -260,7 +260,7 @@ class Router:
         handled.dead += self._undelivered.bury_all(dead)
         self._refused.drop(len(refused))
 
-    def _dispatch(self, runs: Sequence[Dispatch], handled: Handled) -> None:
+    def _dispatch(self, runs: Sequence[RunRef], handled: Handled) -> None:
         """Tell workers of runs; what a external program runs is at work as soon as it can read of it."""
         ready = hand_over(runs, ledger=self._ledger, agents=self._agents)
         if not ready:

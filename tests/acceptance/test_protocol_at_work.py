@@ -94,7 +94,7 @@ def _assert_altered_and_missing_chunks_are_told(stack: Terminal, client: Client,
     """One line, exit code 1; the promise holds all the same."""
     settings = resolve(load_settings(data=stack.folder / ".orchestra", max_payload_bytes=2 * SIZE))
     redis = connect(str(settings.redis_url))
-    (name,) = redis.keys(keys.whole(child, "*"))
+    (name,) = redis.keys(keys.large_text(child, "*"))
     chunk = redis.hget(name, "3")
     assert shard_of(child) == 0
     redis.hset(name, "3", chunk[:-1] + bytes([chunk[-1] ^ 1]))

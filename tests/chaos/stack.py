@@ -275,8 +275,8 @@ class Stack:
                 members = self.redis.zrange(getattr(keys, name)(shard), 0, -1)
                 if members:
                     found.append(f"{name}: {members[:3]} of {len(members)}")
-            if self.redis.xlen(keys.stops(shard)):
-                found.append(f"{self.redis.xlen(keys.stops(shard))} events")
+            if self.redis.xlen(keys.session_events(shard)):
+                found.append(f"{self.redis.xlen(keys.session_events(shard))} events")
         found += [
             f"{backlog.stream}: {backlog.pending} pending with routers"
             for backlog in RedisStreams(self.redis).backlog(ROUTER_GROUP, all_streams(len(self.shards)))

@@ -256,7 +256,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _say(self, held: Any, key: str, question: str) -> str:
         options = {"effect": key, "item_id": question, "kind": "query", "priority": "normal", "opens": True}
-        return self.ledger.say(held, held.parent, "q", **options)
+        return self.ledger.send(held, held.parent, "q", **options)
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
@@ -267,9 +267,9 @@ class LedgerMachine(RuleBasedStateMachine):
         options = {"item_id": reply, "kind": "reply", "priority": "high", "answers": question}
         if expected == "refused":
             with pytest.raises(WrongState):
-                self.ledger.put(asker, "r", **options)
+                self.ledger.enqueue(asker, "r", **options)
         else:
-            assert self.ledger.put(asker, "r", **options) == (expected == "queued")
+            assert self.ledger.enqueue(asker, "r", **options) == (expected == "queued")
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
@@ -289,7 +289,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if not items:
             return
         item = self._pick(data, sorted(items))
-        assert (self.ledger.take(held, item) is not None) == self.model.take(run, item)
+        assert (self.ledger.claim_item(held, item) is not None) == self.model.take(run, item)
 
     @rule(data=st.data())
     def prompt(self, data: st.DataObject) -> None:
@@ -297,10 +297,10 @@ class LedgerMachine(RuleBasedStateMachine):
         item = item_id(session, f"prompt-{next(self.numbers)}")
         if self.model.put(session, item) == "closed":
             with pytest.raises(WrongState):
-                self.ledger.put(session, "p", item_id=item)
+                self.ledger.enqueue(session, "p", item_id=item)
         else:
-            assert self.ledger.put(session, "p", item_id=item)
-            assert not self.ledger.put(session, "p", item_id=item)
+            assert self.ledger.enqueue(session, "p", item_id=item)
+            assert not self.ledger.enqueue(session, "p", item_id=item)
 
     @rule(data=st.data())
     def flush(self, data: st.DataObject) -> None:

@@ -25,7 +25,7 @@ from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Doctor, Severity
 from orchestrator.errors import ClaimLost, WrongState
 from orchestrator.ids import question_id, reply_id
-from orchestrator.ledger import CLOSED, Claimed, Dispatch, Session, SessionState
+from orchestrator.ledger import CLOSED, Claimed, RunRef, Session, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
@@ -60,7 +60,7 @@ class World:
         self.parts = build_container(redis, load_settings(redis_url=url, data=data))
         self.ledger = self.parts.ledger
         self.play = Play(self.ledger)
-        self.sent: list[Dispatch] = []
+        self.sent: list[RunRef] = []
         self.held: dict[str, Claimed] = {}
         self.names = itertools.count()
         delivery = Delivery(self.ledger, self.sent.extend)
@@ -70,7 +70,7 @@ class World:
         self.reaper = Reaper(
             self.ledger,
             delivery,
-            settle=self.ledger.settle,
+            settle=self.ledger.mark_result_published,
             clock=ManualClock(),
         )
         self.held_by_play(self.play.run(self.play.submit("root")))
@@ -125,7 +125,7 @@ class World:
         parent = self.ledger.session(held.session.id).parent
         key = str(next(self.names))
         with contextlib.suppress(WrongState):
-            self.ledger.say(
+            self.ledger.send(
                 held.claim,
                 parent,
                 "?",
@@ -144,7 +144,7 @@ class World:
 
     def _reply(self, session: str, question: str) -> None:
         with contextlib.suppress(WrongState):
-            self.ledger.put(
+            self.ledger.enqueue(
                 session, "!", item_id=reply_id(question), kind="reply", priority="high", answers=question
             )
 
@@ -165,7 +165,7 @@ class World:
     def resume(self, a: int, b: int) -> None:
         found = self.sessions
         with contextlib.suppress(WrongState):
-            self.ledger.put(found[a % len(found)].id, "go on", item_id=f"itm_00{next(self.names)}")
+            self.ledger.enqueue(found[a % len(found)].id, "go on", item_id=f"itm_00{next(self.names)}")
 
     def crash(self, a: int, b: int) -> None:
         leases = self.ledger.leases(0)
@@ -209,9 +209,7 @@ class World:
         for session in self.sessions:
             run = self.ledger.run(session.run) if session.run else None
             if run is not None and run.state == "queued":
-                self.sent.append(
-                    Dispatch(run=run.id, session=session.id, agent=session.agent, cause=run.cause)
-                )
+                self.sent.append(RunRef(run=run.id, session=session.id, agent=session.agent, cause=run.cause))
 
     def _holder(self, a: int) -> Claimed | None:
         for name in list(self.held):

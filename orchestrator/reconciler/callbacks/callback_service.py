@@ -58,7 +58,7 @@ class CallbackService:
         self._redis = client
         self._delivery = delivery
         self._consumer = consumer
-        self._streams = [keys.stops(shard) for shard in range(shards)]
+        self._streams = [keys.session_events(shard) for shard in range(shards)]
         self._take_over_ms = take_over_ms
         self._clock = clock or SystemClock()
         self._next_take_over = self._next_ring = self._due_at = 0.0

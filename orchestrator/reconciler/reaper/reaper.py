@@ -177,7 +177,7 @@ class Reaper:
         return 1
 
     def _redispatch(self, run: str) -> int:
-        ready = self._ledger.redispatch(run)
+        ready = self._ledger.make_ready(run)
         if ready is None:
             return 0
         failpoint("reaper.redispatched")
@@ -258,17 +258,17 @@ class Reaper:
             return 0
         members = self._ledger.tree(root)
         # The last of these decides: from then on nobody can use the tree again, in whatever moment he tries to.
-        if _is_awaited(members) or self._is_heard(members) or not self._ledger.retire(members):
+        if _is_awaited(members) or self._is_heard(members) or not self._ledger.close_tree(members):
             due = self._ledger.server_ms() + min(self._ledger.limits.tree_ttl_ms, _LOOK_AGAIN_MS)
             self._ledger.postpone_timer(shard, "expire", root, due)
             return 0
         pruned = 0
         for member in reversed(members):
             if member.id != root:
-                self._ledger.prune(member.id, root)
+                self._ledger.delete_session(member.id, root)
                 pruned += 1
                 failpoint("reaper.pruned")
-        self._ledger.prune(root, root)
+        self._ledger.delete_session(root, root)
         return pruned + 1
 
 

@@ -1,5 +1,5 @@
 -- refuse: a launch that cannot be carried out: the pending session fails and its parent is told.
--- KEYS  as in lib/over.lua
+-- KEYS  as in lib/termination.lua
 -- ARGV  1 now or ''  2 reason  3 envelope or ''  4 proof of the reason
 -- Returns  {'refused'} | {'over', state} | {'unknown'} | {'parent', its id}: pass that parent's keys
 -- include: base

@@ -1,7 +1,7 @@
 -- release: a holder is gone: the run is queued again, or ends when it was asked to stop or lost its holder too often.
 -- Nothing happens unless the run is still held exactly as it was when its holder was seen to be gone.
 -- A lease that stood still is counted apart from a process that was seen to die: that one the run itself may have ended.
--- KEYS  as in lib/over.lua
+-- KEYS  as in lib/termination.lua
 -- ARGV  1 now or ''  2 claim id as seen  3 renewal counter as seen  4 lost workers that it survives
 --       5 processes that may die of it  6 how its process died, or '': its lease stood still
 --       7 ms until it may be tried again  8 how the try ended, as JSON (see lib/tries.lua)

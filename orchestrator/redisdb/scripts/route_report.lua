@@ -1,5 +1,5 @@
 -- route_report: a program outside of the stack says how the session it runs ended: this is the commit of its run.
--- KEYS  as in lib/over.lua, then 19 seen mark  20 stream of the entry  21 conversation
+-- KEYS  as in lib/termination.lua, then 19 seen mark  20 stream of the entry  21 conversation
 -- ARGV  1 now or ''  2 status completed | partial-success | failed  3 text  4 group  5 entry id  6 mark's lifetime in ms  7 digest
 --       8 lifetime of a conversation in ms  9 proof of the text
 -- Returns  {'done', state} | {'duplicate'} | {'over', state} | {'other'}: its id is another message's | {'unknown'} | {'pending'}: its launch has not been

@@ -1,5 +1,5 @@
 -- stop: end a session by hand or by policy. What never ran ends at once; what runs is asked first.
--- KEYS  as in lib/over.lua
+-- KEYS  as in lib/termination.lua
 -- ARGV  1 now or ''  2 reason  3 state to end in: stopped | failed | deleted  4 '1': do not ask, end it now
 --       5 '1': the envelopes that report an end are still to be made  6 proof of the reason  7… those envelopes
 -- Returns  {'ended', run that was queued and never starts, or ''} | {'asked', run} | {'over', state} | {'unknown'}

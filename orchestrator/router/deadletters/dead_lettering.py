@@ -192,7 +192,7 @@ class DeadLettering:
             return
         with contextlib.suppress(UnknownSession, WrongState):  # it is gone, or takes nothing more
             root = self._ledger.session(launched).root
-            self._ledger.put(
+            self._ledger.enqueue(
                 root,
                 rejection.reason,
                 item_id=item_id(root, f"conversation-limit|{message.conversation_id}"),

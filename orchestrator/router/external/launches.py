@@ -9,7 +9,7 @@ from orchestrator.agents.registry import SYSTEM_AGENTS
 from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
 from orchestrator.envelope.prompt_text import prompt_of, title_of
 from orchestrator.ids import callback_id, child_session_id, external_session_id, run_id, shard_of
-from orchestrator.ledger import CLOSED, Dispatch, Ledger
+from orchestrator.ledger import CLOSED, Ledger, RunRef
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.router.commands import (
@@ -112,7 +112,7 @@ class ExternalLaunches:
         def read(answer: Any) -> CommandOutcome:
             match answer[0]:
                 case b"started":
-                    dispatch = Dispatch(
+                    dispatch = RunRef(
                         run=run,
                         session=session,
                         agent=received.recipient,
@@ -144,7 +144,7 @@ class ExternalLaunches:
                 keys.roots(shard),
                 keys.runs(session),
                 keys.run(run),
-                keys.dispatch(shard),
+                keys.queued(shard),
                 keys.seen(shard, received.sender, received.id),
                 stream_key(received.entry.stream),
                 keys.conversation(shard, received.conversation),

@@ -84,7 +84,7 @@ class MessageSender:
             extra["context"] = json.dumps(values)
         effects.attempt(
             "ask",
-            lambda: effects.ledger.say(
+            lambda: effects.ledger.send(
                 effects.held.claim,
                 to.id if to else session.parent,
                 message,
@@ -173,7 +173,7 @@ class MessageSender:
         try:
             effects.attempt(
                 "reply",
-                lambda: effects.ledger.say(
+                lambda: effects.ledger.send(
                     effects.held.claim,
                     question.child,
                     text,
@@ -212,7 +212,7 @@ class MessageSender:
         extra = {"agent": session.agent, "title": session.title, "message": outgoing.message_id}
         return effects.attempt(
             "message",
-            lambda: effects.ledger.say(
+            lambda: effects.ledger.send(
                 effects.held.claim,
                 to.id,
                 text,

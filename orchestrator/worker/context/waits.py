@@ -145,7 +145,9 @@ class Blocking:
 
     def _take(self, item: str, waits: Literal["wait", "give up", ""] = "") -> Taken | None:
         effects = self._effects
-        taken = effects.retrying("take", lambda: effects.ledger.take(effects.held.claim, item, waits=waits))
+        taken = effects.retrying(
+            "take", lambda: effects.ledger.claim_item(effects.held.claim, item, waits=waits)
+        )
         if taken is not None:
             failpoint("worker.taken")
         if taken is None:
@@ -221,7 +223,7 @@ class _Events:
     def __init__(self, effects: Effects) -> None:
         self._effects = effects
         self._session = effects.held.session.id
-        self._stream = keys.stops(shard_of(self._session))
+        self._stream = keys.session_events(shard_of(self._session))
         self._last: Any = effects.retrying("wait", self._position)
 
     def _position(self) -> Any:

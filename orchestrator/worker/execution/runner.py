@@ -30,7 +30,7 @@ from orchestrator.errors import (
     SessionStopped,
 )
 from orchestrator.ids import shard_of
-from orchestrator.ledger import BY_FORCE, Claimed, Committed, Dispatch, Next, Outcome, Outgoing, RetryLater
+from orchestrator.ledger import BY_FORCE, Claimed, Committed, Next, Outcome, Outgoing, RetryLater, RunRef
 from orchestrator.log import get_logger, log_context
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.budget import Budget
@@ -306,7 +306,7 @@ class _RunOfAgent:
         budget, shards = self._definition.budget, self._runtime.parts.settings.shards
         return budget.share(shards) if budget is not None else None
 
-    def _execute_beside(self, run: Dispatch, slot_sharing: SlotSharing) -> None:
+    def _execute_beside(self, run: RunRef, slot_sharing: SlotSharing) -> None:
         """Execute another run in this slot, while the run that it holds waits."""
         execute_run(
             dataclasses.replace(self._runtime, slot_sharing=slot_sharing),

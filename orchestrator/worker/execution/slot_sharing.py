@@ -15,7 +15,7 @@ from typing import Final, Self
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.errors import WouldDeadlock
 from orchestrator.ids import shard_of
-from orchestrator.ledger import Dispatch, ItemState, Ledger, RunState
+from orchestrator.ledger import ItemState, Ledger, RunRef, RunState
 from orchestrator.ledger.decode import text
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
@@ -49,7 +49,7 @@ class Queued:
         self._ledger = ledger
         self._serves = serves
 
-    def needed_by(self, session: str) -> Dispatch | None:
+    def needed_by(self, session: str) -> RunRef | None:
         """A queued run of a session, or of what it waits for, as far down as that goes."""
         seen: set[str] = set()
         layer = [session]
@@ -68,16 +68,16 @@ class Queued:
             ]
         return None
 
-    def any(self, shard: int) -> Dispatch | None:
+    def any(self, shard: int) -> RunRef | None:
         """A run of any tree that has been queued for a while."""
         latest = self._ledger.server_ms() - round(SHARE_WITH_OTHERS_AFTER_S * 1000)
-        for run in self._ledger.redis.zrange(keys.dispatch(shard), 0, _MAX_OTHERS - 1):
+        for run in self._ledger.redis.zrange(keys.queued(shard), 0, _MAX_OTHERS - 1):
             found = self._take(text(run), queued_before_ms=latest)
             if found is not None:
                 return found
         return None
 
-    def _take(self, run_id: str, *, queued_before_ms: int | None = None) -> Dispatch | None:
+    def _take(self, run_id: str, *, queued_before_ms: int | None = None) -> RunRef | None:
         run = self._ledger.run(run_id)
         if run is None or run.state is not RunState.QUEUED:
             return None
@@ -88,7 +88,7 @@ class Queued:
         agent = text(self._ledger.redis.hget(keys.session(run.session), "agent"))
         if not self._serves(agent):
             return None
-        return Dispatch(run=run.id, session=run.session, agent=agent, cause=run.cause)
+        return RunRef(run=run.id, session=run.session, agent=agent, cause=run.cause)
 
 
 def serves(catalogue: Mapping[str, AgentDefinition], queues: frozenset[str]) -> Callable[[str], bool]:
@@ -146,7 +146,7 @@ class SlotSharing:
 
 
 #: Executes a run in a lent slot.
-Execute = Callable[[Dispatch, SlotSharing], None]
+Execute = Callable[[RunRef, SlotSharing], None]
 
 
 class SharedSlot:
@@ -199,7 +199,7 @@ class SharedSlot:
         elif now - self._seen_at >= SHARE_AFTER_S:
             self._share(needed)
 
-    def _share(self, needed: Dispatch) -> None:
+    def _share(self, needed: RunRef) -> None:
         self._seen_at = None
         try:
             self._thread = self._slot_sharing.start(self._work)
@@ -220,7 +220,7 @@ class SharedSlot:
             idle_since, look_s = time.monotonic(), _THREAD_LOOK_S[0]
         slot_sharing.join()
 
-    def _find(self, idle_since: float) -> Dispatch | None:
+    def _find(self, idle_since: float) -> RunRef | None:
         needed = self._queued.needed_by(self._awaited)
         if needed is None and time.monotonic() - idle_since > OTHERS_AFTER_S:
             needed = self._queued.any(shard_of(self._awaited))

@@ -13,12 +13,12 @@ from orchestrator.ledger import (
     Claim,
     Claimed,
     Committed,
-    Dispatch,
     Launch,
     Ledger,
     Outcome,
     Outgoing,
     RetryLater,
+    RunRef,
     Start,
     TreeLimits,
 )
@@ -47,7 +47,7 @@ class Play:
         self.ledger.submit(session, agent=agent, prompt=prompt, envelope=envelope(), correlation="c")
         return session
 
-    def start(self, session: str, *, entry: str = "1-1", message: str = "") -> Dispatch | None:
+    def start(self, session: str, *, entry: str = "1-1", message: str = "") -> RunRef | None:
         found = self.ledger.session(session)
         message = message or found.message
         launch = Start(
@@ -64,7 +64,7 @@ class Play:
         call = self.ledger.start_call(0, [launch], group="router", keep_ms=60_000)
         return self.ledger.started(session, self.ledger.scripts.run("start", *call)[0])
 
-    def claim(self, dispatch: Dispatch) -> Claimed:
+    def claim(self, dispatch: RunRef) -> Claimed:
         held = self.ledger.claim(dispatch.run, new_claim_id(), session_id=dispatch.session, worker="w1")
         assert held is not None
         self.claims[dispatch.session] = held

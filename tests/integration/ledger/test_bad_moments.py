@@ -95,7 +95,7 @@ def test_who_asked_a_session_that_is_deleted_hears_that_no_reply_will_come(
     ledger.effect(parent.claim, effect="policy", facts={"close_policy": "abandon"})
     asking = play.run(play.delegate(parent, "a"))
     question = {"effect": "q", "item_id": "itm_00q", "kind": "query", "priority": "normal", "opens": True}
-    ledger.say(asking.claim, root, "?", **question)  # type: ignore[arg-type]
+    ledger.send(asking.claim, root, "?", **question)  # type: ignore[arg-type]
     play.commit(asking.claim)
     play.commit(parent.claim)
     ledger.stop(root, "gone", state="deleted")
@@ -170,7 +170,7 @@ def test_a_service_that_looked_at_a_stopped_session_does_not_bury_it_once_it_is_
     for item in ledger.items(root):
         ledger.stop(item.child, "parent stopped")
     ledger.stop(root, "gone", state="deleted")
-    assert not ledger.closed(root, seen_as=looked.state)
+    assert not ledger.finish_cleanup(root, seen_as=looked.state)
     stack.drain()
     assert {s.state for s in ledger.tree(root)} == {SessionState.DELETED}
 
@@ -196,7 +196,7 @@ def test_stopping_a_tree_stops_what_owes_it_nothing_too(
     play.finish(last) if end == "finished" else play.run(last)
     stack.drain()
     play.commit(play.claim(stack.sent[-1]).claim)
-    ledger.put(again, "once more", item_id="itm_00x")
+    ledger.enqueue(again, "once more", item_id="itm_00x")
     stack.drain()
     resumed = play.claim(stack.sent[-1])
     if end == "finished":
@@ -237,7 +237,7 @@ def test_the_stop_of_an_idle_parent_is_an_event_when_it_can_move_somebody(
     if comes == "words":
         play.delegate(held, "b")
         play.commit(held.claim)
-        ledger.put(root, "and now?", item_id="itm_1")
+        ledger.enqueue(root, "and now?", item_id="itm_1")
         stack.drain()
         held = play.claim(stack.sent[-1])
     if comes == "a callback":
@@ -245,7 +245,7 @@ def test_the_stop_of_an_idle_parent_is_an_event_when_it_can_move_somebody(
         stack.drain()
     waiting = {"": {"mode": "all", "deadline_ms": 1}} if comes == "a deadline" else None
     play.commit(held.claim, waiting=waiting)
-    assert stack.redis.xlen(keys.stops(0)) == (comes != "nothing")
+    assert stack.redis.xlen(keys.session_events(0)) == (comes != "nothing")
 
 
 def test_what_a_stop_says_of_its_parent_may_be_out_of_date(stack: Stack, play: Play, ledger: Ledger) -> None:
@@ -255,12 +255,12 @@ def test_what_a_stop_says_of_its_parent_may_be_out_of_date(stack: Stack, play: P
     children = [play.delegate(held, name) for name in "abc"]
     play.commit(held.claim)
     play.finish(children[0])
-    outdated = stack.redis.xrange(keys.stops(0))[-1][1]
+    outdated = stack.redis.xrange(keys.session_events(0))[-1][1]
     stack.drain()
     play.commit(play.claim(stack.sent[-1]).claim)
     play.finish(children[1])
-    assert stack.redis.xrange(keys.stops(0))[-1][1][b"runs"] != outdated[b"runs"]
-    stack.redis.xtrim(keys.stops(0), maxlen=0)
-    stack.redis.xadd(keys.stops(0), outdated)
+    assert stack.redis.xrange(keys.session_events(0))[-1][1][b"runs"] != outdated[b"runs"]
+    stack.redis.xtrim(keys.session_events(0), maxlen=0)
+    stack.redis.xadd(keys.session_events(0), outdated)
     stack.drain()
     assert [ledger.run(d.run).number for d in stack.sent if d.session == root][-1] == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.ids import callback_id
-from orchestrator.ledger import Claimed, Dispatch, ItemState, Ledger, SessionState
+from orchestrator.ledger import Claimed, ItemState, Ledger, RunRef, SessionState
 from orchestrator.redisdb import keys
 
 from .conftest import Play
@@ -67,10 +67,12 @@ def test_a_child_that_a_second_try_does_not_take_up_is_stopped(
     child = launch_for(play, parent, caller)
     lease = next(lease for lease in ledger.leases(0) if lease.run == parent.claim.run)
     ledger.release(lease)
-    again = play.claim(Dispatch(run=lease.run, session=lease.session, agent="lead", cause="start"))
+    again = play.claim(RunRef(run=lease.run, session=lease.session, agent="lead", cause="start"))
     assert play.delegate(again, "caller") == caller
     play.commit(again.claim)
     stopped = [
-        f[b"session"].decode() for _, f in ledger.redis.xrange(keys.stops(0)) if f[b"event"] == b"stop"
+        f[b"session"].decode()
+        for _, f in ledger.redis.xrange(keys.session_events(0))
+        if f[b"event"] == b"stop"
     ]
     assert stopped == [child]

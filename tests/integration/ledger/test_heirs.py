@@ -160,4 +160,4 @@ def test_a_failure_that_is_to_fail_the_parent_fails_an_heir_that_had_finished(
     assert "boom" in ledger.session(heir).reason
     assert play.balance(heir) == (1, 0, 0, 1)
     with pytest.raises(WrongState):
-        ledger.put(heir, "go on", item_id="itm_00p")
+        ledger.enqueue(heir, "go on", item_id="itm_00p")

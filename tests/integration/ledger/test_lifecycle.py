@@ -12,11 +12,11 @@ from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongS
 from orchestrator.ids import callback_id, child_session_id, new_claim_id
 from orchestrator.ledger import (
     Committed,
-    Dispatch,
     ItemState,
     Lease,
     Ledger,
     RetryLater,
+    RunRef,
     RunState,
     SessionState,
     TreeLimits,
@@ -50,7 +50,7 @@ def test_a_root_without_children_finishes_and_owes_its_result(play: Play, ledger
     )
     assert ledger.result(root) == (SessionState.FINISHED, "42")
     assert ledger.unpublished_results(0) == [root]
-    ledger.settle(root)
+    ledger.mark_result_published(root)
     assert ledger.unpublished_results(0) == []
 
 
@@ -245,7 +245,7 @@ def test_children_that_a_second_try_does_not_take_up_are_dead_and_stopped(
     play.commit(held.claim)
     assert play.balance(root) == (2, 0, 1, 1)
     assert _item(ledger, root, left).reason == "not taken up when its run was tried again"
-    stops = [e for _, e in redis.xrange(keys.stops(0)) if e[b"event"] == b"stop"]
+    stops = [e for _, e in redis.xrange(keys.session_events(0)) if e[b"event"] == b"stop"]
     assert [e[b"session"].decode() for e in stops] == [left]
     play.finish(kept)
     play.commit(play.resume(root).claim)
@@ -314,8 +314,8 @@ def test_a_user_who_resumes_by_hand_makes_the_session_busy(play: Play, ledger: L
     parent = play.run(root)
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
-    assert ledger.put(root, "how is it going?", item_id="itm_00aa")
-    assert not ledger.put(root, "how is it going?", item_id="itm_00aa")
+    assert ledger.enqueue(root, "how is it going?", item_id="itm_00aa")
+    assert not ledger.enqueue(root, "how is it going?", item_id="itm_00aa")
     by_hand = play.resume(root)
     assert (by_hand.run.cause, by_hand.texts) == ("user", {"itm_00aa": "how is it going?"})
     play.finish(child)
@@ -331,7 +331,7 @@ def test_a_finished_session_may_be_resumed_and_owes_no_second_callback(play: Pla
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child, "first")
-    ledger.put(child, "once more", item_id="itm_00bb")
+    ledger.enqueue(child, "once more", item_id="itm_00bb")
     play.commit(play.resume(child).claim, "second")
     assert ledger.result(child) == (SessionState.FINISHED, "second")
     resumed = play.resume(root)
@@ -463,7 +463,7 @@ def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open
     child = play.delegate(parent, "a")
     play.commit(parent.claim, waiting={"": {"mode": "all"}})
     asking = play.run(child)
-    ledger.say(
+    ledger.send(
         asking.claim,
         root,
         "which?",
@@ -476,7 +476,7 @@ def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open
     assert play.commit(asking.claim).session_state == SessionState.IDLE
     asked = play.resume(root)
     assert [(i.kind, i.child) for i in asked.items] == [("query", child)]
-    ledger.say(
+    ledger.send(
         asked.claim,
         child,
         "that one",
@@ -487,7 +487,7 @@ def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open
         answers="itm_00q1",
     )
     with pytest.raises(WrongState, match="answered"):
-        ledger.say(
+        ledger.send(
             asked.claim,
             child,
             "or this",
@@ -510,11 +510,11 @@ def test_a_blocking_call_takes_its_answer_into_the_running_run(play: Play, ledge
     root = play.submit()
     parent = play.run(root)
     child = play.delegate(parent, "a")
-    assert ledger.take(parent.claim, callback_id(child)) is None
+    assert ledger.claim_item(parent.claim, callback_id(child)) is None
     play.finish(child, "here")
-    item, text = ledger.take(parent.claim, callback_id(child))
+    item, text = ledger.claim_item(parent.claim, callback_id(child))
     assert (item.child, text) == (child, "here")
-    assert ledger.take(parent.claim, callback_id(child)) is not None
+    assert ledger.claim_item(parent.claim, callback_id(child)) is not None
     assert play.commit(parent.claim).session_state == SessionState.FINISHED
     assert play.balance(root) == (1, 1, 0, 0)
 
@@ -529,9 +529,9 @@ def test_callbacks_of_a_closed_parent_are_dead_with_a_reason(play: Play, ledger:
     assert play.balance(root) == (3, 0, 2, 1)
     play.commit(child.claim)
     assert ledger.closing(0) == [root]
-    assert not ledger.closed(root, seen_as=SessionState.FAILED)
+    assert not ledger.finish_cleanup(root, seen_as=SessionState.FAILED)
     assert ledger.abandon(root, callback_id(pending), "abandoned: parent failed")
-    assert ledger.closed(root)
+    assert ledger.finish_cleanup(root)
     assert play.balance(root) == (3, 0, 0, 3)
     assert {i.reason for i in ledger.items(root)} == {
         "session failed: boom",
@@ -549,13 +549,13 @@ def test_deleting_leaves_a_tombstone_with_the_counts(play: Play, ledger: Ledger)
     play.commit(play.resume(root).claim)
     assert ledger.stop(root, "deleted by the user", state="deleted").outcome == "ended"
     ledger.stop(owed, "parent deleted")
-    assert ledger.closed(root, seen_as=SessionState.DELETED)
+    assert ledger.finish_cleanup(root, seen_as=SessionState.DELETED)
     assert ledger.session(root).state == SessionState.DELETED
     assert play.balance(root) == (2, 1, 0, 1)
     assert [i.child for i in ledger.items(root)] == [owed]
     assert ledger.texts(root, ["prompt", "result"]) == {}
     with pytest.raises(WrongState):
-        ledger.put(root, "hello?", item_id="itm_00cc")
+        ledger.enqueue(root, "hello?", item_id="itm_00cc")
 
 
 def test_a_second_try_keeps_the_children_that_stand_behind_a_refused_launch(redis, play: Play) -> None:
@@ -564,7 +564,7 @@ def test_a_second_try_keeps_the_children_that_stand_behind_a_refused_launch(redi
     made = ledger.delegate_all(held.claim, [play.launch(held, name) for name in "abc"])
     assert [done.created for done in made] == [True, True, True]
     assert isinstance(play.commit(held.claim, "oops", status="failed", attempts=2), RetryLater)
-    again = play.claim(Dispatch(run=held.run.id, session=held.session.id, agent="lead", cause="start"))
+    again = play.claim(RunRef(run=held.run.id, session=held.session.id, agent="lead", cause="start"))
     with pytest.raises(LimitExceeded, match="max_children = 3"):
         ledger.delegate_all(again.claim, [play.launch(again, name) for name in "axbc"])
     play.commit(again.claim)
@@ -605,20 +605,20 @@ def test_a_tree_that_has_had_its_runs_begins_nothing_new_and_ends_what_it_has(re
     held = play.run(root)
     child = play.run(play.delegate(held, "1"))
     question = {"effect": "q", "item_id": "itm_00q", "kind": "query", "priority": "normal", "opens": True}
-    ledger.say(child.claim, root, "?", **question)  # type: ignore[arg-type]
+    ledger.send(child.claim, root, "?", **question)  # type: ignore[arg-type]
     play.commit(child.claim)
     play.commit(held.claim)
     held = play.resume(root)
-    ledger.put(root, "go on", item_id="itm_00first")
+    ledger.enqueue(root, "go on", item_id="itm_00first")
     play.commit(held.claim)
     held = play.resume(root)
     with pytest.raises(LimitExceeded, match="max_runs_per_tree = 4 reached"):
         play.delegate(held, "2")
     for session in (root, child.session.id):
         with pytest.raises(LimitExceeded, match="max_runs_per_tree = 4 reached"):
-            ledger.put(session, "and more", item_id="itm_00second")
+            ledger.enqueue(session, "and more", item_id="itm_00second")
     play.commit(held.claim)
-    ledger.put(child.session.id, "!", item_id="rep_00q", kind="reply", priority="high", answers="itm_00q")
+    ledger.enqueue(child.session.id, "!", item_id="rep_00q", kind="reply", priority="high", answers="itm_00q")
     play.commit(play.resume(child.session.id).claim)
     play.commit(play.resume(root).claim)
     assert ledger.session(root).state == SessionState.FINISHED
@@ -631,14 +631,14 @@ def test_the_sweep_looks_at_a_run_that_nobody_claimed_ever_more_rarely(play: Pla
     assert ledger.undispatched(0) == []
     ledger.set_time(1_010_000)
     assert ledger.undispatched(0) == [dispatch.run]
-    assert ledger.redispatch(dispatch.run) == dispatch
+    assert ledger.make_ready(dispatch.run) == dispatch
     ledger.set_time(1_029_999)
     assert ledger.undispatched(0) == []
     ledger.set_time(1_030_000)
     assert ledger.undispatched(0) == [dispatch.run]
     play.claim(dispatch)
     assert ledger.undispatched(0) == []
-    assert ledger.redispatch(dispatch.run) is None
+    assert ledger.make_ready(dispatch.run) is None
 
 
 def test_an_expired_tree_leaves_no_key(play: Play, ledger: Ledger, redis) -> None:
@@ -648,14 +648,14 @@ def test_an_expired_tree_leaves_no_key(play: Play, ledger: Ledger, redis) -> Non
     play.commit(parent.claim)
     play.finish(child)
     play.commit(play.resume(root).claim)
-    ledger.settle(root)
-    assert ledger.prune(child, root) == 1
-    assert ledger.prune(root, root) == 0
+    ledger.mark_result_published(root)
+    assert ledger.delete_session(child, root) == 1
+    assert ledger.delete_session(root, root) == 0
     # What the router notes of messages and conversations has a lifetime of its own.
     of_messages = (b":msg:", b":seen:", b":conversation:")
     left = {k.decode() for k in redis.scan_iter() if not any(part in k for part in of_messages)}
     assert all(redis.ttl(k) > 0 for k in redis.scan_iter("*:conversation:*"))
-    assert left <= {keys.stops(0), keys.totals(0)}
+    assert left <= {keys.session_events(0), keys.totals(0)}
 
 
 def test_what_is_not_there_is_named(ledger: Ledger) -> None:
@@ -696,7 +696,7 @@ def test_a_claim_of_what_is_damaged_changes_nothing(
         "items": (keys.items(root), None),
         "bodies": (keys.bodies(root), None),
         "running": (keys.running(0), None),
-        "dispatch": (keys.dispatch(0), None),
+        "dispatch": (keys.queued(0), None),
         "record": (keys.items(root), callback_id(child)),
         "policy": (keys.session(root), "waiting"),
         "carried": (keys.run(dispatch.run), "items"),
@@ -729,7 +729,7 @@ def test_a_run_that_is_not_its_sessions_present_one_cannot_be_claimed(play: Play
     dispatch = play.start(child)
     assert dispatch is not None
     play.commit(parent.claim)
-    assert ledger.retire(ledger.tree(root))
+    assert ledger.close_tree(ledger.tree(root))
     assert ledger.run(dispatch.run).state == RunState.QUEUED
     assert ledger.claim(dispatch.run, "one", session_id=child, worker="w1") is None
     assert ledger.session(child).state == SessionState.DELETED
@@ -743,7 +743,7 @@ def test_a_parent_keeps_what_its_child_told_it_first(play: Play, ledger: Ledger)
     child = play.delegate(parent, "a", callback=False)
     play.finish(child, "well done")
     told = _item(ledger, root, child)
-    ledger.put(child, "once more", item_id="itm_00x")
+    ledger.enqueue(child, "once more", item_id="itm_00x")
     play.commit(play.resume(child).claim, "no luck", status="failed")
     assert ledger.session(child).state == SessionState.FAILED
     assert _item(ledger, root, child) == told
@@ -776,7 +776,7 @@ def test_a_users_prompt_and_callbacks_never_share_a_run(play: Play, ledger: Ledg
     play.commit(parent.claim)
     play.finish(child)
     for number in range(2):
-        ledger.put(root, f"more {number}", item_id=f"itm_00{number}")
+        ledger.enqueue(root, f"more {number}", item_id=f"itm_00{number}")
     runs = []
     for _ in range(3):
         held = play.resume(root)
@@ -793,7 +793,7 @@ def test_what_is_over_is_in_no_index_and_cannot_be_let_go(
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child)
-    assert (redis.zcard(keys.running(0)), redis.zcard(keys.dispatch(0))) == (0, 0)
+    assert (redis.zcard(keys.running(0)), redis.zcard(keys.queued(0))) == (0, 0)
     queued, balance = _item(ledger, root, child), play.balance(root)
     assert not ledger.abandon(root, callback_id(child), "nobody waits")
     assert (_item(ledger, root, child), play.balance(root)) == (queued, balance)
@@ -802,11 +802,11 @@ def test_what_is_over_is_in_no_index_and_cannot_be_let_go(
 def test_an_item_is_taken_under_the_runs_own_claim_only(play: Play, ledger: Ledger) -> None:
     """Whoever lost the run takes nothing out of the queue that its new holder is to have."""
     held = play.run(play.submit())
-    ledger.put(held.session.id, "words", item_id="itm_00words")
+    ledger.enqueue(held.session.id, "words", item_id="itm_00words")
     lost = dataclasses.replace(held.claim, claim=new_claim_id())
     with pytest.raises(ClaimLost):
-        ledger.take(lost, "itm_00words")
-    taken = ledger.take(held.claim, "itm_00words")
+        ledger.claim_item(lost, "itm_00words")
+    taken = ledger.claim_item(held.claim, "itm_00words")
     assert taken is not None
     assert taken[1] == "words"
 

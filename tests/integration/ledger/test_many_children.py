@@ -54,7 +54,7 @@ def test_something_urgent_overtakes_what_was_looked_at(play: Play, ledger: Ledge
     children = _fan(play, root, {"": {"mode": "all"}}, g=3)["g"]
     play.finish(children[0])
     assert ledger.flush(root).outcome == "waits"
-    ledger.put(
+    ledger.enqueue(
         root, "which one?", item_id="itm_00" + "a" * 24, kind="query", priority="low", speaker=children[1]
     )
     asked: Claimed = play.resume(root)
@@ -83,7 +83,7 @@ def test_a_policy_that_is_changed_is_judged_anew(play: Play, ledger: Ledger) -> 
     children = _fan(play, root, {"": {"mode": "all"}}, g=3)["g"]
     play.finish(children[0])
     assert ledger.flush(root).outcome == "waits"
-    ledger.put(root, "go on", item_id="itm_00" + "b" * 24)
+    ledger.enqueue(root, "go on", item_id="itm_00" + "b" * 24)
     told = play.resume(root)
     play.commit(told.claim, waiting={"": {"mode": "any"}})
     assert [item.child for item in play.resume(root).items] == children[:1]

@@ -30,7 +30,7 @@ def _ask(
     ledger: Ledger, child: Claimed, parent: str, *, effect: str = "ask", priority: str = "normal"
 ) -> str:
     question = question_id(child.claim.session, f"{child.claim.run}:{effect}")
-    return ledger.say(
+    return ledger.send(
         child.claim,
         parent,
         "which?",
@@ -45,7 +45,7 @@ def _ask(
 def _reply(ledger: Ledger, question: str, text: str = "that one") -> bool:
     asker = asker_of(question)
     assert asker is not None
-    return ledger.put(
+    return ledger.enqueue(
         asker, text, item_id=reply_id(question), kind="reply", priority="high", answers=question
     )
 
@@ -62,9 +62,9 @@ def test_a_blocked_asker_takes_its_reply_into_the_run_that_asked(play: Play, led
     """It is delivered by that run's commit, and no resume carries it."""
     parent, child = _family(play)
     question = _ask(ledger, child, parent.claim.session)
-    assert ledger.take(child.claim, reply_id(question)) is None
+    assert ledger.claim_item(child.claim, reply_id(question)) is None
     assert _reply(ledger, question)
-    item, text = ledger.take(child.claim, reply_id(question))
+    item, text = ledger.claim_item(child.claim, reply_id(question))
     assert (item.kind, text, item.extra["taken"]) == ("reply", "that one", True)
     assert play.commit(child.claim).session_state == SessionState.FINISHED
     assert ledger.item(child.claim.session, reply_id(question)).state == ItemState.DELIVERED
@@ -81,7 +81,7 @@ def test_a_run_tried_again_asks_the_same_question_and_gets_the_same_reply(
     if cut != "asked":
         _reply(ledger, question)
     if cut == "taken":
-        ledger.take(child.claim, reply_id(question))
+        ledger.claim_item(child.claim, reply_id(question))
     (lease,) = [lease for lease in ledger.leases(0) if lease.session == session]
     ledger.release(lease)
     again = ledger.claim(child.run.id, new_claim_id(), session_id=session, worker="w2")
@@ -89,7 +89,7 @@ def test_a_run_tried_again_asks_the_same_question_and_gets_the_same_reply(
     assert [i.id for i in ledger.items(parent.claim.session) if i.kind == "query"] == [question]
     if cut == "asked":
         _reply(ledger, question)
-    assert ledger.take(again.claim, reply_id(question))[1] == "that one"
+    assert ledger.claim_item(again.claim, reply_id(question))[1] == "that one"
     play.commit(again.claim)
     assert ledger.session(session).questions == ()
 
@@ -117,7 +117,7 @@ def test_a_question_is_answered_once(play: Play, ledger: Ledger) -> None:
     assert _reply(ledger, question)
     assert not _reply(ledger, question, "again")
     with pytest.raises(WrongState, match="has its reply"):
-        ledger.say(
+        ledger.send(
             parent.claim,
             child.claim.session,
             "another",
@@ -195,7 +195,7 @@ def test_who_asked_a_session_that_is_closed_hears_that_no_reply_will_come(
     question = _ask(ledger, child, parent.claim.session)
     play.commit(parent.claim, "boom", status="failed")
     stack.drain()
-    item, text = ledger.take(child.claim, reply_id(question))
+    item, text = ledger.claim_item(child.claim, reply_id(question))
     assert (item.status, item.extra["answers"]) == ("failed", question)
     assert text.startswith("no reply will come: ")
 
@@ -277,7 +277,7 @@ def test_an_agent_puts_nothing_that_only_the_system_makes(play: Play, ledger: Le
     """Whatever the code above it lets through, the step that makes an item does not."""
     parent, child = _family(play)
     with pytest.raises(redis_py.ResponseError, match=f"kind {kind} is not made in this way"):
-        ledger.say(
+        ledger.send(
             child.claim,
             parent.claim.session,
             "!",
@@ -288,7 +288,7 @@ def test_an_agent_puts_nothing_that_only_the_system_makes(play: Play, ledger: Le
         )
     if kind != "prompt":
         with pytest.raises(redis_py.ResponseError, match=f"kind {kind} is not made in this way"):
-            ledger.put(parent.claim.session, "!", item_id="itm_00x", kind=kind)
+            ledger.enqueue(parent.claim.session, "!", item_id="itm_00x", kind=kind)
     assert ledger.item(parent.claim.session, "itm_00x") is None
 
 

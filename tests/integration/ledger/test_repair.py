@@ -53,7 +53,7 @@ class Family:
             later = ledger.server_ms() + 3_600_000
             ledger.set_time(later)
             for run in ledger.undispatched(0):
-                dispatch = ledger.redispatch(run)
+                dispatch = ledger.make_ready(run)
                 if dispatch is not None:
                     self.play.commit(self.play.claim(dispatch).claim, "the answer")
             for session in ledger.waiting(0):
@@ -87,7 +87,7 @@ def _ask_nobody(family: Family) -> None:
 
 #: What is done → what the doctor says of it.
 DAMAGE: dict[str, tuple[Callable[[Family], object], str]] = {
-    "queued run in no index": (lambda f: f.redis.zrem(keys.dispatch(0), f.queued_run), "[run-unindexed]"),
+    "queued run in no index": (lambda f: f.redis.zrem(keys.queued(0), f.queued_run), "[run-unindexed]"),
     "running run in no index": (
         lambda f: f.redis.zrem(keys.running(0), f.at_work.run.id),
         "[run-unindexed]",
@@ -235,7 +235,7 @@ def test_counters_are_not_taken_from_books_that_lack_a_launch(family: Family) ->
 
 
 def test_what_is_repaired_twice_is_repaired_once(family: Family) -> None:
-    family.redis.zrem(keys.dispatch(0), family.queued_run)
+    family.redis.zrem(keys.queued(0), family.queued_run)
     family.redis.hincrby(keys.session(family.root), "group:g:owed", 1)
     assert family.ledger.reindex(family.queued, recount=True) == ["dispatch"]
     assert family.ledger.reindex(family.queued, recount=True) == []

@@ -12,7 +12,7 @@ import redis as redis_py
 from orchestrator.clock import ManualClock
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.ids import callback_id, new_claim_id
-from orchestrator.ledger import Dispatch, ItemState, Ledger, SessionState
+from orchestrator.ledger import ItemState, Ledger, RunRef, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
@@ -28,7 +28,7 @@ class Stack:
 
     def __init__(self, redis: redis_py.Redis, play: Play) -> None:
         self.play, self.ledger, self.redis = play, play.ledger, redis
-        self.sent: list[Dispatch] = []
+        self.sent: list[RunRef] = []
         self.settled: list[str] = []
         self.broken = False
         self.clock = ManualClock()
@@ -50,9 +50,9 @@ class Stack:
 
     def _settle(self, root: str) -> None:
         self.settled.append(root)
-        self.ledger.settle(root)
+        self.ledger.mark_result_published(root)
 
-    def _send(self, ready: Sequence[Dispatch]) -> None:
+    def _send(self, ready: Sequence[RunRef]) -> None:
         if self.broken:
             raise ConnectionError("broker is away")
         self.sent += ready
@@ -78,7 +78,7 @@ def test_a_child_that_ends_resumes_its_idle_parent_at_once(stack: Stack, play: P
     stack.drain()
     (sent,) = stack.sent
     assert (sent.session, sent.cause) == (root, "callbacks")
-    assert stack.redis.xlen(keys.stops(0)) == 0
+    assert stack.redis.xlen(keys.session_events(0)) == 0
 
 
 def test_many_copies_of_the_service_resume_once(stack: Stack, play: Play) -> None:
@@ -118,7 +118,7 @@ def test_events_of_a_dead_copy_are_taken_over(stack: Stack, play: Play) -> None:
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child)
-    stack.redis.xreadgroup("callbacks", "dead", {keys.stops(0): ">"})
+    stack.redis.xreadgroup("callbacks", "dead", {keys.session_events(0): ">"})
     assert stack.service.run_once() == 0
     threading.Event().wait(0.15)
     stack.clock.advance(1)
@@ -285,7 +285,7 @@ def test_what_a_crash_left_between_two_steps_the_sweep_completes(
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child)
-    stack.redis.delete(keys.stops(0))
+    stack.redis.delete(keys.session_events(0))
     stack.broken = True
     assert stack.reaper.run_once().resumed == 1
     assert stack.sent == []
@@ -306,7 +306,7 @@ def test_trees_expire_a_set_time_after_their_root_is_over(stack: Stack, play: Pl
     stack.reaper.run_once()
     later = 1_000_000 + ledger.limits.tree_ttl_ms
     ledger.set_time(later - 1000)
-    ledger.put(again, "more", item_id="itm_00x")
+    ledger.enqueue(again, "more", item_id="itm_00x")
     play.commit(play.resume(again).claim)
     ledger.set_time(later)
     assert stack.reaper.run_once().pruned == 1
@@ -340,7 +340,7 @@ def test_who_asked_a_parent_that_closes_hears_that_no_reply_will_come(
     ledger.effect(parent.claim, effect="policy", facts={"close_policy": "abandon"})
     child = play.delegate(parent, "a")
     asking = play.run(child)
-    ledger.say(
+    ledger.send(
         asking.claim, root, "?", effect="q", item_id="itm_00q", kind="query", priority="normal", opens=True
     )
     play.commit(asking.claim)
@@ -426,15 +426,15 @@ def test_events_are_acknowledged_after_what_they_set_off(stack: Stack, play: Pla
     )
     with pytest.raises(redis_py.ConnectionError):
         one.run_once()
-    held = stack.redis.xpending(keys.stops(0), "callbacks")["pending"]
-    assert held == stack.redis.xlen(keys.stops(0)) > 0
+    held = stack.redis.xpending(keys.session_events(0), "callbacks")["pending"]
+    assert held == stack.redis.xlen(keys.session_events(0)) > 0
     two = CallbackService(
         stack.redis, CutOff(ledger, lambda _: None), consumer="two", clock=stack.clock, take_over_ms=1
     )
     time.sleep(0.005)
     with pytest.raises(redis_py.ConnectionError):
         two.run_once()
-    assert stack.redis.xpending(keys.stops(0), "callbacks")["pending"] == held
+    assert stack.redis.xpending(keys.session_events(0), "callbacks")["pending"] == held
     stack.clock.advance(1)
     deadline = time.monotonic() + 60
     while not stack.sent:

@@ -61,7 +61,7 @@ def test_one_spoilt_session_keeps_nobody_from_his_callbacks(
         for _ in range(3):
             stack.reaper.run_once()
     assert [d.session for d in stack.sent] == [later]
-    assert redis.xlen(keys.stops(0)) == 0
+    assert redis.xlen(keys.session_events(0)) == 0
     named = [r for r in caplog.records if "flush-failed" in r.getMessage()]
     assert len(named) <= 1
 
@@ -75,7 +75,13 @@ def test_a_service_outlives_indexes_of_another_type(
     service = threading.Thread(target=stack.service.run, args=(stop,))
     service.start()
     try:
-        for spoilt in (keys.timers(0), keys.waiting(0), keys.closing(0), keys.results(0), keys.stops(0)):
+        for spoilt in (
+            keys.timers(0),
+            keys.waiting(0),
+            keys.closing(0),
+            keys.results(0),
+            keys.session_events(0),
+        ):
             whole = redis.dump(spoilt)
             spoil(redis, spoilt)
             for _ in range(2):
@@ -100,10 +106,10 @@ def test_a_group_that_was_removed_is_made_again_and_no_event_is_lost(
 ) -> None:
     """Those that it had not handled are handled then; the stream may be gone with it."""
     root = waiting_parent(play, "one")
-    redis.xgroup_destroy(keys.stops(0), "callbacks")
+    redis.xgroup_destroy(keys.session_events(0), "callbacks")
     until(lambda: stack.drain() or stack.sent)
     assert [d.session for d in stack.sent] == [root]
-    redis.delete(keys.stops(0))
+    redis.delete(keys.session_events(0))
     stack.drain()
     another = waiting_parent(play, "two")
     until(lambda: stack.drain() or len(stack.sent) == 2)
@@ -114,11 +120,11 @@ def test_copies_of_the_service_that_are_gone_are_forgotten_once_they_hold_nothin
     stack: Stack, play: Play, redis: redis_py.Redis
 ) -> None:
     waiting_parent(play, "one")
-    assert redis.xreadgroup("callbacks", "holding", {keys.stops(0): ">"})
-    redis.xgroup_createconsumer(keys.stops(0), "callbacks", "idle")
+    assert redis.xreadgroup("callbacks", "holding", {keys.session_events(0): ">"})
+    redis.xgroup_createconsumer(keys.session_events(0), "callbacks", "idle")
 
     def names() -> set[bytes]:
-        return {row["name"] for row in redis.xinfo_consumers(keys.stops(0), "callbacks")}
+        return {row["name"] for row in redis.xinfo_consumers(keys.session_events(0), "callbacks")}
 
     until(lambda: stack.service.tidy(gone_ms=1) or b"idle" not in names())
     assert b"holding" in names()

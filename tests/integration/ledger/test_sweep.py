@@ -27,7 +27,7 @@ SOME_SESSION = "ses_00ffffffffffffffffffffffff"
 def reaper_of(stack: Stack, **parts: object) -> Reaper:
     """The stack's reaper with some of its parts exchanged."""
     chosen: dict[str, object] = {
-        "settle": stack.ledger.settle,
+        "settle": stack.ledger.mark_result_published,
         "clock": stack.clock,
         "lease_s": 15,
         **parts,
@@ -92,11 +92,11 @@ def test_a_claim_begins_the_backing_off_anew(stack: Stack, play: Play, ledger: L
     for _ in range(ledger.limits.max_lost_workers - 1):
         lease = ledger.leases(0)[0]
         assert ledger.release(lease) == "queued"
-        assert ledger.redispatch(held.run.id) is not None
+        assert ledger.make_ready(held.run.id) is not None
         claimed = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w")
         assert claimed is not None
     assert ledger.release(ledger.leases(0)[0]) == "queued"
-    assert ledger.redispatch(held.run.id) is not None
+    assert ledger.make_ready(held.run.id) is not None
     later(ledger, ledger.limits.redispatch_ms + 1)
     assert ledger.undispatched(0) == [held.run.id]
 
@@ -125,9 +125,9 @@ def test_a_server_clock_that_is_set_back_holds_up_no_run(stack: Stack, play: Pla
 
 def test_a_run_that_is_gone_is_taken_off_the_list(stack: Stack, redis: redis_py.Redis) -> None:
     """Left there, it would be due for ever, before all others."""
-    redis.zadd(keys.dispatch(0), {"run_00ffffffffffffffffffffffff": 1})
+    redis.zadd(keys.queued(0), {"run_00ffffffffffffffffffffffff": 1})
     stack.reaper.run_once()
-    assert redis.zcard(keys.dispatch(0)) == 0
+    assert redis.zcard(keys.queued(0)) == 0
 
 
 def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
@@ -144,7 +144,7 @@ def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
     stack.reaper.run_once()
     later(ledger, ledger.limits.tree_ttl_ms + 1)
     assert stack.reaper.run_once().pruned == 3
-    assert redis.zcard(keys.running(0)) == redis.zcard(keys.dispatch(0)) == 0
+    assert redis.zcard(keys.running(0)) == redis.zcard(keys.queued(0)) == 0
     assert stack.reaper.run_once().pruned == 0
 
 
@@ -153,7 +153,7 @@ def test_a_tree_stays_while_a_worker_is_at_work_in_it(stack: Stack, play: Play, 
     _, child = finished_tree(play)
     stack.reaper.run_once()
     later(ledger, ledger.limits.tree_ttl_ms - 1000)
-    ledger.put(child, "once more", item_id="itm_00x")
+    ledger.enqueue(child, "once more", item_id="itm_00x")
     again = play.resume(child)
     later(ledger, ledger.limits.tree_ttl_ms + 1)
     assert stack.reaper.run_once().pruned == 0
@@ -177,7 +177,7 @@ def test_a_user_who_resumes_a_session_in_the_moment_of_its_trees_removal_is_hear
     def looked(name: str) -> list[Session]:
         found = look(name)
         monkeypatch.undo()
-        ledger.put(session, "once more", item_id="itm_00x")
+        ledger.enqueue(session, "once more", item_id="itm_00x")
         if how != "said":
             stack.delivery.flush([session])
         if how == "done":
@@ -200,7 +200,7 @@ def test_a_tree_stays_while_a_resume_in_it_waits_for_a_worker(
 ) -> None:
     _, child = finished_tree(play)
     stack.reaper.run_once()
-    ledger.put(child, "once more", item_id="itm_00x")
+    ledger.enqueue(child, "once more", item_id="itm_00x")
     stack.delivery.flush([child])
     later(ledger, ledger.limits.tree_ttl_ms + 1)
     assert stack.reaper.run_once().pruned == 0
@@ -220,11 +220,11 @@ def test_who_comes_while_a_tree_is_being_removed_is_told_so(
         raise ValueError(session)
 
     with monkeypatch.context() as dying:
-        dying.setattr(ledger, "prune", die)
+        dying.setattr(ledger, "delete_session", die)
         stack.reaper.run_once()
     for session in (root, child):
         with pytest.raises(WrongState, match="deleted"):
-            ledger.put(session, "once more", item_id="itm_00x")
+            ledger.enqueue(session, "once more", item_id="itm_00x")
     assert stack.reaper.run_once().pruned == 2
     assert list(ledger.all_roots(0)) == []
 
@@ -240,7 +240,7 @@ def test_a_tree_of_more_sessions_than_a_server_takes_arguments_is_removed_all_th
     closed, run = [], ledger.scripts.run
 
     def noted(name: str, names: Sequence[str], args: Sequence[str]) -> object:
-        if name == "retire":
+        if name == "close_tree":
             closed.append(len(names) // 2)
         return run(name, names, args)
 
@@ -326,7 +326,7 @@ def test_a_result_that_cannot_be_stored_holds_up_nothing_else(
     def settle(root: str) -> None:
         if root == roots[1]:
             raise RuntimeError("the result backend does not want it")
-        ledger.settle(root)
+        ledger.mark_result_published(root)
 
     swept = reaper_of(stack, settle=settle).run_once()
     assert swept.settled == 2
@@ -388,7 +388,7 @@ def test_a_closed_session_with_damaged_books_ends_no_service(
     play.finish(children[1])
     stack.drain()
     assert [d.session for d in stack.sent] == [parents[1]]
-    assert redis.xlen(keys.stops(0)) == 0
+    assert redis.xlen(keys.session_events(0)) == 0
     redis.hset(key, field, whole) if whole else redis.hdel(key, field)
     stack.reaper.run_once()
     assert ledger.session(children[0]).state == end
@@ -424,17 +424,17 @@ def test_a_session_that_does_not_say_how_many_runs_it_had_is_given_none(
 def test_an_event_that_names_no_session_ends_no_service(
     stack: Stack, redis: redis_py.Redis, event: dict[str, str]
 ) -> None:
-    redis.xadd(keys.stops(0), event)  # type: ignore[arg-type]
+    redis.xadd(keys.session_events(0), event)  # type: ignore[arg-type]
     assert stack.service.run_once() == 1
-    assert redis.xlen(keys.stops(0)) == 0
+    assert redis.xlen(keys.session_events(0)) == 0
 
 
 def test_all_that_a_dead_copy_was_handed_is_taken_over_at_once(stack: Stack, redis: redis_py.Redis) -> None:
     """However much it was."""
     for _ in range(500):
-        redis.xadd(keys.stops(0), {"event": "put", "session": SOME_SESSION})
-    redis.xreadgroup("callbacks", "dead", {keys.stops(0): ">"}, count=500)
+        redis.xadd(keys.session_events(0), {"event": "put", "session": SOME_SESSION})
+    redis.xreadgroup("callbacks", "dead", {keys.session_events(0): ">"}, count=500)
     service = stack.callback_service("heir")
     service._take_over_ms = 0
     assert service.run_once() == 500
-    assert redis.xlen(keys.stops(0)) == 0
+    assert redis.xlen(keys.session_events(0)) == 0

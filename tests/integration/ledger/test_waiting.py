@@ -131,7 +131,7 @@ def test_what_is_said_to_a_session_before_its_first_run_comes_after_its_task(
     play: Play, ledger: Ledger
 ) -> None:
     root = play.submit(prompt="the task")
-    ledger.put(root, "and this", item_id="itm_00p")
+    ledger.enqueue(root, "and this", item_id="itm_00p")
     assert ledger.flush(root).outcome == "waits"
     first = play.run(root)
     assert (first.run.cause, first.prompt) == ("start", "the task")

@@ -26,7 +26,7 @@ def ledger(redis: redis_py.Redis) -> Ledger:
 
 
 def blobs(redis: redis_py.Redis, session: str) -> list[str]:
-    return [name.decode() for name in redis.keys(keys.whole(session, "*"))]
+    return [name.decode() for name in redis.keys(keys.large_text(session, "*"))]
 
 
 def test_a_large_answer_reaches_the_parent_as_its_beginning_and_a_reference(
@@ -85,7 +85,7 @@ def test_a_whole_that_is_gone_before_its_commit_is_stored_again(
 def test_a_later_small_answer_takes_the_place_of_a_large_one(play: Play, ledger: Ledger) -> None:
     root = play.submit()
     play.commit(play.run(root).claim, LARGE)
-    ledger.put(root, "again", item_id="itm_00p")
+    ledger.enqueue(root, "again", item_id="itm_00p")
     play.commit(play.resume(root).claim, "small")
     assert ledger.result(root) == (SessionState.FINISHED, "small")
 
@@ -105,7 +105,9 @@ def test_what_an_agent_says_may_be_large_too(play: Play, ledger: Ledger, redis: 
     parent = play.run(root)
     child = play.run(play.delegate(parent, "a"))
     for _ in range(2):
-        ledger.say(child.claim, root, LARGE, effect="m", item_id="itm_00m", kind="message", priority="normal")
+        ledger.send(
+            child.claim, root, LARGE, effect="m", item_id="itm_00m", kind="message", priority="normal"
+        )
     item = ledger.item(root, "itm_00m")
     assert ledger.wholes.read(item.extra["whole"]) == LARGE
     assert len(blobs(redis, child.claim.session)) == 1
@@ -120,7 +122,7 @@ def test_wholes_go_with_their_session(play: Play, ledger: Ledger, redis: redis_p
         play.finish(child, LARGE)
     play.commit(parent.claim)
     ref = ledger.item(root, callback_id(first)).extra["whole"]
-    ledger.prune(first, root)
+    ledger.delete_session(first, root)
     with pytest.raises(PayloadError, match="is not stored"):
         ledger.wholes.read(ref)
     assert ledger.stop(root, "enough", state="deleted").outcome == "ended"
@@ -129,7 +131,7 @@ def test_wholes_go_with_their_session(play: Play, ledger: Ledger, redis: redis_p
     Delivery(ledger, lambda _: None).close(second)
     for child in (first, second):
         assert blobs(redis, child) == []
-        assert not redis.exists(keys.wholes(child))
+        assert not redis.exists(keys.large_texts(child))
 
 
 def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
@@ -141,11 +143,11 @@ def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
     parent = play.run(root)
     child = play.run(play.delegate(parent, "a"))
     said = {"effect": "m", "item_id": "itm_00m", "kind": "message", "priority": "normal"}
-    ledger.say(child.claim, root, LARGE + "said", **said)  # type: ignore[arg-type]
+    ledger.send(child.claim, root, LARGE + "said", **said)  # type: ignore[arg-type]
     play.commit(child.claim, LARGE)
     play.commit(parent.claim)
     play.commit(play.resume(root).claim)
-    ledger.put(child.session.id, "once more", item_id="itm_00p")
+    ledger.enqueue(child.session.id, "once more", item_id="itm_00p")
     play.commit(play.resume(child.session.id).claim, LARGE + "nobody was told")
     assert len(blobs(redis, child.session.id)) == 3
     ledger.stop(child.session.id, "enough", state="deleted")
@@ -156,7 +158,7 @@ def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
     ledger.stop(root, "enough", state="deleted")
     delivery.close(root)
     assert blobs(redis, child.session.id) == []
-    assert not redis.exists(keys.wholes(child.session.id))
+    assert not redis.exists(keys.large_texts(child.session.id))
 
 
 def test_a_large_answer_to_an_heir_stays_as_long_as_the_heir(redis: redis_py.Redis, play: Play) -> None:
@@ -175,7 +177,7 @@ def test_a_large_answer_to_an_heir_stays_as_long_as_the_heir(redis: redis_py.Red
     play.commit(play.resume(heir).claim)
     stack.reaper.run_once()
     ledger.set_time(1_000_000 + ttl_ms - 1)
-    ledger.put(heir, "what was it?", item_id="itm_00p")
+    ledger.enqueue(heir, "what was it?", item_id="itm_00p")
     asked = play.resume(heir)
     ledger.set_time(1_000_000 + ttl_ms + 1)
     stack.reaper.run_once()

@@ -52,7 +52,7 @@ class Place:
 
     def ask(self, asker: Claimed) -> str:
         question = question_id(asker.session.id, "q")
-        self.ledger.say(
+        self.ledger.send(
             asker.claim,
             asker.session.parent,
             "?",
@@ -73,15 +73,15 @@ def place(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Place:
 def test_a_run_that_stands_still_in_a_call_names_the_child(place: Place) -> None:
     held, (child, _) = place.parent()
     assert "is at work in" in place.said(held.session.id)
-    assert place.ledger.take(held.claim, callback_id(child), waits="wait") is None
+    assert place.ledger.claim_item(held.claim, callback_id(child), waits="wait") is None
     said = place.said(held.session.id)
     assert f"agent 'lead' stands still in a call of child {child}" in said
     assert f"see `orchestra why {child}`" in said
-    assert place.ledger.take(held.claim, callback_id(child), waits="give up") is None
+    assert place.ledger.claim_item(held.claim, callback_id(child), waits="give up") is None
     assert "is at work in" in place.said(held.session.id)
-    place.ledger.take(held.claim, callback_id(child), waits="wait")
+    place.ledger.claim_item(held.claim, callback_id(child), waits="wait")
     place.play.finish(child)
-    assert place.ledger.take(held.claim, callback_id(child), waits="wait") is not None
+    assert place.ledger.claim_item(held.claim, callback_id(child), waits="wait") is not None
     assert "is at work in" in place.said(held.session.id)
 
 
@@ -96,7 +96,7 @@ def test_a_run_for_an_agent_that_no_worker_serves_says_so(place: Place) -> None:
 
 def test_a_run_that_is_tried_again_does_not_stand_still_for_what_the_first_try_did(place: Place) -> None:
     held, (child, _) = place.parent()
-    place.ledger.take(held.claim, callback_id(child), waits="wait")
+    place.ledger.claim_item(held.claim, callback_id(child), waits="wait")
     place.ledger.release(place.ledger.leases(0)[0])
     place.ledger.claim(held.run.id, new_claim_id(), session_id=held.session.id, worker="w2")
     assert "is at work in" in place.said(held.session.id)
@@ -106,7 +106,7 @@ def test_a_run_that_stands_still_for_a_reply_names_the_question(place: Place) ->
     held, (child, _) = place.parent()
     asker = place.play.run(child)
     question = place.ask(asker)
-    place.ledger.take(asker.claim, reply_id(question), waits="wait")
+    place.ledger.claim_item(asker.claim, reply_id(question), waits="wait")
     said = place.said(child)
     assert f"agent 'reviewer' stands still for the reply to its question {question}" in said
     assert f"session {held.session.id}, which was asked, or you: orchestra reply {question} TEXT" in said
@@ -235,7 +235,7 @@ def test_a_finished_session_waits_for_nothing_until_a_user_resumes_it(place: Pla
     session = place.play.submit()
     place.play.commit(place.play.run(session).claim)
     assert place.why(session) is None
-    place.ledger.put(session, "go on", item_id="itm_00a")
+    place.ledger.enqueue(session, "go on", item_id="itm_00a")
     assert place.said(session).startswith("1 item is queued")
 
 
@@ -297,7 +297,7 @@ def test_why_goes_by_calls_and_questions_and_never_in_a_circle(place: Place) -> 
     """A child asks its parent, which is in a call of that child: neither can move."""
     top, child = _chain(place, 1)
     question = place.ask(child)
-    place.ledger.take(child.claim, reply_id(question), waits="wait")
-    place.ledger.take(top.claim, callback_id(child.session.id), waits="wait")
+    place.ledger.claim_item(child.claim, reply_id(question), waits="wait")
+    place.ledger.claim_item(top.claim, callback_id(child.session.id), waits="wait")
     assert [step.session.id for step in place.doctor.held_up_by(top.session.id)] == [child.session.id]
     assert [step.session.id for step in place.doctor.held_up_by(child.session.id)] == [top.session.id]

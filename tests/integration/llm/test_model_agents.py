@@ -151,7 +151,7 @@ def test_a_user_goes_on_with_a_session_that_remembers(
     model("clerk", instructions="You remember.")
     session = stage.submit("clerk", "The number is 7.")
     assert theatre.answer(session) == "noted"
-    stage.ledger.put(session, "Which number?", item_id="itm_again")
+    stage.ledger.enqueue(session, "Which number?", item_id="itm_again")
     deadline = time.monotonic() + 30
     while stage.ledger.result(session)[1] != "7":
         assert time.monotonic() < deadline, stage.ledger.result(session)

@@ -18,7 +18,7 @@ from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.signature import sign_message
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import derived_uuid, new_message_id, root_session_id
-from orchestrator.ledger import Dispatch
+from orchestrator.ledger import RunRef
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
 from orchestrator.redisdb.client import connect, is_outage
@@ -68,7 +68,7 @@ class Sent:
         self.rings += pairs
 
     @property
-    def runs(self) -> list[tuple[Dispatch, str]]:
+    def runs(self) -> list[tuple[RunRef, str]]:
         """The ready runs, each with the queue of its agent, in the order in which they were made."""
         return [(run, queue) for run, queue in ready_runs(self.parts) if run.run not in self._cleared]
 

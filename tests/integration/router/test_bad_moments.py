@@ -161,7 +161,7 @@ def test_a_copy_of_a_launch_in_another_shards_stream_begins_nothing(redis: Any, 
     stack.streams.publish(stream._replace(shard=1), fields[b"envelope"])
     handled = stack.router().run_once()
     assert handled.dispatched == [run_id(session, 1)]
-    assert (handled.done, redis.exists(keys.dispatch(1)), stack.dead()) == (1, 0, [])
+    assert (handled.done, redis.exists(keys.queued(1)), stack.dead()) == (1, 0, [])
 
 
 def test_a_report_on_a_task_that_never_begins_is_given_up_and_says_why(stack: Stack) -> None:

@@ -335,7 +335,7 @@ def test_a_foreign_reply_answers_the_question_of_our_agent(stack: Stack, family:
     """The question is found by the message that asked it, and closed."""
     ledger, lead = stack.parts.ledger, family.lead
     asked = new_message_id()
-    ledger.put(
+    ledger.enqueue(
         family.child,
         "how many?",
         item_id="itm_00question",
@@ -418,7 +418,7 @@ def test_a_reply_of_a_program_counts_once_and_only_where_it_was_asked(stack: Sta
     )
     ledger.delegate(lead.claim, launch)
     asked = new_message_id()
-    ledger.put(
+    ledger.enqueue(
         other,
         "how many?",
         item_id="itm_00other",

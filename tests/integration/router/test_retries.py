@@ -20,7 +20,7 @@ from orchestrator.envelope.model import (
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.validate import check
 from orchestrator.ids import derived_uuid, new_message_id
-from orchestrator.ledger import Dispatch, SessionState
+from orchestrator.ledger import RunRef, SessionState
 from orchestrator.reconciler.delivery import hand_over
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
@@ -326,7 +326,7 @@ def test_a_run_of_an_agent_that_nobody_registers_any_more_waits_for_it_at_no_que
         reaper.run_once()
     assert (
         hand_over(
-            [Dispatch(run=run, session=session, agent="reviewer", cause="start")],
+            [RunRef(run=run, session=session, agent="reviewer", cause="start")],
             ledger=ledger,
             agents=parts.agents,
         )

@@ -16,7 +16,7 @@ from orchestrator.bootstrap import Container, build_container
 from orchestrator.client.submission import Submission
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.dispatch import RootResults, build_celery
-from orchestrator.ledger import Dispatch, Ledger, Session, Start
+from orchestrator.ledger import Ledger, RunRef, Session, Start
 from orchestrator.redisdb import keys
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.context import Context
@@ -58,7 +58,7 @@ class StackHarness:
     def submit(self, agent: str, prompt: str = "go", *, task: str = "") -> str:
         return Submission(self.parts).submit(agent, prompt, task=task).session
 
-    def start(self, session: str) -> Dispatch:
+    def start(self, session: str) -> RunRef:
         """Queue the first run of a session, as the router does."""
         found = self.ledger.session(session)
         launch = Start(
@@ -77,7 +77,7 @@ class StackHarness:
         assert dispatch is not None
         return dispatch
 
-    def execute(self, dispatch: Dispatch, worker: str = "w1") -> str:
+    def execute(self, dispatch: RunRef, worker: str = "w1") -> str:
         return execute_run(
             self.runtime, agent=dispatch.agent, session=dispatch.session, run=dispatch.run, worker=worker
         )
@@ -95,7 +95,7 @@ class StackHarness:
         assert flushed.dispatch is not None, flushed
         return self.execute(flushed.dispatch)
 
-    def again(self, dispatch: Dispatch) -> str:
+    def again(self, dispatch: RunRef) -> str:
         """Execute a run that was queued once more, as soon as it may be tried again."""
         while (run := self.ledger.run(dispatch.run)) and run.claimable_ms > self.ledger.server_ms():
             time.sleep(0.001)

@@ -55,7 +55,7 @@ def test_each_format_is_read_and_its_conversation_resumed(crew: Crew, form: str)
     root = stage.submit("coder", "!result one")
     assert stage.play(root) == "finished"
     assert crew.answer(root) == "<response>one</response>"
-    stage.ledger.put(root, "!recall", item_id="itm_more")
+    stage.ledger.enqueue(root, "!recall", item_id="itm_more")
     assert stage.resume(root) == "finished"
     assert crew.answer(root) == "<response>!result one | !recall</response>"
     memory = crew.memory(root)
@@ -79,7 +79,7 @@ def test_a_program_without_a_memory_is_told_the_conversation_so_far(crew: Crew) 
     stage = crew.stage
     root = stage.submit("coder", "first words")
     stage.play(root)
-    stage.ledger.put(root, "second words", item_id="itm_more")
+    stage.ledger.enqueue(root, "second words", item_id="itm_more")
     stage.resume(root)
     answer = crew.answer(root)
     assert answer.index("first words") < answer.index("You answered") < answer.rindex("second words")

@@ -118,7 +118,7 @@ def test_a_session_gets_its_own_back(crew: Crew, repository: Path) -> None:
     stage = crew.stage
     root = stage.submit("coder", "!write a.txt two\n!say ok")
     stage.play(root)
-    stage.ledger.put(root, "!run cat a.txt", item_id="itm_more")
+    stage.ledger.enqueue(root, "!run cat a.txt", item_id="itm_more")
     stage.resume(root)
     assert crew.answer(root).strip() == "<response>two [0]</response>"
 

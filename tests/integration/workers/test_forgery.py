@@ -108,7 +108,7 @@ def test_an_agent_does_not_believe_what_stands_in_its_task(
     theatre.answer(other)
     assert [c.genuine for c in parse_callbacks(prompts[other][0])] == [None]
     assert stage.ledger.runs(other)[0].cause == "start"
-    stage.ledger.put(root, told, item_id="itm_00again")
+    stage.ledger.enqueue(root, told, item_id="itm_00again")
     theatre.finish(root)
     while len(prompts[root]) < 3:
         theatre.finish(root)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.errors import WouldDeadlock
-from orchestrator.ledger import Dispatch, SessionState
+from orchestrator.ledger import RunRef, SessionState
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.slot_sharing import (
     MAX_DEPTH,
@@ -26,7 +26,7 @@ from .test_talking import stage
 __all__ = ["stage"]
 
 
-def needed(stage: StackHarness, session: str, queues: frozenset[str] = frozenset()) -> Dispatch | None:
+def needed(stage: StackHarness, session: str, queues: frozenset[str] = frozenset()) -> RunRef | None:
     return Queued(stage.ledger, serves(stage.catalogue, queues)).needed_by(session)
 
 
@@ -99,7 +99,7 @@ class Started(SlotSharing):
         return threading.current_thread()  # which is alive
 
 
-def nothing(run: Dispatch, slot_sharing: SlotSharing) -> None:
+def nothing(run: RunRef, slot_sharing: SlotSharing) -> None:
     """Execute no run."""
 
 
@@ -168,7 +168,7 @@ def test_a_lent_slot_executes_what_is_needed_until_the_wait_is_over(stage: Stack
     stage.agent("worker")(lambda ctx: f"did {ctx.prompt}")
     slot_sharing, seen = SlotSharing(), []
 
-    def execute(run: Dispatch, below: SlotSharing) -> None:
+    def execute(run: RunRef, below: SlotSharing) -> None:
         seen.append((threading.current_thread().name, below.depth))
         stage.execute(run)
 

@@ -14,7 +14,7 @@ from orchestrator.client.history import history
 from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import Dispatch, Run, RunState, SessionState
+from orchestrator.ledger import Run, RunRef, RunState, SessionState
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
@@ -22,7 +22,7 @@ from .conftest import StackHarness
 NOW = 1_800_000_000_000
 
 
-def failing(stage: StackHarness, **options: object) -> Dispatch:
+def failing(stage: StackHarness, **options: object) -> RunRef:
     """A started session whose agent always fails; the time of its ledger stands still."""
     stage.ledger.set_time(NOW)
 
@@ -35,7 +35,7 @@ def failing(stage: StackHarness, **options: object) -> Dispatch:
     return stage.start(stage.submit("flaky", str(options.get("title", "go"))))
 
 
-def run_of(stage: StackHarness, dispatch: Dispatch) -> Run:
+def run_of(stage: StackHarness, dispatch: RunRef) -> Run:
     run = stage.ledger.run(dispatch.run)
     assert run is not None
     return run
@@ -72,7 +72,7 @@ def test_a_run_that_waits_is_in_nobodys_hands_until_it_is_due(stage: StackHarnes
     assert stage.ledger.undispatched(0) == []
     stage.ledger.set_time(due)
     assert stage.ledger.undispatched(0) == [dispatch.run]
-    assert stage.ledger.redispatch(dispatch.run) is not None
+    assert stage.ledger.make_ready(dispatch.run) is not None
     assert stage.execute(dispatch) == "failed"
 
 
@@ -84,14 +84,14 @@ def test_an_exception_may_ask_for_a_delay(stage: StackHarness) -> None:
     for minutes in (0, 5, 60, 119):
         stage.ledger.set_time(NOW + minutes * 60_000)
         for run in stage.ledger.undispatched(0):
-            assert stage.ledger.redispatch(run) is None
+            assert stage.ledger.make_ready(run) is None
     stage.ledger.set_time(NOW - 86_400_000)
     for run in stage.ledger.undispatched(0):
-        assert stage.ledger.redispatch(run) is None
+        assert stage.ledger.make_ready(run) is None
     assert run_of(stage, dispatch).claimable_ms == NOW - 86_400_000 + 7_200_000
     stage.ledger.set_time(NOW - 86_400_000 + 7_200_000)
     assert stage.ledger.undispatched(0) == [dispatch.run]
-    assert stage.ledger.redispatch(dispatch.run) is not None
+    assert stage.ledger.make_ready(dispatch.run) is not None
     assert stage.execute(dispatch) == "retry"
     assert run_of(stage, dispatch).failures == 2
 

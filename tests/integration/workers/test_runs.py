@@ -486,7 +486,7 @@ def test_a_user_resumes_a_finished_session(stage: StackHarness) -> None:
 
     session = stage.submit("solo", "first")
     stage.play(session)
-    stage.ledger.put(session, "and <response>second</response>", item_id="itm_00x")
+    stage.ledger.enqueue(session, "and <response>second</response>", item_id="itm_00x")
     assert stage.resume(session) == "finished"
     assert stage.ledger.result(session)[1] == "user 2: and &lt;response>second&lt;/response>"
 

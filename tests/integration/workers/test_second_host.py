@@ -15,7 +15,7 @@ from orchestrator.agents.definition import define_agent
 from orchestrator.agents.loader import load_agents
 from orchestrator.cli import main
 from orchestrator.errors import KeyringError
-from orchestrator.ledger import Dispatch, SessionState
+from orchestrator.ledger import RunRef, SessionState
 from orchestrator.router import build_router
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.streams import all_streams, stream_key
@@ -45,7 +45,7 @@ class Hosts:
         rows = json.loads(self.orchestra(stage, "keys", "list", "--json").stdout)["keys"]
         return {row["agent"] for row in rows if row["private"]}
 
-    def route(self, stage: StackHarness) -> list[Dispatch]:
+    def route(self, stage: StackHarness) -> list[RunRef]:
         """One round of a router on a host; what workers find then."""
         self.rounds += 1
         settings, redis = stage.settings, stage.redis

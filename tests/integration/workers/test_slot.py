@@ -49,7 +49,7 @@ def test_the_ready_runs_are_executed_in_order(stage: StackHarness) -> None:
     assert seen == sessions
     for session in sessions:
         assert stage.ledger.result(session) == (SessionState.FINISHED, f"answer of {session}")
-    left = (keys.running(0), keys.ready(0, "helper"), keys.turns(0, "helper"), keys.dispatch(0))
+    left = (keys.running(0), keys.ready(0, "helper"), keys.turns(0, "helper"), keys.queued(0))
     assert [stage.redis.exists(key) for key in left] == [0, 0, 0, 0]
     assert work(stage) == {}
 
@@ -196,7 +196,7 @@ def test_a_damaged_run_is_put_aside_and_the_next_one_taken(stage: StackHarness, 
             stage.redis.set(keys.bodies(sessions[0]), "no hash")
     assert work(stage) == {"finished": 1}
     assert stage.redis.hget(keys.run(run), "state") == b"queued"
-    assert stage.redis.zscore(keys.dispatch(0), run) is not None
+    assert stage.redis.zscore(keys.queued(0), run) is not None
 
 
 def test_a_slot_that_finds_more_rings_one_more(stage: StackHarness) -> None:

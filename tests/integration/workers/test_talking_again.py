@@ -98,6 +98,6 @@ def bring_back(stage: StackHarness, theatre: Harness, session: str) -> None:
             break
         assert time.monotonic() < deadline, "its heartbeat goes on"
         time.sleep(0.05)
-    dispatch = stage.ledger.redispatch(lease.run)
+    dispatch = stage.ledger.make_ready(lease.run)
     assert dispatch is not None
     theatre.give_again(dispatch)

@@ -12,7 +12,7 @@ from orchestrator.cli.reaper import make_reaper
 from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import InputError, UnknownSession
 from orchestrator.ids import callback_id
-from orchestrator.ledger import Dispatch, ItemState, SessionState
+from orchestrator.ledger import ItemState, RunRef, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.router import build_router
 from orchestrator.worker.context.context import Context
@@ -96,7 +96,7 @@ def test_a_deadline_without_children_resumes_once_it_is_over(stage: StackHarness
         while not (run := stage.ledger.session(session).run):
             reaper.run_once()
         assert stage.ledger.server_ms() - began < 20_000
-        stage.execute(Dispatch(run=run, session=session, agent="poller", cause="callbacks"))
+        stage.execute(RunRef(run=run, session=session, agent="poller", cause="callbacks"))
         assert resumed == [("start", 0), ("callbacks", 0), ("callbacks", 0)][:runs]
     assert stage.ledger.result(session) == (SessionState.FINISHED, "3")
 
@@ -110,7 +110,7 @@ def test_what_comes_before_a_deadline_without_children_ends_the_wait(stage: Stac
 
     session = stage.submit("poller", "first")
     assert stage.play(session) == "idle"
-    stage.ledger.put(session, "second", item_id="itm_second", kind="prompt", priority="high")
+    stage.ledger.enqueue(session, "second", item_id="itm_second", kind="prompt", priority="high")
     assert stage.resume(session) == "finished"
     assert stage.ledger.result(session)[1] == "second"
 
@@ -238,7 +238,7 @@ def test_an_heir_gets_what_a_closed_session_was_owed(stage: StackHarness, theatr
         time.sleep(0.01)
     while not (run := stage.ledger.session(item.child).run):
         time.sleep(0.01)
-    stage.execute(stage.ledger.redispatch(run) or pytest.fail("not queued"))
+    stage.execute(stage.ledger.make_ready(run) or pytest.fail("not queued"))
     while stage.ledger.result(next_of_kin)[1] != "inherited":
         time.sleep(0.01)
 

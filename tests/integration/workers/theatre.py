@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from orchestrator.ledger import CLOSED, Dispatch, Session, SessionState
+from orchestrator.ledger import CLOSED, RunRef, Session, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 
@@ -29,7 +29,7 @@ class Harness:
         self._runs: list[Future[str]] = []
         self.failure: BaseException | None = None
         #: Runs that are not to be executed.
-        self.held_back: Callable[[Dispatch], bool] = lambda _: False
+        self.held_back: Callable[[RunRef], bool] = lambda _: False
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -68,12 +68,12 @@ class Harness:
         except BaseException as error:
             self.failure = error
 
-    def _give(self, dispatch: Dispatch) -> None:
+    def _give(self, dispatch: RunRef) -> None:
         if dispatch.run not in self._given and not self.held_back(dispatch):
             self._given.add(dispatch.run)
             self._runs.append(self._pool.submit(self.stage.execute, dispatch))
 
-    def give_again(self, dispatch: Dispatch) -> None:
+    def give_again(self, dispatch: RunRef) -> None:
         """Execute a run that was lost."""
         self._given.discard(dispatch.run)
         self._give(dispatch)

@@ -49,9 +49,9 @@ local function save(items, id, record) redis.call('HSET', items, id, cjson.encod
 local function group_field(group, what) return 'group:' .. (group or '') .. ':' .. what end
 
 -- A large text that a transition refers to is kept as long as its session; until then it would expire.
-local function keep(whole, wholes, sha256)
+local function keep(whole, large_texts, sha256)
   redis.call('PERSIST', whole)
-  redis.call('SADD', wholes, sha256)
+  redis.call('SADD', large_texts, sha256)
 end
 
 -- The rule of a group in a session's waiting policy: its own, else that of the group ''.

@@ -1,4 +1,4 @@
--- What became of the tries of a run, and when it may be tried again. RUN, RUNNING and DISPATCH as in lib/over.lua.
+-- What became of the tries of a run, and when it may be tried again. RUN, RUNNING and DISPATCH as in lib/termination.lua.
 
 -- Tries of one run that are kept, the last ones.
 local KEPT = 20
