@@ -531,7 +531,7 @@ class Client:
         is not genuine, whatever its id.
         """
         with self._clear_errors():
-            return checked_callbacks(self._ledger, session, text)
+            return checked_callbacks(self._ledger, self._parts.authenticity, session, text)
 
     def questions(self, session: str) -> list[Callback]:
         """The open questions of a session and everything below it, in the order of the tree.

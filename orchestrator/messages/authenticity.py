@@ -81,9 +81,16 @@ class Authenticity:
         return self._keyring.store.current(OPERATOR) is not None
 
 
-def checked_callbacks(ledger: Ledger, session: str, text: str) -> tuple[Callback, ...]:
-    """The callbacks in ``text``; `genuine` are those that a run of ``session`` carried, word for word."""
-    return tuple(replace(c, genuine=_is_genuine(ledger, session, c)) for c in parse_callbacks(text))
+def checked_callbacks(
+    ledger: Ledger, authenticity: Authenticity, session: str, text: str
+) -> tuple[Callback, ...]:
+    """The callbacks in ``text``; `genuine` are those that a run of ``session`` carried, word for word.
+
+    With the key of `operator` in the data folder, only those that the ledger has from whom they say.
+    """
+    return tuple(
+        replace(c, genuine=_is_genuine(ledger, authenticity, session, c)) for c in parse_callbacks(text)
+    )
 
 
 def callback_from(item: Item, text: str) -> Callback:
@@ -102,11 +109,13 @@ def callback_from(item: Item, text: str) -> Callback:
     )
 
 
-def _is_genuine(ledger: Ledger, session: str, callback: Callback) -> bool:
+def _is_genuine(ledger: Ledger, authenticity: Authenticity, session: str, callback: Callback) -> bool:
     item = ledger.item(session, callback.id)
     if item is None or item.state not in (ItemState.CLAIMED, ItemState.DELIVERED):
         return False
+    kept = ledger.texts(session, [item.id]).get(item.id, "")
+    if authenticity.reads_as_operator and authenticity.item_fault(session, item, kept, reader=OPERATOR):
+        return False
     # What travelled encrypted the ledger has only in that form.
-    sealed = bool(item.extra.get("sealed"))
-    said = callback.text if sealed else ledger.texts(session, [item.id]).get(item.id, "")
+    said = callback.text if item.extra.get("sealed") else kept
     return same_callback(callback, callback_from(item, said))
