@@ -29,6 +29,7 @@
     │   └── WorktreeError
     ├── NoResponse                an agent that answers in text gave no answer that its parent could be given
     ├── Retry                     an agent asks for another try of its run, later
+    ├── RunParked                 a run waits for the limits of a provider, without its slot
     ├── StepFailed                a durable step of a run raised, and has no retries left
     ├── ModelFailed               a model agent got no answer from its model, and would get none by trying again
     ├── RunFailed                 how a run ended, for Celery's events and Flower
@@ -268,6 +269,16 @@ class DamagedRecord(OrchestraError):
     """Something in the ledger cannot be read. Raised with (what, what is wrong with it)."""
 
     template = "the ledger's record of {0} is damaged: {1}; `orchestra doctor` says what can be done"
+
+
+class RunParked(OrchestraError):
+    """A run frees its slot until a provider takes calls again. Raised with (whose limits, seconds).
+
+    Let it pass through: the run is tried again when its time has come, and no attempt is used up.
+    """
+
+    retryable = True
+    template = "the limits of {0} allow the next call in {1} s; the run waits without its slot"
 
 
 class StepFailed(OrchestraError):

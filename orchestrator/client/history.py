@@ -93,7 +93,12 @@ def _of_try(run: Run, tried: Try, *, first: bool) -> list[tuple[int, Event]]:
     again = f", attempt {tried.attempt}" if tried.attempt > 1 else ""
     text = f"{_why(run)} on {tried.worker}{again}"
     events.append((tried.started_ms, Event(at="", what="run", text=text, run=run.id)))
-    how = {"failed": "failed", "died": "ended with its worker process", "lost": "was lost with its worker"}
+    how = {
+        "failed": "failed",
+        "died": "ended with its worker process",
+        "lost": "was lost with its worker",
+        "parked": "was parked",
+    }
     took = (tried.ended_ms - tried.started_ms) / 1000
     wait_s = (tried.again_ms - tried.ended_ms) / 1000
     next_one = (

@@ -67,6 +67,10 @@ def _split_agents(value: object) -> object:
     return [part.strip() for chunk in value.split(",") for part in chunk.split(os.pathsep) if part.strip()]
 
 
+def _from_json(value: object) -> object:
+    return json.loads(value) if isinstance(value, str) else value
+
+
 def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
 
@@ -83,6 +87,10 @@ Folders = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_split_agents)]
 AgentSources = Annotated[tuple[str, ...], BeforeValidator(_split_agents)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
+ProviderLimits = Annotated[
+    dict[str, dict[Literal["requests_per_minute", "tokens_per_minute", "calls"], Count]],
+    BeforeValidator(_from_json),
+]
 
 
 class Settings(BaseModel):
@@ -245,6 +253,19 @@ class Settings(BaseModel):
         description="What a tree may spend on models, unless whoever submits it says otherwise: some of `requests=N`, "
         "`tokens=N` and `usd=N`, separated by commas. Unset: as much as it takes.",
     )
+    provider_limits: ProviderLimits = Field(
+        default_factory=dict,
+        description="Limits of the models of providers for each key, kept by all workers together: a table from a pattern of "
+        "`provider/model` to some of `requests_per_minute`, `tokens_per_minute` and `calls` (at once). The first pattern "
+        "that fits counts.",
+    )
+    provider_wait_s: float = Field(
+        3,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds that a run waits in its slot for the limits of a provider. For a longer wait it frees the slot "
+        "and is tried again when its time has come; steps that it recorded are not executed again.",
+    )
     max_steps_per_run: Count = Field(
         10_000, description="Durable steps that one run may record; the next one fails."
     )
@@ -384,6 +405,8 @@ class Settings(BaseModel):
             value = getattr(self, name)
             if value is None:
                 continue
+            if isinstance(value, dict):
+                value = json.dumps(value)
             if isinstance(value, tuple):
                 value = json.dumps([str(part) for part in value])
             env[ENV_PREFIX + name.upper()] = str(value)

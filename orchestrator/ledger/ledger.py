@@ -5,6 +5,7 @@ from __future__ import annotations
 import redis
 
 from orchestrator.ledger.journal import Journal
+from orchestrator.ledger.provider_calls import ProviderCalls
 from orchestrator.ledger.spending import Spending
 from orchestrator.ledger.statements import Vouch
 from orchestrator.ledger.sweep import SweepTransitions
@@ -36,6 +37,8 @@ class Ledger(SweepTransitions):
         self.limits = limits or TreeLimits()
         #: The durable steps of runs.
         self.journal = Journal(client, self.limits.journal, replicate=self._replicate)
+        #: Calls of providers' models, within their limits.
+        self.provider_calls = ProviderCalls(client, now=lambda: self._now)
         #: What runs spend, and their budgets.
         self.spending = Spending(client, now=lambda: self._now)
         self._report = report

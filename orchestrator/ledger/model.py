@@ -127,8 +127,8 @@ class Session:
 class Try:
     """One try of a run that ended without an answer."""
 
-    #: failed: its agent raised; died: its worker process did; lost: its lease stood still.
-    how: Literal["failed", "died", "lost"]
+    #: failed: its agent raised; died: its worker process did; lost: its lease stood still; parked: it freed its slot.
+    how: Literal["failed", "died", "lost", "parked"]
     reason: str  #: of bounded length
     traceback: str  #: likewise; empty where there is none
     attempt: int  #: how often the run had been claimed by then

@@ -149,7 +149,7 @@ class Runs(LaunchTransitions):
         else:
             short = Shortened(text=beginning(outcome.text), ref=None)
         parent = claim.parent
-        envelope = make_envelope() if expect_over or outcome.status != "completed" else None
+        envelope = make_envelope() if expect_over or outcome.status not in ("completed", "parked") else None
         status = "completed" if outcome.status == "completed" else "failed"
         state = "" if outcome.state is None else json.dumps(outcome.state)
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
@@ -173,10 +173,10 @@ class Runs(LaunchTransitions):
                     waiting,
                     layout.payload(envelope),
                     attempts,
-                    retry_ms,
+                    outcome.parked_ms if outcome.status == "parked" else retry_ms,
                     short.json,
-                    layout.end_of_try("failed", outcome.text, outcome.traceback)
-                    if outcome.status == "failed"
+                    layout.end_of_try(outcome.status, outcome.text, outcome.traceback)
+                    if outcome.status in ("failed", "parked")
                     else "",
                     questions,
                     json.dumps(list(outcome.steps_left_out)),
@@ -206,7 +206,7 @@ class Runs(LaunchTransitions):
                     about = about and self.session(about.id)
                 case b"lost":
                     raise ClaimLost(claim.run)
-                case b"retry":
+                case b"retry" | b"parked":
                     return RetryLater(failures=int(reply[1]))
                 case _:
                     self._replicate("commit", claim.run)

@@ -204,11 +204,12 @@ class Renewal:
 class Outcome:
     """How a run ended, as its worker reports it."""
 
-    status: Literal["completed", "failed", "stopped"]
+    status: Literal["completed", "failed", "stopped", "parked"]
     text: str  #: the answer, or what went wrong
     traceback: str = ""  #: of what the agent raised
     state: JSON = None  #: new saved state, or None to leave it as it is
     waiting: JSON = None  #: new waiting policy, or None to leave it as it is
+    parked_ms: int = 0  #: how long a parked run waits before it is tried again
     steps_left_out: tuple[str, ...] = ()  #: recorded steps that this try did not ask for
     steps_failed: tuple[str, ...] = ()  #: steps whose errors the run failed with
     memory: str | None = None  #: what the executor keeps of the conversation, or None to leave it as it is

@@ -22,6 +22,7 @@ _LEDGER: Final = frozenset(spec.name for spec in keys.REGISTRY if spec.owner == 
 _COMMON: Final = frozenset(
     {"agent", "agents", "public_keys", "operator_key", "services", "blob", "upload", "messages", "totals"}
 )
+_PROVIDERS: Final = frozenset(spec.name for spec in keys.REGISTRY if spec.owner == "providers")
 _DEAD: Final = frozenset({"dead", "dead_index", "dead_usage"})
 _WAITING: Final = frozenset({"parked", "parked_message", "waiters", "seen", "conversation"})
 _EVERYTHING: Final = frozenset(spec.name for spec in keys.REGISTRY)
@@ -32,7 +33,7 @@ KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "router": _LEDGER | _COMMON | _DEAD | _WAITING | {"outbox", "inbox", "quota"},
         "callbacks": _LEDGER | _COMMON | {"conversation"},
         "reaper": _LEDGER | _COMMON | _DEAD | {"conversation", "inbox"},
-        "worker": _LEDGER | _COMMON | {"conversation"},
+        "worker": _LEDGER | _COMMON | _PROVIDERS | {"conversation"},
         "audit": _COMMON | {"dead", "audit_heads"},
         "operator": _EVERYTHING,
         "console": _EVERYTHING,

@@ -154,6 +154,40 @@ def budget(session: str) -> str:
     return f"{_of(session)}:session:{session}:budget"
 
 
+@_key("ao:{calls:<account>}:held", type="string", owner="providers", lifetime="until its time")
+def provider_held(account: str) -> str:
+    """Until when nobody calls a provider under a key, in ms since the epoch; the account names both."""
+    return f"{PREFIX}:{{calls:{account}}}:held"
+
+
+@_key(
+    "ao:{calls:<account>}:counts:<model>",
+    type="hash",
+    owner="providers",
+    lifetime="10 minutes after the last call",
+)
+def provider_counts(account: str, model: str) -> str:
+    """Requests and tokens of the last minute by seconds, and the turns of the trees that wait."""
+    return f"{PREFIX}:{{calls:{account}}}:counts:{model}"
+
+
+@_key(
+    "ao:{calls:<account>}:calls:<model>",
+    type="zset",
+    owner="providers",
+    lifetime="until the last call is over",
+)
+def provider_calls(account: str, model: str) -> str:
+    """Calls that are not over, scored by when they are at the latest."""
+    return f"{PREFIX}:{{calls:{account}}}:calls:{model}"
+
+
+@_key("ao:{calls:<account>}:waiting:<model>", type="zset", owner="providers", lifetime="until nobody waits")
+def provider_waiting(account: str, model: str) -> str:
+    """Runs that wait for a call, scored by their turn."""
+    return f"{PREFIX}:{{calls:{account}}}:waiting:{model}"
+
+
 @_key("ao:{S}:spending:<agent>", type="hash", owner="ledger", lifetime="permanent, for agents with a budget")
 def spending(shard: int, agent: str) -> str:
     """What an agent with a budget of its own spent in this shard since `window`, and what is reserved."""

@@ -323,3 +323,37 @@ def treasurer(ctx: Context) -> str:
         return "launched"
     ends = [callback.status for callback in ctx.all_results]
     return f"{ends.count('completed')} completed, {ends.count('failed')} failed"
+
+
+@agent("asker", queue="chaos")
+def asker(ctx: Context) -> str:
+    """Calls a provider that answers the first call with 429 and a time; a call before that time is noted."""
+
+    def call() -> str:
+        while True:
+            with ctx.limits.acquire("stub", "m"):
+                at, until = time.time(), MARKS / "retry-at"
+                try:
+                    with until.open("x") as file:
+                        file.write(str(at + float(ctx.prompt)))
+                except FileExistsError:
+                    if (MARKS / "told").exists() and at < float(until.read_text()) - 0.05:
+                        paid(ctx.root, "early")
+                    if at >= float(until.read_text() or "inf") - 0.05:
+                        return "answered"
+                ctx.limits.hold_back("stub", "m", after_s=float(ctx.prompt) - (time.time() - at))
+                (MARKS / "told").touch()
+
+    return ctx.step("call", call)
+
+
+@agent("questioner", role="coordinator", queue="chaos")
+def questioner(ctx: Context) -> str:
+    """Prompt ``32 5``: so many askers; the provider is busy for so many seconds."""
+    if ctx.cause == "start":
+        ctx.wait_for("all")
+        many, _, busy_s = ctx.prompt.partition(" ")
+        for number in range(int(many)):
+            ctx.delegate("asker", busy_s, title=f"child {number}")
+        return "launched"
+    return str(sum(callback.text == "answered" for callback in ctx.all_results))

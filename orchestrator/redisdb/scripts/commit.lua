@@ -2,7 +2,7 @@
 -- The envelope reports an end of the session; where the script needs one and got none it changes nothing and says so.
 -- KEYS  as in lib/termination.lua, then 19 effects  20 whole text, or the session  21 large_texts
 --       22 memory of the conversation, or the session
--- ARGV  1 now or ''  2 claim id  3 status completed | failed | stopped  4 text  5 saved state or ''
+-- ARGV  1 now or ''  2 claim id  3 status completed | failed | stopped | parked  4 text  5 saved state or ''
 --       6 waiting policy or ''  7 envelope or ''  8 attempts the agent has  9 ms until it may be tried again
 --       10 reference to the whole as JSON, where the text is its beginning, or ''
 --       11 how it failed, as JSON (see lib/tries.lua), or ''
@@ -14,7 +14,7 @@
 --       16 reference to the memory of the conversation as JSON, or ''
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents whose workers are to be
 --          told: this end lets a run of its tree begin}}
---          | {'lost'} | {'envelope'} | {'retry', attempt} | {'whole'}: it is gone, store it again
+--          | {'lost'} | {'envelope'} | {'retry', attempt} | {'parked', failures} | {'whole'}: it is gone, store it again
 --          | {'parent', its id}: pass that parent's keys | {'questions', id, …}: answer them first
 -- include: base
 -- include: limits
@@ -46,6 +46,20 @@ if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop =
   if ARGV[14] ~= '[]' then forget_steps(RUN .. ':steps', cjson.decode(ARGV[14])) end
   queue_again(r.id, reason, 'attempt ' .. failures .. ' of ' .. ARGV[8] .. ' failed: ' .. reason, wait_ms, now)
   return { 'retry', failures }
+end
+
+-- The run frees its slot and is tried again when its time has come. It uses up no attempt; its steps stay.
+if status == 'parked' and r.stop == '' and s.doomed == '' then
+  local wait_ms = tonumber(ARGV[9])
+  local reason = cjson.decode(ARGV[11]).reason
+  note_try(ARGV[11], now, now + wait_ms)
+  queue_again(r.id, reason, reason, wait_ms, now)
+  return { 'parked', count(r.failures) }
+end
+if status == 'parked' then
+  status = r.stop_state ~= '' and r.stop_state or 'stopped'
+  if ARGV[7] == '' then return { 'envelope' } end
+  if r.stop ~= '' then text = r.stop end
 end
 
 -- A run that fails at a question costs its asker the answer and nobody the session: the question is answered with the

@@ -18,6 +18,7 @@ from orchestrator.worker.context.effects import Effects, OnClose
 from orchestrator.worker.context.launches import AgentLaunches
 from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.planning import PLAN_GROUP, Planning
+from orchestrator.worker.context.provider_limits import ProviderLimits
 from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Call, Steps
 from orchestrator.worker.context.verification import Verifier
@@ -57,6 +58,7 @@ class Context(Delegating):
         environment: Callable[[Context], dict[str, str]],
         settings: Settings | None = None,
         spending: RunSpending,
+        limits: ProviderLimits,
     ) -> None:
         super().__init__(
             held,
@@ -74,6 +76,8 @@ class Context(Delegating):
         self.correction = ""
         #: What this run's calls of models cost: `spending.reserve` before a call, `settle` after it.
         self.spending = spending
+        #: Limits of providers: `limits.acquire` before each call of a model, `hold_back` when it says not to call.
+        self.limits = limits
         self._waiting: dict[str, dict[str, Any]] = {}
         self._settings = settings
         #: What the executor keeps of the conversation when this run commits; None leaves it as it is.

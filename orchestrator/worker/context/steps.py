@@ -28,6 +28,7 @@ from orchestrator.errors import (
     DamagedRecord,
     InputError,
     Retry,
+    RunParked,
     ServerUnavailable,
     SessionStopped,
     StepFailed,
@@ -52,7 +53,16 @@ NOTE_CHARS: Final = 120
 SHOWN: Final = 20
 
 #: What says nothing about the step: the run cannot go on, asks to be tried later, or may not pay for the call.
-_PASSING = (ClaimLost, SessionStopped, ServerUnavailable, Retry, StepMismatch, DamagedRecord, BudgetExceeded)
+_PASSING = (
+    ClaimLost,
+    SessionStopped,
+    ServerUnavailable,
+    Retry,
+    StepMismatch,
+    DamagedRecord,
+    BudgetExceeded,
+    RunParked,
+)
 
 _log = get_logger()
 

@@ -16,6 +16,7 @@ Verdict = Literal[
     "lost",
     "outage",
     "retry",
+    "parked",
     "idle",
     "finished",
     "failed",
@@ -45,6 +46,8 @@ def celery_event(end: RunEnd, *, runtime_s: float) -> tuple[str, dict[str, Any]]
             return "task-failed", {"exception": _failure(end), "traceback": _traceback(end)}
         case "retry":
             return "task-retried", {"exception": _failure(end), "traceback": _traceback(end)}
+        case "parked":
+            return "task-retried", {"exception": end.reason, "traceback": ""}
         case "stopped" | "deleted":
             return "task-revoked", {"terminated": True, "signum": None, "expired": False}
         case "lost" | "outage" | "not-served" | "refused":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import threading
@@ -26,6 +27,7 @@ from orchestrator.errors import (
     ModelFailed,
     OrchestraError,
     Retry,
+    RunParked,
     ServerUnavailable,
     SessionStopped,
 )
@@ -42,6 +44,7 @@ from orchestrator.worker.context.event_log import EventLog
 from orchestrator.worker.context.launches import AgentLaunches
 from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.planning import Planning, answer_with_plan
+from orchestrator.worker.context.provider_limits import ProviderLimits
 from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.context.verification import Verifier
@@ -178,6 +181,8 @@ class _RunOfAgent:
             if claim_status.stop_reason:
                 return self._stopped()
             return self._failed(error)
+        except RunParked as error:
+            return Outcome(status="parked", text=str(error), parked_ms=math.ceil(float(error.args[1]) * 1000))
         except (WorkerShutdown, WorkerTerminate):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever an agent raises is its failure)
@@ -293,6 +298,11 @@ class _RunOfAgent:
             planning=Planning(self._effects, names=runtime.parts.agents.names),
             settings=runtime.parts.settings,
             spending=RunSpending(self._effects, agent_budget=self._agent_budget()),
+            limits=ProviderLimits(
+                self._effects,
+                limits=runtime.parts.settings.provider_limits,
+                longest_wait_s=runtime.parts.settings.provider_wait_s,
+            ),
         )
 
     def _may_take(self, slot_sharing: SlotSharing) -> Callable[[str], bool]:
@@ -383,7 +393,7 @@ class _RunOfAgent:
 
     def _follow_up(self, done: Committed | RetryLater, outcome: Outcome) -> Verdict:
         if isinstance(done, RetryLater):
-            return "retry"
+            return "parked" if outcome.status == "parked" else "retry"
         if done.result_unpublished:
             root = self._held.session.root
             retry_outages(lambda: publish_result(self._ledger, self._runtime.results, root), what="settle")

@@ -1,0 +1,31 @@
+"""How many calls of a provider's models may be made, by all workers together. Pure values and decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ProviderLimit(BaseModel):
+    """Limits of one model under one key; None: as many as there are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests_per_minute: int | None = Field(default=None, gt=0)
+    tokens_per_minute: int | None = Field(default=None, gt=0)
+    calls: int | None = Field(default=None, gt=0)  #: at once
+
+
+def limit_of(limits: Mapping[str, Mapping[Any, int]], provider: str, model: str) -> ProviderLimit:
+    """The limit of a model: of the first pattern that fits `provider/model`, in their order."""
+    name = f"{provider}/{model}"
+    found = (limit for pattern, limit in limits.items() if fnmatchcase(name, pattern))
+    return ProviderLimit.model_validate(next(found, {}))
+
+
+def waits_in_slot(wait_s: float, *, at_most_s: float) -> bool:
+    """Whether a run waits in its slot for a call: else it frees the slot and is tried again when its time has come."""
+    return wait_s <= at_most_s
