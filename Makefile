@@ -97,6 +97,7 @@ docs-check: .venv/.dev ## Whether the generated parts are up to date
 
 picture: .venv/.main ## Run the demo and take the pictures of the README anew
 	@$(BIN)/python docs/picture.py
+	@$(BIN)/python docs/flower_picture.py
 
 lock: .venv/.dev ## Resolve the dependencies anew into requirements/*.txt
 	@$(BIN)/python -m pip install --quiet uv

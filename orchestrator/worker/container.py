@@ -90,11 +90,16 @@ class RuntimeOfProcess:
         return self._catalogue
 
     def with_ready_runs(self) -> list[str]:
-        """The agents that this worker serves and that have ready runs."""
+        """The agents that this worker serves and that have ready runs which may be taken."""
         process = self.get()
-        shards = range(self._settings.shards)
-        ready = [process.parts.ledger.ready(shard, process.served) for shard in shards]
-        return sorted({agent for found in ready for agent in found})
+        ledger, held_back = process.parts.ledger, process.parts.concurrency.held_back
+        ready = {
+            agent
+            for shard in range(self._settings.shards)
+            for agent in ledger.ready(shard, process.served)
+            if held_back(agent, shard=shard) is None
+        }
+        return sorted(ready)
 
     def ring(self, agents: Sequence[str]) -> None:
         """Tell workers, this one among them, that these agents have ready runs.

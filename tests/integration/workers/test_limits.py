@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Claimed, Concurrency, Next, Outcome, Outgoing, Slot
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
+from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.slot import LEAST_URGENT_EVERY, SlotLoop
 from orchestrator.worker.execution.slot_sharing import SlotSharing
@@ -377,3 +379,15 @@ def test_the_limits_are_obeyed_for_a_run_of_each_order(stage: StackHarness, limi
     assert work(stage) == {"finished": 5}
     assert seen == [1] * 5
     assert json.dumps(at_work(stage)) == "{}"
+
+
+def test_a_worker_does_not_ring_itself_for_what_is_held_back(
+    stage: StackHarness, limits: Concurrency
+) -> None:
+    """A watchdog that took paused runs for unheard ones would ring for them again and again."""
+    process = RuntimeOfProcess(stage.app, stage.settings)
+    process._runtime = (os.getpid(), stage.runtime)
+    started(stage, "helper")
+    assert process.with_ready_runs() == ["helper"]
+    limits.pause("agent", "helper")
+    assert process.with_ready_runs() == []
