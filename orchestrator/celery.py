@@ -23,7 +23,7 @@ from orchestrator.dispatch.broker import check_broker
 from orchestrator.display.text import visible
 from orchestrator.errors import KeyringError, OrchestraError, ServerUnavailable
 from orchestrator.log import configure_logging
-from orchestrator.redisdb.client import connect
+from orchestrator.redisdb.client import check_server, connect
 from orchestrator.runtime.parent_death import die_with_parent
 from orchestrator.runtime.service import SignsOfLife, notify_ready, spare_the_collector
 from orchestrator.worker.container import RuntimeOfProcess
@@ -127,6 +127,13 @@ def _announce(sender: Any = None, **_: Any) -> None:
     from orchestrator.worker.worktrees import Worktrees
 
     parts, catalogue = _runtime.get().parts, _runtime.load_catalogue()
+    try:
+        # It may have been away when the worker started.
+        check_server(parts.redis, resolve_redis_url(_settings))
+    except ServerUnavailable as error:
+        logging.getLogger(__name__).warning("%s", error)
+    except OrchestraError as error:
+        raise _give_up(error) from error
     life = SignsOfLife("worker", parts.redis, _settings, serves=queues_of(catalogue))
     try:
         life.begin()

@@ -119,6 +119,14 @@ class UnsupportedServer(ConfigurationError):
     )
 
 
+class UnsupportedFormat(ConfigurationError):
+    """Another version of the project wrote the ledger. Raised with (URL, its format, ours, what to do)."""
+
+    template = (
+        "the ledger at {0} has format {1}, and this version of agent-orchestra works with format {2}: {3}"
+    )
+
+
 class InputError(OrchestraError):
     """What was handed in cannot be used."""
 

@@ -17,7 +17,7 @@ import fakeredis
 import redis as redis_py
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
-from orchestrator.redisdb.client import connect
+from orchestrator.redisdb.client import check_server, connect
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -69,6 +69,7 @@ def redis(redis_server: ValkeyProcess) -> Iterator[redis_py.Redis]:
     """A client of the embedded server, all of whose databases are empty."""
     client = connect(redis_server.url, check=False)
     client.flushall()
+    check_server(client, redis_server.url)
     yield client
     client.close()
 

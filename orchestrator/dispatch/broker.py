@@ -27,7 +27,7 @@ def check_broker(url: str) -> None:
         except ValueError:
             pass  # another kind of broker
         else:
-            connect(redis_url).close()
+            connect(redis_url, ledger=False).close()
             return
     shown = "; ".join(redact_url(one) for one in url.split(";"))
     try:

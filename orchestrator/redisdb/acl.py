@@ -20,7 +20,18 @@ PASSWORD: Final = "PASSWORD"  # noqa: S105  (a placeholder)
 _LEDGER: Final = frozenset(spec.name for spec in keys.REGISTRY if spec.owner == "ledger")
 #: What every part reads, or writes about itself: agents, public keys, signs of life, large bodies, messages.
 _COMMON: Final = frozenset(
-    {"agent", "agents", "public_keys", "operator_key", "services", "blob", "upload", "messages", "totals"}
+    {
+        "agent",
+        "agents",
+        "public_keys",
+        "operator_key",
+        "format_version",
+        "services",
+        "blob",
+        "upload",
+        "messages",
+        "totals",
+    }
 )
 _PROVIDERS: Final = frozenset(spec.name for spec in keys.REGISTRY if spec.owner == "providers")
 _DEAD: Final = frozenset({"dead", "dead_index", "dead_usage"})

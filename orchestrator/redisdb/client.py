@@ -13,6 +13,7 @@ from redis.retry import Retry
 
 from orchestrator.config.urls import redact_url
 from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable, UnsupportedServer
+from orchestrator.redisdb.format import check_format
 
 #: The oldest Redis that has what the scripts and streams need (XAUTOCLAIM, LMOVE, ZADD GT).
 MINIMUM_VERSION = (6, 2)
@@ -29,6 +30,7 @@ def connect(
     url: str,
     *,
     check: bool = True,
+    ledger: bool = True,
     name: str | None = None,
     max_connections: int | None = None,
     timeout_s: float = COMMAND_TIMEOUT_S,
@@ -36,7 +38,7 @@ def connect(
     """A client for the server at ``url``; answers are bytes, safe to share between threads and after a fork.
 
     Commands are sent again when a connection breaks under them, so whatever is sent must be harmless
-    twice. With ``check`` the server is asked for its version first; ``name`` shows in CLIENT LIST. A connection on
+    twice. With ``check`` the server is asked for its version first, and, if it is the ``ledger``'s, for its format; ``name`` shows in CLIENT LIST. A connection on
     which no answer came for ``timeout_s`` seconds is given up: whoever holds a lease needs far less than that lasts.
 
     Raises:
@@ -45,7 +47,7 @@ def connect(
         ServerUnavailable: nothing answers there.
     """
     if check:
-        _probe(url)
+        _probe(url, ledger=ledger)
     return _client(url, _RETRIES, name=name, max_connections=max_connections, timeout_s=timeout_s)
 
 
@@ -74,12 +76,12 @@ def _client(
         raise ConfigurationError(f"the URL {redact_url(url)} is not usable: {error}") from error
 
 
-def _probe(url: str) -> None:
-    """Ask the server for its version. The retries are ours: redis-py would repeat a wrong password, too."""
+def _probe(url: str, *, ledger: bool) -> None:
+    """Ask the server for its version and format. The retries are ours: redis-py would repeat a wrong password, too."""
     for pause_s in (0.1, 0.3, None):
         client = _client(url, 0)
         try:
-            check_server(client, url)
+            check_server(client, url, ledger=ledger)
         except ServerUnavailable:
             if pause_s is None:
                 raise
@@ -90,11 +92,11 @@ def _probe(url: str) -> None:
             client.close()
 
 
-def check_server(client: redis.Redis, url: str) -> str:
+def check_server(client: redis.Redis, url: str, *, ledger: bool = True) -> str:
     """Return the version of the server that ``client`` talks to, if it is one we can work with.
 
     Raises:
-        ConfigurationError, UnsupportedServer, ServerUnavailable: as :func:`connect`.
+        ConfigurationError, UnsupportedServer, UnsupportedFormat, ServerUnavailable: as :func:`connect`.
     """
     try:
         facts = client.info("server")
@@ -104,6 +106,11 @@ def check_server(client: redis.Redis, url: str) -> str:
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
     if numbers < MINIMUM_VERSION:
         raise UnsupportedServer(redact_url(url), version)
+    if ledger:
+        try:
+            check_format(client, url)
+        except (redis.RedisError, OSError) as error:
+            raise explain(error, url) from error
     return version
 
 

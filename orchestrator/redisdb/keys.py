@@ -433,6 +433,12 @@ def agent(name: str) -> str:
     return f"{PREFIX}:agent:{name}"
 
 
+@_key("ao:format", type="string", owner="ledger", lifetime="permanent")
+def format_version() -> str:
+    """The format of the ledger's keys; a program of another format refuses to work on them."""
+    return f"{PREFIX}:format"
+
+
 @_key("ao:agents", type="zset", owner="workers", lifetime="permanent; one member for each agent name")
 def agents() -> str:
     """Names of registered agents, scored by when a worker last announced them."""

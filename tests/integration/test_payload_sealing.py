@@ -120,7 +120,7 @@ def test_a_secret_is_readable_neither_on_the_wire_nor_in_the_store(
 ) -> None:
     message = completion("swordfish " * 100_000)
     octets = encrypter.sign(message, store.signer("lead"), recipient=recipient)
-    (name,) = redis.keys()
+    (name,) = redis.keys("ao:{*")
     assert b"swordfish" not in octets
     stored = encrypter.seal(message, recipient=recipient).body
     ref = BlobRef(
@@ -170,7 +170,7 @@ def test_a_reference_refreshes_the_lifetime_of_what_it_refers_to(
     encrypter: Encrypter, opener: Opener, redis: redis_py.Redis
 ) -> None:
     sealed = encrypter.seal(completion(message_factory(200_000)))
-    (name,) = redis.keys()
+    (name,) = redis.keys("ao:{*")
     assert redis.pttl(name) <= 60_000
     opener.extend(sealed, ttl_s=600)
     assert redis.pttl(name) > 590_000

@@ -53,7 +53,7 @@ def test_a_stream_is_stored_under_the_same_name_as_its_octets(
     octets = noise(MIB)
     streamed = blobs.put_stream((octets[i : i + 1000] for i in range(0, MIB, 1000)), ttl_s=60)
     assert blobs.put(octets, ttl_s=60) == streamed
-    assert len(redis.keys()) == 1
+    assert len(redis.keys("ao:{*")) == 1
 
 
 def test_the_same_content_is_stored_once_and_lives_for_its_last_reference(
@@ -62,7 +62,7 @@ def test_the_same_content_is_stored_once_and_lives_for_its_last_reference(
     first = blobs.put(b"content", ttl_s=100)
     assert blobs.put(b"content", ttl_s=200) == first
     assert blobs.put(b"content", ttl_s=50) == first
-    (name,) = redis.keys()
+    (name,) = redis.keys("ao:{*")
     assert 190_000 < redis.pttl(name) <= 200_000
     assert blobs.touch(first, ttl_s=300)
     assert 290_000 < redis.pttl(name) <= 300_000
@@ -71,7 +71,7 @@ def test_the_same_content_is_stored_once_and_lives_for_its_last_reference(
 def test_every_stored_payload_has_a_lifetime(blobs: BlobStore, redis: redis_py.Redis) -> None:
     blobs.put(noise(2 * MIB), ttl_s=100)
     blobs.put_stream([b"a", b"b"], ttl_s=0.5)
-    assert all(0 < redis.pttl(name) <= 100_000 for name in redis.scan_iter())
+    assert all(0 < redis.pttl(name) <= 100_000 for name in redis.scan_iter("ao:{*"))
 
 
 def test_a_writer_that_dies_leaves_nothing_that_could_be_read_or_stays(
@@ -87,7 +87,7 @@ def test_a_writer_that_dies_leaves_nothing_that_could_be_read_or_stays(
 
     with pytest.raises(KeyboardInterrupt):
         blobs.put_stream(dying(), ttl_s=60)
-    (left,) = redis.keys()
+    (left,) = redis.keys("ao:{*")
     assert left.decode().startswith(keys.upload(0, ""))
     assert 0 < redis.ttl(left) <= UPLOAD_TTL_S
     missing = BlobRef(sha256=hashlib.sha256(octets).hexdigest(), size=len(octets), chunks=3, stored_size=1)
@@ -99,7 +99,7 @@ def test_a_writer_that_dies_leaves_nothing_that_could_be_read_or_stays(
 def test_a_writer_that_fails_cleans_up_at_once(blobs: BlobStore, redis: redis_py.Redis) -> None:
     with pytest.raises(ZeroDivisionError):
         blobs.put_stream((bytes([1 // n]) * CHUNK_BYTES for n in (1, 0)), ttl_s=60)
-    assert redis.keys() == []
+    assert redis.keys("ao:{*") == []
 
 
 def test_an_upload_that_expired_is_never_taken_for_whole(blobs: BlobStore, redis: redis_py.Redis) -> None:
@@ -110,7 +110,7 @@ def test_an_upload_that_expired_is_never_taken_for_whole(blobs: BlobStore, redis
 
     with pytest.raises(PayloadError, match="send them again"):
         blobs.put_stream(interrupted(), ttl_s=60)
-    assert redis.keys() == []
+    assert redis.keys("ao:{*") == []
 
 
 def lose_chunk(redis: redis_py.Redis, name: str) -> None:
@@ -172,7 +172,7 @@ def test_what_is_too_large_is_neither_stored_nor_read(redis: redis_py.Redis) -> 
         small.put(bytes(1001), ttl_s=60)
     with pytest.raises(PayloadError, match="larger than the limit"):
         small.put_stream([bytes(600), bytes(600)], ttl_s=60)
-    assert redis.keys() == []
+    assert redis.keys("ao:{*") == []
     with pytest.raises(PayloadError, match="larger than the limit"):
         small.get(large.put(bytes(1001), ttl_s=60))
 
@@ -180,7 +180,7 @@ def test_what_is_too_large_is_neither_stored_nor_read(redis: redis_py.Redis) -> 
 def test_a_deleted_payload_is_gone(blobs: BlobStore, redis: redis_py.Redis) -> None:
     ref = blobs.put(b"content", ttl_s=60)
     blobs.delete(ref)
-    assert redis.keys() == []
+    assert redis.keys("ao:{*") == []
     assert not blobs.touch(ref, ttl_s=60)
     with pytest.raises(PayloadError, match="is not stored"):
         blobs.get(ref)
@@ -188,6 +188,6 @@ def test_a_deleted_payload_is_gone(blobs: BlobStore, redis: redis_py.Redis) -> N
 
 def test_shards_keep_their_payloads_apart(redis: redis_py.Redis) -> None:
     ref = BlobStore(redis, 1).put(b"content", ttl_s=60)
-    assert redis.keys() == [keys.blob(1, ref.sha256).encode()]
+    assert redis.keys("ao:{*") == [keys.blob(1, ref.sha256).encode()]
     with pytest.raises(PayloadError):
         BlobStore(redis, 0).get(ref)
