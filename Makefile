@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Arguments for the program behind a target: make demo ARGS=path/to/project, make test ARGS="-k router"
 ARGS ?=
 
-.PHONY: help demo test check lint format types contracts docs docs-check picture lock wheel chaos fuzz mutants bench bench-quick clean
+.PHONY: help demo example-research example-code-review test check lint format types contracts docs docs-check picture lock wheel chaos fuzz mutants bench bench-quick clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,12 @@ $(BIN)/python:
 
 demo: .venv/.main ## Review this project's source with a tree of agents
 	@$(BIN)/python -m orchestrator demo $(ARGS)
+
+example-research: .venv/.main ## A tree of models answers a question from a folder; ANTHROPIC_API_KEY: real ones
+	@$(BIN)/python examples/research/run.py $(ARGS)
+
+example-code-review: .venv/.main ## A model judges what the demo's agents find; ANTHROPIC_API_KEY: a real one
+	@$(BIN)/python examples/code_review/run.py $(ARGS)
 
 # --- to trust it -----------------------------------------------------------------------------------------------
 

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings
 from orchestrator.ledger import Session
 from orchestrator.policy.budget import Budget
+from orchestrator.policy.typed_answer import typed
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def _in_thread(
@@ -42,9 +44,13 @@ class AsyncSessionHandle:
     #: False: the key was used before, and this is the session that it made.
     new: bool = True
 
-    async def result(self, timeout_s: float | None = None) -> str:
+    @overload
+    async def result(self, timeout_s: float | None = None) -> str: ...
+    @overload
+    async def result(self, timeout_s: float | None = None, *, type: type[T]) -> T: ...
+    async def result(self, timeout_s: float | None = None, *, type: Any = str) -> Any:
         """As :meth:`Client.result`."""
-        return await self._client.result(self.id, timeout_s=timeout_s)
+        return await self._client.result(self.id, timeout_s=timeout_s, type=type)
 
     async def session(self) -> Session:
         """As :meth:`Client.session`."""
@@ -137,13 +143,17 @@ class AsyncClient:
         )
         return AsyncSessionHandle(handle.id, self, new=handle.new)
 
-    async def result(self, session: str, *, timeout_s: float | None = None) -> str:
+    @overload
+    async def result(self, session: str, *, timeout_s: float | None = None) -> str: ...
+    @overload
+    async def result(self, session: str, *, timeout_s: float | None = None, type: type[T]) -> T: ...
+    async def result(self, session: str, *, timeout_s: float | None = None, type: Any = str) -> Any:
         """As :meth:`Client.result`."""
         client = await self._client()
         answering = client.answering(session, timeout_s=timeout_s)
         while (answer := await asyncio.to_thread(client.step, answering)) is None:
             pass
-        return answer
+        return typed(answer, type, what=f"session {session}")
 
     async def wait(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Session:
         """As :meth:`Client.wait`."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 import redis
 
@@ -46,6 +46,7 @@ from orchestrator.messages.factory import Thread
 from orchestrator.policy.budget import Budget, BudgetState
 from orchestrator.policy.callback_text import Callback
 from orchestrator.policy.plan import Plan, agent_of, parse_plan
+from orchestrator.policy.typed_answer import typed
 from orchestrator.redisdb.client import connect, explain
 from orchestrator.redisdb.retry import RETRY_FOR_S, Outage
 from orchestrator.runtime.service import is_served, living_agents
@@ -67,9 +68,13 @@ class SessionHandle:
     #: False: the key was used before, and this is the session that it made.
     new: bool = True
 
-    def result(self, timeout_s: float | None = None) -> str:
+    @overload
+    def result(self, timeout_s: float | None = None) -> str: ...
+    @overload
+    def result(self, timeout_s: float | None = None, *, type: type[T]) -> T: ...
+    def result(self, timeout_s: float | None = None, *, type: Any = str) -> Any:
         """As :meth:`Client.result`."""
-        return self._client.result(self.id, timeout_s=timeout_s)
+        return self._client.result(self.id, timeout_s=timeout_s, type=type)
 
     def session(self) -> Session:
         """As :meth:`Client.session`."""
@@ -300,10 +305,20 @@ class Client:
                 lifetime_s=lifetime_s,
             )
 
-    def result(self, session: str, *, timeout_s: float | None = None) -> str:
+    @overload
+    def result(self, session: str, *, timeout_s: float | None = None) -> str: ...
+    @overload
+    def result(self, session: str, *, timeout_s: float | None = None, type: type[T]) -> T: ...
+    def result(self, session: str, *, timeout_s: float | None = None, type: Any = str) -> Any:
         """The final answer of a session; waits for it.
 
+        Args:
+            session: the session.
+            timeout_s: seconds to wait at most; by default as long as it takes.
+            type: the type of the answer, such as the output type of a model agent; by default text.
+
         Raises:
+            InputError: the answer does not fit the type.
             SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
             NotGenuine: somebody has changed it in the ledger.
             TimeoutError: it is not over after ``timeout_s`` seconds.
@@ -312,7 +327,7 @@ class Client:
         answering = self.answering(session, timeout_s=timeout_s)
         while (answer := self.step(answering)) is None:
             pass
-        return answer
+        return typed(answer, type, what=f"session {session}")
 
     def answer(self, session: str) -> str:
         """The final answer of a session that is over; empty if it has none yet.

@@ -14,9 +14,12 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.ids import asker_of
+from orchestrator.policy.typed_answer import typed, value_of
+
+T = TypeVar("T")
 
 #: Tag names that the text of a child or a user may never bring into a resume.
 GUARDED_TAGS = ("agent-callback", "response")
@@ -120,6 +123,24 @@ class Callback:
             PayloadError: it is a large one, and is not kept any more.
         """
         return self.full() if self.status in ("completed", "partial-success") else ""
+
+    @property
+    def value(self) -> Any:
+        """The child's answer as a JSON value; as text, if it is not JSON; None if it gave none.
+
+        Raises:
+            PayloadError: it is a large one, and is not kept any more.
+        """
+        return value_of(self.result) if self.status in ("completed", "partial-success") else None
+
+    def value_as(self, type: type[T]) -> T:
+        """The child's answer as a value of a type, such as the output type of a model agent.
+
+        Raises:
+            InputError: it does not fit the type, or the child gave none.
+            PayloadError: it is a large one, and is not kept any more.
+        """
+        return typed(self.result, type, what=f"session {self.session}")
 
     @property
     def error(self) -> str:

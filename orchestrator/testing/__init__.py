@@ -1,32 +1,39 @@
 """For people who test their agents: a model that follows a script, over the wire or in the process.
 
-    with WireServer(Script(Say(calls=[Call("search", query="lease")]), Say("Two sources."))) as server:
-        monkeypatch.setenv(...server.environment())
+    script = Script(Say(calls=[Call("search", query="leases")]), Say("Two sources."))
+    with InProcessStack([model_agent("finder", model=scripted_model(script), tools=[search])]) as stack:
+        assert stack.run("finder", "What is a lease?").text == "Two sources."
 
 `WireServer` speaks the formats of Anthropic (Messages) and OpenAI (Chat Completions), streaming too, so that the real
-clients of the providers are tested with it. `scripted_model` is a model object for tests that need no server.
+clients of the providers are tested with the same scripts.
 """
 
 from __future__ import annotations
 
+from orchestrator.testing.model import scripted_model
 from orchestrator.testing.replies import Call, Cut, Empty, Fail, Hang, Malformed, Reply, Say, Truncated
 from orchestrator.testing.requests import Message, Request
 from orchestrator.testing.script import ByInstructions, Script
 from orchestrator.testing.server import WireServer
+from orchestrator.testing.stack import Answer, InProcessStack, Tree
 
 __all__ = [
+    "Answer",
     "ByInstructions",
     "Call",
     "Cut",
     "Empty",
     "Fail",
     "Hang",
+    "InProcessStack",
     "Malformed",
     "Message",
     "Reply",
     "Request",
     "Say",
     "Script",
+    "Tree",
     "Truncated",
     "WireServer",
+    "scripted_model",
 ]

@@ -46,7 +46,7 @@ SERVICES = ("router", "callbacks", "reaper", "audit")
 class Zygote:
     """Forks the processes of stacks; see `zygote.py`."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: str = "") -> None:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("ORCHESTRA_", "COV"))}
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "zygote.py")],
@@ -54,7 +54,7 @@ class Zygote:
             stdout=subprocess.PIPE,
             text=True,
             cwd=HERE.parent.parent,
-            env={**env, "PYTHONPATH": str(HERE.parent.parent)},
+            env={**env, "PYTHONPATH": str(HERE.parent.parent), "CHAOS_PRELOAD": preload},
         )
         assert self._process.stdout
         assert self._process.stdout.readline() == "ready\n"
@@ -126,6 +126,7 @@ class Stack:
     folder: Path
     overrides: dict[str, str] = field(default_factory=dict)
     running: list[Running] = field(default_factory=list)
+    agents: tuple[str, ...] = (str(HERE / "crew.py"),)
     _started: int = 0
 
     def __post_init__(self) -> None:
@@ -145,7 +146,7 @@ class Stack:
         self.settings = Settings(
             redis_url=self.server.url,
             data=self.data,
-            agents=(str(HERE / "crew.py"),),
+            agents=self.agents,
             **knobs,  # type: ignore[arg-type]
         )
         self.redis = connect(self.server.url, check=False)

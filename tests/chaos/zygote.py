@@ -46,7 +46,7 @@ def main() -> None:
 
     from orchestrator.runtime.parent_death import die_with_parent
 
-    for name in PRELOAD:
+    for name in (*PRELOAD, *os.environ.get("CHAOS_PRELOAD", "").split()):
         importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # collects the dead by itself
     sys.stdout.write("ready\n")

@@ -350,3 +350,28 @@ def _lead_of_a_hundred(request: Request) -> Say:
     if found:
         return Say(calls=[Call("read_result", session=found[-1], offset=49_990, length=100)])
     return Say(f"read on: {request.last}")
+
+
+def test_replies_that_come_one_by_one_cost_one_request(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    """Three questions in one answer: the model is asked again when all three replies are there."""
+
+    def ask(request: Request) -> Say:
+        sessions = list(dict.fromkeys(re.findall(r'session="(ses_[0-9a-z]+)"', request.last)))
+        return Say(
+            calls=[Call("ask_child", session=name, question=f"Why {n}?") for n, name in enumerate(sessions)]
+        )
+
+    lead = Script(
+        Say(calls=[Call("delegate", agent="expert", task=f"task {n}", wait=True) for n in range(3)]),
+        ask,
+        lambda request: Say("; ".join(sorted(set(re.findall(r"because of task \d", request.last))))),
+    )
+    expert = Script(Say("known"), lambda request: Say(f"because of {request.messages[0].text[:6]}"))
+    server = serve(ByInstructions({"You lead": lead, "You know": expert}))
+    model("lead", role="coordinator", instructions="You lead.")
+    model("expert", instructions="You know.")
+    root = stage.submit("lead")
+    assert theatre.answer(root) == "because of task 0; because of task 1; because of task 2"
+    assert len(server.answered) == 3 + 6

@@ -31,6 +31,9 @@ async def converse(definition: AgentDefinition, options: LlmOptions, context: Co
     agent = agent_of(definition, options, context.settings)
     kept = memory.load(context.read_memory())
     turn = next_turn(context, kept, options)
+    if turn.arrived is not None:
+        context.new_memory = memory.dump(turn.history, kept.pending, turn.arrived)
+        return _wait(context, {call: kept.pending[call] for call in kept.pending if call not in turn.arrived})
     with entered(ModelRun(definition=definition, options=options, context=context)):
         result: AgentRunResult[Any] = await agent.run(
             turn.prompt or None,
@@ -55,8 +58,7 @@ async def converse(definition: AgentDefinition, options: LlmOptions, context: Co
     messages = memory.shorten(result.all_messages(), options)
     context.new_memory = memory.dump(messages, pending)
     if pending:
-        _wait(context, pending)
-        return _WAITS + ", ".join(sorted({waits.tool for waits in pending.values()}))
+        return _wait(context, pending)
     _reply_to_questions(context, turn, text := as_text(agent, output))
     context.wait_for(options.resume)
     return text
@@ -77,8 +79,8 @@ def _pending(definition: AgentDefinition, requests: DeferredToolRequests) -> dic
     return found
 
 
-def _wait(context: Context, pending: dict[str, Pending]) -> None:
-    """Say what this session waits for, by the tool calls that do."""
+def _wait(context: Context, pending: dict[str, Pending]) -> str:
+    """Say what this session waits for, by the tool calls that do; the same for people."""
     waits = [one for one in pending.values() if one.kind == "wait"]
     if waits:
         first = waits[0]
@@ -87,6 +89,7 @@ def _wait(context: Context, pending: dict[str, Pending]) -> None:
     else:
         # Every call waits for something of its own: a reply resumes at once, and the ends come together.
         context.wait_for("all")
+    return _WAITS + ", ".join(sorted({one.tool for one in pending.values()}))
 
 
 def _reply_to_questions(context: Context, turn: Turn, text: str) -> None:

@@ -6,9 +6,10 @@ object that somebody else made needs nothing of this project.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from pydantic_ai.capabilities import WrapToolExecuteHandler
 from pydantic_ai.durable_exec import (
@@ -26,6 +27,10 @@ from pydantic_ai.tools import RunContext, ToolDefinition
 
 from orchestrator.worker.executors.llm import failures
 from orchestrator.worker.executors.llm.current import current
+
+#: What the names of steps may not have, and how long they may be.
+_NOT_IN_NAMES: Final = re.compile(r"[#|\s]")
+_NAME_CHARS: Final = 200
 
 #: The tool call that is being executed: calls run side by side, so a count alone would not tell them apart.
 _tool_call: ContextVar[ToolCallPart | None] = ContextVar("orchestra_tool_call", default=None)
@@ -108,11 +113,17 @@ class Durability(BaseDurabilityCapability[Any]):
 
 def _step_name(operation: DurableOperationId, name: str) -> str:
     """The name of a step: what people read in the log, and data that outlives a deploy."""
-    call = _tool_call.get()
     match operation:
         case ModelRequestId():
             return "model"
-        case ToolsetCallToolId() if call is not None:
-            return f"tool:{call.tool_name}:{call.tool_call_id}"
+        case ToolsetCallToolId():
+            return step_of_tool(name.rpartition(":")[2])
         case _:
             return name.partition("__")[2] or name
+
+
+def step_of_tool(name: str) -> str:
+    """The name of the step that a tool call is: the tool, and the id that the model's answer gave the call."""
+    call = _tool_call.get()
+    text = f"tool:{name}" if call is None else f"tool:{call.tool_name}:{call.tool_call_id}"
+    return _NOT_IN_NAMES.sub("_", text)[:_NAME_CHARS]

@@ -40,20 +40,26 @@ class Memory:
 
     messages: list[ModelMessage] = dataclasses.field(default_factory=list)
     pending: dict[str, Pending] = dataclasses.field(default_factory=dict)
+    #: Results that have come of tool calls that were made together with others, which still wait.
+    arrived: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class _Document(BaseModel):
     version: int
     messages: Any
     pending: dict[str, Pending] = Field(default_factory=dict)
+    arrived: dict[str, str] = Field(default_factory=dict)
 
 
-def dump(messages: Sequence[ModelMessage], pending: Mapping[str, Pending]) -> str:
+def dump(
+    messages: Sequence[ModelMessage], pending: Mapping[str, Pending], arrived: Mapping[str, str] | None = None
+) -> str:
     """The memory as it is kept."""
     document = _Document(
         version=_VERSION,
         messages=ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"),
         pending=dict(pending),
+        arrived=dict(arrived or {}),
     )
     return document.model_dump_json(exclude_defaults=True)
 
@@ -76,7 +82,7 @@ def load(text: str) -> Memory:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise DamagedRecord("a session's memory", str(first["msg"])) from None
-    return Memory(messages=messages, pending=document.pending)
+    return Memory(messages=messages, pending=document.pending, arrived=document.arrived)
 
 
 def shorten(messages: Sequence[ModelMessage], options: LlmOptions) -> list[ModelMessage]:

@@ -27,11 +27,12 @@ from orchestrator.errors import (
 )
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.llm.current import Pending, current
+from orchestrator.worker.executors.llm.durability import step_of_tool
 
 #: Characters that `read_result` returns at most.
 MAX_READ_CHARS: Final = 20_000
 
-_PASSING = (CallDeferred, ToolFailed, ClaimLost, SessionStopped, ServerUnavailable, Retry)
+_PASSING = (ClaimLost, SessionStopped, ServerUnavailable, Retry)
 
 
 def _context() -> Context:
@@ -245,20 +246,30 @@ def tree_toolset(definition: AgentDefinition, options: LlmOptions) -> FunctionTo
         raise ConfigurationError(
             f"agent {definition.name!r}: there is no tree tool {unknown[0]!r} (there are: {', '.join(_TOOLS)})"
         )
-    tools = [Tool(_told(_TOOLS[name]), name=name, max_retries=options.limits.retries) for name in names]
+    tools = [Tool(_step(_TOOLS[name]), name=name, max_retries=options.limits.retries) for name in names]
     return FunctionToolset(tools, id="orchestra")
 
 
-def _told(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A tool whose refusals are told to the model; what ends the run passes through."""
+def _step(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A tool as a durable step. Its refusals are told to the model; what ends the run passes through."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except _PASSING:
-            raise
-        except OrchestraError as error:
-            raise ToolFailed(str(error)) from error
+        def act() -> dict[str, Any]:
+            try:
+                return {"result": function(*args, **kwargs)}
+            except CallDeferred as waits:
+                return {"waits": waits.metadata}
+            except _PASSING:
+                raise
+            except OrchestraError as error:
+                return {"refused": str(error)}
+
+        done = _context().step(step_of_tool(function.__name__), act)
+        if "waits" in done:
+            raise CallDeferred(metadata=done["waits"])
+        if "refused" in done:
+            raise ToolFailed(done["refused"])
+        return done["result"]
 
     return call

@@ -31,6 +31,8 @@ class Turn:
     results: DeferredToolResults | None = None
     #: What comes in the system's role.
     instructions: str = ""
+    #: Results of some tool calls, while others that were made together with them still wait: the model is not asked.
+    arrived: dict[str, str] | None = None
     #: Questions that this run carries.
     questions: tuple[Callback, ...] = ()
 
@@ -47,7 +49,11 @@ def next_turn(context: Context, kept: Memory, options: LlmOptions) -> Turn:
         if waits.kind != "wait":
             mine = [callback for callback in rest if _answers(callback, waits)]
             rest = [callback for callback in rest if callback not in mine]
-            results[call] = shown.text(mine) if mine else ""
+            results[call] = shown.text(mine) if mine else kept.arrived.get(call, "")
+    nothing_else = not rest and not context.prompts and not context.missing
+    if nothing_else and len(kept.pending) == len(results) > sum(map(bool, results.values())):
+        # They were made together, and the model goes on when all of them have come.
+        return Turn(history=kept.messages, arrived={call: text for call, text in results.items() if text})
     for call, waits in kept.pending.items():
         if waits.kind == "wait":
             results[call] = "\n\n".join(filter(None, [shown.text(rest), describe_missing(context.missing)]))

@@ -1,0 +1,27 @@
+"""Model agents to be killed: a lead that has a tool with an effect and two helpers, and experts that are asked again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from orchestrator import model_agent
+from orchestrator.worker.context.context import Context
+
+MARKS = Path(os.environ.get("CHAOS_MARKS", "."))
+
+
+def note(ctx: Context, text: str) -> str:
+    """Write something down, once for each step: its key is the name of the file."""
+    (MARKS / f"note-{ctx.step_key.replace('/', '_')}").write_text(text)
+    with (MARKS / f"noted-{ctx.session}").open("a") as file:
+        file.write("x")
+    return "noted"
+
+
+LEAD = model_agent(
+    "model-lead", role="coordinator", queue="chaos", instructions="You lead.", tools=[note], backoff_s=0.05
+)
+HELPER = model_agent("model-helper", queue="chaos", instructions="You help.", backoff_s=0.05)
+EXPERT = model_agent("model-expert", queue="chaos", instructions="You know.", backoff_s=0.05)
+CHIEF = model_agent("model-chief", role="coordinator", queue="chaos", instructions="You ask.", backoff_s=0.05)

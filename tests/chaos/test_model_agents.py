@@ -1,0 +1,130 @@
+"""kill -9 at every step of a scripted conversation: what was paid is not paid again, and the answer is the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.testing import ByInstructions, Call, Request, Say, Script, WireServer
+
+from .conftest import QUICK
+from .stack import HERE, Stack, Zygote, wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
+
+#: The steps of the tree, in the order in which one slot takes them.
+STEPS = ("model", "note", "model", "delegate", "delegate", "helper's model", "helper's model", "model")
+MODEL_CALLS = sum(step.endswith("model") for step in STEPS)
+ANSWER = "two helped: True"
+
+
+def finish(request: Request) -> Say:
+    return Say(f"two helped: {request.last.count('I helped.') == 2}")
+
+
+def ask_each(request: Request) -> Say:
+    sessions = list(dict.fromkeys(re.findall(r'session="(ses_[0-9a-z]+)"', request.last)))
+    return Say(
+        calls=[Call("ask_child", session=name, question=f"Why {n}?") for n, name in enumerate(sessions)]
+    )
+
+
+def because(request: Request) -> Say:
+    task = re.search(r"task \d", request.messages[0].text)
+    question = re.search(r"Why (\d)", request.last)
+    return Say(f"because of {task[0] if task else 'nothing'}, asked {question[1] if question else 'nothing'}")
+
+
+SCRIPT = ByInstructions(
+    {
+        "You lead": Script(
+            Say(calls=[Call("note", text="plan")]),
+            Say(
+                calls=[Call("delegate", agent="model-helper", task=f"help {n}", wait=True) for n in range(2)]
+            ),
+            finish,
+        ),
+        "You help": Script(Say("I helped.")),
+        "You ask": Script(
+            Say(
+                calls=[Call("delegate", agent="model-expert", task=f"task {n}", wait=True) for n in range(3)]
+            ),
+            ask_each,
+            lambda request: Say("; ".join(sorted(set(re.findall(r"because of task \d", request.last))))),
+        ),
+        "You know": Script(Say("I know."), because),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def wire() -> Iterator[WireServer]:
+    with WireServer(SCRIPT) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def stack(wire: WireServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    zygote = Zygote(preload="orchestrator.worker.executors.llm pydantic_ai.models.anthropic")
+    socket_dir = make_socket_dir()
+    folder = tmp_path_factory.mktemp("model-agents")
+    crew = (str(HERE / "crew.py"), str(HERE / "model_crew.py"))
+    with (
+        ValkeyProcess(folder / "valkey", socket_dir) as server,
+        Stack(zygote, server, folder / "stack", {**QUICK, "concurrency": "1"}, agents=crew) as stack,
+    ):
+        stack.env.update(wire.environment())
+        stack.start_all()
+        stack.wait_ready()
+        yield stack
+    zygote.close()
+    remove_socket_dir(socket_dir)
+
+
+@pytest.mark.parametrize("number", range(1, len(STEPS) + 1))
+@pytest.mark.parametrize("place", ["worker.stepped", "worker.recorded"])
+def test_a_kill_at_a_step_costs_at_most_that_one_model_call(
+    place: str, number: int, stack: Stack, wire: WireServer
+) -> None:
+    before = len(wire.answered)
+    worker = stack.replace("worker", crash_at=f"{place}#{number}")
+    stack.wait_ready()
+    with stack.client() as client:
+        session = client.submit("model-lead", f"{place} {number}")
+        wait_until(worker.mark.exists, f"a crash at {place}", explain=stack.logs)
+        assert stack.answer(session) == ANSWER
+    stack.assert_settled()
+    unrecorded = place == "worker.stepped" and STEPS[number - 1].endswith("model")
+    paid = wire.answered[before:]
+    assert len(paid) == MODEL_CALLS + unrecorded, [
+        (call.instructions, call.turn, call.last[:80]) for call in paid
+    ]
+    [lead, *helpers] = stack.ledger.tree(session.id)
+    assert [helper.agent for helper in helpers] == ["model-helper"] * 2
+    run = stack.ledger.runs(lead.id)[0].id
+    assert len(list(stack.marks.glob(f"note-{run}*"))) == 1
+    called = len((stack.marks / f"noted-{session.id}").read_text())
+    assert called == (2 if place == "worker.stepped" and number == 2 else 1)
+
+
+def test_experts_that_have_finished_are_asked_again_and_each_is_killed_once(
+    stack: Stack, wire: WireServer
+) -> None:
+    """Three follow-up questions, three experts, each killed while it answers: three answers, with their memory."""
+    place = "worker.stepped"
+    # Steps 1 to 7 are the tasks: a model, three delegations, three experts; then a model and three questions.
+    for number in (12, 1, 1):
+        worker = stack.replace("worker", crash_at=f"{place}#{number}")
+        stack.wait_ready()
+        with stack.client() as client:
+            if number == 12:
+                session = client.submit("model-chief", "go")
+            wait_until(worker.mark.exists, "a crash", explain=stack.logs)
+    with stack.client() as client:
+        assert stack.answer(session) == "because of task 0; because of task 1; because of task 2"
+    stack.assert_settled()
+    experts = [child for child in stack.ledger.tree(session.id) if child.parent]
+    assert [expert.runs for expert in experts] == [2, 2, 2]
