@@ -27,6 +27,7 @@
     ├── DamagedRecord             something in the ledger that cannot be read
     ├── AgentProgramError         a command-line agent could not be run, or failed
     │   └── WorktreeError
+    ├── TaskFailed                an agent reported that its task has failed
     ├── NoResponse                an agent that answers in text gave no answer that its parent could be given
     ├── Retry                     an agent asks for another try of its run, later
     ├── RunParked                 a run waits for the limits of a provider, without its slot
@@ -332,6 +333,12 @@ class WorktreeError(AgentProgramError):
     """The git worktree of a session could not be made, read or removed. Raised with (git's arguments, why)."""
 
     template = "git {0}: {1}"
+
+
+class TaskFailed(OrchestraError):
+    """An agent wrote itself that its task has failed. Raised with (what it wrote)."""
+
+    template = "{0}"
 
 
 class NoResponse(OrchestraError):

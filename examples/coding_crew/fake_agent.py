@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A command-line agent without a model: it does what its prompt says, so that a crew can be tried without a key.
 
-    fake_agent.py [--format text|json|claude|codex|gemini] [--resume ID] [PROMPT]
+    fake_agent.py [-p --output-format stream-json | --format text|json|claude|codex|gemini] [--resume ID] [PROMPT]
 
 The prompt is an argument or stands on standard input. Lines that begin with `!` are orders; everything else is talk:
 
@@ -190,7 +190,12 @@ def main() -> None:
     parser.add_argument("--format", default="text", choices=["text", "json", "claude", "codex", "gemini"])
     parser.add_argument("--resume", default="")
     parser.add_argument("--prompt-file", type=Path)
+    parser.add_argument("--output-format", default="")
+    # As the real one is called: claude -p --output-format stream-json --verbose
+    parser.add_argument("-p", "--print", action="store_true")
     options, _ = parser.parse_known_args()
+    if options.output_format == "stream-json":
+        options.format = "claude"
     agent = Agent(options.format, options.resume)
     prompt = options.prompt_file.read_text() if options.prompt_file else options.prompt
     agent.begin()

@@ -265,6 +265,14 @@ class MessageFactory:
         """Something said outside of any task: a user's further prompt, for one."""
         return self._write(Message(content=text), sender=sender, recipient=recipient, thread=thread)
 
+    def as_written(
+        self, body: Body, *, sender: str, recipient: str, thread: Thread, priority: Priority | None = None
+    ) -> Outgoing:
+        """What an agent wrote itself, in an envelope of ours; who assigned a task to whom is filled in."""
+        if isinstance(body, TaskDelegation):
+            body = body.model_copy(update={"assignment": self._assignment(sender, recipient)})
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+
     def _write(
         self, body: Body, *, sender: str, recipient: str, thread: Thread, priority: Priority | None = None
     ) -> Outgoing:

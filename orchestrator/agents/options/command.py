@@ -8,16 +8,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    model_validator,
+)
 
-from orchestrator.agents.options.base import ExecutorOptions, FilePath
+from orchestrator.agents.options.base import ExecutorOptions, FilePath, Surroundings
 from orchestrator.agents.options.presets import PRESETS
 
 MIB: Final = 1024 * 1024
 #: What every program is given of the worker's environment.
-PLAIN_ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "USER", "LOGNAME", "SHELL")
+PLAIN_ENVIRONMENT: Final = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -87,6 +107,13 @@ class SandboxOptions(BaseModel):
     write: tuple[FilePath, ...] = ()
 
 
+def _from_folder(command: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    """A program with a relative path, `./agent`, begins at the folder of the file that names it."""
+    if not command or "/" not in command[0] or not isinstance(info.context, Surroundings):
+        return command
+    return (str((info.context.folder / Path(command[0]).expanduser()).absolute()), *command[1:])
+
+
 def _on(model: type[BaseModel]) -> BeforeValidator:
     """``true`` is the option with its defaults, ``false`` is none."""
 
@@ -103,7 +130,7 @@ class CommandOptions(ExecutorOptions):
 
     preset: Literal["claude", "codex", "gemini", "acp"] | None = None
     #: The program, with what always stands before its other arguments. No shell reads it.
-    command: tuple[str, ...] = Field(min_length=1)
+    command: Annotated[tuple[str, ...], AfterValidator(_from_folder)] = Field(min_length=1)
     #: Arguments of the first turn. ``{prompt}``, ``{prompt_file}``, ``{conversation}`` and ``{args}`` are filled in.
     start: tuple[str, ...] = ()
     #: Arguments of every later turn; empty: the program keeps no conversation, and is given the text of it so far.

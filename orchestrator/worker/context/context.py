@@ -19,6 +19,7 @@ from orchestrator.worker.context.launches import AgentLaunches
 from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.planning import PLAN_GROUP, Planning
 from orchestrator.worker.context.provider_limits import ProviderLimits
+from orchestrator.worker.context.sending import WrittenMessages
 from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Call, Steps
 from orchestrator.worker.context.verification import Verifier
@@ -80,6 +81,7 @@ class Context(Delegating):
         self.limits = limits
         self._waiting: dict[str, dict[str, Any]] = {}
         self._settings = settings
+        self._written = WrittenMessages(effects, message_sender, launches.delegates)
         #: What the executor keeps of the conversation when this run commits; None leaves it as it is.
         self.new_memory: str | None = None
 
@@ -360,6 +362,11 @@ class Context(Delegating):
         return self._steps
 
     # --- for executors -----------------------------------------------------------------------
+
+    @property
+    def written(self) -> WrittenMessages:
+        """Checks and sends the messages that the agent wrote into its answer."""
+        return self._written
 
     @property
     def settings(self) -> Settings:

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.crashpoints import failpoint
+from orchestrator.envelope.bodies.progress import StatusUpdate, TaskCompletion
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import child_session_id, shard_of
@@ -66,6 +67,8 @@ class Effects:
         self.outage: ServerUnavailable | None = None
         #: Whether this try launched anything.
         self.launched = False
+        #: What the agent itself wrote of the end of its task: it reports the end of the session, if this run ends it.
+        self.completion: TaskCompletion | None = None
 
     def launch(
         self,
@@ -293,21 +296,27 @@ class Effects:
         facts = {"close_policy": policy}
         self.attempt("close_policy", lambda: self.ledger.effect(self.held.claim, effect=effect, facts=facts))
 
-    def status(self, progress: int | None, activity: str) -> None:
-        """Record how far the session is.
+    def status(self, progress: int | None, activity: str, *, body: StatusUpdate | None = None) -> None:
+        """Record how far the session is; ``body`` is what its envelope says where the agent wrote it itself.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
         """
         effect = self.key("status", progress, activity)
         outgoing = self.write(
-            lambda: self.message_factory.status(
-                sender=self.held.session.agent,
-                recipient=self.delegator,
-                task_id=self.held.session.reported_as,
-                progress=progress,
-                activity=activity,
-                thread=self.thread,
+            lambda: (
+                self.message_factory.as_written(
+                    body, sender=self.held.session.agent, recipient=self.delegator, thread=self.thread
+                )
+                if body is not None
+                else self.message_factory.status(
+                    sender=self.held.session.agent,
+                    recipient=self.delegator,
+                    task_id=self.held.session.reported_as,
+                    progress=progress,
+                    activity=activity,
+                    thread=self.thread,
+                )
             )
         )
         self.attempt(

@@ -406,6 +406,15 @@ class _RunOfAgent:
         thread = Thread.of(session)
 
         def completion() -> Outgoing:
+            written = self._effects.completion
+            if written is not None:
+                own = {"task_id": session.reported_as, "result": outcome.text}
+                return self._message_factory.as_written(
+                    written.model_copy(update=own),
+                    sender=session.agent,
+                    recipient=self._effects.delegator,
+                    thread=thread,
+                )
             return self._message_factory.completion(
                 sender=session.agent,
                 recipient=self._effects.delegator,

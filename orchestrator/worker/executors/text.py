@@ -5,6 +5,10 @@ sent back once, in the same conversation; a second one without it fails the run.
 
 A session that waits for somebody after this run (a child, the reply to a question) has not given its answer yet. It
 needs no tag then.
+
+An answer may hold messages of the agent's own, ``<agent-message>…</agent-message>``. They are taken out of the text,
+checked, and sent in its name. What is wrong with them is handed back once; then the run fails. Nothing of an answer is
+sent as long as anything in it is wrong.
 """
 
 from __future__ import annotations
@@ -12,9 +16,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orchestrator.errors import NoResponse
-from orchestrator.policy.response_tag import ANSWER_NOTE, NO_RESPONSE, NUDGE, RESPONSE, tag_extract, tag_strip
+from orchestrator.envelope.model import ErrorReport, TaskCompletion
+from orchestrator.envelope.written import MAX_MESSAGES, WrittenMessage, find_messages, read_message
+from orchestrator.errors import InputError, InvalidEnvelope, NoResponse, TaskFailed
+from orchestrator.policy.response_tag import (
+    ANSWER_NOTE,
+    NO_RESPONSE,
+    NUDGE,
+    RESPONSE,
+    tag_extract,
+    tag_strip,
+)
 from orchestrator.worker.context.context import Context
+
+#: Things wrong with an answer that its agent is told at once.
+_TOLD_AT_ONCE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +47,7 @@ class TextAnswer:
 class Finished:
     """What an answer comes to."""
 
-    result: str  #: what the parent, or whoever submitted the root, is given
+    result: str  #: what the parent, or the caller of the root, is given
     visible: str  #: the answer as people see it: without the block that is the result
 
 
@@ -47,37 +63,118 @@ def first_prompt(context: Context) -> str:
 
 
 def finish(context: Context, answer: TextAnswer, say: Say) -> Finished:
-    """Make a result of the answer that ended an agent's work.
+    """Make a result of the answer that ended an agent's work, and send what it wrote to others.
 
     Args:
         context: the run.
         answer: what the agent answered last.
-        say: continues the conversation; called at most once for the tag.
+        say: continues the conversation; called at most once for the tag, and once for messages that are wrong.
 
     Raises:
         NoResponse: the agent left the tag out, was reminded, and left it out again.
+        InputError: its messages were wrong, and wrong again.
+        TaskFailed: it reported that its task has failed.
         ClaimLost, SessionStopped, ServerUnavailable: the run cannot go on.
     """
-    if not context.parent:
-        return Finished(result=answer.text, visible=answer.text)
-    finished = _tagged(answer)
-    if finished is None and context.waits:
-        return Finished(result=answer.text, visible=answer.text)
-    if finished is None:
-        answer = say(NUDGE)
-        finished = _tagged(answer)
-    if finished is None:
-        raise NoResponse(NO_RESPONSE, _what_is_wrong(answer))
-    return finished
+    return _Finishing(context, say).finish(answer)
 
 
-def _tagged(answer: TextAnswer) -> Finished | None:
-    if answer.cut_off:
+class _Finishing:
+    def __init__(self, context: Context, say: Say) -> None:
+        self._context = context
+        self._say = say
+        self._handed_back = False
+        self._end: TaskCompletion | ErrorReport | None = None
+
+    def finish(self, answer: TextAnswer) -> Finished:
+        answer = self._send(answer)
+        if not self._context.parent:
+            # A root whose messages said everything has what its task-completion says.
+            result = answer.text or self._reported()
+            return Finished(result=result, visible=answer.text)
+        finished = self._finished(answer)
+        if finished is None and self._context.waits:
+            return Finished(result=answer.text, visible=answer.text)
+        if finished is None:
+            answer = self._send(self._say(NUDGE))
+            finished = self._finished(answer)
+        if finished is None:
+            raise NoResponse(NO_RESPONSE, _what_is_wrong(answer))
+        return finished
+
+    def _finished(self, answer: TextAnswer) -> Finished | None:
+        result = None if answer.cut_off else tag_extract(answer.text, RESPONSE)
+        if result is not None:
+            return Finished(result=result, visible=tag_strip(answer.text, RESPONSE).strip())
+        if self._end is not None:
+            return Finished(result=self._reported(), visible=answer.text)
         return None
-    result = tag_extract(answer.text, RESPONSE)
-    if result is None:
-        return None
-    return Finished(result=result, visible=tag_strip(answer.text, RESPONSE).strip())
+
+    def _reported(self) -> str:
+        """What the agent's own task-completion says; empty if it wrote none."""
+        end = self._end
+        return (end.result or end.summary) if isinstance(end, TaskCompletion) else ""
+
+    def _send(self, answer: TextAnswer) -> TextAnswer:
+        """Send the messages in an answer; the answer without them."""
+        if answer.cut_off:
+            return answer  # nobody knows what else it was to say
+        written, text = self._take(answer.text)
+        if not written:
+            return answer
+        messages, wrong = _read(written)
+        if not wrong:
+            wrong = self._context.written.check(messages)
+        if wrong:
+            return self._hand_back(wrong)
+        end = self._context.written.send(messages)
+        if isinstance(end, ErrorReport):
+            raise TaskFailed(end.message)
+        if isinstance(end, TaskCompletion) and end.status == "failed":
+            raise TaskFailed(end.result or end.summary)
+        self._end = end or self._end
+        return TextAnswer(text=text)
+
+    def _take(self, text: str) -> tuple[list[str], str]:
+        """The messages in a text, and the rest. What stands in the tag is the result, unless it is one message alone."""
+        content = tag_extract(text, RESPONSE) if self._context.parent else None
+        if content is None:
+            return find_messages(text)
+        inside, left = find_messages(content)
+        outside, rest = find_messages(tag_strip(text, RESPONSE))
+        if len(inside) == 1 and not left:
+            return [*outside, *inside], rest
+        return outside, f"{rest}\n<{RESPONSE}>{content}</{RESPONSE}>"
+
+    def _hand_back(self, wrong: list[str]) -> TextAnswer:
+        """Tell the agent what is wrong with its messages, once; its new answer, sent."""
+        shown = wrong[:_TOLD_AT_ONCE]
+        more = len(wrong) - len(shown)
+        if self._handed_back:
+            raise InputError(f"the messages in its answer are not valid: {shown[0]}")
+        self._handed_back = True
+        lines = [f"- {one}" for one in shown] + ([f"- and {more} more"] if more else [])
+        return self._send(
+            self._say(
+                "Nothing of your answer was sent, as its <agent-message> is not valid:\n"
+                + "\n".join(lines)
+                + "\nAnswer again, with every message that you want to send."
+            )
+        )
+
+
+def _read(written: list[str]) -> tuple[list[WrittenMessage], list[str]]:
+    """Messages as they were written, read; and what is wrong with those that cannot be."""
+    if len(written) > MAX_MESSAGES:
+        return [], [f"there are {len(written)} messages in it; {MAX_MESSAGES} are the most"]
+    messages, wrong = [], []
+    for number, one in enumerate(written, 1):
+        try:
+            messages.append(read_message(one))
+        except InvalidEnvelope as error:
+            sentences = [finding.sentence for finding in error.args[1]] or [str(error)]
+            wrong += [f"message {number}: {sentence}" for sentence in sentences]
+    return messages, wrong
 
 
 def _what_is_wrong(answer: TextAnswer) -> str:

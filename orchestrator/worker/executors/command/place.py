@@ -12,6 +12,7 @@ from pathlib import Path
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options.command import PLAIN_ENVIRONMENT, CommandOptions
+from orchestrator.client.current import SOCKET_VARIABLE
 from orchestrator.errors import AgentProgramError
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.command.sandbox import sandboxed
@@ -49,7 +50,7 @@ class Place:
             folder=self.folder,
             scratch=self.scratch,
             home=self.env.get("HOME", ""),
-            read_only=shared,
+            read_only=[*shared, Path(self.env[SOCKET_VARIABLE]).parent],
         )
 
 
@@ -86,7 +87,10 @@ def place_of(definition: AgentDefinition, context: Context, worktrees: Worktrees
 
 
 def environment(options: CommandOptions, context: Context) -> dict[str, str]:
-    """The whole environment of a program: what is plain, what the agent's list allows, and who it works for."""
+    """The whole environment of a program: what is plain, what the agent's list allows, and the run that it works for.
+
+    With it the program and its shell take part in the run: `orchestra raise`, `delegate`, `ask`, `mcp`.
+    """
     allowed = (*PLAIN_ENVIRONMENT, *options.env)
     inherited = {name: os.environ[name] for name in allowed if name in os.environ}
     return {
@@ -97,4 +101,7 @@ def environment(options: CommandOptions, context: Context) -> dict[str, str]:
         "ORCHESTRA_AGENT": context.agent,
         "ORCHESTRA_SESSION": context.session,
         "ORCHESTRA_RUN": context.run,
+        **context.environment(),
+        # Inside a sandbox the host's folder for temporary files is not there.
+        **({"TMPDIR": "/tmp"} if options.sandbox is not None else {}),  # noqa: S108
     }

@@ -1,0 +1,123 @@
+"""Messages that an agent wrote into the text of its answer: found there, read, and held up to the schema.
+
+An agent knows what it wants to say. It does not know ids, times, keys or the namespace. What it cannot know may be
+missing and is filled in; what it says of that is not believed, and a signature of its own making is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Final, cast, get_args
+
+from lxml import etree
+
+from orchestrator.envelope.codec import decode_body
+from orchestrator.envelope.model import Body
+from orchestrator.envelope.model_values import NAMESPACE, Priority
+from orchestrator.envelope.parse import DEFAULT_LIMITS, Unparsable, parse
+from orchestrator.errors import InvalidEnvelope
+
+#: Messages that one answer may hold.
+MAX_MESSAGES: Final = 1_000
+#: Stands for a task-id that the agent left out, until it is known.
+UNKNOWN_TASK: Final = "unknown"
+
+_BLOCK: Final = re.compile(r"<agent-message(?=[\s>])[^<>]*>.*?</agent-message\s*>", re.DOTALL)
+_FENCE: Final = re.compile(r"^[ \t]*```[A-Za-z]*[ \t]*\n\s*^[ \t]*```[ \t]*$", re.MULTILINE)
+_PREFIX: Final = f"{{{NAMESPACE}}}"
+#: Where the task-id stands that a body must have.
+_TASK_PARENTS: Final = {
+    "status-update": "",
+    "task-completion": "",
+    "task-delegation": "task",
+    "review-request": "review",
+    "escalation": "escalation",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenMessage:
+    """A message as an agent wrote it."""
+
+    body: Body
+    sender: str  #: as it says; empty where it does not
+    recipient: str  #: likewise
+    task_id: str  #: likewise, of a body that has one
+    priority: Priority | None
+
+
+def find_messages(text: str) -> tuple[list[str], str]:
+    """The messages in a text, as they are written, and the text without them."""
+    found = [match[0] for match in _BLOCK.finditer(text)]
+    if not found:
+        return [], text
+    return found, _FENCE.sub("", _BLOCK.sub("", text)).strip()
+
+
+def read_message(written: str) -> WrittenMessage:
+    """What a message says.
+
+    Raises:
+        InvalidEnvelope: it is no XML, or its body breaks the schema; the findings say where and how.
+    """
+    root = _parse(written)
+    body = root.find(f"{_PREFIX}body")
+    if body is None:
+        raise InvalidEnvelope('the agent-message has no <body type="…">', ())
+    kind = body.get("type", "")
+    task_id = _fill_in_ids(body, kind)
+    read = decode_body(etree.tostring(body))
+    priority = _text(root, "header/priority")
+    if priority and priority not in get_args(Priority):
+        raise InvalidEnvelope(f"<priority> is {priority!r}; it is one of {', '.join(get_args(Priority))}", ())
+    return WrittenMessage(
+        body=read,
+        sender=_text(root, "header/sender/agent-name"),
+        recipient=_text(root, "header/recipient/agent-name"),
+        task_id=task_id,
+        priority=cast(Priority, priority) if priority else None,
+    )
+
+
+def _parse(written: str) -> etree._Element:
+    """The tree of a message, in our namespace whatever it says of that."""
+    opening, end, rest = written.partition(">")
+    if "xmlns" not in opening:
+        opening = f'{opening} xmlns="{NAMESPACE}"'
+    try:
+        root, _ = parse(f"{opening}{end}{rest}".encode(errors="replace"), DEFAULT_LIMITS)
+    except Unparsable as refused:
+        raise InvalidEnvelope(refused.finding.sentence, (refused.finding,)) from None
+    if root.tag != f"{_PREFIX}agent-message":
+        raise InvalidEnvelope(f'the namespace of <agent-message> is "{NAMESPACE}", or left out', ())
+    return root
+
+
+def _text(root: etree._Element, path: str) -> str:
+    steps = "/".join(f"{_PREFIX}{name}" for name in path.split("/"))
+    return (root.findtext(steps) or "").strip()
+
+
+def _fill_in_ids(body: etree._Element, kind: str) -> str:
+    """The task-id that a body gives itself; one that must have one and does not is given a stand-in."""
+    if kind == "error" and body.find(f"{_PREFIX}error-id") is None:
+        made = etree.Element(f"{_PREFIX}error-id")
+        made.text = str(uuid.uuid4())
+        body.insert(0, made)
+    if kind not in _TASK_PARENTS:
+        return ""
+    about: etree._Element | None = body
+    if name := _TASK_PARENTS[kind]:
+        about = body.find(f"{_PREFIX}{name}")
+    if about is None:
+        return ""  # the schema says what is missing
+    given = about.find(f"{_PREFIX}task-id")
+    if given is None:
+        given = etree.Element(f"{_PREFIX}task-id")
+        about.insert(0, given)
+    task_id = (given.text or "").strip()
+    if not task_id:
+        given.text = UNKNOWN_TASK
+    return task_id

@@ -1,0 +1,166 @@
+"""Messages that an agent wrote itself: checked against what it may say, and sent in its name.
+
+All are checked before the first is sent. Each is sent by the same transition as if the agent had called the context:
+a status, a delegation, a question; a task-completion is what reports the end of its session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from orchestrator.agents.registry import AgentRecord
+from orchestrator.envelope.bodies.parts import Assignment, Dependency
+from orchestrator.envelope.model import (
+    ErrorReport,
+    Query,
+    StatusUpdate,
+    TaskCompletion,
+    TaskDelegation,
+)
+from orchestrator.envelope.prompt_text import prompt_of
+from orchestrator.envelope.written import WrittenMessage
+from orchestrator.ledger import Outgoing
+from orchestrator.worker.context.effects import Effects
+from orchestrator.worker.context.messages import MessageSender
+
+#: What may stand in an answer, and who is meant by "its delegator".
+SENDABLE = (StatusUpdate, TaskCompletion, TaskDelegation, Query, ErrorReport)
+
+
+class WrittenMessages:
+    """Sends what the agent of one run wrote."""
+
+    def __init__(
+        self, effects: Effects, sender: MessageSender, delegates: Callable[[], Sequence[AgentRecord]]
+    ) -> None:
+        self._effects = effects
+        self._sender = sender
+        self._delegates = delegates
+
+    def check(self, messages: Sequence[WrittenMessage]) -> list[str]:
+        """What is wrong with messages that are valid XML: a sentence each; nothing if all may be sent."""
+        named = [one.task_id for one in messages if isinstance(one.body, TaskDelegation) and one.task_id]
+        labels = set(named)
+        wrong = [why for one in messages for why in self._wrong(one, labels)]
+        if len(named) != len(labels):
+            wrong.append("two task-delegations have the same task-id")
+        if sum(isinstance(one.body, TaskCompletion | ErrorReport) for one in messages) > 1:
+            wrong.append("one answer ends the task once: there is more than one task-completion or error")
+        if not wrong and _in_order([m for m in messages if isinstance(m.body, TaskDelegation)]) is None:
+            wrong.append("its task-delegations depend on one another in a circle")
+        return wrong
+
+    def _wrong(self, message: WrittenMessage, labels: set[str]) -> list[str]:
+        session, body, wrong = self._effects.held.session, message.body, []
+        if not isinstance(body, SENDABLE):
+            return [f"a {body.type} cannot be sent in an answer"]
+        if message.sender and message.sender != session.agent:
+            wrong.append(f"the sender is {session.agent!r}, not {message.sender!r}; leave the sender out")
+        if isinstance(body, TaskDelegation):
+            return wrong + self._wrong_delegation(message, body, labels)
+        if message.recipient and message.recipient != self._effects.delegator:
+            wrong.append(
+                f"a {body.type} goes to {self._effects.delegator!r}, who gave you the task; leave the recipient out"
+            )
+        own = (session.id, session.reported_as)
+        if isinstance(body, StatusUpdate | TaskCompletion) and message.task_id and message.task_id not in own:
+            wrong.append(f"your task-id is {session.reported_as!r}, not {message.task_id!r}; leave it out")
+        if isinstance(body, Query) and not session.parent:
+            wrong.append("a query has nobody to go to: you are at the root of your tree")
+        return wrong
+
+    def _wrong_delegation(self, message: WrittenMessage, body: TaskDelegation, labels: set[str]) -> list[str]:
+        agent, wrong = _assigned_to(message, body), []
+        if not agent:
+            wrong.append("a task-delegation needs <assignment><assigned-to>, the agent that is to do it")
+        elif agent not in (known := [record.name for record in self._delegates()]):
+            names = ", ".join(known) or "nobody"
+            wrong.append(f"you may not delegate to {agent!r}; you may to: {names}")
+        if not body.task.description.strip():
+            wrong.append("a task-delegation needs a description")
+        others = [d.task_id for d in body.task.dependencies]
+        wrong += [
+            f"there is no task {one!r} in your answer to depend on" for one in others if one not in labels
+        ]
+        return wrong
+
+    def send(self, messages: Sequence[WrittenMessage]) -> TaskCompletion | ErrorReport | None:
+        """Send messages that were checked; the one that ends the session, which is sent with the commit of its run.
+
+        Raises:
+            LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
+        """
+        end: TaskCompletion | ErrorReport | None = None
+        for message in messages:
+            match message.body:
+                case StatusUpdate() as body:
+                    self._status(body)
+                case Query() as body:
+                    context = None if body.context is None else {"problem": body.context.problem}
+                    self._sender.ask(body.subject, context=context, priority=message.priority or body.urgency)
+                case TaskCompletion() | ErrorReport() as body:
+                    end = body
+                    if isinstance(body, TaskCompletion):
+                        self._effects.completion = body
+                case _:
+                    pass
+        children: dict[str, str] = {}
+        for message in _in_order([m for m in messages if isinstance(m.body, TaskDelegation)]) or ():
+            children[message.task_id] = self._delegate(message, children)
+        return end
+
+    def _status(self, body: StatusUpdate) -> None:
+        own = body.model_copy(update={"task_id": self._effects.held.session.reported_as})
+        self._effects.status(body.progress_percentage, body.current_activity or body.status, body=own)
+
+    def _delegate(self, message: WrittenMessage, children: dict[str, str]) -> str:
+        body = message.body
+        assert isinstance(body, TaskDelegation)
+        effects, agent = self._effects, _assigned_to(message, body)
+        needs = tuple(
+            Dependency(task_id=children[d.task_id], type="depends-on") for d in body.task.dependencies
+        )
+
+        def write(child: str) -> Outgoing:
+            task = body.task.model_copy(update={"task_id": child, "dependencies": needs})
+            return effects.message_factory.as_written(
+                TaskDelegation(task=task),
+                sender=effects.held.session.agent,
+                recipient=agent,
+                thread=effects.thread,
+                priority=message.priority,
+            )
+
+        return effects.launch(
+            agent,
+            write=write,
+            title=body.task.title,
+            description=prompt_of(body),
+            priority=message.priority,
+        )
+
+
+def _assigned_to(message: WrittenMessage, body: TaskDelegation) -> str:
+    assignment: Assignment | None = body.assignment
+    return (assignment.assigned_to if assignment is not None else "") or message.recipient
+
+
+def _in_order(delegations: Sequence[WrittenMessage]) -> list[WrittenMessage] | None:
+    """Each after what it depends on; None if that cannot be."""
+    done: set[str] = set()
+    ordered: list[WrittenMessage] = []
+    left = list(delegations)
+    while left:
+        ready = [m for m in left if _needs(m) <= done]
+        if not ready:
+            return None
+        ordered += ready
+        done.update(m.task_id for m in ready)
+        left = [m for m in left if all(m is not one for one in ready)]
+    return ordered
+
+
+def _needs(message: WrittenMessage) -> set[str]:
+    body: Any = message.body
+    return {dependency.task_id for dependency in body.task.dependencies}

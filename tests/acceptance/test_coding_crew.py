@@ -1,0 +1,80 @@
+"""The example crew on a whole stack: coders in worktrees, one forgets its tag, workers are killed, the answer is right."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import Terminal, wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+
+CREW = Path(__file__).resolve().parents[2] / "examples" / "coding_crew"
+
+
+@pytest.fixture
+def crew(terminal: Terminal, program: Callable[[str], str]) -> Terminal:
+    program("git")
+    for file in CREW.iterdir():
+        if file.is_file():
+            shutil.copy(file, terminal.folder)
+    terminal.env["FAKE_AGENT_HOME"] = str(terminal.folder / "conversations")
+    crew = (terminal.folder / "crew.toml").read_text()
+    allowed = 'command = ["./fake_agent.py"]\nenv = ["FAKE_AGENT_HOME"]'
+    (terminal.folder / "crew.toml").write_text(crew.replace('command = ["./fake_agent.py"]', allowed))
+    made = terminal.run(
+        "git init -q shop && git -C shop -c user.name=t -c user.email=t@t.invalid commit -q --allow-empty -m Begin"
+    )
+    assert made.returncode == 0, made.stderr
+    return terminal
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_workers_are_killed_and_the_answer_is_right(crew: Terminal) -> None:
+    up = crew.start(
+        "orchestra up --agents crew.toml",
+        ORCHESTRA_CONCURRENCY="2",
+        ORCHESTRA_LEASE_S="3",
+        ORCHESTRA_HEARTBEAT_S="0.5",
+    )
+    up.wait_for("ready after")
+    pid_file = crew.folder / "coder.pid"
+    prompt = (
+        f"Greet the customer\n!touch {pid_file}\n!sleep 4\n!write greeting.txt Hello\n!result greeted\n"
+        "Say goodbye\n!write goodbye.txt Bye\n!untagged said goodbye"
+    )
+    submitted = crew.run(f"orchestra submit lead '{prompt}'")
+    assert submitted.returncode == 0, submitted.stderr
+    session = submitted.stdout.strip()
+    wait_until(lambda: pid_file.exists() and pid_file.read_text(), "the first coder at work")
+    coder = int(pid_file.read_text())
+    guard = parent_of(coder)
+    worker = parent_of(guard)
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{coder}").exists(), "the end of the killed worker's coder")
+    answered = crew.run(f"orchestra result {session} --wait")
+    assert answered.returncode == 0, answered.stderr + up.output
+    assert sorted(answered.stdout.splitlines()[:2]) == [
+        "Greet the customer: greeted",
+        "Say goodbye: said goodbye",
+    ]
+    assert "Review: I was told: Review these changes" in answered.stdout
+    assert int(pid_file.read_text()) != coder
+    doctor = crew.run("orchestra doctor")
+    assert doctor.returncode == 0, doctor.stdout
+    tree = crew.client().tree(session)
+    coders = [one for one in tree if one.agent == "coder"]
+    diffs = [crew.run(f"orchestra result {one.id} --attachment diff").stdout for one in coders]
+    assert "+Hello" in diffs[0]
+    assert "+Bye" in diffs[1]
+    listed = crew.run("orchestra worktrees --json")
+    assert listed.returncode == 0, listed.stderr
+    assert up.interrupt() == 0

@@ -1,0 +1,168 @@
+"""Agents of the Agent Client Protocol: turns, conversations, permissions, and what becomes of broken ones."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.runtime.parent_death import is_alive
+from orchestrator.worker.context.context import Context
+from tests.integration.workers.crew import FAKE, Crew
+
+pytest.importorskip("acp", reason="the library agent-client-protocol is not installed")
+
+ACP = (FAKE[0], str(Path(FAKE[1]).with_name("fake_acp_agent.py")))
+
+
+@pytest.fixture
+def acp_crew(crew: Crew) -> Callable[..., Crew]:
+    def make(*arguments: str, **options: Any) -> Crew:
+        crew.agent(preset="acp", **{"command": (*ACP, *arguments), **options})
+        return crew
+
+    return make
+
+
+def memory_of(crew: Crew, session: str) -> Any:
+    return crew.memory(session)
+
+
+def test_a_turn_and_a_resumed_conversation(acp_crew: Callable[..., Crew]) -> None:
+    crew = acp_crew()
+    stage = crew.stage
+    root = stage.submit("coder", "!result one")
+    assert stage.play(root) == "finished"
+    assert crew.answer(root) == "<response>one</response>"
+    stage.ledger.put(root, "!recall", item_id="itm_more")
+    assert stage.resume(root) == "finished"
+    # What the agent tells of the old conversation while it loads is no part of the answer.
+    assert crew.answer(root) == "<response>!result one | !recall</response>"
+    assert memory_of(crew, root)["turns"] == 2
+
+
+def test_one_that_cannot_load_is_told_again(acp_crew: Callable[..., Crew]) -> None:
+    crew = acp_crew("--no-load")
+    stage = crew.stage
+    root = stage.submit("coder", "first words")
+    stage.play(root)
+    stage.ledger.put(root, "!recall", item_id="itm_more")
+    stage.resume(root)
+    assert "This is how our conversation went so far." in crew.answer(root)
+    memory = memory_of(crew, root)
+    assert (memory["input_tokens"], memory["output_tokens"]) == (200, 40)
+
+
+def test_the_tag_forgotten_once_is_asked_for_in_the_same_process(acp_crew: Callable[..., Crew]) -> None:
+    callback = acp_crew().delegate("!untagged forty-two")
+    assert (callback.status, callback.result) == ("completed", "forty-two")
+
+
+def test_an_answer_cut_by_the_token_limit_is_asked_for_again(acp_crew: Callable[..., Crew]) -> None:
+    callback = acp_crew().delegate(
+        "!untagged short\n!say <response>the whole truth\n!say </response> and\n!limit"
+    )
+    assert (callback.status, callback.result) == ("completed", "short")
+
+
+@pytest.mark.parametrize(
+    ("rule", "chosen"), [("allow", "yes-once"), ("deny", "no-once"), ("ask", "no-once")], ids=str
+)
+def test_a_root_has_nobody_to_ask(acp_crew: Callable[..., Crew], rule: str, chosen: str) -> None:
+    assert acp_crew(permissions=rule).ask("!permission rm -rf build") == f"<response>{chosen}</response>"
+
+
+@pytest.mark.parametrize(
+    ("reply", "chosen"),
+    [
+        ("Allow once", "yes-once"),
+        ("yes, go on", "yes-once"),
+        ("no-once", "no-once"),
+        ("what is that?", "no-once"),
+    ],
+)
+def test_the_parent_is_asked_and_its_reply_chooses(
+    acp_crew: Callable[..., Crew], reply: str, chosen: str
+) -> None:
+    crew = acp_crew()
+    stage = crew.stage
+    asked: list[Any] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("coder", "!permission rm -rf build")
+        for callback in ctx.callbacks:
+            if callback.can_reply:
+                asked.append(callback)
+                ctx.reply(callback, reply)
+        return str(ctx.callbacks[-1].result) if ctx.callbacks else ""
+
+    root = stage.submit("lead")
+    stage.play(root)
+    (child,) = stage.children(root)
+    dispatch = stage.start(child.id)
+    working = threading.Thread(target=lambda: stage.execute(dispatch))
+    working.start()
+    deadline = time.monotonic() + 30
+    while not stage.ledger.session(child.id).questions:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    stage.resume(root)
+    working.join(30)
+    stage.resume(root)
+    assert crew.answer(root) == chosen
+    (question,) = asked
+    assert (
+        question.text
+        == "May I use rm -rf build? Reply with one of: 'Allow once', 'Reject'; or with allow or deny."
+    )
+    assert question.context == {"tool": "rm -rf build"}
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("true",), "it ended before its answer (exit code 0)"),
+        (
+            (sys.executable, "-c", "import sys; sys.exit('no key')"),
+            "it ended before its answer (exit code 1; no key)",
+        ),
+        (("echo", "this is no JSON"), "it ended before its answer"),
+        (("sh", "-c", 'printf \'{"jsonrpc": "2.0", "id"\''), "it ended before its answer"),
+        (("sh", "-c", "yes | head -c 100000000 | tr -d '\\n'"), "it ended before its answer"),
+    ],
+    ids=["silent", "fails", "no JSON", "half a line", "flood"],
+)
+def test_a_broken_one_fails_its_session(
+    acp_crew: Callable[..., Crew], command: tuple[str, ...], why: str
+) -> None:
+    answer = acp_crew(command=command).ask("go")
+    assert answer.startswith(f"the program {command[0]}: ")
+    assert why.partition(" (")[0] in answer
+
+
+def test_one_that_refuses_fails(acp_crew: Callable[..., Crew]) -> None:
+    assert "it stopped with 'refusal'" in acp_crew().ask("!refuse")
+
+
+def test_a_stop_ends_the_process(acp_crew: Callable[..., Crew], tmp_path: Path) -> None:
+    crew, file = acp_crew(), tmp_path / "pid"
+    stage = crew.stage
+    root = stage.submit("coder", f"!ignore\n!touch {file}\n!hang")
+    working = threading.Thread(target=lambda: stage.play(root))
+    working.start()
+    deadline = time.monotonic() + 30
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert stage.ledger.session(root).activity in ("", "tool: hang")
+    stage.ledger.stop(root, "enough")
+    working.join(30)
+    assert stage.ledger.session(root).state == "stopped"
+    assert not is_alive(int(file.read_text()))
