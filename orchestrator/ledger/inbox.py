@@ -11,6 +11,7 @@ from typing import Any, Literal
 from orchestrator.errors import ClaimLost, LimitExceeded, PromptKeyInUse, UnknownSession, WrongState
 from orchestrator.ids import run_id, shard_of
 from orchestrator.ledger import decode, layout
+from orchestrator.ledger.large_text import digest_of
 from orchestrator.ledger.model import Item
 from orchestrator.ledger.runs import Runs
 from orchestrator.ledger.statements import Statement
@@ -151,6 +152,7 @@ class InboxTransitions(Runs):
                     effect,
                     self.limits.question_ms,
                     self.limits.conversation_messages if conversation else 0,
+                    digest_of(text) if kind == "message" and session_id == claim.parent else "",
                 ],
             )
             if reply[0] != b"whole":

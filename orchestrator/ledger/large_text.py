@@ -7,6 +7,7 @@ somebody is there to whom it was said.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
@@ -95,6 +96,11 @@ class LargeTexts:
 
     def _store(self, session: str) -> BlobStore:
         return BlobStore(self._client, shard_of(session), name=partial(keys.large_text, session))
+
+
+def digest_of(text: str) -> str:
+    """Tells whether two texts are the same but for white space around them."""
+    return hashlib.sha256(text.strip().encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def beginning(text: str, limit_bytes: int = HEAD_BYTES) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from orchestrator.errors import ClaimLost
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
-from orchestrator.ledger.large_text import Shortened, beginning
+from orchestrator.ledger.large_text import Shortened, beginning, digest_of
 from orchestrator.ledger.launches import LaunchTransitions
 from orchestrator.ledger.model import Session, SessionState
 from orchestrator.ledger.statements import Statement, Vouch
@@ -185,6 +185,7 @@ class Runs(LaunchTransitions):
                     if envelope is not None and about is not None
                     else "",
                     memory.json,
+                    digest_of(outcome.text) if outcome.once and short.ref is None else "",
                 ],
             )
             if following is None or following.asked:

@@ -213,6 +213,7 @@ class Outcome:
     steps_left_out: tuple[str, ...] = ()  #: recorded steps that this try did not ask for
     steps_failed: tuple[str, ...] = ()  #: steps whose errors the run failed with
     memory: str | None = None  #: what the executor keeps of the conversation, or None to leave it as it is
+    once: bool = False  #: whether the parent is not to get an answer again that it had in a message
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@
 --       14 keys of the steps whose errors it failed with, likewise: a further try executes them again
 --       15 proof that the answer, or the reason, is the agent's
 --       16 reference to the memory of the conversation as JSON, or ''
+--       17 digest of the answer, if its parent is not to get it again that had it in a message, or ''
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents whose workers are to be
 --          told: this end lets a run of its tree begin}}
 --          | {'lost'} | {'envelope'} | {'retry', attempt} | {'parked', failures} | {'whole'}: it is gone, store it again
@@ -254,6 +255,20 @@ if over then
     result_owed = '1'
   end
   tell_parent(s, 'completed', text, now, ARGV[15], whole)
+  local said = ARGV[17] ~= '' and s.parent ~= '' and redis.call('HGET', S, 'said:' .. ARGV[17])
+  local earlier = said and item(P_ITEMS, said)
+  if earlier and earlier.state == 'queued' then
+    earlier.state = 'dead'
+    earlier.reason = 'the result says the same'
+    save(P_ITEMS, said, earlier)
+    redis.call('ZREM', P_QUEUE, said)
+  elseif earlier then
+    local callback = item(P_ITEMS, 'cb_' .. string.sub(s.id, 5))
+    if callback then
+      callback.said = said
+      save(P_ITEMS, 'cb_' .. string.sub(s.id, 5), callback)
+    end
+  end
   report(ARGV[7])
 end
 if r.stop ~= '' and (not over or r.stop_state == 'deleted') then

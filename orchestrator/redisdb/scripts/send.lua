@@ -7,6 +7,7 @@
 --       7 id of the question it answers or ''  8 claim  9 effect key
 --       10 ms that a question may stay open, 0: as long as it takes
 --       11 most messages of the conversation, or 0 for any number
+--       12 digest of a message that the speaker's result may repeat, or ''
 -- Returns  {'queued', item id} | {'exists', item id} | {'closed', state} | {'unknown'} | {'lost'} | {'answered'}
 --          | {'whole'}: the text that the record refers to is gone, store it again
 --          | {'limit', name, limit}: its conversation has had more messages than it may; a reply is never refused
@@ -35,4 +36,5 @@ if ARGV[6] == '1' and open_ms > 0 then redis.call('ZADD', KEYS[14], now + open_m
 if record.whole then keep(KEYS[12], KEYS[13], record.whole.sha256) end
 redis.call('HSET', KEYS[11], ARGV[9], cjson.encode({ item = ARGV[2], asks = ARGV[6] == '1', claim = ARGV[8] }))
 publish(KEYS[8], KEYS[7], ARGV[5])
+if ARGV[12] ~= '' then redis.call('HSET', KEYS[9], 'said:' .. ARGV[12], ARGV[2]) end
 return { 'queued', ARGV[2] }

@@ -84,6 +84,8 @@ class Context(Delegating):
         self._written = WrittenMessages(effects, message_sender, launches.delegates)
         #: What the executor keeps of the conversation when this run commits; None leaves it as it is.
         self.new_memory: str | None = None
+        #: Whether the answer is a text agent's, which its parent is given once, also if it was sent as a message before.
+        self.answers_in_text = False
 
     # --- policies ----------------------------------------------------------------------------
 

@@ -135,6 +135,12 @@ class View:
 def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
     """An item of a session's queue as its agent sees it; ``text`` is what the ledger itself holds of it."""
     ref = item.extra.get("whole")
+    if item.extra.get("said"):
+        # The whole is at hand for programs; what is read gets the text once.
+        note = f"[the same text as the message {item.extra['said']}, which came before]"
+        return replace(
+            callback_of(_without(item, "said"), text, ledger), text=note, size=item.size, fetch=lambda: text
+        )
     return replace(
         callback_from(item, text),
         size=int(ref["size"]) if ref else -1,
@@ -143,6 +149,10 @@ def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
             lambda: ledger.attachment(item.child, name) if item.child else None, what="attachment"
         ),
     )
+
+
+def _without(item: Item, name: str) -> Item:
+    return replace(item, extra={key: value for key, value in item.extra.items() if key != name})
 
 
 def describe_missing(missing: Sequence[Missing]) -> str:

@@ -473,6 +473,7 @@ def _completed(text: str, context: Context) -> Outcome:
         waiting=context.new_waiting,
         steps_left_out=context.steps.left_out,
         memory=context.new_memory,
+        once=context.answers_in_text,
     )
 
 

@@ -76,6 +76,7 @@ def finish(context: Context, answer: TextAnswer, say: Say) -> Finished:
         TaskFailed: it reported that its task has failed.
         ClaimLost, SessionStopped, ServerUnavailable: the run cannot go on.
     """
+    context.answers_in_text = True
     return _Finishing(context, say).finish(answer)
 
 

@@ -148,3 +148,60 @@ def test_while_it_waits_for_its_own_children_a_session_owes_no_answer(stage: Sta
     assert script.heard[-1] == NUDGE
     stage.resume(root)
     assert stage.ledger.result(root)[1] == "all done"
+
+
+@pytest.mark.parametrize("had", [False, True], ids=["still queued", "had before"])
+def test_a_result_that_was_sent_as_a_message_reaches_the_parent_once(stage: StackHarness, had: bool) -> None:
+    script = Script(["I did it. <response>forty-two</response>"])
+    prompts: list[str] = []
+    results: list[str] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("writer", "write")
+        else:
+            prompts.append(ctx.prompt)
+        results.extend(callback.result for callback in ctx.callbacks if callback.kind == "completion")
+        return "done"
+
+    @stage.agent("writer")
+    def writer(ctx: Context) -> str:
+        ctx.message("parent", " forty-two\n")
+        if had:
+            stage.resume(root)
+        return script(ctx)
+
+    root = stage.submit("lead")
+    stage.play(root)
+    (child,) = stage.children(root)
+    stage.play(child.id)
+    stage.resume(root)
+    assert "".join(prompts).count("forty-two") == 1
+    assert results == ["forty-two"]
+    assert len(prompts) == 1 + had
+    assert stage.ledger.session(root).state == "finished"
+
+
+def test_another_text_before_the_result_is_delivered(stage: StackHarness) -> None:
+    script = Script(["<response>forty-two</response>"])
+    seen: list[str] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("writer", "write")
+        seen.extend(callback.text for callback in ctx.callbacks)
+        return "done"
+
+    @stage.agent("writer")
+    def writer(ctx: Context) -> str:
+        ctx.message("parent", "forty-one")
+        return script(ctx)
+
+    root = stage.submit("lead")
+    stage.play(root)
+    (child,) = stage.children(root)
+    stage.play(child.id)
+    stage.resume(root)
+    assert sorted(seen) == ["forty-one", "forty-two"]

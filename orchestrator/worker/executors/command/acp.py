@@ -106,8 +106,17 @@ class _Conversation:
             self._connection = await asyncio.wait_for(self._connect(), _GREETING_S)
         self._client.begin()
         prompt = memory.retold(text) if self._retells else text
+        spending = self._context.spending
+        reserved = await asyncio.to_thread(lambda: spending.reserve(requests=1))
+        before = Usage(memory.input_tokens, memory.output_tokens, memory.cost_usd)
         reply = await self._connection.prompt(session_id=memory.conversation, prompt=[acp.text_block(prompt)])
         self._count(reply)
+        used = memory.used_since(before)
+        await asyncio.to_thread(
+            lambda: reserved.settle(
+                input_tokens=used.input_tokens, output_tokens=used.output_tokens, usd=used.cost_usd
+            )
+        )
         answer = self._client.answer.text()
         if self._retells:
             memory.remember(text, answer)
@@ -132,9 +141,7 @@ class _Conversation:
             await connection.load_session(cwd=folder, session_id=memory.conversation, mcp_servers=[])
         else:
             memory.conversation = (await connection.new_session(cwd=folder, mcp_servers=[])).session_id
-            self._used_before = Usage(
-                input_tokens=memory.input_tokens, output_tokens=memory.output_tokens, cost_usd=memory.cost_usd
-            )
+            self._used_before = Usage(memory.input_tokens, memory.output_tokens, memory.cost_usd)
         return connection
 
     #: What conversations before this one have used: an agent reports the sum of its own conversation.

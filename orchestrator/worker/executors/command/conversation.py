@@ -50,8 +50,17 @@ class TurnByTurn:
         continues = bool(options.resume and memory.conversation)
         prompt = text if continues or options.resume else memory.retold(text)
         command, words = self._command(prompt, continues=continues)
-        report, how = self._run(command, words)
-        memory.count(report.usage)
+        # What a turn will use is not known before: a budget that is used up refuses it, and what it did use counts.
+        with self._context.spending.reserve(requests=1) as reserved:
+            report, how = self._run(command, words)
+            used = report.usage
+            reserved.settle(
+                requests=1,
+                input_tokens=used.input_tokens,
+                output_tokens=used.output_tokens,
+                usd=used.cost_usd,
+            )
+        memory.count(used)
         memory.conversation = report.conversation or memory.conversation
         if report.error or report.answer is None:
             raise AgentProgramError(options.command[0], f"{report.error or 'it gave no answer'}{how}")

@@ -47,6 +47,14 @@ class Memory(BaseModel):
         self.output_tokens += usage.output_tokens
         self.cost_usd = round(self.cost_usd + usage.cost_usd, 9)
 
+    def used_since(self, before: Usage) -> Usage:
+        """What was used since then; never less than nothing, whatever a program reports."""
+        return Usage(
+            max(0, self.input_tokens - before.input_tokens),
+            max(0, self.output_tokens - before.output_tokens),
+            max(0.0, self.cost_usd - before.cost_usd),
+        )
+
     def remember(self, prompt: str, answer: str) -> None:
         """Keep one turn, and forget the oldest beyond the limit."""
         self.said.append((prompt, answer))

@@ -40,7 +40,7 @@ class Tail:
         return f"[{self.left_out} bytes before this were left out]\n{kept}" if self.left_out else kept
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Usage:
     """What a conversation has used, as far as its program reports it."""
 
