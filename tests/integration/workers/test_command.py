@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.client.submission import Submission
 from orchestrator.errors import ConfigurationError
+from orchestrator.policy.budget import Budget
 from orchestrator.policy.response_tag import ANSWER_NOTE, NO_RESPONSE
 from tests.integration.workers.crew import FAKE, JSON, Crew
 
@@ -185,3 +187,37 @@ def test_the_environment_holds_what_is_allowed_and_nothing_else(
 def test_a_bad_option_is_refused_with_its_name(crew: Crew, options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         crew.agent(**options)
+
+
+def test_what_a_program_reports_counts_in_the_budgets(crew: Crew) -> None:
+    crew.agent(preset="claude", command=FAKE)
+    stage = crew.stage
+    root = Submission(stage.parts).submit("coder", "!result one", budget=Budget(requests=1)).session
+    assert stage.play(root) == "finished"
+    used = stage.ledger.session(root).used
+    assert (used.requests, used.input_tokens, used.output_tokens, used.usd) == (1, 100, 20, 0.25)
+    stage.ledger.enqueue(root, "!result two", item_id="itm_more")
+    stage.resume(root)
+    assert "budget" in crew.answer(root)
+
+
+def test_a_failed_run_has_used_what_it_used(crew: Crew) -> None:
+    script = (
+        "import json; print(json.dumps({'type': 'result', 'is_error': True, 'result': 'no credit',"
+        " 'usage': {'input_tokens': 5, 'output_tokens': 0}}))"
+    )
+    crew.agent(preset="claude", command=(sys.executable, "-c", script), start=())
+    root = crew.stage.submit("coder", "go")
+    crew.stage.play(root)
+    assert "no credit" in crew.answer(root)
+    assert crew.stage.ledger.session(root).used.input_tokens == 5
+
+
+def test_its_shell_takes_part_in_the_run(crew: Crew) -> None:
+    crew.stage.agent("helper")(lambda ctx: f"helped with {ctx.prompt}")
+    crew.agent(**JSON)
+    root = crew.stage.submit("coder", f"!run {sys.executable} -m orchestrator delegate helper 'the dishes'")
+    crew.stage.play(root)
+    (child,) = crew.stage.children(root)
+    assert (child.agent, child.title) == ("helper", "the dishes")
+    assert crew.stage.ledger.session(root).state == "idle"

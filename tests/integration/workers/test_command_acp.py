@@ -39,7 +39,7 @@ def test_a_turn_and_a_resumed_conversation(acp_crew: Callable[..., Crew]) -> Non
     root = stage.submit("coder", "!result one")
     assert stage.play(root) == "finished"
     assert crew.answer(root) == "<response>one</response>"
-    stage.ledger.put(root, "!recall", item_id="itm_more")
+    stage.ledger.enqueue(root, "!recall", item_id="itm_more")
     assert stage.resume(root) == "finished"
     # What the agent tells of the old conversation while it loads is no part of the answer.
     assert crew.answer(root) == "<response>!result one | !recall</response>"
@@ -51,7 +51,7 @@ def test_one_that_cannot_load_is_told_again(acp_crew: Callable[..., Crew]) -> No
     stage = crew.stage
     root = stage.submit("coder", "first words")
     stage.play(root)
-    stage.ledger.put(root, "!recall", item_id="itm_more")
+    stage.ledger.enqueue(root, "!recall", item_id="itm_more")
     stage.resume(root)
     assert "This is how our conversation went so far." in crew.answer(root)
     memory = memory_of(crew, root)
