@@ -1,8 +1,9 @@
-"""Removes worktrees that nobody needs any more: their parents have taken the results, or are gone."""
+"""Removes what runs of command-line agents leave: worktrees whose results are taken, folders of killed workers."""
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import Final
 
 import redis
@@ -11,6 +12,7 @@ from orchestrator.errors import OrchestraError
 from orchestrator.ids import callback_id
 from orchestrator.ledger import ItemState, Ledger
 from orchestrator.log import get_logger
+from orchestrator.worker.executors.command.scratch import remove_left_over
 from orchestrator.worker.worktrees import Worktree, Worktrees
 
 #: Seconds between two looks at what may go.
@@ -57,6 +59,7 @@ class Janitor:
         waiting = threading.Event()
         while not waiting.wait(INTERVAL_S):
             self.clean()
+            remove_left_over(self._worktrees.data, older_than_s=INTERVAL_S, now_s=time.time())
 
     def why_kept(self, worktree: Worktree) -> str:
         """Why a worktree stays; empty if it may go.

@@ -68,6 +68,7 @@ class Worktrees:
     """The worktrees of one data folder. Safe to share between processes."""
 
     def __init__(self, data: Path) -> None:
+        self.data = data
         self._folder = data / "worktrees"
 
     def take(

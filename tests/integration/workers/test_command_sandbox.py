@@ -11,7 +11,9 @@ import pytest
 
 from orchestrator.runtime.parent_death import is_alive
 from orchestrator.worker.executors.command import sandbox as sandboxes
+from orchestrator.worker.worktrees import Worktrees
 from tests.integration.workers.crew import FAKE, ROOT, Crew
+from tests.integration.workers.test_command_worktrees import git
 
 
 @pytest.fixture
@@ -26,10 +28,15 @@ def boxed(crew: Crew, program: Callable[[str], str], tmp_path: Path) -> Callable
     def make(**sandbox: Any) -> Crew:
         python = {Path(FAKE[0]).parent.parent, Path(FAKE[0]).resolve().parent.parent}
         read = (*python, ROOT / "examples", *sandbox.pop("read", ()))
+        worktree = sandbox.pop("worktree", None)
         crew.agent(
             folder=work,
+            worktree=worktree,
             sandbox={"read": read, **sandbox},
-            set_env={"FAKE_AGENT_HOME": str(work / "conversations"), "HOME": "/home/agent"},
+            set_env={
+                "FAKE_AGENT_HOME": "/tmp/conversations" if worktree else str(work / "conversations"),
+                "HOME": "/home/agent",
+            },
         )
         return crew
 
@@ -124,3 +131,33 @@ def test_a_stopped_run_ends_its_sandbox(boxed: Callable[..., Crew]) -> None:
     answer = crew.ask("!hang")
     assert "printed nothing" in answer
     assert is_alive(1)
+
+
+def test_its_shell_takes_part_in_the_run_from_inside(boxed: Callable[..., Crew]) -> None:
+    """The socket of the run is the one thing of the host that it is shown without being told."""
+    crew = boxed(read=(ROOT,))
+    crew.stage.agent("helper")(lambda _: "helped")
+    root = crew.stage.submit("coder", f"!run {FAKE[0]} -m orchestrator delegate helper 'the dishes'")
+    crew.stage.play(root)
+    assert [child.agent for child in crew.stage.children(root)] == ["helper"], crew.answer(root)
+
+
+def test_a_worktree_can_be_changed_and_its_repository_cannot(
+    boxed: Callable[..., Crew], program: Callable[[str], str], tmp_path: Path
+) -> None:
+    program("git")
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    git(repository, "init", "-q")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "first")
+    crew = boxed(worktree={"repository": repository})
+    hook = repository / ".git" / "hooks" / "post-checkout"
+    answer = crew.ask(
+        f"!write made.txt two\n!run git log --oneline; git status --short; echo x > {hook}; rm .git"
+    )
+    assert "first" in answer
+    assert "?? made.txt" in answer
+    assert not hook.exists()
+    (worktree,) = Worktrees(crew.stage.settings.data).all()
+    assert (worktree.path / ".git").is_file()
+    assert "+two" in Worktrees(crew.stage.settings.data).diff(worktree)

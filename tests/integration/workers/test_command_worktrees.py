@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.executors.command.scratch import remove_left_over, scratch_folder
 from orchestrator.worker.janitor import Janitor
 from orchestrator.worker.worktrees import Worktrees
 from tests.integration.workers.crew import JSON, Crew
@@ -154,3 +156,15 @@ def test_what_an_agent_put_into_its_worktree_runs_nothing_outside(
 def test_a_folder_without_a_repository_is_said(crew: Crew, tmp_path: Path) -> None:
     crew.agent(worktree={"repository": tmp_path})
     assert "not a git repository" in crew.ask("!say hi")
+
+
+def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:
+    left = tmp_path / "scratch" / "run-left"
+    left.mkdir(parents=True)
+    (left / "prompt.txt").write_text("words")
+    with scratch_folder(tmp_path) as mine:
+        assert remove_left_over(tmp_path, older_than_s=60, now_s=time.time()) == 0
+        assert remove_left_over(tmp_path, older_than_s=0, now_s=time.time() + 1) == 1
+        assert mine.is_dir()
+    assert not left.exists()
+    assert not mine.exists()

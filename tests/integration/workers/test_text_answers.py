@@ -11,6 +11,7 @@ from orchestrator.policy.response_tag import NO_RESPONSE, NUDGE
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.text import TextAnswer, finish
 from tests.integration.workers.conftest import StackHarness
+from tests.integration.workers.test_promise_of_launches import breaks
 
 
 class Script:
@@ -181,6 +182,7 @@ def test_a_result_that_was_sent_as_a_message_reaches_the_parent_once(stage: Stac
     assert results == ["forty-two"]
     assert len(prompts) == 1 + had
     assert stage.ledger.session(root).state == "finished"
+    assert breaks(stage) == []
 
 
 def test_another_text_before_the_result_is_delivered(stage: StackHarness) -> None:

@@ -12,6 +12,7 @@ from orchestrator.envelope.model import StatusUpdate, TaskCompletion, TaskDelega
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 from tests.integration.workers.conftest import StackHarness
+from tests.integration.workers.test_promise_of_launches import breaks
 from tests.integration.workers.test_text_answers import Script
 
 STATUS = """<agent-message><body type="status-update"><status>in-progress</status>
@@ -184,6 +185,7 @@ def test_a_coordinator_delegates_by_message_and_tasks_wait_for_each_other(stage:
     while stage.ledger.session(root).state == "idle":
         stage.resume(root)
     assert stage.ledger.result(root)[1] == "all done"
+    assert breaks(stage) == []
 
 
 def test_a_circle_of_tasks_is_handed_back(stage: StackHarness) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from orchestrator.client.current import SOCKET_VARIABLE
 from orchestrator.errors import AgentProgramError
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.command.sandbox import sandboxed
+from orchestrator.worker.executors.command.scratch import scratch_folder
 from orchestrator.worker.worktrees import Worktree, Worktrees
 
 
@@ -76,10 +76,10 @@ def place_of(definition: AgentDefinition, context: Context, worktrees: Worktrees
         folder = worktree.path
     if not folder.is_dir():
         raise AgentProgramError(options.command[0], f"its folder {folder} is not there")
-    with tempfile.TemporaryDirectory(prefix="orchestra-run-", ignore_cleanup_errors=True) as scratch:
+    with scratch_folder(context.settings.data) as scratch:
         yield Place(
             folder=folder,
-            scratch=Path(scratch),
+            scratch=scratch,
             env=environment(options, context),
             options=options,
             worktree=worktree,
