@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -166,3 +168,31 @@ def test_a_stop_ends_the_process(acp_crew: Callable[..., Crew], tmp_path: Path) 
     working.join(30)
     assert stage.ledger.session(root).state == "stopped"
     assert not is_alive(int(file.read_text()))
+
+
+def test_one_that_dies_while_it_waits_for_permission_fails_at_once(
+    acp_crew: Callable[..., Crew], tmp_path: Path
+) -> None:
+    crew, file = acp_crew(), tmp_path / "pid"
+    stage = crew.stage
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("coder", f"!touch {file}\n!permission rm -rf build")
+        return "waiting"
+
+    root = stage.submit("lead")
+    stage.play(root)
+    (child,) = stage.children(root)
+    dispatch = stage.start(child.id)
+    working = threading.Thread(target=lambda: stage.execute(dispatch))
+    working.start()
+    deadline = time.monotonic() + 30
+    while not stage.ledger.session(child.id).questions:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(int(file.read_text()), signal.SIGKILL)
+    working.join(15)
+    assert not working.is_alive()
+    assert "it ended before its answer (signal 9)" in crew.answer(child.id)

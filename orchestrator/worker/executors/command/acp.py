@@ -6,8 +6,10 @@ What it does becomes the status of its session. When a tool of it needs permissi
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import acp
 from acp import schema
@@ -27,6 +29,8 @@ from orchestrator.worker.executors.text import Finished, TextAnswer, finish
 #: Seconds that an agent may take to say what it can do.
 _GREETING_S: Final = 60.0
 _SHOWN_COMPLAINT: Final = 500
+
+T = TypeVar("T")
 
 _log = get_logger()
 
@@ -178,6 +182,35 @@ class _Conversation:
         await asyncio.sleep(0)
 
 
+async def _beside(work: Callable[[], T]) -> T:
+    """What ``work`` returns, in a thread that nobody waits for at the end: a parent may never reply.
+
+    Once its run is over, such a thread ends with the next thing that it asks of the ledger.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast(T, result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001  (it is raised where it is waited for)
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=run, name="permission", daemon=True).start()
+    return await done
+
+
 class _Complaint(asyncio.Protocol):
     def __init__(self, tail: Tail) -> None:
         self._tail = tail
@@ -228,7 +261,7 @@ class _Client:
         **_: Any,
     ) -> schema.RequestPermissionResponse:
         """May the agent use a tool?"""
-        chosen = await asyncio.to_thread(self._decide, tool_call, options)
+        chosen = await _beside(lambda: self._decide(tool_call, options))
         if chosen is None:
             return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
         outcome = schema.AllowedOutcome(outcome="selected", option_id=chosen.option_id)
