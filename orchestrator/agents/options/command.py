@@ -161,8 +161,12 @@ class CommandOptions(ExecutorOptions):
 
     @model_validator(mode="before")
     @classmethod
-    def _begin_with_the_preset(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or given.get("preset") not in PRESETS:
+    def _begin_with_the_preset(cls, given: Any, info: ValidationInfo) -> Any:
+        if not isinstance(given, dict):
+            return given
+        if isinstance(info.context, Surroundings):
+            given = {"folder": str(info.context.folder.absolute()), **given}
+        if given.get("preset") not in PRESETS:
             return given
         preset = PRESETS[given["preset"]]
         merged = {**preset, **given}

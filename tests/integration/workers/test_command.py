@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.agents.loader import load_agents
+from orchestrator.agents.options.command import CommandOptions
 from orchestrator.client.submission import Submission
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.budget import Budget
@@ -221,3 +224,47 @@ def test_its_shell_takes_part_in_the_run(crew: Crew) -> None:
     (child,) = crew.stage.children(root)
     assert (child.agent, child.title) == ("helper", "the dishes")
     assert crew.stage.ledger.session(root).state == "idle"
+
+
+def test_paths_in_a_file_begin_at_its_folder(tmp_path: Path) -> None:
+    file = tmp_path / "agents.toml"
+    file.write_text(
+        """
+[agents.coder]
+executor = "command"
+preset = "claude"
+command = ["./bin/fake"]
+worktree = { repository = "shop" }
+sandbox = { read = ["keys/one.pem"], write = ["/var/cache/x"] }
+
+[agents.other]
+executor = "command"
+command = ["fake", "x/y"]
+folder = "work"
+sandbox = true
+"""
+    )
+    agents = load_agents([str(file)])
+    coder, other = agents["coder"].options, agents["other"].options
+    assert isinstance(coder, CommandOptions)
+    assert isinstance(other, CommandOptions)
+    assert coder.folder == tmp_path
+    assert coder.command == (str(tmp_path / "bin" / "fake"),)
+    assert coder.start == ("-p", "--output-format", "stream-json", "--verbose")
+    assert coder.worktree is not None
+    assert coder.worktree.repository == tmp_path / "shop"
+    assert coder.sandbox is not None
+    assert coder.sandbox.read == (tmp_path / "keys" / "one.pem",)
+    assert coder.sandbox.write == (Path("/var/cache/x"),)
+    assert (other.command, other.folder) == (("fake", "x/y"), tmp_path / "work")
+    assert other.sandbox is not None
+    assert not other.sandbox.network
+
+
+def test_a_bad_option_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "agents.toml"
+    file.write_text('[agents.coder]\nexecutor = "command"\ncommand = ["x"]\nprompts = "stdin"\n')
+    with pytest.raises(
+        ConfigurationError, match=r"line 4: .*there is no setting 'prompts'; did you mean 'prompt'"
+    ):
+        load_agents([str(file)])
