@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         UnknownAgent,
         UnknownSession,
     )
+    from orchestrator.ledger.live_text import LiveEvent
     from orchestrator.ledger.model import Session, SessionState
     from orchestrator.policy.budget import Budget
     from orchestrator.policy.callback_text import Callback, parse_callbacks
@@ -53,6 +54,7 @@ __all__ = [
     "CurrentSession",
     "EmptyPrompt",
     "LimitExceeded",
+    "LiveEvent",
     "OrchestraError",
     "Retry",
     "ServerUnavailable",
@@ -81,6 +83,7 @@ _HOME = {
     "Client": "orchestrator.client.client",
     "CurrentSession": "orchestrator.client.current",
     "Context": "orchestrator.worker.context.context",
+    "LiveEvent": "orchestrator.ledger.live_text",
     "Session": "orchestrator.ledger.model",
     "SessionState": "orchestrator.ledger.model",
     "Settings": "orchestrator.config.settings",

@@ -18,13 +18,21 @@ if TYPE_CHECKING:
     from orchestrator.cli.documents import Document
 
 
-def say(text: str = "", *, err: bool = False, lines: bool = False, mark: str = "", colour: str = "") -> None:
+def say(
+    text: str = "",
+    *,
+    err: bool = False,
+    lines: bool = False,
+    mark: str = "",
+    colour: str = "",
+    newline: bool = True,
+) -> None:
     """Print one line of text, made visible; with ``lines``, text of several lines.
 
     ``mark`` is a word of our own in front of it, in ``colour`` on a terminal.
     """
     shown = visible(text, lines=lines)
-    click.echo(click.style(mark, fg=colour) + shown if mark else shown, err=err)
+    click.echo(click.style(mark, fg=colour) + shown if mark else shown, err=err, nl=newline)
 
 
 def write_raw(content: bytes | str, *, newline: bool = True) -> None:

@@ -37,13 +37,25 @@ class Show(Protocol):
 @click.command()
 @click.argument("session")
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds to watch at most.")
+@click.option(
+    "--text", "as_text", is_flag=True, help="Show what the session writes, as it comes, and no tree."
+)
+@click.option("--after", default="", metavar="POSITION", help="With --text: read on after this position.")
 @json_option
 @stack_options
-def watch(settings: Settings, *, session: str, timeout: float | None, as_json: bool) -> None:
+def watch(
+    settings: Settings, *, session: str, timeout: float | None, as_text: bool, after: str, as_json: bool
+) -> None:
     """Follow SESSION and everything below it until it ends.
 
     On a terminal: a live tree. To a pipe: one line for each change. With --json: one JSON document a line.
+    With --text: the text of a model agent while it is written.
     """
+    if as_text:
+        if as_json:
+            raise click.UsageError("--text shows text; `Client.stream` gives the events as values")
+        _show_text(settings, session, after=after, timeout_s=timeout)
+        return
     from orchestrator.cli.render import PromiseCount
     from orchestrator.client.client import Client
 
@@ -60,6 +72,22 @@ def watch(settings: Settings, *, session: str, timeout: float | None, as_json: b
             sys.exit(130)
         if not as_json:
             say(str(PromiseCount.of(picture)))
+
+
+def _show_text(settings: Settings, session: str, *, after: str, timeout_s: float | None) -> None:
+    from orchestrator.client.client import Client
+
+    with Client(settings, on_outage=say_outage) as client:
+        try:
+            for event in client.stream(session, after=after, timeout_s=timeout_s):
+                if event.kind == "text":
+                    say(event.text, lines=True, newline=False)
+                elif event.kind == "replaced":
+                    say("\n[its run is tried again; what it wrote last is replaced]")
+                elif event.kind == "call":
+                    say(f"\n[calls {event.tool}]")
+        except TimeoutError as error:
+            raise click.ClickException(str(error)) from error
 
 
 def _pictures(

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings
 from orchestrator.ledger import Session
+from orchestrator.ledger.live_text import LiveEvent
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.typed_answer import typed
 
@@ -162,6 +163,23 @@ class AsyncClient:
         while (over := await asyncio.to_thread(client.step, waiting)) is None:
             pass
         return over
+
+    async def stream(
+        self, session: str, *, after: str = "", timeout_s: float | None = None
+    ) -> AsyncIterator[LiveEvent]:
+        """As :meth:`Client.stream`."""
+        client = await self._client()
+        loop = asyncio.get_running_loop()
+        until = None if timeout_s is None else loop.time() + timeout_s
+        while True:
+            events, over = await asyncio.to_thread(client.stream_step, session, after)
+            for event in events:
+                after = event.position
+                yield event
+            if over and not events:
+                return
+            if until is not None and loop.time() >= until:
+                raise TimeoutError(f"session {session} is not over after {timeout_s:g} s")
 
     async def watch(self, session: str, *, timeout_s: float | None = None) -> AsyncIterator[list[Session]]:
         """As :meth:`Client.watch`."""

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,7 +40,8 @@ from orchestrator.errors import (
     UnknownAgent,
 )
 from orchestrator.ids import asker_of, item_id
-from orchestrator.ledger import Ledger, Run, Session, SessionState, StopVerdict
+from orchestrator.ledger import CLOSED, Ledger, Run, Session, SessionState, StopVerdict
+from orchestrator.ledger.live_text import LiveEvent, LiveText
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import Authenticity, callback_from, checked_callbacks
 from orchestrator.messages.factory import Thread
@@ -528,6 +530,42 @@ class Client:
             picture = self.step(watching)
             if picture is not None:
                 yield picture
+
+    def stream(self, session: str, *, after: str = "", timeout_s: float | None = None) -> Iterator[LiveEvent]:
+        """What a session writes, piece by piece, until it is over; the text of model agents.
+
+        Nothing of it is a promise: it is kept for an hour, and its length is bounded. The answer is `result`.
+
+        Args:
+            session: the session.
+            after: the position of the last event that was read; empty: from the first that is kept.
+            timeout_s: seconds to read at most.
+
+        Raises:
+            TimeoutError: it is not over after ``timeout_s`` seconds.
+            UnknownSession: there is no such session.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            events, over = self.stream_step(session, after)
+            for event in events:
+                after = event.position
+                yield event
+            if over and not events:
+                return
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"session {session} is not over after {timeout_s:g} s")
+
+    def stream_step(self, session: str, after: str = "") -> tuple[list[LiveEvent], bool]:
+        """As :meth:`stream`, in steps of a quarter of a second at most: events, and whether the session was over before.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            found = self._ledger.session(session)
+            over = not found.busy and (found.state is SessionState.FINISHED or found.state in CLOSED)
+            return LiveText(self._ledger.redis).read(session, after, wait_s=0 if over else 0.25), over
 
     def held_back(self, sessions: Iterable[Session]) -> list[str]:
         """What keeps queued runs of these sessions from being taken, a sentence each: pauses and limits."""

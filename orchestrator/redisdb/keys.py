@@ -93,6 +93,12 @@ def bodies(session: str) -> str:
     return f"{_of(session)}:session:{session}:bodies"
 
 
+@_key("ao:{S}:session:<session>:live", type="stream", owner="ledger", lifetime="an hour after its last entry")
+def live(session: str) -> str:
+    """What the session is writing now, piece by piece; nothing depends on it."""
+    return f"{_of(session)}:session:{session}:live"
+
+
 @_key("ao:{S}:session:<session>:queue", type="zset", owner="ledger", lifetime="as its session")
 def queue(session: str) -> str:
     """Items that wait for the session's next run; score orders by priority, then by arrival."""

@@ -20,6 +20,7 @@ from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb.client import connect
 from orchestrator.worker.execution.slot_sharing import SlotSharing, serves
 from orchestrator.worker.execution.task_events import TaskEvents
+from orchestrator.worker.executors import executor_of
 
 #: The module of the bundled agents, which a worker serves where it is given folders to review.
 BUNDLED = "orchestrator.demo"
@@ -87,6 +88,11 @@ class RuntimeOfProcess:
             if not all(keys.can_sign(name) for name in bundled):
                 bundled = {}
             self._catalogue = {**bundled, **mine}
+            for definition in self._catalogue.values():
+                if not definition.record.foreign:
+                    executor_of(
+                        definition
+                    )  # imported before processes are forked, and not while a lease runs
         return self._catalogue
 
     def with_ready_runs(self) -> list[str]:

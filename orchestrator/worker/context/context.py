@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, TypeVar, cast
 
+import redis
+
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.display.text import counted
 from orchestrator.errors import InputError
@@ -376,6 +378,11 @@ class Context(Delegating):
         if self._settings is None:
             self._settings = load_settings()
         return self._settings
+
+    @property
+    def redis(self) -> redis.Redis:
+        """The connection of the worker."""
+        return self._ledger.redis
 
     def read_memory(self) -> str:
         """What the executor kept of the conversation when the last run committed; empty if nothing.

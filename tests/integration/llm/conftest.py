@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pydantic_ai.models.anthropic
+import pydantic_ai.models.openai  # noqa: F401
 import pytest
 
 from orchestrator.agents.definition import AgentDefinition

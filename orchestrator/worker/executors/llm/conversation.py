@@ -48,7 +48,7 @@ async def converse(definition: AgentDefinition, options: LlmOptions, context: Co
                 total_tokens_limit=options.limits.tokens,
             ),
             toolsets=[tree_toolset(definition, options)],
-            capabilities=[Durability(event_stream_handler=live.handler())],
+            capabilities=[Durability(event_stream_handler=live.show)],
             infer_name=False,
         )
     pending: dict[str, Pending] = {}

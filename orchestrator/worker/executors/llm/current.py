@@ -36,6 +36,8 @@ class ModelRun:
     definition: AgentDefinition
     options: LlmOptions
     context: Context
+    #: Model requests so far, those whose answers were recorded by an earlier try included.
+    requests: int = 0
 
 
 _current: ContextVar[ModelRun] = ContextVar("orchestra_model_run")

@@ -17,6 +17,7 @@ from pydantic_ai.durable_exec import (
     BaseDurabilityCapability,
     DurabilityEngineSpec,
     DurableOperationId,
+    EventStreamHandlerId,
     JournalCallableOperationBackend,
     ModelRequestId,
     RoleBasedOperationConfig,
@@ -49,6 +50,10 @@ class _Backend(JournalCallableOperationBackend[None]):
         config: None,
     ) -> object:
         run = current()
+        if isinstance(operation_id, EventStreamHandlerId):
+            return await body()  # nothing depends on it
+        if isinstance(operation_id, ModelRequestId):
+            run.requests += 1
 
         async def call() -> object:
             try:

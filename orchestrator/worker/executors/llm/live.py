@@ -1,10 +1,80 @@
-"""The text of a model agent while it is written."""
+"""What a model agent writes, shown while it is written. A failure here costs the text of a moment, never the run."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
 from typing import Any
 
+import redis
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    FunctionToolCallEvent,
+    FunctionToolResultEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+)
+from pydantic_ai.tools import RunContext
 
-def handler() -> Any:
-    """What consumes the events of a run; None: nobody watches."""
-    return None
+from orchestrator.ledger.live_text import LiveText
+from orchestrator.log import get_logger
+from orchestrator.worker.executors.llm.current import current
+
+#: Characters of a tool's result that are shown.
+_RESULT_CHARS = 500
+
+_log = get_logger()
+
+
+async def show(_: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
+    """Write the events of a model's answer, or of a tool call, to the live text of the session."""
+    live = _Writer()
+    async for event in events:
+        live.take(event)
+
+
+class _Writer:
+    """The live text of the current run."""
+
+    def __init__(self) -> None:
+        self._run = current()
+        self._begun = False
+
+    def take(self, event: AgentStreamEvent) -> None:
+        """Write one event."""
+        try:
+            self._take(event)
+        except redis.RedisError as error:
+            _log.warning("live-text-not-written", error=str(error))
+
+    def _take(self, event: AgentStreamEvent) -> None:
+        match event:
+            case (
+                PartStartEvent(part=TextPart(content=text))
+                | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
+            ):
+                self._begin()
+                if text:
+                    self._write("text", text=text)
+            case PartStartEvent():
+                self._begin()
+            case FunctionToolCallEvent(part=part):
+                self._write("call", tool=part.tool_name)
+            case FunctionToolResultEvent():
+                shown = str(getattr(event.part, "content", ""))[:_RESULT_CHARS]
+                self._write("result", tool=str(event.part.tool_name), text=shown)
+            case _:
+                pass
+
+    def _begin(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        context = self._run.context
+        live = LiveText(context.redis)
+        live.begin(context.session, context.run, self._run.requests, again=context.attempt > 1)
+
+    def _write(self, kind: Any, **facts: str) -> None:
+        context = self._run.context
+        LiveText(context.redis).write(context.session, context.run, kind, **facts)

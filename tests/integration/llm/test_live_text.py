@@ -1,0 +1,73 @@
+"""The text of a model agent while it is written: in order, without gaps, and replaced by a new try."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.client.async_client import AsyncClient
+from orchestrator.client.client import Client
+from orchestrator.testing import Call, Cut, Say, Script
+
+from ..workers.conftest import StackHarness
+from ..workers.theatre import Harness
+from .conftest import Model, Serve
+
+STORY = "Once upon a time there was a lease that nobody renewed, and a journal that knew everything."
+
+
+@pytest.fixture
+def client(stage: StackHarness) -> Iterator[Client]:
+    with Client(stage.settings) as opened:
+        yield opened
+
+
+def test_text_and_tool_calls_come_in_order(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, client: Client
+) -> None:
+    def look(place: str) -> str:
+        return f"dark in the {place}"
+
+    serve(Script(Say("Let me see.", calls=[Call("look", place="well")]), Say(STORY)))
+    model("teller", instructions="You tell.", tools=[look])
+    session = stage.submit("teller")
+    events = list(client.stream(session, timeout_s=30))
+    assert [e.kind for e in events if e.kind != "text"] == ["begin", "call", "result", "begin"]
+    assert "".join(e.text for e in events if e.kind == "text") == f"Let me see.{STORY}"
+    assert sorted(events, key=lambda e: tuple(map(int, e.position.split("-")))) == events
+    middle = len(events) // 2
+    assert list(client.stream(session, after=events[middle].position)) == events[middle + 1 :]
+
+    async def read() -> list[str]:
+        async with AsyncClient(stage.settings) as opened:
+            return [event.position async for event in opened.stream(session)]
+
+    assert asyncio.run(read()) == [event.position for event in events]
+
+
+def test_text_arrives_while_the_provider_still_writes(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, client: Client
+) -> None:
+    serve(Script(Say(STORY, pace_s=0.05)))
+    model("teller", instructions="You tell.")
+    session = stage.submit("teller")
+    stream = client.stream(session, timeout_s=30)
+    first = next(event for event in stream if event.kind == "text")
+    assert stage.ledger.session(session).busy
+    assert first.text + "".join(event.text for event in stream if event.kind == "text") == STORY
+
+
+def test_a_new_try_says_from_where_its_text_is_replaced(
+    stage: StackHarness, model: Model, serve: Serve, client: Client
+) -> None:
+    serve(Script(Cut("Once upon a time there was another story"), Say(STORY)))
+    model("teller", instructions="You tell.")
+    dispatch = stage.start(session := stage.submit("teller"))
+    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
+    events = list(client.stream(session))
+    [replaced] = [event for event in events if event.kind == "replaced"]
+    [since] = [n for n, event in enumerate(events) if event.position == replaced.since]
+    kept = [*events[:since], *events[events.index(replaced) :]]
+    assert "".join(event.text for event in kept if event.kind == "text") == STORY
