@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Arguments for the program behind a target: make demo ARGS=path/to/project, make test ARGS="-k router"
 ARGS ?=
 
-.PHONY: help demo example-research example-code-review test check lint format types contracts docs docs-check picture lock wheel chaos fuzz mutants bench bench-quick clean
+.PHONY: help demo example-research example-code-review test check lint format types contracts docs docs-check picture lock wheel release chaos fuzz mutants bench bench-quick clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -111,6 +111,9 @@ lock: .venv/.dev ## Resolve the dependencies anew into requirements/*.txt
 
 wheel: .venv/.dev ## Build the wheel and the source distribution into dist/
 	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist .
+
+release: .venv/.dev ## Make a release: make release VERSION=1.2.3 (changelog, tag, wheel, sdist, bill of materials, checksums)
+	@sh ./.ci/release "$(VERSION)"
 
 clean: ## Remove what was built and measured; the virtual environment stays
 	@rm -rf build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

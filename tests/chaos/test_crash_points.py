@@ -73,7 +73,7 @@ MakeStack = Callable[..., Stack]
 def test_every_place_is_visited(root: Path) -> None:
     """The names in the code, those that are declared, and those that are tested here are the same."""
     sources = [*root.glob("orchestrator/**/*.py"), *root.glob("workers/**/*.py")]
-    named = {name for path in sources for name in re.findall(r'\breach\("([^"]+)"\)', path.read_text())}
+    named = {name for path in sources for name in re.findall(r'\bfailpoint\("([^"]+)"\)', path.read_text())}
     assert named == set(POINTS)
     assert named == {place.partition("#")[0] for place in (*PLANS, *TALK_PLACES)} | APART
 
