@@ -272,7 +272,7 @@ class Stack:
         """What is still to be done by somebody."""
         found = []
         for shard in self.shards:
-            for name in ("dispatch", "running", "waiting", "closing", "results", "parked"):
+            for name in ("queued", "running", "waiting", "closing", "results", "parked"):
                 members = self.redis.zrange(getattr(keys, name)(shard), 0, -1)
                 if members:
                     found.append(f"{name}: {members[:3]} of {len(members)}")
