@@ -117,6 +117,10 @@ class Settings(BaseModel):
     audit_path: AbsolutePath | None = Field(
         None, description="Audit database file. Unset: `audit.sqlite` in the data folder."
     )
+    prompts: AbsolutePath | None = Field(
+        None,
+        description="Folder with own prompt texts (`coordinator.md`, `specialist.md`, …), each in the place of the shipped one.",
+    )
     agents: AgentSources = Field(
         (),
         description="Modules or files (`.py`, `.toml`) that define agents, separated by commas or the "

@@ -37,6 +37,7 @@ def build_session_server(session: RemoteSession) -> MCPServer[Any]:
         tools.message,
         tools.status,
         tools.results,
+        tools.agents,
         tools.session,
     ):
         server.add_tool(tool)
@@ -146,3 +147,7 @@ class SessionTools:
     async def results(self) -> dict[str, Any]:
         """The ends of all your children so far."""
         return await self._call("results")
+
+    async def agents(self) -> dict[str, Any]:
+        """The agents that you may delegate to, with what each is for."""
+        return await self._call("agents")

@@ -121,6 +121,7 @@ class Operations:
             "message": (MessageParameters, self._message),
             "status": (StatusParameters, self._status),
             "results": (Nothing, self._results),
+            "agents": (Nothing, self._agents),
         }
 
     @property
@@ -228,6 +229,10 @@ class Operations:
 
     def _results(self, _: Nothing) -> dict[str, Any]:
         return {"results": [_ended(callback) for callback in self._context.all_results]}
+
+    def _agents(self, _: Nothing) -> dict[str, Any]:
+        known = self._context.agents()
+        return {"agents": [{"agent": a.name, "role": a.role, "description": a.description} for a in known]}
 
 
 def _ended(callback: Callback) -> dict[str, Any]:

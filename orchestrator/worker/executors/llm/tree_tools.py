@@ -232,8 +232,8 @@ _TOOLS: Final[dict[str, Callable[..., Any]]] = {
 _OF_SPECIALISTS: Final = ("ask_parent", "raise_callback", "report_status", "escalate")
 
 
-def tree_toolset(definition: AgentDefinition, options: LlmOptions) -> FunctionToolset[Any]:
-    """The tree tools of an agent: those that it names, else those that fit its role.
+def tools_of(definition: AgentDefinition, options: LlmOptions) -> dict[str, Callable[..., Any]]:
+    """The tree tools of an agent, by name: those that it names, else those that fit its role.
 
     Raises:
         ConfigurationError: it names one that there is not.
@@ -246,7 +246,19 @@ def tree_toolset(definition: AgentDefinition, options: LlmOptions) -> FunctionTo
         raise ConfigurationError(
             f"agent {definition.name!r}: there is no tree tool {unknown[0]!r} (there are: {', '.join(_TOOLS)})"
         )
-    tools = [Tool(_step(_TOOLS[name]), name=name, max_retries=options.limits.retries) for name in names]
+    return {name: _TOOLS[name] for name in names}
+
+
+def tree_toolset(definition: AgentDefinition, options: LlmOptions) -> FunctionToolset[Any]:
+    """The tree tools of an agent, for its model.
+
+    Raises:
+        ConfigurationError: it names one that there is not.
+    """
+    tools = [
+        Tool(_step(function), name=name, max_retries=options.limits.retries)
+        for name, function in tools_of(definition, options).items()
+    ]
     return FunctionToolset(tools, id="orchestra")
 
 

@@ -1,0 +1,46 @@
+"""What an executor tells its agent of the protocol."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Final
+
+from orchestrator.agents.definition import AgentDefinition
+from orchestrator.agents.options import LlmOptions
+from orchestrator.agents.prompts import render_prompt
+
+#: The MCP tools of a session, in the order in which an agent uses them (see `orchestrator.mcp`).
+SESSION_TOOLS: Final = (
+    "delegate",
+    "wait",
+    "ask",
+    "answer",
+    "raise_callback",
+    "reply",
+    "message",
+    "status",
+    "results",
+    "agents",
+    "session",
+)
+
+
+def protocol_text(definition: AgentDefinition, *, sub_session: bool, folder: Path | None) -> str:
+    """The protocol as an agent is told it.
+
+    Raises:
+        ConfigurationError: an own text is not usable, or the agent names a tool that there is not.
+    """
+    return render_prompt(definition, tools=_tools(definition), sub_session=sub_session, folder=folder)
+
+
+def _tools(definition: AgentDefinition) -> dict[str, str]:
+    if definition.record.executor == "command":
+        return dict.fromkeys(SESSION_TOOLS, "")
+    if isinstance(definition.options, LlmOptions):
+        from orchestrator.worker.executors.llm.tree_tools import tools_of  # needs the extra `llm`
+
+        found = tools_of(definition, definition.options)
+        return {name: (inspect.getdoc(function) or "").partition("\n")[0] for name, function in found.items()}
+    return {}
