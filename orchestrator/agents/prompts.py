@@ -60,7 +60,7 @@ def render_prompt(
         "response_tag": RESPONSE,
         "response_example": _RESPONSE_EXAMPLE,
         "plan_example": _PLAN_EXAMPLE.format(agent=record.name),
-        "callback_example": render_callbacks([_CALLBACK_EXAMPLE]).partition("\n\n")[0],
+        "callback_example": _callback_example(),
         "tools": _list(tools, of_commands=record.executor == "command"),
     }
     names = ["specialist" if record.role == "specialist" else "coordinator"]
@@ -72,6 +72,12 @@ def render_prompt(
     if sub_session:
         names.append("sub-session")
     return "\n\n".join(_filled(name, values, folder) for name in names)
+
+
+def _callback_example() -> str:
+    """A callback as an agent gets it, without the instruction that follows it."""
+    text, close, _ = render_callbacks([_CALLBACK_EXAMPLE]).rpartition("</agent-callback>")
+    return text + close
 
 
 def _list(tools: Mapping[str, str], *, of_commands: bool) -> str:

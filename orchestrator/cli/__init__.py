@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Launch a child of the session that started this program.",
     ),
     "ask": ("orchestrator.cli.session_tools:ask", "Ask the caller of the session that started this program."),
+    "prompt": ("orchestrator.cli.prompt:prompt", "Print what the model of an agent is told of the protocol."),
     "mcp": ("orchestrator.cli.mcp:mcp", "Serve MCP for the session that started this program, or for you."),
     "why": ("orchestrator.cli.doctor:why", "Say what a session waits for."),
     "doctor": (

@@ -126,9 +126,7 @@ def parse_plan(text: str) -> Plan:
     try:
         document = json.loads(_unfenced(text), object_pairs_hook=_object)
     except json.JSONDecodeError as error:
-        raise PlanError(
-            [f"it is not JSON: {error.msg} at line {error.lineno} column {error.colno}"]
-        ) from None
+        raise PlanError(f"it is not JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
     except (RecursionError, ValueError) as error:
         raise PlanError(f"it cannot be read: {error}") from None
     if not isinstance(document, list):

@@ -156,6 +156,8 @@ class CommandOptions(ExecutorOptions):
     stop_grace_s: Annotated[float, Field(gt=0, le=600)] = 5
     #: Whether a tool of an `acp` agent may be used: the parent is asked, everything is allowed, or nothing.
     permissions: Literal["ask", "allow", "deny"] = "ask"
+    #: Whether its first prompt begins with the protocol: its role, its tools, the tag of its answer.
+    protocol: bool = True
     worktree: Annotated[WorktreeOptions | None, _on(WorktreeOptions)] = None
     sandbox: Annotated[SandboxOptions | None, _on(SandboxOptions)] = None
 

@@ -21,7 +21,7 @@ from orchestrator.cli.documents.messages import (
     VerifiedDocuments,
 )
 from orchestrator.cli.documents.plans import PlanDocument
-from orchestrator.cli.documents.session_tools import Delegated, Raised
+from orchestrator.cli.documents.session_tools import Delegated, PromptDocument, Raised
 from orchestrator.cli.documents.sessions import (
     Answer,
     BudgetsDocument,
@@ -59,6 +59,7 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "reply": (Replied,),
     "stop": (Ended,),
     "delete": (Ended,),
+    "prompt": (PromptDocument,),
     "raise": (Raised,),
     "delegate": (Delegated,),
     "ask": (Raised,),
@@ -114,6 +115,7 @@ __all__ = [
     "Messages",
     "Paused",
     "PlanDocument",
+    "PromptDocument",
     "Published",
     "Raised",
     "ReplayedDocument",

@@ -13,6 +13,13 @@ class Raised(Document):
     reply: str | None = Field(description="The reply; null: none came, or it was not waited for.")
 
 
+class PromptDocument(Document):
+    """What a model is told before its task."""
+
+    agent: str = Field(description="The agent.")
+    prompt: str = Field(description="The text.")
+
+
 class Delegated(Document):
     """A session that was launched."""
 

@@ -396,6 +396,11 @@ class Context(Delegating):
     # --- for the runner ----------------------------------------------------------------------
 
     @property
+    def has_launched(self) -> bool:
+        """Whether this try of the run has launched a child."""
+        return self._effects.launched
+
+    @property
     def new_waiting(self) -> dict[str, Any] | None:
         """The waiting policies to save, or None if the agent said nothing of them."""
         if not self._waiting:

@@ -103,11 +103,16 @@ class Planning:
         )
 
 
+def _is_waiting(context: Context) -> bool:
+    """Whether the agent has given no answer yet: it waits for a child, or for a reply to a question."""
+    return context.has_launched or context.waits
+
+
 def answer_with_plan(context: Context, answer_of: Callable[[], str], *, given: bool) -> str:
     """The answer of an agent whose answers are plans, after its plan was launched.
 
     A plan that is not valid is handed back to the agent once. In a resume an answer that does not begin as a JSON
-    array is the agent's last word, and no plan.
+    array is the agent's last word, and no plan; so it is where the agent waits for children or a reply first.
 
     Args:
         context: the run.
@@ -118,7 +123,7 @@ def answer_with_plan(context: Context, answer_of: Callable[[], str], *, given: b
         PlanError: the second answer is not valid either, or the plan that was given.
     """
     answer = context.prompt if given else answer_of()
-    while context.cause == "start" or looks_like_plan(answer):
+    while given or looks_like_plan(answer) or (context.cause == "start" and not _is_waiting(context)):
         try:
             context.carry_out(answer)
         except PlanError as error:

@@ -26,6 +26,11 @@ SESSION_TOOLS: Final = (
 )
 
 
+def takes_tagged_answers(definition: AgentDefinition) -> bool:
+    """Whether a session of the agent with a parent must wrap its answer in a tag. The answers of models are values."""
+    return definition.record.executor == "command"
+
+
 def protocol_text(definition: AgentDefinition, *, sub_session: bool, folder: Path | None) -> str:
     """The protocol as an agent is told it.
 

@@ -55,11 +55,13 @@ class Finished:
 Say = Callable[[str], TextAnswer]
 
 
-def first_prompt(context: Context) -> str:
-    """The prompt of a run, with what an agent must know of the answer that is expected of it."""
-    if not context.parent or context.cause != "start":
+def first_prompt(context: Context, protocol: str) -> str:
+    """The prompt of a run; that of the first one tells the agent the protocol, or at least of the tag of its answer."""
+    if context.cause != "start" or context.correction:
         return context.prompt
-    return f"{context.prompt}\n\n{ANSWER_NOTE}"
+    if protocol:
+        return f"{protocol}\n\n---\n\n{context.prompt}"
+    return f"{context.prompt}\n\n{ANSWER_NOTE}" if context.parent else context.prompt
 
 
 def finish(context: Context, answer: TextAnswer, say: Say) -> Finished:

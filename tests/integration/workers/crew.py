@@ -38,6 +38,7 @@ class Crew:
         options.setdefault("command", FAKE)
         options.setdefault("folder", self.home)
         options.setdefault("stop_grace_s", 0.3)
+        options.setdefault("protocol", False)
         options["set_env"] = {
             "FAKE_AGENT_HOME": str(self.home / "conversations"),
             **options.get("set_env", {}),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from orchestrator.agents.definition import define_agent
 from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.envelope.codec import decode
 from orchestrator.ledger import SessionState
@@ -209,3 +212,41 @@ def theatre_settled(stage: StackHarness, root: str) -> None:
     while any(s.busy or s.pending for s in stage.ledger.tree(root)):
         assert time.monotonic() < deadline, [(s.agent, s.state, s.pending) for s in stage.ledger.tree(root)]
         time.sleep(0.01)
+
+
+def test_a_coordinator_that_waits_first_has_given_no_plan_yet(stage: StackHarness, theatre: Harness) -> None:
+    stage.agent("dev")(lambda ctx: ctx.prompt.upper())
+
+    @stage.agent("boss", role="coordinator", answer="plan")
+    def boss(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("dev", "look around")
+            return "let me see"
+        if ctx.callbacks[-1].text == "LOOK AROUND":
+            return plan_of(("dev", "work", 1, "boss"))
+        return ctx.callbacks[-1].text
+
+    assert theatre.answer(stage.submit("boss")) == "WORK"
+
+
+def test_a_program_corrects_its_plan_in_the_same_conversation(stage: StackHarness, tmp_path: Path) -> None:
+    """It is told what was wrong, after what it had said before."""
+    script = (
+        "import sys; told = sys.stdin.read(); "
+        "wrong = 'was not accepted: it is not JSON' in told and 'I shall do it myself' in told; "
+        """print('[{"role": "dev", "task": "work"}]' if wrong else 'I shall do it myself')"""
+    )
+    definition = define_agent(
+        "boss",
+        source="here",
+        executor="command",
+        role="coordinator",
+        answer="plan",
+        options={"command": (sys.executable, "-c", script), "folder": tmp_path},
+    )
+    stage.catalogue["boss"] = definition
+    stage.parts.agents.announce([definition.record])
+    stage.agent("dev")(lambda _: "")
+    root = stage.submit("boss")
+    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+    assert [s.agent for s in stage.children(root)] == ["dev"]

@@ -73,6 +73,7 @@ def test_what_is_wrong_is_said(text: str, words: str) -> None:
     with pytest.raises(PlanError) as caught:
         parse_plan(text)
     assert words in str(caught.value)
+    assert "['" not in str(caught.value)
 
 
 def test_every_problem_is_named_up_to_a_number() -> None:

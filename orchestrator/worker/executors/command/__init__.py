@@ -9,6 +9,7 @@ from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.command.conversation import TurnByTurn
 from orchestrator.worker.executors.command.memory import MAX_VISIBLE_CHARS, Memory
 from orchestrator.worker.executors.command.place import Place, place_of
+from orchestrator.worker.executors.protocol import protocol_text
 from orchestrator.worker.executors.text import Finished, finish, first_prompt
 from orchestrator.worker.worktrees import Worktrees
 
@@ -28,7 +29,7 @@ def execute(definition: AgentDefinition, context: Context) -> str:
     memory = Memory.of(context)
     worktrees = Worktrees(context.settings.data)
     with place_of(definition, context, worktrees) as place:
-        finished = _converse(context, place, memory)
+        finished = _converse(definition, context, place, memory)
         if place.worktree is not None:
             context.attach(DIFF, worktrees.diff(place.worktree))
     memory.visible = finished.visible[-MAX_VISIBLE_CHARS:]
@@ -36,8 +37,13 @@ def execute(definition: AgentDefinition, context: Context) -> str:
     return finished.result
 
 
-def _converse(context: Context, place: Place, memory: Memory) -> Finished:
-    prompt = first_prompt(context)
+def _converse(definition: AgentDefinition, context: Context, place: Place, memory: Memory) -> Finished:
+    protocol = ""
+    if place.options.protocol:
+        protocol = protocol_text(
+            definition, sub_session=bool(context.parent), folder=context.settings.prompts
+        )
+    prompt = first_prompt(context, protocol)
     if place.options.output == "acp":
         try:
             from orchestrator.worker.executors.command.acp import converse

@@ -32,7 +32,9 @@ class Memory(BaseModel):
     def of(cls, context: Context) -> Self:
         """What the last committed run of a session left; nothing where that cannot be read."""
         try:
-            return cls.model_validate_json(context.read_memory() or "{}")
+            # What was said earlier in this run, when its answer was not accepted.
+            kept = context.new_memory if context.correction else context.read_memory()
+            return cls.model_validate_json(kept or "{}")
         except ValidationError:
             return cls()
 

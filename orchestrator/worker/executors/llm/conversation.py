@@ -17,6 +17,7 @@ from orchestrator.worker.executors.llm.current import ModelRun, Pending, entered
 from orchestrator.worker.executors.llm.durability import Durability
 from orchestrator.worker.executors.llm.tree_tools import tree_toolset
 from orchestrator.worker.executors.llm.turn import Turn, next_turn
+from orchestrator.worker.executors.protocol import protocol_text
 
 #: What stands in for the answer of a run that ends because its tool calls wait.
 _WAITS = "waits for: "
@@ -34,12 +35,19 @@ async def converse(definition: AgentDefinition, options: LlmOptions, context: Co
     if turn.arrived is not None:
         context.new_memory = memory.dump(turn.history, kept.pending, turn.arrived)
         return _wait(context, {call: kept.pending[call] for call in kept.pending if call not in turn.arrived})
+    if context.correction:  # the conversation goes on with why its answer was not accepted
+        turn = Turn(prompt=context.prompt, history=memory.load(context.new_memory or "").messages)
+    else:
+        turn = next_turn(context, memory.load(context.read_memory()), options)
     with entered(ModelRun(definition=definition, options=options, context=context)):
         result: AgentRunResult[Any] = await agent.run(
             turn.prompt or None,
             message_history=turn.history or None,
             deferred_tool_results=turn.results,
-            instructions=turn.instructions or None,
+            instructions="\n\n".join(
+                filter(None, [_protocol(definition, options, context), turn.instructions])
+            )
+            or None,
             output_type=output_type_of_runs(agent),
             deps=options.deps(context) if options.deps is not None else context,
             usage_limits=UsageLimits(
@@ -62,6 +70,13 @@ async def converse(definition: AgentDefinition, options: LlmOptions, context: Co
     _reply_to_questions(context, turn, text := as_text(agent, output))
     context.wait_for(options.resume)
     return text
+
+
+def _protocol(definition: AgentDefinition, options: LlmOptions, context: Context) -> str:
+    """The protocol as the model is told it. Its answers are values of a type and need no tag."""
+    if not options.protocol:
+        return ""
+    return protocol_text(definition, sub_session=False, folder=context.settings.prompts)
 
 
 def _pending(definition: AgentDefinition, requests: DeferredToolRequests) -> dict[str, Pending]:

@@ -1,0 +1,134 @@
+"""The prompt texts: each form that they ask for is held against the code that reads it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from itertools import product
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.agents.definition import AgentDefinition, define_agent
+from orchestrator.agents.prompts import NAMES, render_prompt
+from orchestrator.cli import main
+from orchestrator.errors import ConfigurationError
+from orchestrator.policy.callback_text import parse_callbacks
+from orchestrator.policy.kinds import QUESTIONS, question_kind
+from orchestrator.policy.plan import parse_plan
+from orchestrator.policy.response_tag import RESPONSE, tag_extract
+from orchestrator.worker.executors.protocol import SESSION_TOOLS, protocol_text
+
+ROLES = ("coordinator", "specialist", "orchestrator")
+ANSWERS = ("text", "plan")
+
+
+def definition(role: str, answer: str, executor: str = "command") -> AgentDefinition:
+    options = {"command": {"command": ("true",)}, "python": None, "llm": {}}[executor]
+    return define_agent("boss", source="here", executor=executor, options=options, role=role, answer=answer)
+
+
+@pytest.mark.parametrize(("role", "answer", "sub_session"), list(product(ROLES, ANSWERS, (False, True))))
+def test_every_form_that_a_prompt_asks_for_is_read(role: str, answer: str, sub_session: bool) -> None:
+    text = protocol_text(definition(role, answer), sub_session=sub_session, folder=None)
+    assert "$" not in text
+    assert text.startswith("You are `boss`, a ")
+    (callback,) = parse_callbacks(text)
+    assert (callback.agent, callback.status, callback.text) == (
+        "developer",
+        "completed",
+        "The module is written.",
+    )
+    plans = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    assert len(plans) == (answer == "plan")
+    for plan in map(parse_plan, plans):
+        plan.check(agents=["developer", "tester"], callers=["boss"])
+        assert [wave.sequence for wave in plan.waves] == [1, 2]
+    after_the_role = text.partition("Another agent gave you this task.")[2]
+    assert bool(after_the_role) == sub_session
+    if sub_session:
+        example = after_the_role[after_the_role.index(f"<{RESPONSE}>\n") :].partition("\n\n")[0]
+        assert tag_extract(example, RESPONSE) == "your answer"
+    if role == "specialist":
+        types = re.findall(r"type `(\w+)`:", text)
+        assert set(types) == QUESTIONS
+        assert [question_kind(name) for name in types] == types
+
+
+def test_the_commands_that_a_prompt_names_can_be_given() -> None:
+    text = protocol_text(definition("coordinator", "text"), sub_session=False, folder=None)
+    commands = re.findall(r"`orchestra ([^`]+)`", text)
+    assert [command.split()[0] for command in commands] == ["delegate", "ask", "raise", "mcp"]
+    for line in commands:
+        name, *arguments = shlex.split(line)
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        command.make_context(name, arguments)  # it raises where an option or an argument is none
+
+
+def test_the_tools_that_a_prompt_names_are_served() -> None:
+    pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+    import anyio
+
+    from orchestrator.client.current import RemoteSession
+    from orchestrator.mcp.session_server import build_session_server
+
+    served = anyio.run(build_session_server(RemoteSession("", "")).list_tools)
+    assert {tool.name for tool in served} == set(SESSION_TOOLS)
+    text = protocol_text(definition("coordinator", "text"), sub_session=False, folder=None)
+    assert all(f"`{name}`" in text for name in SESSION_TOOLS)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_tools_of_a_model_are_those_that_it_has(role: str) -> None:
+    pytest.importorskip("pydantic_ai", reason="the extra `llm` is not installed")
+    from orchestrator.worker.executors.llm.tree_tools import tree_toolset
+
+    made = definition(role, "text", "llm")
+    text = protocol_text(made, sub_session=False, folder=None)
+    named = re.findall(
+        r"^- `(\w+)`: \S", text.partition("Tools for working with other agents:")[2], re.MULTILINE
+    )
+    assert named == list(tree_toolset(made, made.options).tools)  # type: ignore[arg-type]
+
+
+def test_own_texts_take_the_place_of_the_shipped_ones(tmp_path: Path) -> None:
+    made = definition("specialist", "text")
+    (tmp_path / "specialist.md").write_text("I am ${agent}, and a dollar is $$.\n")
+    text = render_prompt(made, tools={}, sub_session=True, folder=tmp_path)
+    assert text.startswith("I am boss, and a dollar is $.\n\n")
+    assert f"<{RESPONSE}>" in text
+    for wrong, words in (
+        ("$nobody", "there is no value $nobody"),
+        ("50 $ more", "write $$ for a dollar sign"),
+    ):
+        (tmp_path / "specialist.md").write_text(wrong)
+        with pytest.raises(ConfigurationError, match=re.escape(words)):
+            render_prompt(made, tools={}, sub_session=False, folder=tmp_path)
+
+
+def test_the_command_prints_what_a_model_sees(tmp_path: Path) -> None:
+    file = tmp_path / "agents.toml"
+    file.write_text(
+        '[agents.boss]\nexecutor = "command"\ncommand = ["true"]\nrole = "coordinator"\nanswer = "plan"\n'
+    )
+    runner = CliRunner()
+    shown = runner.invoke(main, ["prompt", "boss", "--agents", str(file)])
+    assert shown.exit_code == 0, shown.output
+    assert "ONLY a JSON array" in shown.output
+    assert f"<{RESPONSE}>" in shown.output
+    assert (
+        f"<{RESPONSE}>" not in runner.invoke(main, ["prompt", "boss", "--agents", str(file), "--root"]).output
+    )
+    unknown = runner.invoke(main, ["prompt", "ghost", "--agents", str(file)])
+    assert unknown.exit_code == 1
+    assert "no agent named 'ghost'" in unknown.output
+
+
+def test_each_text_is_shipped_and_no_other() -> None:
+    import orchestrator.agents
+
+    folder = Path(orchestrator.agents.__file__).parent / "prompt_texts"
+    assert sorted(path.stem for path in folder.iterdir()) == sorted(NAMES)
