@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--root", is_flag=True, help="As it is told when a user gave it the task, and no other agent.")
 @json_option
 def prompt(*, agent: str, agents: tuple[str, ...], root: bool, as_json: bool) -> None:
-    """Print what the model of AGENT will see before its task: the protocol, then its own instructions. Needs no stack."""
+    """Print what the model of AGENT will see before its task: its own instructions and the protocol. Needs no stack."""
     from orchestrator.agents.loader import load_agents
     from orchestrator.agents.options import LlmOptions
     from orchestrator.cli.documents import PromptDocument
@@ -40,7 +40,7 @@ def prompt(*, agent: str, agents: tuple[str, ...], root: bool, as_json: bool) ->
     parts = [protocol_text(definition, sub_session=sub_session, folder=settings.prompts)]
     options = definition.options
     if isinstance(options, LlmOptions):
-        parts = [*(parts if options.protocol else []), options.all_instructions]
+        parts = [options.all_instructions, *(parts if options.protocol else [])]
     text = "\n\n".join(filter(None, parts))
     if as_json:
         print_json(PromptDocument(agent=agent, prompt=text))

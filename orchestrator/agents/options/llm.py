@@ -84,7 +84,7 @@ class LlmOptions(ExecutorOptions):
     tree_tools: tuple[str, ...] | None = None
     #: When a session that has answered and has children at work is resumed.
     resume: Literal["any", "all"] = "all"
-    #: Whether the model is told the protocol before its own instructions: its role and its tools.
+    #: Whether the model is told the protocol after its own instructions: its role and its tools.
     protocol: bool = True
     #: In whose role callbacks come that no tool call waits for.
     callback_role: Literal["user", "system"] = "user"

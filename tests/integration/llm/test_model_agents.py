@@ -375,3 +375,20 @@ def test_replies_that_come_one_by_one_cost_one_request(
     root = stage.submit("lead")
     assert theatre.answer(root) == "because of task 0; because of task 1; because of task 2"
     assert len(server.answered) == 3 + 6
+
+
+def test_a_plan_that_is_not_valid_is_corrected_in_the_same_conversation(
+    stage: StackHarness, model: Model, serve: Serve
+) -> None:
+    """The model sees its own answer and what was wrong with it; then its plan is carried out."""
+    server = serve(Script(Say("I shall do it myself."), Say('[{"role": "dev", "task": "work"}]')))
+    model("boss", role="coordinator", answer="plan")
+    model("dev")
+    root = stage.submit("boss", "build it")
+    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+    assert [s.agent for s in stage.children(root)] == ["dev"]
+    first, second = server.requests
+    assert "ONLY a JSON array" in first.instructions
+    assert "was not accepted: it is not JSON" in second.last
+    assert "build it" in str(second)
+    assert "I shall do it myself." in str(second)

@@ -30,15 +30,15 @@ async def converse(definition: AgentDefinition, options: LlmOptions, context: Co
         Exception: whatever the provider, a tool or the ledger raised.
     """
     agent = agent_of(definition, options, context.settings)
-    kept = memory.load(context.read_memory())
-    turn = next_turn(context, kept, options)
-    if turn.arrived is not None:
-        context.new_memory = memory.dump(turn.history, kept.pending, turn.arrived)
-        return _wait(context, {call: kept.pending[call] for call in kept.pending if call not in turn.arrived})
     if context.correction:  # the conversation goes on with why its answer was not accepted
         turn = Turn(prompt=context.prompt, history=memory.load(context.new_memory or "").messages)
     else:
-        turn = next_turn(context, memory.load(context.read_memory()), options)
+        kept = memory.load(context.read_memory())
+        turn = next_turn(context, kept, options)
+        if turn.arrived is not None:
+            context.new_memory = memory.dump(turn.history, kept.pending, turn.arrived)
+            waits = {call: kept.pending[call] for call in kept.pending if call not in turn.arrived}
+            return _wait(context, waits)
     with entered(ModelRun(definition=definition, options=options, context=context)):
         result: AgentRunResult[Any] = await agent.run(
             turn.prompt or None,
