@@ -196,7 +196,7 @@ def test_an_error_in_another_file_names_both_lines(write: Write) -> None:
         ),
         (
             "[agents.a]\nexecutor = 'fax'\n",
-            "line 2: agent 'a': there is no executor 'fax' (there are: foreign, llm, python)",
+            "line 2: agent 'a': there is no executor 'fax' (there are: command, foreign, llm, python)",
         ),
         (
             "[agents.a]\nfunction = 'textwrap:dedent'\ncolour = 1\n",
