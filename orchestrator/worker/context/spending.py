@@ -62,8 +62,26 @@ class RunSpending:
         self._effects = effects
         self._agent_budget = agent_budget
         self._adding = threading.Lock()
+        self._limits_money: bool | None = None
         #: What this try has spent.
         self.total = Cost()
+
+    @property
+    def limits_money(self) -> bool:
+        """Whether a budget in US dollars counts: then the price of a call must be known.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        if self._limits_money is None:
+            own = self._agent_budget is not None and self._agent_budget.usd is not None
+            self._limits_money = own or self._effects.retrying("budgets", self._any_in_money)
+        return self._limits_money
+
+    def _any_in_money(self) -> bool:
+        spending = self._effects.ledger.spending
+        states = [spending.budget(session) for session in self._effects.held.session.budgets]
+        return any("nano" in state.limits for state in states if state is not None)
 
     def reserve(
         self, *, requests: int = 1, input_tokens: int = 0, output_tokens: int = 0, usd: float = 0.0

@@ -22,6 +22,7 @@ from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.publishing import publish_result
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.errors import (
+    BudgetExceeded,
     ClaimLost,
     InputError,
     ModelFailed,
@@ -335,7 +336,7 @@ class _RunOfAgent:
 
     def _commit(self, outcome: Outcome, following: Next | None = None) -> RunEnd:
         session = self._held.session
-        final = self._claim_status.timed_out or isinstance(self._error, ModelFailed)
+        final = self._claim_status.timed_out or isinstance(self._error, ModelFailed | BudgetExceeded)
         attempts = 1 if final else self._definition.record.attempts
         retry_ms = self._retry_ms()
         if session.task and not session.parent and outcome.status == "completed":

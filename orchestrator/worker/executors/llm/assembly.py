@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 import pydantic_core
 from pydantic import BaseModel
 from pydantic_ai import Agent, DeferredToolRequests, ModelRetry, StructuredDict
+from pydantic_ai.models import infer_model
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
@@ -18,6 +19,7 @@ from orchestrator.agents.options.llm import McpServer
 from orchestrator.config.settings import Settings
 from orchestrator.errors import ConfigurationError, ModelFailed
 from orchestrator.worker.executors.llm.functions import tool_of
+from orchestrator.worker.executors.llm.metered import Metered
 from orchestrator.worker.executors.llm.models import model_of
 
 AnyAgent: TypeAlias = Agent[Any, Any]
@@ -48,6 +50,9 @@ def _handed_over(definition: AgentDefinition, options: LlmOptions) -> AnyAgent:
         raise ConfigurationError(
             f"agent {definition.name!r}: agent = {options.agent!r} is no pydantic_ai.Agent; hand one over"
         )
+    model = options.agent.model
+    if model is not None and not isinstance(model, Metered):
+        options.agent.model = Metered(infer_model(model))
     if options.agent.name is None:
         options.agent.name = definition.name
     return options.agent

@@ -13,6 +13,7 @@ from orchestrator.agents.options import LlmOptions
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.config.settings import Settings
 from orchestrator.errors import ModelFailed
+from orchestrator.worker.executors.llm.metered import Metered
 
 #: The extras that bring a provider's client.
 _EXTRAS: Final = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
@@ -25,7 +26,11 @@ def model_of(record: AgentRecord, options: LlmOptions, settings: Settings) -> Mo
         ModelFailed: there is no such model or provider, its client is not installed, or its key is missing.
     """
     first = options.model or model_of_tier(record, settings)
-    models = [_infer(record.name, name) for name in (first, *options.fallbacks)]
+    names = (first, *options.fallbacks)
+    models = [
+        Metered(_infer(record.name, name), stands_in=number < len(names))
+        for number, name in enumerate(names, start=1)
+    ]
     return models[0] if len(models) == 1 else FallbackModel(*models)
 
 

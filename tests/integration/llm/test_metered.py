@@ -1,0 +1,132 @@
+"""Requests of model agents are counted, bounded by budgets, and wait for their provider."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic_ai import Agent
+
+from orchestrator.client.submission import Submission
+from orchestrator.policy.budget import Budget
+from orchestrator.testing import Call, Fail, Reply, Say, Script
+from orchestrator.worker.context.context import Context
+
+from ..workers.conftest import StackHarness
+from ..workers.theatre import Harness
+from .conftest import Model, Serve
+
+NOW = 1_800_000_000_000
+PROVIDERS = ["anthropic:claude-sonnet-5-5", "openai-chat:gpt-5"]
+
+
+def submit(stage: StackHarness, agent: str, budget: Budget) -> str:
+    return Submission(stage.parts).submit(agent, "go", budget=budget).session
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_what_a_model_took_is_counted_with_its_price(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, provider: str
+) -> None:
+    serve(Script(Say(calls=[Call("roll")]), Say("a four")))
+
+    def roll() -> int:
+        """Roll a die."""
+        return 4
+
+    model("dice", model=provider, instructions="You roll.", tools=[roll])
+    session = submit(stage, "dice", Budget(usd=5, requests=2, tokens=1_000_000))
+    assert theatre.answer(session) == "a four"
+    used = stage.ledger.session(session).used
+    assert (used.requests, used.input_tokens, used.output_tokens) == (2, 200, 40)
+    assert used.nano_usd > 0
+    state = stage.ledger.spending.budget(session)
+    assert state is not None
+    assert state.spent == {"requests": 2, "tokens": 240, "nano": used.nano_usd}
+    assert set(state.reserved.values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("budget", "resource"),
+    [(Budget(tokens=1000), "tokens"), (Budget(usd=0.01), "USD"), (Budget(requests=0), "requests")],
+)
+def test_a_request_that_does_not_fit_is_not_made(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, budget: Budget, resource: str
+) -> None:
+    server = serve(Script(Say("never")))
+    model("spender", model=PROVIDERS[0], instructions="You spend.", settings={"max_tokens": 1000})
+    session = theatre.finish(submit(stage, "spender", budget))
+    assert session.state.value == "failed"
+    assert f"the budget of tree {session.id} does not allow this call" in session.reason
+    assert resource in session.reason
+    assert server.requests == []
+
+
+def test_a_budget_in_money_needs_a_price(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    server = serve(Script(Say("never")))
+    model("spender", model="openai-chat:of-our-own", instructions="You spend.")
+    session = theatre.finish(submit(stage, "spender", Budget(usd=1)))
+    assert "the price of model 'of-our-own' is not known" in session.reason
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("failure", [Fail(429, retry_after_s=0.01), Fail(529)], ids=repr)
+def test_a_busy_provider_costs_no_attempt(
+    stage: StackHarness, model: Model, serve: Serve, failure: Reply
+) -> None:
+    server = serve(Script(failure, Say("here")))
+    model("patient", instructions="You wait.")
+    assert stage.play(session := stage.submit("patient")) == "finished"
+    assert stage.ledger.result(session)[1] == "here"
+    assert (len(server.requests), len(server.answered)) == (2, 1)
+    assert stage.ledger.session(session).used.requests == 1
+
+
+def test_a_run_parks_until_the_provider_takes_requests_again(
+    stage: StackHarness, model: Model, serve: Serve
+) -> None:
+    """So does the run of another agent with the same key, which does not ask the provider; nothing is paid twice."""
+    server = serve(
+        Script(Say(calls=[Call("roll")]), Fail(429, retry_after_s=20), Say("a four"), Say("a four"))
+    )
+    rolled = []
+
+    def roll(ctx: Context) -> int:
+        """Roll a die."""
+        rolled.append(ctx.attempt)
+        return 4
+
+    stage.ledger.set_time(NOW)
+    model("first", instructions="You roll.", tools=[roll])
+    model("second", instructions="You wait.")
+    first = stage.start(stage.submit("first"))
+    second = stage.start(stage.submit("second"))
+    assert stage.execute(first) == "parked"
+    assert len(server.requests) == 2
+    assert stage.execute(second) == "parked"
+    assert len(server.requests) == 2
+    stage.ledger.set_time(NOW + 20_000)
+    assert stage.execute(first) == "finished"
+    assert stage.execute(second) == "finished"
+    asked = [request.last for request in server.requests if request.instructions.startswith("You roll.")]
+    assert (asked, rolled) == (["go", "4", "4"], [1])
+
+
+def test_another_model_stands_in_for_a_busy_one(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    server = serve(Script(Fail(429, retry_after_s=60), Say("from the other")))
+    model("two", model=PROVIDERS[0], fallbacks=[PROVIDERS[1]], instructions="You answer.")
+    assert theatre.answer(stage.submit("two")) == "from the other"
+    assert len(server.requests) == 2
+
+
+def test_an_agent_object_is_counted_too(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    serve(Script(Say("done")))
+    given: Agent[None, str] = Agent(PROVIDERS[0], defer_model_check=True)
+    model("given", agent=given)
+    session = stage.submit("given")
+    assert theatre.answer(session) == "done"
+    assert stage.ledger.session(session).used.tokens == 120
