@@ -46,6 +46,13 @@ example-code-review: .venv/.main ## A model judges what the demo's agents find; 
 test: .venv/.dev ## Run all tests and measure coverage
 	@$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered $(ARGS)
 
+.PHONY: test-newest test-oldest
+test-newest: .venv/.dev ## Run all tests on the newest releases of all dependencies that are allowed
+	@sh ./.ci/test-with newest $(ARGS)
+
+test-oldest: .venv/.dev ## Run all tests on the oldest releases of the dependencies that are promised
+	@sh ./.ci/test-with oldest $(ARGS)
+
 check: lint types contracts docs-check ## Everything but the tests: linters, types, contracts, generated docs
 
 lint: .venv/.dev ## Ruff: rules and format

@@ -3,7 +3,7 @@
 --   turns   hash: `at:<rank>` the turn of the run that was taken last; `<rank>:<root>` the last turn that a tree was
 --           given; `rung` when workers were last told that the agent has work, and `rings` how often nobody answered
 -- Trees take turns within a priority: a run's turn is one after its tree's last one, and never before the present one.
--- So a tree with ten runs beside one with ten thousand waits for about ten of them.
+-- So a tree with ten runs beside one with ten thousand waits for about five of them.
 
 -- Whether workers are to be told now that the agent has work. A ring that nobody answered is repeated after a
 -- second, and then ever more rarely: all slots may be busy, or no worker may be there.
@@ -21,12 +21,17 @@ local function must_ring(ready, turns, now)
   return '1'
 end
 
+-- A tree with few ready runs has two in each turn: beside a large tree it waits for half as many runs as it has itself,
+-- so that it takes less than twice as long as alone, what else it has to wait for included.
+local FEW_TURNS = 16
+
 -- Put a run that is queued among the ready ones, if it is not there.
 local function make_ready(ready, turns, run, root, priority)
   if not redis.call('ZSCORE', ready, run) then
     local rank = RANK[priority] or RANK.normal
     local at = redis.call('HMGET', turns, 'at:' .. rank, rank .. ':' .. root)
-    local turn = math.max(count(at[1]), count(at[2])) + 1
+    local present, last = count(at[1]), math.max(count(at[1]), count(at[2]))
+    local turn = last + (last - present < FEW_TURNS and 0.5 or 1)
     redis.call('HSET', turns, rank .. ':' .. root, turn)
     redis.call('ZADD', ready, rank * 1e12 + turn, run)
   end
