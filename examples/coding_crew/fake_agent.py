@@ -113,9 +113,9 @@ class Agent:
             order, _, rest = line[1:].partition(" ")
             self.obey(order, rest)
         if not lines:
-            self.answer += (
-                f"<response>I was told: {prompt.strip().splitlines()[0] if prompt.strip() else ''}</response>"
-            )
+            # The task stands after what the agent is told of the protocol.
+            task = prompt.rpartition("\n\n---\n\n")[2].strip()
+            self.answer += f"<response>I was told: {task.splitlines()[0] if task else ''}</response>"
 
     def obey(self, order: str, rest: str) -> None:
         """Follow one order."""

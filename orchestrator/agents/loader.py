@@ -1,4 +1,4 @@
-"""Agents from where a user keeps them: a module, a ``.py`` file or a TOML file.
+"""Agents from where a user keeps them: a module, a ``.py`` file, a TOML file, or an installed package's entry point.
 
     [agents.reviewer]
     role = "specialist"
@@ -18,9 +18,10 @@ import tomllib
 import traceback
 from collections.abc import Iterable
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from orchestrator.agents.definition import (
     FIELDS,
@@ -54,6 +55,10 @@ _FIELDS = (
 )
 
 
+#: The group of entry points in which installed packages offer agents.
+ENTRY_POINTS: Final = "agent_orchestra.agents"
+
+
 def load_agents(sources: Iterable[str]) -> dict[str, AgentDefinition]:
     """The agents of all ``sources`` (module names and files), by name.
 
@@ -85,6 +90,8 @@ def load_agents(sources: Iterable[str]) -> dict[str, AgentDefinition]:
 
 
 def _load(source: str) -> list[AgentDefinition]:
+    if source.startswith("@"):
+        return _from_entry_points(source)
     if not is_agents_file(source):
         return _definitions(_import_module(source, source))
     path = Path(source).expanduser().absolute()
@@ -94,6 +101,32 @@ def _load(source: str) -> list[AgentDefinition]:
     if path.suffix == ".toml":
         return _from_toml(source, path)
     return _definitions(_import_file(source, path))
+
+
+def _from_entry_points(source: str) -> list[AgentDefinition]:
+    """The agents that an installed package offers under a name, or with ``@all`` those of all packages."""
+    offered = entry_points(group=ENTRY_POINTS)
+    chosen = [e for e in offered if source in ("@all", f"@{e.name}")]
+    if not chosen:
+        there = ", ".join(sorted(f"@{e.name}" for e in offered)) or "none"
+        raise AgentsFileError(
+            source,
+            f"no installed package has this entry point in the group {ENTRY_POINTS} (there are: {there})",
+        )
+    found: list[AgentDefinition] = []
+    for entry in chosen:
+        try:
+            value = entry.load()
+        except (Exception, SystemExit) as error:
+            raise AgentsFileError(source, f"{entry.value}: {_explain(error, None)}") from error
+        definition = getattr(value, FUNCTION_ATTRIBUTE, value)
+        if isinstance(value, ModuleType):
+            found += _definitions(value)
+        elif isinstance(definition, AgentDefinition):
+            found.append(definition)
+        else:
+            raise AgentsFileError(source, f"{entry.value} is neither a module nor an agent")
+    return found
 
 
 def _definitions(module: ModuleType) -> list[AgentDefinition]:

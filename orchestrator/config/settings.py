@@ -124,7 +124,8 @@ class Settings(BaseModel):
     agents: AgentSources = Field(
         (),
         description="Modules or files (`.py`, `.toml`) that define agents, separated by commas or the "
-        "system's path separator. A module is looked up among what is installed, then in the working directory.",
+        "system's path separator. A module is looked up among what is installed, then in the working directory. `@NAME` is an "
+        "entry point of an installed package in the group `agent_orchestra.agents`, `@all` are all of them.",
     )
     review_roots: Folders = Field(
         (),

@@ -278,3 +278,27 @@ def test_an_agent_says_whom_it_talks_to() -> None:
 
     record = bound.__orchestra_agent__.record  # type: ignore[attr-defined]
     assert (record.may_send_to, record.accepts_from) == (("reviewer",), ("lead", "boss"))
+
+
+def test_an_installed_package_offers_agents_by_entry_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module or one agent, by name or all; nothing of it is loaded unless it is asked for."""
+    (tmp_path / "offered_agents.py").write_text(
+        "from orchestrator import agent\n\n"
+        "@agent('first')\ndef first(ctx): ...\n\n@agent('second')\ndef second(ctx): ...\n"
+    )
+    info = tmp_path / "offers-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: offers\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[agent_orchestra.agents]\ncrew = offered_agents\none = offered_agents:first\nbad = json:dumps\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert sorted(load_agents(["@crew"])) == ["first", "second"]
+    assert sorted(load_agents(["@one"])) == ["first"]
+    assert sorted(load_agents(["@crew", "@one"])) == ["first", "second"]
+    with pytest.raises(AgentsFileError, match="there are: @bad, @crew, @one"):
+        load_agents(["@ghost"])
+    with pytest.raises(AgentsFileError, match="json:dumps is neither a module nor an agent"):
+        load_agents(["@all"])
