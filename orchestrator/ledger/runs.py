@@ -154,6 +154,7 @@ class Runs(LaunchTransitions):
         state = "" if outcome.state is None else json.dumps(outcome.state)
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
         memory = self._keep_memory(claim.session, outcome)
+        before = self._memory_ref(claim.session) if memory.ref is not None else ""
         questions = "open" if answer_questions is not None else ""
         while True:
             call: tuple[list[str], list[Arg]] = (
@@ -211,6 +212,7 @@ class Runs(LaunchTransitions):
                     return RetryLater(failures=int(reply[1]))
                 case _:
                     self._replicate("commit", claim.run)
+                    self._drop_memory(claim.session, before, memory)
                     return Committed(
                         session_state=SessionState(decode.text(reply[1])),
                         over=reply[2] == b"1",
@@ -245,13 +247,25 @@ class Runs(LaunchTransitions):
             return Shortened(text="", ref=None)
         return self.wholes.shorten(session, outcome.memory, above_bytes=0)
 
-    def memory(self, session_id: str, run_id: str = "") -> str:
-        """What the executor kept of a session's conversation at its last commit, or at that of a run; empty if nothing.
+    def _drop_memory(self, session: str, before: str, kept: Shortened) -> None:
+        """Delete the memory that a commit has replaced; one that a crash leaves here goes with the session."""
+        sha256 = str(json.loads(before)["sha256"]) if before else ""
+        if sha256 and sha256 != kept.sha256 and self._memory_ref(session) == kept.json:
+            pipeline = self.redis.pipeline(transaction=False)
+            pipeline.unlink(keys.large_text(session, sha256))
+            pipeline.srem(keys.large_texts(session), sha256)
+            pipeline.execute()
+
+    def _memory_ref(self, session: str) -> str:
+        return decode.text(self.redis.hget(keys.bodies(session), "memory") or b"")
+
+    def memory(self, session_id: str) -> str:
+        """What the executor kept of a session's conversation at its last commit; empty if nothing.
 
         Raises:
             PayloadError: it is not kept any more, or was altered.
         """
-        ref = self.redis.hget(keys.bodies(session_id), f"memory:{run_id}" if run_id else "memory")
+        ref = self._memory_ref(session_id)
         return self.wholes.read(json.loads(ref)) if ref else ""
 
     def _commit_and_claim(self, commit: tuple[list[str], list[Arg]], shard: int, following: Next) -> Any:

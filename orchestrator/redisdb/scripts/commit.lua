@@ -239,7 +239,7 @@ end
 if ARGV[5] ~= '' then redis.call('HSET', BODIES, 'state', ARGV[5]) end
 if ARGV[16] ~= '' then
   keep(KEYS[22], KEYS[21], cjson.decode(ARGV[16]).sha256)
-  redis.call('HSET', BODIES, 'memory', ARGV[16], 'memory:' .. r.id, ARGV[16])
+  redis.call('HSET', BODIES, 'memory', ARGV[16])
 end
 if policy then
   from_here_on(policy)
