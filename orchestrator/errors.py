@@ -417,3 +417,9 @@ class ServerUnavailable(OrchestraError):
 
     retryable = True
     template = "cannot reach {0}: {1}; check that it runs and that the URL and password are right"
+
+
+class AuditUnavailable(AuditError, ServerUnavailable):
+    """The server of the audit database does not answer. Raised with (name, cause, next step)."""
+
+    template = AuditError.template

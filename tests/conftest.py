@@ -18,6 +18,7 @@ import redis as redis_py
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 from orchestrator.redisdb.client import check_server, connect
+from tests.postgres import PostgresServer, TrailDatabase
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -90,6 +91,30 @@ def start_valkey(tmp_path: Path) -> Iterator[Callable[..., ValkeyProcess]]:
     for server, socket_dir in started:
         server.stop()
         remove_socket_dir(socket_dir)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One PostgreSQL for each test process."""
+    server = PostgresServer()
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def trail_database(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TrailDatabase]:
+    """An empty audit database of each kind in turn: the one that settings with the data folder `tmp_path` name."""
+    if request.param == "sqlite":
+        yield TrailDatabase(tmp_path / "audit.sqlite")
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url = server.make()
+    monkeypatch.setenv("ORCHESTRA_AUDIT_URL", url)
+    yield TrailDatabase(url)
+    server.drop(url)
 
 
 @pytest.fixture

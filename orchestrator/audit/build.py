@@ -43,7 +43,7 @@ def build_writer(parts: AuditParts, *, consumer: str) -> AuditWriter:
     heads = HeadSigner(lambda: keyring.signer(OPERATOR), EitherKeys(keyring, keyring.store))
     return AuditWriter(
         parts.redis,
-        AuditStore(settings.audit_file, heads=heads),
+        AuditStore(settings.audit_database, heads=heads),
         consumer=consumer,
         sources=all_streams(settings.shards),
         # A commit on a slow disk takes longer than anything a worker does between two signs of life.

@@ -6,16 +6,21 @@ import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from sqlalchemy import ColumnElement, select
 
 from orchestrator.agents.registry import SYSTEM_AGENTS
 from orchestrator.audit.proof import Proof
 from orchestrator.audit.records import MessageRecord
-from orchestrator.audit.store import AuditStore
-from orchestrator.audit.text import condition
+from orchestrator.audit.schema import MESSAGES
+from orchestrator.audit.store import IS_DEAD, AuditStore
+from orchestrator.audit.text import says
 from orchestrator.ids import is_session_id
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.streams import AUDIT_GROUP, RedisStreams, StreamId
 
+_M = MESSAGES.c
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -92,18 +97,11 @@ class AuditReader:
         """
         lowered = identifier.lower()
         if _UUID.fullmatch(lowered):
-            return list(self._store.messages(where="m.message_id = ?", values=[lowered])) or list(
-                self._store.messages(where="m.correlation_id = ?", values=[lowered])
+            return self._store.messages(_M.message_id == lowered) or self._store.messages(
+                _M.correlation_id == lowered
             )
-        launches = list(
-            self._store.messages(
-                where=f"m.task_id = ? AND m.type IN ({', '.join('?' * len(LAUNCHES))})",
-                values=[identifier, *sorted(LAUNCHES)],
-            )
-        )
-        if not launches:
-            return list(self._store.messages(where="m.task_id = ?", values=[identifier]))
-        return self._below(launches[0])
+        launches = self._store.messages(_M.task_id == identifier, _M.type.in_(sorted(LAUNCHES)), limit=1)
+        return self._below(launches[0]) if launches else self._store.messages(_M.task_id == identifier)
 
     def launched_by(self, message_id: str) -> list[MessageRecord]:
         """A launch by its message-id, and everything that followed upon it."""
@@ -123,10 +121,8 @@ class AuditReader:
 
     def conversation(self, correlation_id: str) -> list[MessageRecord]:
         """Every message of a conversation, in the order in which they were published."""
-        return list(
-            self._store.messages(
-                where="m.correlation_id = ?", values=[correlation_id.lower()], order="m.published_ms, m.seq"
-            )
+        return self._store.messages(
+            _M.correlation_id == correlation_id.lower(), order=(_M.published_ms, _M.seq)
         )
 
     def search(
@@ -143,31 +139,27 @@ class AuditReader:
         limit: int = 100,
     ) -> list[MessageRecord]:
         """The latest messages that meet every condition given, newest first."""
-        conditions: list[str] = []
-        values: list[str | int | bytes] = []
-        for column, value in (
-            ("type", message_type),
-            ("sender", sender),
-            ("recipient", recipient),
-            ("task_id", task_id),
-        ):
-            if value is not None:
-                conditions.append(f"m.{column} = ?")
-                values.append(value)
+        conditions: list[ColumnElement[bool]] = [
+            column == value
+            for column, value in (
+                (_M.type, message_type),
+                (_M.sender, sender),
+                (_M.recipient, recipient),
+                (_M.task_id, task_id),
+            )
+            if value is not None
+        ]
         if since_ms is not None:
-            conditions.append("m.published_ms >= ?")
-            values.append(since_ms)
+            conditions.append(_M.published_ms >= since_ms)
         if until_ms is not None:
-            conditions.append("m.published_ms < ?")
-            values.append(until_ms)
-        if text is not None:  # the costly one comes last
-            said, wanted = condition(text)
-            conditions.append(said)
-            values += wanted
-        where = " AND ".join(conditions) or "1"
+            conditions.append(_M.published_ms < until_ms)
         if dead:
-            where += " AND dead <> ''"
-        return list(self._store.messages(where=where, values=values, order="m.seq DESC", limit=limit))
+            conditions.append(IS_DEAD)
+        newest = (_M.seq.desc(),)
+        if text is None:
+            return self._store.messages(*conditions, order=newest, limit=limit)
+        records = self._store.each_message(*conditions, order=newest)
+        return list(islice((record for record in records if says(record.xml, text)), limit))
 
     def launches(self, correlation_id: str, *, parents: Mapping[str, Parent], proof: Proof) -> LaunchRecords:
         """The launches of one conversation, which is that of a whole tree: evidence for the doctor.
@@ -176,14 +168,12 @@ class AuditReader:
         know is an accusation, and anybody can append an envelope: it counts if the parent's agent has signed it, and
         no router refused it. An escalation to the operator begins no session, as no worker serves one.
         """
-        types, system = sorted(LAUNCHES), sorted(SYSTEM_AGENTS)
-        which = f"m.type IN ({', '.join('?' * len(types))}) AND m.recipient NOT IN ({', '.join('?' * len(system))})"
-        values = [correlation_id.lower(), *types, *system]
-        rows = self._store.query(
-            "SELECT DISTINCT parent_id, task_id, message_id FROM messages m "  # noqa: S608
-            f"WHERE m.correlation_id = ? AND {which}",
-            values,
+        which = (
+            _M.correlation_id == correlation_id.lower(),
+            _M.type.in_(sorted(LAUNCHES)),
+            _M.recipient.not_in(sorted(SYSTEM_AGENTS)),
         )
+        rows = self._store.query(select(_M.parent_id, _M.task_id, _M.message_id).where(*which).distinct())
         children: dict[str, set[str]] = {}
         for parent_id, child, _ in rows:
             if not parent_id or not is_session_id(child):
@@ -191,8 +181,7 @@ class AuditReader:
             parent = parents.get(parent_id)
             if parent is not None and child not in parent.children:
                 claims = self._store.messages(
-                    where=f"m.correlation_id = ? AND {which} AND m.parent_id = ? AND m.task_id = ? AND m.sender = ?",
-                    values=[*values, parent_id, child, parent.agent],
+                    *which, _M.parent_id == parent_id, _M.task_id == child, _M.sender == parent.agent
                 )
                 if not any(not c.dead and not proof.fault(c.xml, c.published_ms) for c in claims):
                     continue

@@ -35,6 +35,9 @@ class MessageRecord:
     received_ms: int
     seq: int = 0
     chain: str = ""
+    #: What makes the commitment of it, and the commitment that the chain covers; see `store.commit`.
+    salt: str = ""
+    commitment: str = ""
     #: Why it is a dead letter, as `rule: reason`; empty: it is not a dead letter.
     dead: str = ""
 

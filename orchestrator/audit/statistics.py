@@ -2,42 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from sqlalchemy import ColumnElement, func, select
+
+from orchestrator.audit.schema import DEAD_LETTERS, MESSAGES
 from orchestrator.audit.store import AuditStore
 from orchestrator.policy.routing import LAUNCHES
+
+_M: Final = MESSAGES.c
+_D: Final = DEAD_LETTERS.c
 
 
 def report(store: AuditStore, *, since_ms: int = 0, until_ms: int = 1 << 62) -> dict[str, Any]:
     """Counts and durations of a time; times are those at which messages were published."""
-    span = [since_ms, until_ms]
-    within = "published_ms >= ? AND published_ms < ?"
+    within = (_M.published_ms >= since_ms, _M.published_ms < until_ms)
     overall = store.query(
-        "SELECT count(*), count(DISTINCT message_id), count(DISTINCT correlation_id), "  # noqa: S608
-        f"min(published_ms), max(published_ms), coalesce(sum(length(xml)), 0) FROM messages WHERE {within}",
-        span,
+        select(
+            func.count(),
+            func.count(_M.message_id.distinct()),
+            func.count(_M.correlation_id.distinct()),
+            func.min(_M.published_ms),
+            func.max(_M.published_ms),
+            func.coalesce(func.sum(func.length(_M.xml)), 0),
+        ).where(*within)
     )[0]
 
-    def counted(column: str) -> dict[str, int]:
-        rows = store.query(
-            f"SELECT {column}, count(DISTINCT message_id) FROM messages WHERE {within} AND message_id <> '' "  # noqa: S608
-            f"GROUP BY {column} ORDER BY 2 DESC, 1",
-            span,
-        )
-        return {row[0]: row[1] for row in rows}
+    def counted(column: ColumnElement[str]) -> dict[str, int]:
+        number = func.count(_M.message_id.distinct()).label("number")
+        query = select(column, number).where(*within, _M.message_id != "").group_by(column)
+        return {row[0]: row[1] for row in store.query(query.order_by(number.desc(), column))}
 
+    deaths = func.count().label("deaths")
     dead = store.query(
-        "SELECT rule, count(*) FROM dead_letters WHERE at_ms >= ? AND at_ms < ? GROUP BY rule ORDER BY 2 DESC, 1",
-        span,
+        select(_D.rule, deaths)
+        .where(_D.at_ms >= since_ms, _D.at_ms < until_ms)
+        .group_by(_D.rule)
+        .order_by(deaths.desc(), _D.rule)
     )
+    given, done = MESSAGES.alias("given").c, MESSAGES.alias("done").c
     durations = sorted(
         row[0]
         for row in store.query(
-            "SELECT min(done.published_ms) - min(given.published_ms) FROM messages given JOIN messages done "  # noqa: S608
-            "ON done.task_id = given.task_id AND done.type = 'task-completion' "
-            f"WHERE given.type IN ({', '.join('?' * len(LAUNCHES))}) AND given.task_id <> '' "
-            "AND given.published_ms >= ? AND given.published_ms < ? GROUP BY given.task_id",
-            [*sorted(LAUNCHES), *span],
+            select(func.min(done.published_ms) - func.min(given.published_ms))
+            .where(
+                done.task_id == given.task_id,
+                done.type == "task-completion",
+                given.type.in_(sorted(LAUNCHES)),
+                given.task_id != "",
+                given.published_ms >= since_ms,
+                given.published_ms < until_ms,
+            )
+            .group_by(given.task_id)
         )
     )
     return {
@@ -46,10 +62,10 @@ def report(store: AuditStore, *, since_ms: int = 0, until_ms: int = 1 << 62) -> 
         "conversations": overall[2],
         "first_ms": overall[3],
         "last_ms": overall[4],
-        "bytes": overall[5],
-        "by_type": counted("type"),
-        "by_sender": counted("sender"),
-        "by_recipient": counted("recipient"),
+        "bytes": int(overall[5]),
+        "by_type": counted(_M.type),
+        "by_sender": counted(_M.sender),
+        "by_recipient": counted(_M.recipient),
         "dead_letters": {row[0]: row[1] for row in dead},
         "tasks_completed": len(durations),
         "task_p50_ms": _percentile(durations, 50),

@@ -1,4 +1,4 @@
-"""The audit database: SQLite in one file, added to by one writer at a time, read by anybody.
+"""The audit database: rows are only ever added, each chained to the one before; read by anybody.
 
 Each row's ``chain`` is a hash over the row and the chain of the row before, so that changing, removing or
 inserting a row anywhere shows in every later one. The operator signs where both tables end, in the same
@@ -8,54 +8,48 @@ transaction as their rows.
 from __future__ import annotations
 
 import hashlib
-import json
-import sqlite3
-import threading
-import uuid
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib import resources
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+from sqlalchemy import ColumnElement, Connection, Executable, and_, func, insert, select
+from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import IntegrityError
+
+from orchestrator.audit.database import Database
 from orchestrator.audit.heads import End, Head, HeadChanged, HeadSigner
 from orchestrator.audit.records import DeadRecord, MessageRecord
-from orchestrator.audit.text import says
+from orchestrator.audit.schema import CHAINED, DEAD_LETTERS, HEADS, MESSAGES, METADATA
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import AuditError, KeyringError
 
-#: The version of the schema, as `PRAGMA user_version` has it.
-VERSION: Final = 2
-#: Those that are read as well; a writer makes one of this version of them.
-_OLDER: Final = (1,)
-#: Seconds to wait for another writer's commit.
-_BUSY_S: Final = 30.0
-
-_MESSAGE_COLUMNS: Final = [
-    "stream",
-    "entry_id",
-    "message_id",
-    "type",
-    "priority",
-    "sender",
-    "recipient",
-    "correlation_id",
-    "parent_id",
-    "task_id",
-    "sent",
-    "published_ms",
-    "received_ms",
-    "attempt",
-    "xml",
-    "sha256",
-]
-_DEAD_COLUMNS: Final = ["dead_id", "stream", "entry_id", "rule", "reason", "attempts", "at_ms", "received_ms"]
-_CHAINED: Final = {
-    "messages": [name for name in _MESSAGE_COLUMNS if name != "xml"],
-    "dead_letters": _DEAD_COLUMNS,
-}
+_SALT: Final = 16
+#: Writes the JSON of `json.dumps(…, ensure_ascii=False, separators=(",", ":"))` in a tenth of the time.
+_JSON: Final = TypeAdapter(list[Any])
+#: Rows that one fetch takes while a whole table is walked over.
+_STEP: Final = 1000
+_CHAINED_TABLES: Final = {"messages": MESSAGES, "dead_letters": DEAD_LETTERS}
+_WHY_DEAD: Final = func.coalesce(
+    select(DEAD_LETTERS.c.rule + ": " + DEAD_LETTERS.c.reason)
+    .where(DEAD_LETTERS.c.stream == MESSAGES.c.stream, DEAD_LETTERS.c.entry_id == MESSAGES.c.entry_id)
+    .order_by(DEAD_LETTERS.c.seq)
+    .limit(1)
+    .scalar_subquery(),
+    "",
+)
+#: Messages that became dead letters.
+IS_DEAD: Final = (
+    select(DEAD_LETTERS.c.seq)
+    .where(DEAD_LETTERS.c.stream == MESSAGES.c.stream, DEAD_LETTERS.c.entry_id == MESSAGES.c.entry_id)
+    .exists()
+)
+_MESSAGE_ROWS: Final = select(MESSAGES, _WHY_DEAD.label("dead"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,78 +64,30 @@ class Break:
 class AuditStore:
     """One audit database. Safe to share between threads."""
 
-    def __init__(self, path: Path, *, read_only: bool = False, heads: HeadSigner | None = None) -> None:
-        """Open the database; a writer makes it if it is not there. ``heads`` signs what is written.
+    def __init__(
+        self, where: Path | str, *, read_only: bool = False, heads: HeadSigner | None = None
+    ) -> None:
+        """Open the database, a file or a URL; a writer makes it if it is not there. ``heads`` signs what is written.
 
         Raises:
             AuditError: it cannot be opened or made, or is no audit database of this version.
         """
-        self.path = path
         #: Why heads are not signed any more, if somebody has changed the database; else empty.
         self.changed = ""
         #: Why rows are not signed, where the operator's key is not at hand; else empty.
         self.unsigned = ""
         self._heads = heads
-        self._lock = threading.Lock()
-        try:
-            self._db = self._open(read_only=read_only)
-        except (sqlite3.Error, OSError) as error:
-            if read_only and not path.exists():
-                hint = "run a stack, or `orchestra audit writer`, on this data folder first"
-            else:
-                hint = "check the file, its folder and the space on the disk"
-            raise AuditError(path, str(error), hint) from error
-        self._id = str(self._db.execute("SELECT value FROM facts WHERE name = 'id'").fetchone()[0])
-
-    def _open(self, *, read_only: bool) -> sqlite3.Connection:
-        if read_only:
-            db = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode=ro",
-                uri=True,
-                timeout=_BUSY_S,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            db.execute("PRAGMA query_only = 1")
-        else:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-            db.execute("PRAGMA journal_mode = WAL")
-            # What is acknowledged to Redis is on the disk, even if the machine loses its power.
-            db.execute("PRAGMA synchronous = FULL")
-            self._make_schema(db)
-        db.row_factory = sqlite3.Row
-        db.create_function("says", 2, says, deterministic=True)
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version != VERSION and not (read_only and version in _OLDER):
-            db.close()
-            raise AuditError(
-                self.path,
-                f"it has version {version}, this program needs {VERSION}",
-                "move it away or upgrade",
-            )
-        return db
-
-    @staticmethod
-    def _make_schema(db: sqlite3.Connection) -> None:
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                _run(db, "schema.sql")
-                db.execute("INSERT INTO facts VALUES ('id', ?)", (uuid.uuid4().hex,))
-            if version in (0, *_OLDER):
-                _run(db, "heads.sql")
-                db.execute(f"PRAGMA user_version = {VERSION}")
-            db.execute("COMMIT")
-        except BaseException:
-            db.execute("ROLLBACK")
-            raise
+        self.database = Database(where, read_only=read_only)
 
     @property
     def id(self) -> str:
-        """The name of this database among all, for as long as the file lives."""
-        return self._id
+        """The name of this database among all, for as long as it lives."""
+        return self.database.id
+
+    @property
+    def name(self) -> str:
+        """Where the database is, without a password."""
+        return self.database.name
 
     @property
     def signed_head(self) -> Head | None:
@@ -155,16 +101,12 @@ class AuditStore:
 
     def stored_head(self) -> Head | None:
         """The signed head in the database, unchecked; None: it has none that can be read."""
-        try:
-            rows = self.query("SELECT document FROM heads")
-        except sqlite3.OperationalError:  # an older version
-            return None
-        return Head.from_json(rows[0][0]) if rows else None
+        with self.database.read() as db:
+            return _stored_head(db)[1]
 
     def close(self) -> None:
         """Close the database."""
-        with self._lock:
-            self._db.close()
+        self.database.close()
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -172,32 +114,46 @@ class AuditStore:
         """Write records that are not there yet and sign where they end, all in one transaction; how many were new.
 
         Raises:
-            AuditError: the disk is full, the file cannot be written, or the operator's key is gone; nothing of the
-                batch was written.
+            AuditError: the disk is full, the server away, or the operator's key gone; nothing of the batch was
+                written.
         """
+        if not messages and not dead:
+            return 0
         signer = self._signer()
-        with self._lock:
-            signed = None
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                try:
-                    before = self._ends()
-                    new = self._append("messages", _MESSAGE_COLUMNS, messages)
-                    new += self._append("dead_letters", _DEAD_COLUMNS, dead)
-                    if new and signer is not None:
-                        signed = self._sign(before, signer)
-                    self._db.execute("COMMIT")
-                except BaseException:
-                    if self._db.in_transaction:
-                        self._db.execute("ROLLBACK")
-                    raise
-            except sqlite3.Error as error:
-                raise AuditError(
-                    self.path, str(error), "make room on the disk; nothing is lost meanwhile"
-                ) from error
-            if signed is not None and self._heads is not None:
-                self._heads.known = signed
-        return new
+        try:
+            # Nearly always all of them are new: looking first would cost every batch a look at every row.
+            return self._add(messages, dead, signer, look=False)
+        except IntegrityError:
+            pass
+        try:
+            return self._add(messages, dead, signer, look=True)
+        except IntegrityError as error:
+            hint = "let `orchestra audit verify` say what was changed; nothing is lost meanwhile"
+            raise AuditError(self.name, str(error.orig), hint) from error
+
+    def _add(
+        self,
+        messages: Sequence[MessageRecord],
+        dead: Sequence[DeadRecord],
+        signer: Signer | None,
+        *,
+        look: bool,
+    ) -> int:
+        with self.database.write() as db:
+            if look:
+                messages, dead = _unwritten(db, messages), _unwritten_dead(db, dead)
+                if not messages and not dead:
+                    return 0
+            before = self._ends(db)
+            after = Head(
+                database=self.id,
+                messages=_append_messages(db, before.messages, messages) if messages else before.messages,
+                dead_letters=_append_dead(db, before.dead_letters, dead) if dead else before.dead_letters,
+            )
+            signed = None if signer is None else self._sign(db, before, after, signer)
+        if signed is not None and self._heads is not None:
+            self._heads.known = signed
+        return len(messages) + len(dead)
 
     def _signer(self) -> Signer | None:
         """The operator's signer; None where it does not sign: never in a database of which it has signed a part."""
@@ -210,145 +166,209 @@ class AuditStore:
                 self.unsigned = str(error)
                 return None
             hint = "bring the operator's key (`orchestra keys export operator`); nothing is lost meanwhile"
-            raise AuditError(self.path, f"its rows cannot be signed: {error}", hint) from error
+            raise AuditError(self.name, f"its rows cannot be signed: {error}", hint) from error
 
-    def _sign(self, before: Head, signer: Signer) -> Head | None:
+    def _sign(self, db: Connection, before: Head, after: Head, signer: Signer) -> Head | None:
         """Sign where the tables end now; None: they were changed, and nobody vouches for what follows."""
         assert self._heads is not None
         try:
-            row = self._db.execute("SELECT document FROM heads").fetchone()
-            stored = Head.from_json(row[0]) if row else None
-            if row and stored is None:
+            there, stored = _stored_head(db)
+            if there and stored is None:
                 raise HeadChanged("the stored head cannot be read")
-            head = self._heads.next(stored, before, self._ends(), signer)
+            head = self._heads.next(stored, before, after, signer)
         except HeadChanged as error:
             self.changed = str(error)
             return None
-        self._db.execute("INSERT OR REPLACE INTO heads VALUES (1, ?)", (head.to_json(),))
+        if there:
+            db.execute(HEADS.update().values(document=head.to_json()))
+        else:
+            db.execute(HEADS.insert().values(only=1, document=head.to_json()))
         return head
 
-    def _ends(self) -> Head:
+    def _ends(self, db: Connection) -> Head:
         """Where the tables end, unsigned."""
-        return Head(database=self._id, messages=self._end("messages"), dead_letters=self._end("dead_letters"))
-
-    def _end(self, table: str) -> End:
-        row = self._db.execute(f"SELECT seq, chain FROM {table} ORDER BY seq DESC LIMIT 1").fetchone()  # noqa: S608
-        return End(seq=row[0], chain=row[1]) if row else End()
-
-    def _append(
-        self, table: str, columns: Sequence[str], records: Sequence[MessageRecord] | Sequence[DeadRecord]
-    ) -> int:
-        if not records:
-            return 0
-        chain = self._end(table).chain
-        places = ", ".join("?" * (len(columns) + 1))
-        insert = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}, chain) VALUES ({places})"  # noqa: S608
-        values_of, chained_of = attrgetter(*columns), attrgetter(*_CHAINED[table])
-        new = 0
-        for record in records:
-            link = _link(chain, chained_of(record))
-            if self._db.execute(insert, (*values_of(record), link)).rowcount:
-                chain = link
-                new += 1
-        return new
+        return Head(
+            database=self.id,
+            messages=_end(db, "messages"),
+            dead_letters=_end(db, "dead_letters"),
+        )
 
     # --- reading -----------------------------------------------------------------------------
 
     def messages(
         self,
-        *,
-        where: str = "1",
-        values: Sequence[Any] = (),
-        order: str = "m.seq",
-        limit: int = -1,
+        *where: ColumnElement[bool],
+        order: Sequence[ColumnElement[Any]] = (MESSAGES.c.seq,),
+        limit: int | None = None,
+    ) -> list[MessageRecord]:
+        """The messages that every condition holds for, with the reason of those that are dead."""
+        query = _MESSAGE_ROWS.where(*where).order_by(*order).limit(limit)
+        return [_record(row) for row in self.query(query)]
+
+    def each_message(
+        self, *where: ColumnElement[bool], order: Sequence[ColumnElement[Any]] = (MESSAGES.c.seq,)
     ) -> Iterator[MessageRecord]:
-        """The messages that a condition over ``m`` holds for, with the reason of those that are dead."""
-        query = (  # every part of it is our own text; values travel apart
-            "SELECT m.*, coalesce((SELECT d.rule || ': ' || d.reason FROM dead_letters d "  # noqa: S608
-            "WHERE d.stream = m.stream AND d.entry_id = m.entry_id LIMIT 1), '') AS dead "
-            f"FROM messages m WHERE {where} ORDER BY {order} LIMIT ?"
-        )
-        with self._lock, closing(self._db.execute(query, [*values, limit])) as rows:
-            found = rows.fetchall()
-        for row in found:
-            yield MessageRecord(**dict(row))
+        """The same one by one, without having all of them in memory."""
+        return map(_record, self.each(_MESSAGE_ROWS.where(*where).order_by(*order)))
+
+    def query(self, query: Executable) -> Sequence[Any]:
+        """All rows of a reading query."""
+        with self.database.read() as db:
+            return db.execute(query).fetchall()
+
+    def each(self, query: Executable) -> Iterator[Any]:
+        """The rows of a reading query, a step at a time."""
+        with (
+            self.database.read() as db,
+            db.execute(query, execution_options={"yield_per": _STEP, "stream_results": True}) as rows,
+        ):
+            yield from rows
 
     def counts(self) -> dict[str, int]:
         """How many entries of each stream are written."""
-        with self._lock:
-            return dict(self._db.execute("SELECT stream, count(*) FROM messages GROUP BY stream").fetchall())
+        query = select(MESSAGES.c.stream, func.count()).group_by(MESSAGES.c.stream)
+        return {row[0]: row[1] for row in self.query(query)}
 
     def total(self) -> int:
         """How many entries are written."""
-        with self._lock:
-            return int(self._db.execute("SELECT count(*) FROM messages").fetchone()[0])
+        return int(self.query(select(func.count()).select_from(MESSAGES))[0][0])
 
-    def query(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Rows of a reading query of our own."""
-        with self._lock:
-            return self._db.execute(sql, values).fetchall()
-
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Everything that is read inside is of one moment, whatever is written meanwhile."""
-        with self._lock:
-            self._db.execute("BEGIN")
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._db.execute("ROLLBACK")
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Everything that this thread reads inside is of one moment, whatever is written meanwhile."""
+        return self.database.snapshot()
 
     def ends(self) -> Head:
         """Where both tables end, unsigned."""
-        with self._lock:
-            return self._ends()
+        with self.database.read() as db:
+            return self._ends(db)
 
     def chain_at(self, table: str, seq: int) -> str | None:
         """The chain of one row; None: there is no such row."""
-        rows = self.query(f"SELECT chain FROM {table} WHERE seq = ?", [seq])  # noqa: S608 - one of our own names
+        columns = _CHAINED_TABLES[table].c
+        rows = self.query(select(columns.chain).where(columns.seq == seq))
         return rows[0][0] if rows else None
 
     def broken_chain(self) -> Iterator[Break]:
         """Walk over both tables and name each row that does not fit its chain."""
-        for table, columns in _CHAINED.items():
+        for name, table in _CHAINED_TABLES.items():
             chain, expected = "", 1
-            xml = ", xml" if table == "messages" else ""
-            names = ", ".join(columns)
-            cursor = self._db.execute(f"SELECT seq, chain, {names}{xml} FROM {table} ORDER BY seq")  # noqa: S608
-            while rows := cursor.fetchmany(1000):
-                for row in rows:
-                    seq = row["seq"]
-                    if seq != expected:
-                        yield Break(
-                            table=table, seq=expected, what=f"rows {expected} to {seq - 1} are missing"
-                        )
-                    if xml and hashlib.sha256(row["xml"]).hexdigest() != row["sha256"]:
-                        yield Break(table=table, seq=seq, what="its XML is not what was published")
-                    elif _link(chain, [row[name] for name in columns]) != row["chain"]:
-                        yield Break(
-                            table=table, seq=seq, what="its facts, or the row before it, were changed"
-                        )
-                    chain, expected = row["chain"], seq + 1
+            chained_of = attrgetter(*CHAINED[name])
+            for row in self.each(select(table).order_by(table.c.seq)):
+                if row.seq != expected:
+                    yield Break(
+                        table=name, seq=expected, what=f"rows {expected} to {row.seq - 1} are missing"
+                    )
+                values = chained_of(row)
+                if name == "messages":
+                    values = (*values[:-1], row.commitment or row.sha256)
+                if name == "messages" and not _is_committed(row):
+                    yield Break(table=name, seq=row.seq, what="its XML is not what was published")
+                elif _link(chain, values) != row.chain:
+                    yield Break(table=name, seq=row.seq, what="its facts, or the row before it, were changed")
+                chain, expected = row.chain, row.seq + 1
 
-    def unrefused(self) -> Iterator[sqlite3.Row]:
+    def unrefused(self) -> Iterator[Any]:
         """Every message without a dead letter, for itself or for another attempt with the same octets."""
-        cursor = self._db.execute(
-            "SELECT seq, stream, entry_id, published_ms, sha256, xml FROM messages WHERE sha256 NOT IN ("
-            "SELECT m.sha256 FROM messages m JOIN dead_letters d ON d.stream = m.stream AND d.entry_id = m.entry_id) "
-            "ORDER BY seq"
+        refused = select(MESSAGES.c.sha256).join(
+            DEAD_LETTERS,
+            and_(DEAD_LETTERS.c.stream == MESSAGES.c.stream, DEAD_LETTERS.c.entry_id == MESSAGES.c.entry_id),
         )
-        while rows := cursor.fetchmany(1000):
-            yield from rows
+        columns = [
+            MESSAGES.c[name] for name in ("seq", "stream", "entry_id", "published_ms", "sha256", "xml")
+        ]
+        return self.each(select(*columns).where(MESSAGES.c.sha256.not_in(refused)).order_by(MESSAGES.c.seq))
 
 
-def _run(db: sqlite3.Connection, script: str) -> None:
-    """Run the statements of a file beside this one."""
-    for statement in (resources.files(__package__) / script).read_text(encoding="utf-8").split(";\n"):
-        db.execute(statement)
+# --- rows ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8)
+def _insert(dialect: Dialect, table: str) -> str:
+    """The driver's own spelling of an insert with a value for each column in order.
+
+    A batch goes to the driver as tuples: what SQLAlchemy does for each row of one otherwise costs as much as the rest.
+    """
+    return str(insert(METADATA.tables[table]).compile(dialect=dialect))
+
+
+_MESSAGE_VALUES: Final = [c.name for c in MESSAGES.c if c.name not in ("seq", "chain", "salt", "commitment")]
+_message_values: Final = attrgetter(*_MESSAGE_VALUES)
+_dead_values: Final = attrgetter(*CHAINED["dead_letters"])
+
+
+def _append_messages(db: Connection, end: End, records: Sequence[MessageRecord]) -> End:
+    salts = os.urandom(_SALT * len(records)).hex()
+    seq, chain, rows = end.seq, end.chain, []
+    for number, record in enumerate(records):
+        salt = salts[number * 2 * _SALT : (number + 1) * 2 * _SALT]
+        commitment = commit(salt, record.sha256)
+        seq += 1
+        values = _message_values(record)  # in the order of the chain, then the bytes and their digest
+        chain = _link(chain, (*values[:-2], commitment))
+        rows.append((seq, *values, chain, salt, commitment))
+    db.exec_driver_sql(_insert(db.dialect, "messages"), rows)
+    return End(seq=seq, chain=chain)
+
+
+def _append_dead(db: Connection, end: End, records: Sequence[DeadRecord]) -> End:
+    seq, chain, rows = end.seq, end.chain, []
+    for record in records:
+        values = _dead_values(record)
+        seq += 1
+        chain = _link(chain, values)
+        rows.append((seq, *values, chain))
+    db.exec_driver_sql(_insert(db.dialect, "dead_letters"), rows)
+    return End(seq=seq, chain=chain)
+
+
+def _unwritten(db: Connection, records: Sequence[MessageRecord]) -> list[MessageRecord]:
+    """Those that are not in the database, each once."""
+    new = {(record.stream, record.entry_id): record for record in reversed(records)}
+    by_stream: dict[str, list[str]] = {}
+    for stream, entry_id in new:
+        by_stream.setdefault(stream, []).append(entry_id)
+    for stream, ids in by_stream.items():
+        query = select(MESSAGES.c.entry_id).where(MESSAGES.c.stream == stream, MESSAGES.c.entry_id.in_(ids))
+        for (entry_id,) in db.execute(query):
+            del new[stream, entry_id]
+    return list(reversed(new.values()))
+
+
+def _unwritten_dead(db: Connection, records: Sequence[DeadRecord]) -> list[DeadRecord]:
+    new = {record.dead_id: record for record in reversed(records)}
+    query = select(DEAD_LETTERS.c.dead_id).where(DEAD_LETTERS.c.dead_id.in_(new))
+    for (dead_id,) in db.execute(query).fetchall():
+        del new[dead_id]
+    return list(reversed(new.values()))
+
+
+def _end(db: Connection, table: str) -> End:
+    row = db.exec_driver_sql(f"SELECT seq, chain FROM {table} ORDER BY seq DESC LIMIT 1").fetchone()  # noqa: S608
+    return End(seq=row[0], chain=row[1]) if row else End()
+
+
+def _stored_head(db: Connection) -> tuple[bool, Head | None]:
+    """Whether there is a head, and which; None: it cannot be read."""
+    row = db.exec_driver_sql("SELECT document FROM heads").fetchone()
+    return row is not None, Head.from_json(row[0]) if row else None
+
+
+def _record(row: Any) -> MessageRecord:
+    return MessageRecord(**row._mapping)  # noqa: SLF001 - the public name of it in SQLAlchemy
+
+
+def commit(salt: str, sha256: str) -> str:
+    """The commitment to a message's digest, which says nothing about the message once the salt is gone."""
+    return hashlib.sha256(f"{salt}{sha256}".encode()).hexdigest()
+
+
+def _is_committed(row: Any) -> bool:
+    """Whether the bytes of a message are those that its chain covers."""
+    if hashlib.sha256(row.xml).hexdigest() != row.sha256:
+        return False
+    return not row.commitment or commit(row.salt, row.sha256) == row.commitment
 
 
 def _link(chain: str, values: Sequence[Any]) -> str:
     """The chain after a row: SHA-256 of a JSON list of the chain before and the row's values."""
-    text = json.dumps([chain, *values], ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_JSON.dump_json([chain, *values])).hexdigest()

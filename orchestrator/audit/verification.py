@@ -125,7 +125,6 @@ def _against(store: AuditStore, head: Head) -> Iterator[Break]:
 
 def _suspects(store: AuditStore, proof: Proof) -> Iterator[Suspect]:
     for row in store.unrefused():
-        rule = proof.fault(row["xml"], row["published_ms"])
+        rule = proof.fault(row.xml, row.published_ms)
         if rule:
-            place = (row["stream"], row["entry_id"])
-            yield Suspect(seq=row["seq"], place=place, sha256=row["sha256"], rule=rule)
+            yield Suspect(seq=row.seq, place=(row.stream, row.entry_id), sha256=row.sha256, rule=rule)

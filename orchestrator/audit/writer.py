@@ -175,7 +175,7 @@ class AuditWriter:
     def _say_once(self, event: str, reason: str) -> None:
         if reason and event not in self._said:
             self._said.add(event)
-            get_logger().error(event, database=str(self._store.path), reason=reason)
+            get_logger().error(event, database=self._store.name, reason=reason)
 
     def _reclaim(self) -> int:
         written = 0

@@ -141,7 +141,7 @@ def replay(*, settings: Settings, message_id: str, sign_unverified: bool, as_jso
     records = _reader(settings).find(message_id)
     if not records or records[0].message_id != message_id.lower():
         raise click.ClickException(
-            f"no message {message_id!r} is in {settings.audit_file}; `orchestra audit search` lists what is there"
+            f"no message {message_id!r} is in {settings.audit_name}; `orchestra audit search` lists what is there"
         )
     settings = resolve(settings)
     client = connect(resolve_redis_url(settings), name="orchestra-audit-replay")
@@ -209,7 +209,7 @@ def verify(*, settings: Settings, as_json: bool) -> None:
         print_json(
             AuditState.of(
                 {
-                    "file": str(settings.audit_file),
+                    "file": settings.audit_name,
                     "intact": found.intact,
                     "messages": found.messages,
                     "published": found.published,
@@ -227,7 +227,7 @@ def verify(*, settings: Settings, as_json: bool) -> None:
                 f"broken: {counted(found.lost, 'entry', 'entries')} published and never written: {found.where}"
             )
         state = "intact" if found.intact else "broken"
-        say(f"{settings.audit_file}: {counted(found.messages, 'message')}, the trail is {state}")
+        say(f"{settings.audit_name}: {counted(found.messages, 'message')}, the trail is {state}")
         if found.unreached is not None:
             say(f"not compared with what was published: {found.unreached}", err=True)
         else:
@@ -239,7 +239,7 @@ def verify(*, settings: Settings, as_json: bool) -> None:
 def _store(settings: Settings) -> AuditStore:
     from orchestrator.audit import AuditStore
 
-    return AuditStore(settings.audit_file, read_only=True)
+    return AuditStore(settings.audit_database, read_only=True)
 
 
 def _reader(settings: Settings) -> AuditReader:
@@ -304,7 +304,7 @@ def messages_about(reader: AuditReader, identifier: str, settings: Settings) -> 
 
 def nothing_about(identifier: str, settings: Settings) -> str:
     """What to say where the audit trail knows nothing of an id."""
-    return f"nothing in {settings.audit_file} is about {identifier!r}; `orchestra audit search` lists what is there"
+    return f"nothing in {settings.audit_name} is about {identifier!r}; `orchestra audit search` lists what is there"
 
 
 def _print_message(record: MessageRecord) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ from orchestrator.cli.output import print_json, say
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
+    from orchestrator.audit.reader import AuditReader
     from orchestrator.config.settings import Settings
     from orchestrator.doctor import Diagnosis, Doctor
 
@@ -23,17 +25,28 @@ _SHOWN_WAITS = 10
 
 
 def _doctor(settings: Settings) -> Doctor:
-    from orchestrator.audit.reader import AuditReader
-    from orchestrator.audit.store import AuditStore
     from orchestrator.bootstrap import build_container
     from orchestrator.config.stack import resolve_redis_url
     from orchestrator.doctor import Doctor
     from orchestrator.redisdb.client import connect
 
     client = connect(resolve_redis_url(settings), name="orchestra-doctor")
-    path = settings.audit_file
-    audit = AuditReader(AuditStore(path, read_only=True)) if path.exists() else None
-    return Doctor(build_container(client, settings), audit=audit)
+    return Doctor(build_container(client, settings), audit=_trail(settings))
+
+
+def _trail(settings: Settings) -> AuditReader | None:
+    """The audit trail; None: it was not begun, or its server is away."""
+    from orchestrator.audit.reader import AuditReader
+    from orchestrator.audit.store import AuditStore
+    from orchestrator.errors import AuditUnavailable
+
+    where = settings.audit_database
+    if isinstance(where, Path) and not where.exists():
+        return None
+    try:
+        return AuditReader(AuditStore(where, read_only=True))
+    except AuditUnavailable:
+        return None
 
 
 @click.command("doctor")

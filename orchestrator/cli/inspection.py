@@ -61,7 +61,7 @@ def inspect(settings: Settings) -> Inspected:
     Raises:
         AuditError: there is none, or it cannot be read.
     """
-    store = AuditStore(settings.audit_file, read_only=True)
+    store = AuditStore(settings.audit_database, read_only=True)
     folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
     signed_here = folder.current(OPERATOR) is not None
     try:

@@ -98,7 +98,7 @@ def conversation(*, settings: Settings, identifier: str, as_json: bool) -> None:
     from orchestrator.cli.audit import messages_about, nothing_about, print_conversation
     from orchestrator.cli.documents import Messages
 
-    reader = AuditReader(AuditStore(settings.audit_file, read_only=True))
+    reader = AuditReader(AuditStore(settings.audit_database, read_only=True))
     found = messages_about(reader, identifier, settings)
     if not found:
         raise click.ClickException(nothing_about(identifier, settings))

@@ -27,7 +27,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.config.urls import check_broker_url, check_redis_url, redact_url
+from orchestrator.config.urls import check_audit_url, check_broker_url, check_redis_url, redact_url
 from orchestrator.errors import ConfigurationError
 from orchestrator.ids import MAX_SHARDS
 
@@ -81,6 +81,7 @@ def is_agents_file(name: str) -> bool:
 
 
 RedisUrl = Annotated[str, AfterValidator(check_redis_url)]
+AuditUrl = Annotated[str, AfterValidator(check_audit_url)]
 BrokerUrl = Annotated[str, AfterValidator(check_broker_url)]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 Folders = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_split_agents)]
@@ -120,6 +121,12 @@ class Settings(BaseModel):
     prompts: AbsolutePath | None = Field(
         None,
         description="Folder with own prompt texts (`coordinator.md`, `specialist.md`, …), each in the place of the shipped one.",
+    )
+    audit_url: AuditUrl | None = Field(
+        None,
+        repr=False,
+        description="Audit database on a PostgreSQL server, `postgresql://user:password@host/database`, instead of a file; "
+        "every writer and reader of the stack needs it. Install the extra `postgres`.",
     )
     agents: AgentSources = Field(
         (),
@@ -387,8 +394,18 @@ class Settings(BaseModel):
 
     @property
     def audit_file(self) -> Path:
-        """The audit database, wherever it is."""
+        """The file of the audit database, where it is one."""
         return self.audit_path or self.data / "audit.sqlite"
+
+    @property
+    def audit_database(self) -> Path | str:
+        """The audit database: a file, or the URL of a server."""
+        return self.audit_url or self.audit_file
+
+    @property
+    def audit_name(self) -> str:
+        """The audit database as people may see it, without its password."""
+        return redact_url(self.audit_url) if self.audit_url else str(self.audit_file)
 
     @property
     def keys_dir(self) -> Path:

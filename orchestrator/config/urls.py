@@ -12,6 +12,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 
 #: Schemes that name a Redis or Valkey server.
 REDIS_SCHEMES = ("redis", "rediss", "unix")
+#: Schemes that name a PostgreSQL database.
+POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 
 _SECRET_QUERY = ("password", "ssl_password")
 _CERT_RULES = {"required": "CERT_REQUIRED", "optional": "CERT_OPTIONAL", "none": "CERT_NONE"}
@@ -73,6 +75,25 @@ def check_broker_url(url: str) -> str:
         raise ValueError("not a URL; write it like redis://host:6379/1 or amqp://user:password@host//")
     if scheme in REDIS_SCHEMES and ";" not in url:  # kombu takes several, separated by semicolons
         check_redis_url(redis_py_url(url))
+    return url
+
+
+def check_audit_url(url: str) -> str:
+    """Return ``url`` as given if it names a PostgreSQL database.
+
+    Raises:
+        ValueError: with a sentence that says what is wrong and holds no password.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"not a URL ({error}); write it like postgresql://user@host/database") from None
+    if parts.scheme not in POSTGRES_SCHEMES:
+        raise ValueError(
+            f"{parts.scheme!r} is not a PostgreSQL URL scheme; write it like postgresql://user@host/database, "
+            "or name a SQLite file with audit_path"
+        )
     return url
 
 

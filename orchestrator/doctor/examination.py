@@ -395,7 +395,7 @@ class Doctor:
                     rule="audit-rolled-back",
                     session="",
                     subject="",
-                    message=f"{self._parts.settings.audit_file}: {broken.table} row {broken.seq}: {broken.what}",
+                    message=f"{self._parts.settings.audit_name}: {broken.table} row {broken.seq}: {broken.what}",
                 )
         if self._audit is None:
             yield Problem(
@@ -403,7 +403,7 @@ class Doctor:
                 rule="no-audit-trail",
                 session="",
                 subject="",
-                message=f"no audit trail at {self._parts.settings.audit_file}: launches were taken from the ledger itself; "
+                message=f"no audit trail at {self._parts.settings.audit_name}: launches were taken from the ledger itself; "
                 "run the doctor where the audit writer runs",
             )
 

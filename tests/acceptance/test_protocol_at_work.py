@@ -80,7 +80,7 @@ def _assert_referenced(stack: Terminal, child: str) -> None:
     """The envelope that reports the answer is small, and leads to all of it."""
     settings = resolve(load_settings(data=stack.folder / ".orchestra", max_payload_bytes=2 * SIZE))
     parts = build_container(connect(str(settings.redis_url)), settings)
-    trail = AuditReader(AuditStore(settings.audit_file, read_only=True)).find(child)
+    trail = AuditReader(AuditStore(settings.audit_database, read_only=True)).find(child)
     (report,) = [
         record.xml for record in trail if (record.type, record.sender) == ("task-completion", "large")
     ]

@@ -259,7 +259,7 @@ class Stack:
         )
         parts = build_container(self.redis, self.settings)
         diagnosis = Doctor(
-            parts, audit=AuditReader(AuditStore(self.settings.audit_file, read_only=True))
+            parts, audit=AuditReader(AuditStore(self.settings.audit_database, read_only=True))
         ).examine(watch_leases=False)
         breaks = [f for f in diagnosis.findings if f.severity in (Severity.BREAK, Severity.STUCK)]
         assert not breaks, breaks
@@ -301,7 +301,7 @@ class Stack:
         }
         if not self.settings.audit_file.exists():
             return {name: (count, 0) for name, count in published.items()}
-        store = AuditStore(self.settings.audit_file, read_only=True)
+        store = AuditStore(self.settings.audit_database, read_only=True)
         written = store.counts()
         store.close()
         return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from orchestrator.streams import Portion, RedisStreams, StreamId, all_streams, stream_key
 from tests.documents import hold_to_models
+from tests.postgres import TrailDatabase
 
 MESSAGES = StreamId(0, "message", "normal")
 DELEGATIONS = StreamId(0, "task-delegation", "high")
@@ -62,17 +62,17 @@ def streams(redis: redis_py.Redis) -> RedisStreams:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """Where the audit database will be."""
-    return tmp_path / "audit.sqlite"
+def file(trail_database: TrailDatabase) -> Path | str:
+    """Where the audit database is."""
+    return trail_database.where
 
 
 @pytest.fixture
-def writer(redis: redis_py.Redis, file: Path) -> Callable[..., AuditWriter]:
+def writer(redis: redis_py.Redis, file: Path | str, tmp_path: Path) -> Callable[..., AuditWriter]:
     """Makes writers on one database."""
 
     def make(consumer: str = "a1", **options: int) -> AuditWriter:
-        keyring = build_container(redis, load_settings(data=file.parent)).keyring
+        keyring = build_container(redis, load_settings(data=tmp_path)).keyring
         heads = HeadSigner(lambda: keyring.signer("operator"), keyring)
         store = AuditStore(file, heads=heads)
         return AuditWriter(redis, store, consumer=consumer, sources=all_streams(), **options)
@@ -81,7 +81,7 @@ def writer(redis: redis_py.Redis, file: Path) -> Callable[..., AuditWriter]:
 
 
 def test_everything_published_is_written_once(
-    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path | str
 ) -> None:
     """What was there before the writer, what is malformed, what comes later; and nothing twice."""
     streams.publish(MESSAGES, xml())
@@ -112,7 +112,7 @@ def test_what_comes_within_a_moment_is_written_with_what_came_first(
 
 
 def test_what_a_dead_writer_read_is_written_by_the_next(
-    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path | str
 ) -> None:
     """An entry that was committed and not acknowledged is written once; one that was only read is not lost."""
     streams.publish(MESSAGES, xml(text="committed"))
@@ -129,22 +129,24 @@ def test_what_a_dead_writer_read_is_written_by_the_next(
 
 
 def test_a_database_that_cannot_be_written_to_loses_nothing(
-    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+    streams: RedisStreams, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
 ) -> None:
     """The writer holds what it read, says so, and writes it when it can."""
     one = writer()
     streams.publish(MESSAGES, xml())
-    one._store._db.execute("PRAGMA query_only = 1")
+    with trail_database.tamper() as db:
+        db.execute("ALTER TABLE messages RENAME TO away")
     with pytest.raises(AuditError, match="nothing is lost meanwhile"):
         one.run_once()
     assert streams.backlog("audit", [MESSAGES])[0].pending == 1
-    one._store._db.execute("PRAGMA query_only = 0")
+    with trail_database.tamper() as db:
+        db.execute("ALTER TABLE away RENAME TO messages")
     assert one.run_once() == 1
     assert streams.backlog("audit", [MESSAGES])[0].pending == 0
 
 
 def test_two_writers_share_a_database(
-    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path | str
 ) -> None:
     """Their rows form one unbroken chain."""
     one, two = writer("a1"), writer("a2")
@@ -159,7 +161,7 @@ def test_two_writers_share_a_database(
     ("statement", "what"),
     [
         ("UPDATE messages SET sender = 'mallory' WHERE seq = 3", "facts"),
-        ("UPDATE messages SET xml = x'00' WHERE seq = 3", "XML"),
+        ("UPDATE messages SET xml = ? WHERE seq = 3", "XML"),
         ("DELETE FROM messages WHERE seq = 3", "missing"),
         ("DELETE FROM messages WHERE seq = 5", "cut off"),
     ],
@@ -167,7 +169,7 @@ def test_two_writers_share_a_database(
 def test_tampering_shows(
     streams: RedisStreams,
     writer: Callable[..., AuditWriter],
-    file: Path,
+    trail_database: TrailDatabase,
     redis_url: str,
     tmp_path: Path,
     statement: str,
@@ -180,15 +182,14 @@ def test_tampering_shows(
     arguments = ["audit", "verify", "--data", str(tmp_path), "--redis-url", redis_url]
     good = CliRunner().invoke(main, arguments)
     assert (good.exit_code, "published 5, written 5, still to be written 0" in good.output) == (0, True)
-    with sqlite3.connect(file) as db:
-        db.execute(statement)
-    db.close()
+    with trail_database.tamper() as db:
+        db.execute(statement, [b"\0"] * statement.count("?"))
     bad = CliRunner().invoke(main, arguments)
     assert (bad.exit_code, what in bad.output) == (1, True), bad.output
 
 
 def test_a_dead_letters_reason_stands_beside_its_message(
-    redis: redis_py.Redis, streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+    redis: redis_py.Redis, streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path | str
 ) -> None:
     """The refusal is audited with the message."""
     entry = streams.publish(MESSAGES, xml())
@@ -234,7 +235,7 @@ def test_a_conversation_is_shown_as_a_tree(
 
 
 def test_launches_are_read_from_the_envelopes(
-    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path, tmp_path: Path
+    streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path | str, tmp_path: Path
 ) -> None:
     """What a session launched is known without the ledger; a copy of a launch is no second one."""
     parent, launch = "ses_00" + "b" * 24, new_message_id()
@@ -281,7 +282,7 @@ def test_an_absent_database_is_named(tmp_path: Path) -> None:
     assert "orchestra audit writer" in result.output
 
 
-def test_a_chain_that_leads_back_to_itself_is_shown_too(file: Path) -> None:
+def test_a_chain_that_leads_back_to_itself_is_shown_too(file: Path | str) -> None:
     """External programs may write anything; nothing is left out."""
     store = AuditStore(file)
     from orchestrator.audit.records import read_entry
@@ -332,7 +333,7 @@ def test_a_report_counts_what_was_said(
 
 
 def test_a_group_that_was_removed_is_made_again_and_no_entry_is_lost(
-    redis: redis_py.Redis, streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path
+    redis: redis_py.Redis, streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path | str
 ) -> None:
     """Of messages and of dead letters; what was written already is not written twice."""
     one = writer()

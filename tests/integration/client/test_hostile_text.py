@@ -111,7 +111,7 @@ def test_what_is_published_and_what_died(stack: Stack) -> None:
     stack.publish(stack.envelope(Message(content=IN_XML), message_id=message_id), "message")
     stack.router().run_once()
     writer = AuditWriter(
-        stack.redis, AuditStore(stack.settings.audit_file), consumer="a", sources=all_streams()
+        stack.redis, AuditStore(stack.settings.audit_database), consumer="a", sources=all_streams()
     )
     while writer.run_once():
         pass

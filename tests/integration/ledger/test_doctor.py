@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 from click.testing import CliRunner
+from sqlalchemy import delete
 
 from orchestrator.audit.reader import AuditReader
+from orchestrator.audit.schema import MESSAGES
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
 from orchestrator.bootstrap import Container, build_container
@@ -27,6 +29,12 @@ from tests.documents import hold_to_models
 from .conftest import Play
 
 
+def remove_launch(store: AuditStore, task_id: str) -> None:
+    """Remove a launch from the audit database, as somebody does who may write its file."""
+    with store.database.write() as db:
+        db.execute(delete(MESSAGES).where(MESSAGES.c.task_id == task_id))
+
+
 class Ward:
     """A root with one child in each condition: delivered, queued, in hand, owed, dead; and its audit trail."""
 
@@ -34,7 +42,7 @@ class Ward:
         self.redis = redis
         self.parts: Container = build_container(redis, load_settings(redis_url=url, data=data))
         self.play = Play(self.parts.ledger)
-        self.store = AuditStore(self.parts.settings.audit_file)
+        self.store = AuditStore(self.parts.settings.audit_database)
         self.writer = AuditWriter(redis, self.store, consumer="w", sources=all_streams(1))
         self.root = root_session_id("ward")
         self.correlation = derived_uuid("conversation", self.root)
@@ -80,7 +88,7 @@ class Ward:
         return self.play.delegate(held, name, envelope=letter, on_failure=on_failure)
 
     def examine(self) -> Diagnosis:
-        reader = AuditReader(AuditStore(self.parts.settings.audit_file, read_only=True))
+        reader = AuditReader(AuditStore(self.parts.settings.audit_database, read_only=True))
         return Doctor(self.parts, audit=reader, sleep=lambda _: None).examine(watch_leases=False)
 
     def broken_rules(self) -> set[str]:
@@ -156,12 +164,7 @@ DAMAGE: dict[str, tuple[Callable[[Ward], object], str]] = {
         "unaudited-launch",
     ),
     "an audited launch is removed": (
-        lambda w: (
-            w.store._db.execute(  # damage is done where no public call would do it
-                "DELETE FROM messages WHERE task_id = ?", [w.children["owed"]]
-            ),
-            w.store._db.commit(),
-        ),
+        lambda w: remove_launch(w.store, w.children["owed"]),  # by damage that no public call would do
         "unaudited-launch",
     ),
 }

@@ -239,7 +239,7 @@ def test_what_was_said_can_be_said_again(stack: Stack) -> None:
     stack.publish(stack.envelope(Message(content="x"), message_id=message_id), "message")
     stack.router().run_once()
     writer = AuditWriter(
-        stack.redis, AuditStore(stack.settings.audit_file), consumer="a", sources=all_streams()
+        stack.redis, AuditStore(stack.settings.audit_database), consumer="a", sources=all_streams()
     )
     writer.run_once()
     said = json.loads(run(stack, "audit", "replay", message_id, "--json").output)
@@ -316,7 +316,7 @@ def test_a_conversation_shows_a_message_once_however_often_it_was_tried(stack: S
     """With its attempts, and with why it was given up in the end."""
     message_id = kill(stack)
     writer = AuditWriter(
-        stack.redis, AuditStore(stack.settings.audit_file), consumer="a", sources=all_streams()
+        stack.redis, AuditStore(stack.settings.audit_database), consumer="a", sources=all_streams()
     )
     while writer.run_once():
         pass
@@ -405,7 +405,7 @@ def test_the_trail_of_a_program_s_task_is_found_by_its_session(stack: Stack) -> 
     stack.publish(stack.envelope(task, sender="partner", recipient="reviewer"), "task-delegation", "high")
     stack.router().run_once()
     (session,) = stack.parts.ledger.roots(0)
-    store = AuditStore(stack.settings.audit_file)
+    store = AuditStore(stack.settings.audit_database)
     AuditWriter(stack.redis, store, consumer="w", sources=all_streams()).run_once()
     store.close()
     for command in (("audit", "show"), ("conversation",)):

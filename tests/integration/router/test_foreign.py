@@ -560,7 +560,7 @@ def test_what_a_program_launches_for_its_task_is_in_the_audit_trail_under_an_id_
     stack.publish(launch, "task-delegation", "high")
     stack.router("three").run_once()
     (grandchild,) = [s for s in stack.parts.ledger.tree(family.lead.session.id) if s.parent == family.child]
-    store = AuditStore(stack.settings.audit_file)
+    store = AuditStore(stack.settings.audit_database)
     AuditWriter(stack.redis, store, consumer="w", sources=all_streams()).run_once()
     doctor = Doctor(stack.parts, audit=AuditReader(store), sleep=lambda _: None)
     assert doctor.examine(watch_leases=False).holds

@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import AuditStore, AuditWriter
+from orchestrator.audit.schema import MESSAGES
 from orchestrator.cli import main
 from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.envelope.model import Body, Message, Task, TaskDelegation
@@ -55,7 +56,7 @@ def sessions(stack: Stack) -> list[str]:
 
 def audited(stack: Stack) -> AuditStore:
     """The audit trail with everything that was published."""
-    store = AuditStore(stack.settings.audit_file)
+    store = AuditStore(stack.settings.audit_database)
     writer = AuditWriter(stack.redis, store, consumer="w", sources=all_streams())
     while writer.run_once():
         pass
@@ -146,7 +147,8 @@ def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(stack: Stack) ->
     assert renewed.header.sender.agent_name == "operator"
     store = audited(stack)
     notes = [
-        record.xml.decode() for record in store.messages(where="m.sender = 'operator' AND m.type = 'message'")
+        record.xml.decode()
+        for record in store.messages(MESSAGES.c.sender == "operator", MESSAGES.c.type == "message")
     ]
     for letter in (message, task):
         (note,) = [note for note in notes if letter.id in note]

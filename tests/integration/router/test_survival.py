@@ -125,7 +125,7 @@ def test_a_thousand_messages_from_fifty_connections_are_all_routed(stack: Stack)
             thread.join()
         until(lambda: sum(talk.heard().values()) >= 1000)
     assert talk.heard() == Counter(str(number) for number in range(1000))
-    store = AuditStore(stack.settings.audit_file)
+    store = AuditStore(stack.settings.audit_database)
     writer = AuditWriter(stack.redis, store, consumer="a", sources=all_streams())
     while writer.run_once():
         pass

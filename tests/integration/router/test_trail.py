@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
@@ -31,8 +32,15 @@ from orchestrator.ids import root_session_id
 from orchestrator.redisdb import keys
 from orchestrator.streams import StreamId
 from tests.integration.router.conftest import Stack
+from tests.postgres import Tampering, TrailDatabase
 
 MESSAGES = StreamId(0, "message", "normal")
+
+
+@pytest.fixture(autouse=True)
+def database(trail_database: TrailDatabase) -> TrailDatabase:
+    """The audit database of the stack, of each kind in turn."""
+    return trail_database
 
 
 def run(stack: Stack, *arguments: str) -> Result:
@@ -188,24 +196,26 @@ def test_the_doctor_does_not_believe_a_forged_launch(stack: Stack) -> None:
 # --- tampering ------------------------------------------------------------------------------------------------------
 
 
-def rechain(db: sqlite3.Connection) -> None:
+def rechain(db: Tampering) -> None:
     """Make the chain of both tables fit what is in them now: anybody who can write the file can."""
     from orchestrator.audit import store
+    from orchestrator.audit.schema import CHAINED
 
-    for table, columns in store._CHAINED.items():
+    for table, columns in CHAINED.items():
         chain = ""
-        for row in db.execute(f"SELECT seq, {', '.join(columns)} FROM {table} ORDER BY seq").fetchall():
+        names = [name if name != "sha256" else "commitment" for name in columns]
+        for row in db.execute(f"SELECT seq, {', '.join(names)} FROM {table} ORDER BY seq").fetchall():
             chain = store._link(chain, row[1:])
             db.execute(f"UPDATE {table} SET chain = ? WHERE seq = ?", (chain, row[0]))
 
 
-def renumber(db: sqlite3.Connection, table: str) -> None:
+def renumber(db: Tampering, table: str) -> None:
     """Close the gaps in the numbers of a table."""
     for number, (seq,) in enumerate(db.execute(f"SELECT seq FROM {table} ORDER BY seq").fetchall(), 1):
         db.execute(f"UPDATE {table} SET seq = ? WHERE seq = ?", (number, seq))
 
 
-TAMPERING: dict[str, Callable[[sqlite3.Connection], object]] = {
+TAMPERING: dict[str, Callable[[Tampering], object]] = {
     "deleted": lambda db: db.execute("DELETE FROM messages WHERE seq = 2"),
     "all deleted": lambda db: db.execute("DELETE FROM messages"),
     "dead letters deleted": lambda db: db.execute("DELETE FROM dead_letters"),
@@ -227,7 +237,9 @@ TAMPERING: dict[str, Callable[[sqlite3.Connection], object]] = {
 
 @pytest.mark.parametrize("covered", [False, True], ids=["plain", "chain made anew"])
 @pytest.mark.parametrize("how", TAMPERING)
-def test_tampering_with_either_table_is_found(stack: Stack, how: str, covered: bool) -> None:
+def test_tampering_with_either_table_is_found(
+    stack: Stack, database: TrailDatabase, how: str, covered: bool
+) -> None:
     """Even if the chain is made anew, and even after the writer has gone on: it signs nothing that it cannot vouch for."""
     said(stack, 4)
     for _ in range(2):
@@ -236,12 +248,11 @@ def test_tampering_with_either_table_is_found(stack: Stack, how: str, covered: b
     write(stack)
     good = verify(stack)
     assert (good.exit_code, "intact" in good.stdout) == (0, True), good.output
-    with sqlite3.connect(stack.settings.audit_file) as db:
+    with database.tamper() as db:
         TAMPERING[how](db)
         if covered:
             renumber(db, "messages"), renumber(db, "dead_letters")
             rechain(db)
-    db.close()
     bad = verify(stack)
     assert (bad.exit_code, "broken: " in bad.stdout) == (1, True), bad.output
     said(stack, 1)
@@ -250,22 +261,15 @@ def test_tampering_with_either_table_is_found(stack: Stack, how: str, covered: b
     assert len(found(stack, "number 0")) >= 1 or how in ("all deleted", "deleted")
 
 
-def copy(source: Path, target: Path) -> None:
-    """Make the content of one SQLite file that of another."""
-    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as other:
-        one.backup(other)
-
-
-def test_an_older_state_of_database_and_redis_is_found(stack: Stack, tmp_path: Path) -> None:
+def test_an_older_state_of_database_and_redis_is_found(stack: Stack, database: TrailDatabase) -> None:
     """The newest head is beside the keys, too: `verify` and `doctor` name the rollback, and a writer signs no more."""
     said(stack, 2)
     write(stack)
-    report_buffer = tmp_path / "aside.sqlite"
-    copy(stack.settings.audit_file, report_buffer)
+    report_buffer = database.copy()
     heads: dict[bytes, bytes] = stack.redis.hgetall(keys.audit_heads())
 
     def put_back() -> None:
-        copy(report_buffer, stack.settings.audit_file)
+        database.put_back(report_buffer)
         stack.redis.hset(keys.audit_heads(), mapping=heads)  # type: ignore[arg-type]
 
     said(stack, 3)
@@ -280,7 +284,7 @@ def test_an_older_state_of_database_and_redis_is_found(stack: Stack, tmp_path: P
     said(stack, 4)
     write(stack)
     assert verify(stack).exit_code == 1
-    kept = KeptHeads.of(stack.settings).file(AuditStore(stack.settings.audit_file, read_only=True).id)
+    kept = KeptHeads.of(stack.settings).file(AuditStore(stack.settings.audit_database, read_only=True).id)
     assert str(kept) in bad.stdout.replace("\n", "")
     # Whoever restored a backup says so by removing the file: what is left is what the heads of that time say.
     kept.unlink()
@@ -292,7 +296,7 @@ def test_a_kept_head_is_not_replaced_by_an_older_or_a_false_one(stack: Stack) ->
     """Two writers on one folder keep the newest; a false or unreadable head in the folder is named."""
     said(stack, 2)
     write(stack)
-    store = AuditStore(stack.settings.audit_file, read_only=True)
+    store = AuditStore(stack.settings.audit_database, read_only=True)
     kept = KeptHeads.of(stack.settings)
     old = kept.read(store.id)
     assert old is not None
@@ -370,24 +374,63 @@ def test_a_lasting_gap_is_no_success(stack: Stack) -> None:
     assert json.loads(run(stack, "audit", "verify", "--json").stdout)["missing"] == 1
 
 
-def test_a_database_of_the_first_version_opens_and_goes_on(stack: Stack) -> None:
-    """Its rows are kept as they are; the writer's first head vouches for both tables from then on."""
-    said(stack, 2)
-    stack.publish(unsigned(stack, Message(content="junk")), "message")
-    stack.router().run_once()
-    write(stack)
+@pytest.mark.parametrize("trail_database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_database_of_an_older_version_is_taken_over(stack: Stack, version: int) -> None:
+    """Its rows and their chain are kept as they are; the writer's next head vouches for both tables."""
     file = stack.settings.audit_file
-    with sqlite3.connect(file) as db:
-        db.execute("DROP TABLE heads")
-        db.execute("PRAGMA user_version = 1")
-        seq, chain = db.execute("SELECT seq, chain FROM messages ORDER BY seq DESC LIMIT 1").fetchone()
-    db.close()
-    store = AuditStore(file, read_only=True)
-    stack.redis.hset(keys.audit_heads(), store.id, f"{seq} {chain}")
-    KeptHeads.of(stack.settings).file(store.id).unlink()
-    assert len(found(stack, "number")) == 2
+    lay_out_as_before(file, version)
     old = verify(stack)
-    assert (old.exit_code, "`orchestra audit writer`" in old.stdout) == (1, True), old.output
-    said(stack, 1)
-    new = verify_after_writing(stack)
-    assert (new.exit_code, len(found(stack, "number"))) == (0, 3), new.output
+    assert (old.exit_code, "`orchestra audit writer`" in old.output) == (1, True), old.output
+    said(stack, 2)
+    assert verify_after_writing(stack).exit_code == 0
+    store = AuditStore(file, read_only=True)
+    assert (store.id, store.total(), list(store.broken_chain())) == ("old", 4, [])
+    assert len(found(stack, "number")) == 2
+    with closing(sqlite3.connect(file)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+        with db:
+            db.execute("UPDATE messages SET sha256 = 'x' WHERE seq = 1")
+    assert verify(stack).exit_code == 1
+
+
+def lay_out_as_before(file: Path, version: int) -> None:
+    """A file as the first versions made it, with two messages that are not valid, and their dead letters."""
+    text = ("stream", "entry_id", "message_id", "type", "priority", "sender", "recipient", "correlation_id")
+    text = (*text, "parent_id", "task_id", "sent")
+    columns = [*text, "published_ms", "received_ms", "attempt", "sha256"]
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        db.execute("INSERT INTO facts VALUES ('id', 'old')")
+        db.execute(
+            f"CREATE TABLE messages (seq INTEGER PRIMARY KEY, {', '.join(f'{n} TEXT NOT NULL' for n in text)}, "
+            "published_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL, attempt INTEGER NOT NULL, xml BLOB NOT NULL, "
+            "sha256 TEXT NOT NULL, chain TEXT NOT NULL, UNIQUE (stream, entry_id))"
+        )
+        db.execute(
+            "CREATE TABLE dead_letters (seq INTEGER PRIMARY KEY, dead_id TEXT NOT NULL UNIQUE, stream TEXT NOT NULL, "
+            "entry_id TEXT NOT NULL, rule TEXT NOT NULL, reason TEXT NOT NULL, attempts INTEGER NOT NULL, "
+            "at_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL, chain TEXT NOT NULL)"
+        )
+        if version > 1:
+            db.execute(
+                "CREATE TABLE heads (only INTEGER PRIMARY KEY CHECK (only = 1), document TEXT NOT NULL)"
+            )
+        chain = dead = ""
+        for number in (1, 2):
+            place, xml = ("0/message/normal", f"{number}-0"), f"junk {number}".encode()
+            facts = [*place, "", "message", "normal", *[""] * 6, number, number, 1, sha256(xml).hexdigest()]
+            chain = link(chain, facts)
+            db.execute(
+                f"INSERT INTO messages (seq, {', '.join(columns)}, xml, chain) VALUES (?{', ?' * 17})",
+                (number, *facts, xml, chain),
+            )
+            facts = [f"00-{number}-0", *place, "not-xml", "née", 1, number, number]
+            dead = link(dead, facts)
+            db.execute(f"INSERT INTO dead_letters VALUES (?{', ?' * 9})", (number, *facts, dead))
+        db.execute(f"PRAGMA user_version = {version}")
+
+
+def link(chain: str, facts: list[object]) -> str:
+    """The chain as the documentation has it."""
+    return sha256(json.dumps([chain, *facts], ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()

@@ -25,7 +25,7 @@ def theatre(stage: StackHarness) -> Iterator[Harness]:
 
 def breaks(stage: StackHarness) -> list[Problem]:
     """What the doctor finds broken, with the audit trail of all that was said."""
-    store = AuditStore(stage.settings.audit_file)
+    store = AuditStore(stage.settings.audit_database)
     try:
         writer = AuditWriter(stage.redis, store, consumer="w", sources=all_streams(1))
         while writer.run_once():

@@ -1,0 +1,256 @@
+"""The engine below the audit trail: SQLite in one file, or PostgreSQL at a URL; opened, migrated, locked, read.
+
+One transaction writes at a time, whoever's it is: SQLite locks its file, PostgreSQL an advisory lock.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import QueuePool
+
+from orchestrator.audit.schema import FACTS, REVISION
+from orchestrator.errors import AuditError, AuditUnavailable
+
+#: Seconds to wait for another writer's commit.
+_BUSY_S: Final = 30.0
+#: `PRAGMA user_version` of a SQLite file, so that older programs leave it alone; and the revisions of those before.
+_FILE_VERSION: Final = 3
+_FILE_REVISIONS: Final = {1: "0001", 2: "0002"}
+#: The advisory lock of writers in PostgreSQL: the bytes of "orchaudi".
+_WRITERS: Final = 0x6F72636861756469
+_POSTGRES: Final = "postgresql+psycopg"
+
+
+class Database:
+    """One audit database. Safe to share between threads.
+
+    Args:
+        where: the path of a SQLite file, or a URL of PostgreSQL.
+        read_only: nothing is made, migrated or written.
+
+    Raises:
+        AuditError: it cannot be opened or made, or is no audit database of this version.
+        AuditUnavailable: its server does not answer.
+    """
+
+    def __init__(self, where: Path | str, *, read_only: bool = False) -> None:
+        self.path = where if isinstance(where, Path) else None
+        self.name = str(where) if self.path is not None else make_url(str(where)).render_as_string()
+        self._read_only = read_only
+        self._local = threading.local()
+        try:
+            self.engine = self._sqlite() if self.path is not None else self._postgres(str(where))
+            if not read_only:
+                self._migrate()
+            with self.engine.connect() as db:
+                self._check(db)
+                self.id = str(db.execute(select(FACTS.c.value).where(FACTS.c.name == "id")).scalar_one())
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()
+
+    # --- transactions ------------------------------------------------------------------------
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that commits at the end and is the only one of its kind.
+
+        Raises:
+            AuditError: the database refused something; nothing was written.
+            IntegrityError: a row is there already; nothing was written.
+        """
+        try:
+            with self.engine.connect() as db:
+                db = db.execution_options(orchestra_writes=True)
+                with db.begin():
+                    self._lock(db)
+                    yield db
+        except IntegrityError:
+            raise
+        except (DBAPIError, OSError) as error:
+            raise self._failure(error) from error
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A connection for reading; inside of a snapshot of this thread, the snapshot's.
+
+        Raises:
+            AuditError: the database refused something.
+        """
+        held: Connection | None = getattr(self._local, "snapshot", None)
+        try:
+            if held is not None:
+                yield held
+                return
+            with self.engine.connect() as db, db.begin():
+                yield db
+        except (DBAPIError, OSError) as error:
+            raise self._failure(error) from error
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything that this thread reads inside is of one moment, whatever is written meanwhile."""
+        with self.engine.connect() as db:
+            if self.path is None:
+                db = db.execution_options(isolation_level="REPEATABLE READ")
+            with db.begin():
+                self._local.snapshot = db
+                try:
+                    yield
+                finally:
+                    self._local.snapshot = None
+
+    def _lock(self, db: Connection) -> None:
+        if self.path is None:
+            db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
+
+    # --- opening -----------------------------------------------------------------------------
+
+    def _sqlite(self) -> Engine:
+        path = self.path
+        assert path is not None
+        if not self._read_only:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = "?mode=ro" if self._read_only else ""
+
+        def connect() -> sqlite3.Connection:
+            db = sqlite3.connect(
+                f"{path.absolute().as_uri()}{mode}",
+                uri=True,
+                timeout=_BUSY_S,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            if self._read_only:
+                db.execute("PRAGMA query_only = 1")
+            else:
+                db.execute("PRAGMA journal_mode = WAL")
+                # What is acknowledged to Redis is on the disk, even if the machine loses its power.
+                db.execute("PRAGMA synchronous = FULL")
+            return db
+
+        engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
+
+        @event.listens_for(engine, "begin")
+        def begin(db: Connection) -> None:
+            writes = db.get_execution_options().get("orchestra_writes")
+            db.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+        return engine
+
+    def _postgres(self, where: str) -> Engine:
+        url = make_url(where)
+        if url.drivername not in ("postgresql", "postgres", _POSTGRES):
+            raise AuditError(
+                self.name, "it is not a URL of PostgreSQL", "write it like postgresql://user@host/orchestra"
+            )
+        try:
+            return create_engine(
+                url.set(drivername=_POSTGRES),
+                paramstyle="format",
+                pool_pre_ping=True,
+                connect_args={
+                    "application_name": "orchestra-audit",
+                    "connect_timeout": 10,
+                    "keepalives_idle": 30,
+                    "tcp_user_timeout": 30_000,
+                    "options": "-c default_transaction_read_only=on" if self._read_only else "",
+                },
+            )
+        except (ImportError, NoSuchModuleError) as error:
+            hint = "install it: pip install 'agent-orchestra[postgres]'"
+            raise AuditError(self.name, f"the driver of PostgreSQL is missing ({error})", hint) from error
+
+    def _migrate(self) -> None:
+        """Bring the database to this program's revision; what is there already is kept."""
+        with self.engine.connect() as db:
+            db = db.execution_options(orchestra_writes=True)
+            with db.begin():
+                self._lock(db)
+                version = self._file_version(db)
+                if version > _FILE_VERSION:
+                    return
+                revision = _revision(db)
+                if revision == REVISION:
+                    return
+                if revision is None and version in _FILE_REVISIONS:
+                    # Made by hand, before there were migrations.
+                    db.execute(
+                        text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+                    )
+                    db.execute(
+                        text("INSERT INTO alembic_version VALUES (:revision)"),
+                        {"revision": _FILE_REVISIONS[version]},
+                    )
+                _upgrade(db)
+                if revision is None and not version:
+                    db.execute(FACTS.insert().values(name="id", value=uuid.uuid4().hex))
+                if self.path is not None:
+                    db.exec_driver_sql(f"PRAGMA user_version = {_FILE_VERSION}")
+
+    def _check(self, db: Connection) -> None:
+        version, revision = self._file_version(db), _revision(db)
+        if revision == REVISION and version in (0, _FILE_VERSION):
+            return
+        if version in _FILE_REVISIONS or (revision is not None and revision < REVISION):
+            found, hint = (
+                revision or _FILE_REVISIONS[version],
+                "start `orchestra audit writer`, which upgrades it",
+            )
+        elif revision is None and not version:
+            found, hint = "none", "run a stack, or `orchestra audit writer`, on it first"
+        else:
+            found, hint = revision or f"of file {version}", "upgrade agent-orchestra, or move it away"
+        raise AuditError(self.name, f"it has revision {found}, this program needs {REVISION}", hint)
+
+    def _file_version(self, db: Connection) -> int:
+        """The version in the head of a SQLite file; 0: it has none, or there is no file."""
+        return 0 if self.path is None else int(db.exec_driver_sql("PRAGMA user_version").scalar_one())
+
+    def _failure(self, error: Exception) -> AuditError:
+        cause = str(getattr(error, "orig", None) or error).strip()
+        if self.path is None:
+            away = isinstance(error, (OSError, DBAPIError)) and (
+                getattr(error, "connection_invalidated", False)
+                or type(getattr(error, "orig", None)).__name__ in ("OperationalError", "ConnectionTimeout")
+            )
+            hint = "check that it runs and that URL and password are right; nothing is lost meanwhile"
+            return (AuditUnavailable if away else AuditError)(self.name, cause, hint)
+        if self._read_only and not self.path.exists():
+            return AuditError(
+                self.name, cause, "run a stack, or `orchestra audit writer`, on this data folder first"
+            )
+        hint = "check the file, its folder and the room on the disk; nothing is lost meanwhile"
+        return AuditError(self.name, cause, hint)
+
+
+def _revision(db: Connection) -> str | None:
+    """The revision that the database has; None: it was not made by migrations."""
+    if not inspect(db).has_table("alembic_version"):
+        return None
+    found: Any = db.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return None if found is None else str(found)
+
+
+def _upgrade(db: Connection) -> None:
+    from alembic import command  # takes a while to load, and is needed once for each database
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "orchestrator.audit:migrations")
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = db
+    command.upgrade(config, REVISION)

@@ -1,0 +1,1 @@
+"""How the audit database comes from each version to the next; Alembic runs them."""

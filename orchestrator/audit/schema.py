@@ -1,0 +1,137 @@
+"""The tables of the audit database, as this version reads and writes them; the migrations make them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+#: The revision that this program reads and writes: the newest in the folder of migrations.
+REVISION: Final = "0003"
+
+METADATA: Final = MetaData()
+_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _text(name: str) -> Column[str]:
+    return Column(name, Text, nullable=False)
+
+
+def _added_text(name: str) -> Column[str]:
+    return Column(name, Text, nullable=False, server_default="")
+
+
+def _number(name: str) -> Column[int]:
+    return Column(name, _NUMBER, nullable=False)
+
+
+def _seq() -> Column[int]:
+    return Column("seq", _NUMBER, primary_key=True, autoincrement=False)
+
+
+#: `id`: the name of this database among all.
+FACTS: Final = Table("facts", METADATA, Column("name", Text, primary_key=True), _text("value"))
+
+MESSAGES: Final = Table(
+    "messages",
+    METADATA,
+    _seq(),
+    _text("stream"),  # shard/type/priority
+    _text("entry_id"),  # id of the entry in its stream
+    _text("message_id"),  # in lower case; '' where the XML is not valid, as below
+    _text("type"),
+    _text("priority"),
+    _text("sender"),
+    _text("recipient"),
+    _text("correlation_id"),
+    _text("parent_id"),  # the message it follows upon: the first reference of its chain
+    _text("task_id"),
+    _text("sent"),  # time in the header
+    _number("published_ms"),  # when it entered the stream
+    _number("received_ms"),  # when it was written here
+    Column("attempt", Integer, nullable=False),
+    Column("xml", LargeBinary, nullable=False),  # the bytes as they were published; redacted: none
+    _text("sha256"),  # of xml; redacted: ''
+    _text("chain"),
+    _added_text("salt"),  # random; redacted: ''
+    _added_text("commitment"),  # to sha256 under the salt; '' in rows of versions 1 and 2
+    UniqueConstraint("stream", "entry_id"),
+    Index("messages_by_message", "message_id"),
+    Index("messages_by_conversation", "correlation_id", "seq"),
+    Index("messages_by_parent", "parent_id", "type"),
+    Index("messages_by_task", "task_id", "type"),
+)
+
+DEAD_LETTERS: Final = Table(
+    "dead_letters",
+    METADATA,
+    _seq(),
+    Column("dead_id", Text, nullable=False, unique=True),  # shard and id of the dead letter
+    _text("stream"),  # of the entry that died
+    _text("entry_id"),
+    _text("rule"),
+    _text("reason"),
+    Column("attempts", Integer, nullable=False),
+    _number("at_ms"),
+    _number("received_ms"),
+    _text("chain"),
+    Index("dead_letters_by_entry", "stream", "entry_id"),
+)
+
+#: One row: where the tables end, signed by the operator.
+HEADS: Final = Table(
+    "heads",
+    METADATA,
+    Column("only", Integer, primary_key=True, autoincrement=False),
+    _text("document"),  # JSON: database, number and chain of each table's last row, time, key, signature
+)
+
+#: What the operator took out of the trail, signed: a redaction for each row, one tombstone for each table.
+AMENDMENTS: Final = Table(
+    "amendments",
+    METADATA,
+    Column("kind", Text, primary_key=True),  # redaction | tombstone
+    Column("subject", Text, primary_key=True),  # the number of a row of messages | the name of a table
+    _text("document"),
+)
+
+#: What the chain covers of a row, in this order; of a message that has one its commitment stands for `sha256`.
+CHAINED: Final = {
+    "messages": [
+        "stream",
+        "entry_id",
+        "message_id",
+        "type",
+        "priority",
+        "sender",
+        "recipient",
+        "correlation_id",
+        "parent_id",
+        "task_id",
+        "sent",
+        "published_ms",
+        "received_ms",
+        "attempt",
+        "sha256",
+    ],
+    "dead_letters": [
+        "dead_id",
+        "stream",
+        "entry_id",
+        "rule",
+        "reason",
+        "attempts",
+        "at_ms",
+        "received_ms",
+    ],
+}
