@@ -62,6 +62,15 @@ class Database:
         """Close every connection."""
         self.engine.dispose()
 
+    def forget_removed(self) -> None:
+        """Let a SQLite file keep nothing of what was removed; PostgreSQL does so when it vacuums the table."""
+        if self.path is None:
+            return
+        with self.engine.connect() as db:
+            db.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql(
+                "PRAGMA wal_checkpoint(TRUNCATE)"
+            )
+
     # --- transactions ------------------------------------------------------------------------
 
     @contextmanager
@@ -140,6 +149,7 @@ class Database:
                 db.execute("PRAGMA journal_mode = WAL")
                 # What is acknowledged to Redis is on the disk, even if the machine loses its power.
                 db.execute("PRAGMA synchronous = FULL")
+                db.execute("PRAGMA secure_delete = FAST")
             return db
 
         engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)

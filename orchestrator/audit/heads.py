@@ -6,17 +6,14 @@ The chain shows a change to whoever knows where it must end. A head says that, a
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from orchestrator.agents.registry import OPERATOR
-from orchestrator.audit.proof import Keys, KeysAt
+from orchestrator.audit.proof import Keys
+from orchestrator.audit.vouching import fault_of, vouch
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.signature import Signer
-from orchestrator.errors import SignatureError
 
 #: Stands before the head in what is signed. An envelope begins with ``<``: neither passes for the other.
 _DOMAIN: Final = b"agent-orchestra audit head 1\n"
@@ -69,24 +66,12 @@ class Head:
     def signed_by(self, signer: Signer) -> Head:
         """This head with a signature."""
         head = replace(self, key_id=signer.key_id, signature="")
-        return replace(head, signature=b64encode(signer.sign(_DOMAIN + head.to_json().encode())).decode())
+        return replace(head, signature=vouch(_DOMAIN + head.to_json().encode(), signer))
 
     def fault(self, keys: Keys) -> str:
         """Why the operator does not stand for this head; empty: it does."""
-        try:
-            key = KeysAt(keys, self.at_ms).lookup(self.key_id) if self.key_id else None
-        except SignatureError as error:
-            return str(error)
-        if key is None:
-            return f"its key {self.key_id!r} is not known" if self.key_id else "it is not signed"
-        if key.agent != OPERATOR or key.revoked_ms is not None:
-            return f"its key {self.key_id} is not a valid key of the operator"
-        try:
-            signature = b64decode(self.signature, validate=True)
-        except (Base64Error, ValueError):
-            return "its signature is not base64"
         octets = _DOMAIN + replace(self, signature="").to_json().encode()
-        return "" if key.verifies(signature, octets) else "its signature does not hold"
+        return fault_of(octets, self.signature, self.key_id, self.at_ms, keys)
 
 
 class HeadChanged(Exception):

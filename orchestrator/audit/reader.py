@@ -11,9 +11,10 @@ from itertools import islice
 from sqlalchemy import ColumnElement, select
 
 from orchestrator.agents.registry import SYSTEM_AGENTS
+from orchestrator.audit.amendments import TOMBSTONE
 from orchestrator.audit.proof import Proof
 from orchestrator.audit.records import MessageRecord
-from orchestrator.audit.schema import MESSAGES
+from orchestrator.audit.schema import DEAD_LETTERS, MESSAGES
 from orchestrator.audit.store import IS_DEAD, AuditStore
 from orchestrator.audit.text import says
 from orchestrator.ids import is_session_id
@@ -133,12 +134,17 @@ class AuditReader:
         sender: str | None = None,
         recipient: str | None = None,
         task_id: str | None = None,
+        priority: str | None = None,
+        correlation: str | None = None,
+        attempt: int | None = None,
+        rule: str | None = None,
+        before: int | None = None,
         since_ms: int | None = None,
         until_ms: int | None = None,
         dead: bool = False,
         limit: int = 100,
     ) -> list[MessageRecord]:
-        """The latest messages that meet every condition given, newest first."""
+        """The latest messages that meet every condition given, newest first; ``before``: of those with lower numbers."""
         conditions: list[ColumnElement[bool]] = [
             column == value
             for column, value in (
@@ -146,6 +152,9 @@ class AuditReader:
                 (_M.sender, sender),
                 (_M.recipient, recipient),
                 (_M.task_id, task_id),
+                (_M.priority, priority),
+                (_M.correlation_id, correlation.lower() if correlation else None),
+                (_M.attempt, attempt),
             )
             if value is not None
         ]
@@ -153,20 +162,27 @@ class AuditReader:
             conditions.append(_M.published_ms >= since_ms)
         if until_ms is not None:
             conditions.append(_M.published_ms < until_ms)
+        if before is not None:
+            conditions.append(_M.seq < before)
         if dead:
             conditions.append(IS_DEAD)
+        if rule is not None:
+            conditions.append(IS_DEAD.where(DEAD_LETTERS.c.rule == rule))
         newest = (_M.seq.desc(),)
         if text is None:
             return self._store.messages(*conditions, order=newest, limit=limit)
         records = self._store.each_message(*conditions, order=newest)
         return list(islice((record for record in records if says(record.xml, text)), limit))
 
-    def launches(self, correlation_id: str, *, parents: Mapping[str, Parent], proof: Proof) -> LaunchRecords:
+    def launches(
+        self, correlation_id: str, *, parents: Mapping[str, Parent], proof: Proof
+    ) -> LaunchRecords | None:
         """The launches of one conversation, which is that of a whole tree: evidence for the doctor.
 
         ``parents`` are the sessions of the tree by the message-id that launched each. A launch that the ledger does not
         know is an accusation, and anybody can append an envelope: it counts if the parent's agent has signed it, and
-        no router refused it. An escalation to the operator begins no session, as no worker serves one.
+        no router refused it. An escalation to the operator begins no session, as no worker serves one. None: the
+        operator has removed a part of the conversation, so that the trail says nothing for certain.
         """
         which = (
             _M.correlation_id == correlation_id.lower(),
@@ -174,6 +190,11 @@ class AuditReader:
             _M.recipient.not_in(sorted(SYSTEM_AGENTS)),
         )
         rows = self._store.query(select(_M.parent_id, _M.task_id, _M.message_id).where(*which).distinct())
+        if parents.keys() - {row[2] for row in rows} and any(
+            known.kind == TOMBSTONE and not known.fault(proof.keys, self._store.id)
+            for known in self._store.amendments()
+        ):
+            return None
         children: dict[str, set[str]] = {}
         for parent_id, child, _ in rows:
             if not parent_id or not is_session_id(child):

@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, Connection, Executable, and_, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Delete, Executable, and_, func, insert, select
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import IntegrityError
 
+from orchestrator.audit.amendments import REDACTION, TOMBSTONE, Amended, Amendment
 from orchestrator.audit.database import Database
 from orchestrator.audit.heads import End, Head, HeadChanged, HeadSigner
 from orchestrator.audit.records import DeadRecord, MessageRecord
-from orchestrator.audit.schema import CHAINED, DEAD_LETTERS, HEADS, MESSAGES, METADATA
+from orchestrator.audit.schema import AMENDMENTS, CHAINED, DEAD_LETTERS, HEADS, MESSAGES, METADATA
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import AuditError, KeyringError
 
@@ -50,6 +52,10 @@ IS_DEAD: Final = (
     .exists()
 )
 _MESSAGE_ROWS: Final = select(MESSAGES, _WHY_DEAD.label("dead"))
+
+
+#: A trail that nothing was taken out of.
+NOT_AMENDED: Final = Amended()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +199,88 @@ class AuditStore:
             dead_letters=_end(db, "dead_letters"),
         )
 
+    # --- taking out --------------------------------------------------------------------------
+
+    def redact(self, message_id: str, reason: str, signer: Signer, *, at_ms: int) -> int:
+        """Remove the text of every attempt of a message, and sign that; how many rows lost theirs.
+
+        Raises:
+            AuditError: nothing was removed.
+        """
+        with self.database.write() as db:
+            query = select(MESSAGES.c.seq, MESSAGES.c.chain, MESSAGES.c.commitment).where(
+                MESSAGES.c.message_id == message_id, MESSAGES.c.xml != b""
+            )
+            rows = db.execute(query).fetchall()
+            for seq, chain, commitment in rows:
+                # The chain of a row without a commitment covers the digest itself.
+                digest = {"sha256": "", "salt": ""} if commitment else {}
+                db.execute(MESSAGES.update().where(MESSAGES.c.seq == seq).values(xml=b"", **digest))
+                redaction = Amendment(
+                    kind=REDACTION, table="messages", seq=seq, chain=chain, reason=reason, at_ms=at_ms
+                )
+                self._amend(db, redaction, signer)
+        self.database.forget_removed()
+        return len(rows)
+
+    def prune(self, before_ms: int, signer: Signer, *, at_ms: int, dry_run: bool = False) -> dict[str, int]:
+        """Remove the oldest rows up to the first one that is not older, and sign that; how many of each table.
+
+        A dead letter stays for as long as its message.
+
+        Raises:
+            AuditError: nothing was removed.
+        """
+        removed = {}
+        with self.database.write() as db:
+            for name, time in (("messages", MESSAGES.c.published_ms), ("dead_letters", DEAD_LETTERS.c.at_ms)):
+                table, end = _CHAINED_TABLES[name], _end(db, name)
+                first = db.execute(select(func.min(table.c.seq)).where(time >= before_ms)).scalar()
+                last = end.seq if first is None else int(first) - 1
+                gone = table.c.seq <= last
+                removed[name] = int(db.execute(select(func.count()).where(gone)).scalar_one())
+                if removed[name] and not dry_run:
+                    self._remove(db, name, last, signer, at_ms)
+                if name == "messages":
+                    oldest = db.execute(select(func.min(MESSAGES.c.published_ms)).where(~gone)).scalar()
+                    before_ms = min(before_ms, oldest or before_ms)
+        return removed
+
+    def _remove(self, db: Connection, name: str, last: int, signer: Signer, at_ms: int) -> None:
+        table = _CHAINED_TABLES[name]
+        gone = table.c.seq <= last
+        chain = str(db.execute(select(table.c.chain).where(table.c.seq == last)).scalar_one())
+        counts: Counter[str] = Counter()
+        for known in _amendments(db):
+            if known.kind == TOMBSTONE and known.table == name:
+                counts.update(known.counts)
+            elif known.kind == REDACTION and name == "messages" and known.seq <= last:
+                db.execute(_same_amendment(known))
+        if name == "messages":
+            counts.update(
+                {
+                    row[0]: row[1]
+                    for row in db.execute(
+                        select(table.c.stream, func.count()).where(gone).group_by(table.c.stream)
+                    )
+                }
+            )
+        db.execute(table.delete().where(gone))
+        tombstone = Amendment(
+            kind=TOMBSTONE, table=name, seq=last, chain=chain, counts=dict(counts), at_ms=at_ms
+        )
+        self._amend(db, tombstone, signer)
+
+    def _amend(self, db: Connection, amendment: Amendment, signer: Signer) -> None:
+        """Sign an amendment and keep it in place of the one of the same name."""
+        amendment = replace(amendment, database=self.id).signed_by(signer)
+        db.execute(_same_amendment(amendment))
+        db.execute(
+            AMENDMENTS.insert().values(
+                kind=amendment.kind, subject=amendment.subject, document=amendment.to_json()
+            )
+        )
+
     # --- reading -----------------------------------------------------------------------------
 
     def messages(
@@ -225,9 +313,12 @@ class AuditStore:
             yield from rows
 
     def counts(self) -> dict[str, int]:
-        """How many entries of each stream are written."""
+        """How many entries of each stream were written, those included that the operator has removed."""
         query = select(MESSAGES.c.stream, func.count()).group_by(MESSAGES.c.stream)
-        return {row[0]: row[1] for row in self.query(query)}
+        counts = Counter({row[0]: row[1] for row in self.query(query)})
+        for amendment in self.amendments():
+            counts.update(amendment.counts)
+        return dict(counts)
 
     def total(self) -> int:
         """How many entries are written."""
@@ -248,10 +339,16 @@ class AuditStore:
         rows = self.query(select(columns.chain).where(columns.seq == seq))
         return rows[0][0] if rows else None
 
-    def broken_chain(self) -> Iterator[Break]:
-        """Walk over both tables and name each row that does not fit its chain."""
+    def amendments(self) -> list[Amendment]:
+        """What is said to have been taken out, unchecked; what cannot be read is left out, and stands for nothing."""
+        with self.database.read() as db:
+            return _amendments(db)
+
+    def broken_chain(self, amended: Amended = NOT_AMENDED) -> Iterator[Break]:
+        """Walk over both tables and name each row that does not fit its chain; ``amended``: what may be lacking."""
         for name, table in _CHAINED_TABLES.items():
-            chain, expected = "", 1
+            begin = amended.begins.get(name, End())
+            chain, expected = begin.chain, begin.seq + 1
             chained_of = attrgetter(*CHAINED[name])
             for row in self.each(select(table).order_by(table.c.seq)):
                 if row.seq != expected:
@@ -261,14 +358,17 @@ class AuditStore:
                 values = chained_of(row)
                 if name == "messages":
                     values = (*values[:-1], row.commitment or row.sha256)
-                if name == "messages" and not _is_committed(row):
+                is_redacted = (
+                    name == "messages" and amended.redacted.get(row.seq) == row.chain and not row.xml
+                )
+                if name == "messages" and not is_redacted and not _is_committed(row):
                     yield Break(table=name, seq=row.seq, what="its XML is not what was published")
                 elif _link(chain, values) != row.chain:
                     yield Break(table=name, seq=row.seq, what="its facts, or the row before it, were changed")
                 chain, expected = row.chain, row.seq + 1
 
     def unrefused(self) -> Iterator[Any]:
-        """Every message without a dead letter, for itself or for another attempt with the same octets."""
+        """Every message with text and without a dead letter, for itself or for another attempt with the same octets."""
         refused = select(MESSAGES.c.sha256).join(
             DEAD_LETTERS,
             and_(DEAD_LETTERS.c.stream == MESSAGES.c.stream, DEAD_LETTERS.c.entry_id == MESSAGES.c.entry_id),
@@ -276,7 +376,11 @@ class AuditStore:
         columns = [
             MESSAGES.c[name] for name in ("seq", "stream", "entry_id", "published_ms", "sha256", "xml")
         ]
-        return self.each(select(*columns).where(MESSAGES.c.sha256.not_in(refused)).order_by(MESSAGES.c.seq))
+        return self.each(
+            select(*columns)
+            .where(MESSAGES.c.sha256.not_in(refused), MESSAGES.c.xml != b"")
+            .order_by(MESSAGES.c.seq)
+        )
 
 
 # --- rows ------------------------------------------------------------------------------------
@@ -344,7 +448,26 @@ def _unwritten_dead(db: Connection, records: Sequence[DeadRecord]) -> list[DeadR
 
 def _end(db: Connection, table: str) -> End:
     row = db.exec_driver_sql(f"SELECT seq, chain FROM {table} ORDER BY seq DESC LIMIT 1").fetchone()  # noqa: S608
-    return End(seq=row[0], chain=row[1]) if row else End()
+    if row is None:  # nothing was ever written, or the operator has removed all of it
+        query = select(AMENDMENTS.c.document).where(
+            AMENDMENTS.c.kind == TOMBSTONE, AMENDMENTS.c.subject == table
+        )
+        document = db.execute(query).scalar()
+        tombstone = Amendment.from_json(document) if document else None
+        return End(seq=tombstone.seq, chain=tombstone.chain) if tombstone else End()
+    return End(seq=row[0], chain=row[1])
+
+
+def _amendments(db: Connection) -> list[Amendment]:
+    rows = db.execute(select(AMENDMENTS.c.document).order_by(AMENDMENTS.c.kind, AMENDMENTS.c.subject))
+    return [known for row in rows if (known := Amendment.from_json(row[0])) is not None]
+
+
+def _same_amendment(amendment: Amendment) -> Delete:
+    """Removes the amendment of the same name."""
+    return AMENDMENTS.delete().where(
+        AMENDMENTS.c.kind == amendment.kind, AMENDMENTS.c.subject == amendment.subject
+    )
 
 
 def _stored_head(db: Connection) -> tuple[bool, Head | None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from orchestrator.audit.heads import Head
+from orchestrator.audit.amendments import Amended
+from orchestrator.audit.heads import End, Head
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import Proof
 from orchestrator.audit.store import AuditStore, Break
@@ -45,7 +46,16 @@ def verify(
         unaudited: dead letters that were dropped before the writer had read them: so many may have been refused.
     """
     with store.snapshot():
-        yield from store.broken_chain()
+        amendments = []
+        for amendment in store.amendments():
+            if fault := amendment.fault(proof.keys, store.id):
+                what = (
+                    f"the {amendment.kind} of {amendment.table} row {amendment.seq} does not count: {fault}"
+                )
+                yield Break(table="amendments", seq=amendment.seq, what=what)
+            else:
+                amendments.append(amendment)
+        yield from store.broken_chain(Amended.by(amendments))
         yield from rolled_back(store, proof, kept)
         yield from _heads(store, proof, noted=noted, signed_here=signed_here)
         suspects = list(_suspects(store, proof))
@@ -72,7 +82,7 @@ def rolled_back(store: AuditStore, proof: Proof, kept: KeptHeads) -> Iterator[Br
     if fault := head.fault(proof.keys):
         yield Break(table="heads", seq=0, what=f"the head in {file} does not count: {fault}")
         return
-    for broken in _against(store, head):
+    for broken in _against(store, proof, head):
         what = f"{broken.what}, by the head in {file}; if you restored a backup, remove that file"
         yield replace(broken, what=what)
 
@@ -85,7 +95,7 @@ def _heads(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: 
             what = f"the head in Redis does not count: {fault or 'it is of another database'}"
             yield Break(table="heads", seq=0, what=what)
         else:
-            yield from _against(store, noted)
+            yield from _against(store, proof, noted)
     if stored is None:
         if noted is not None and noted.signature:
             yield Break(table="heads", seq=0, what="the signed head was removed from the database")
@@ -98,7 +108,7 @@ def _heads(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: 
         what = f"the signed head does not count: {fault or 'it is of another database'}"
         yield Break(table="heads", seq=0, what=what)
         return
-    yield from _against(store, stored)
+    yield from _against(store, proof, stored)
     for table in _TABLES:
         if ends.end(table).seq > stored.end(table).seq:
             first = stored.end(table).seq + 1
@@ -106,13 +116,15 @@ def _heads(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: 
             yield Break(table=table, seq=first, what=what)
 
 
-def _against(store: AuditStore, head: Head) -> Iterator[Break]:
-    """Where the database lacks what a head says was written."""
+def _against(store: AuditStore, proof: Proof, head: Head) -> Iterator[Break]:
+    """Where the database lacks what a head says was written, and what the operator has not removed."""
+    begins = Amended.by(a for a in store.amendments() if not a.fault(proof.keys, store.id)).begins
     for table in _TABLES:
         end = head.end(table)
-        if not end.seq:
+        begin = begins.get(table, End())
+        if end.seq < begin.seq or not end.seq:
             continue
-        chain = store.chain_at(table, end.seq)
+        chain = begin.chain if end.seq == begin.seq else store.chain_at(table, end.seq)
         if chain is None:
             yield Break(
                 table=table,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.options import SubCommands, json_option, known_type, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
+from orchestrator.cli.trail import export_trail, import_trail, prune, redact
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
@@ -23,6 +25,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 @click.group("audit", cls=SubCommands)
 def audit() -> None:
     """Search, show and verify the audit trail; run its writer."""
+
+
+for command in (prune, redact, export_trail, import_trail):
+    audit.add_command(command)
 
 
 @audit.command("writer")
@@ -44,9 +50,10 @@ def writer(settings: Settings) -> None:
 @audit.command("show")
 @click.argument("identifier", metavar="ID|CORRELATION-ID|SESSION")
 @click.option("--xml", is_flag=True, help="Print the XML of one message, byte for byte.")
+@click.option("--mermaid", is_flag=True, help="Print a sequence diagram as Mermaid text.")
 @json_option
 @stack_options
-def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> None:
+def show(*, settings: Settings, identifier: str, xml: bool, mermaid: bool, as_json: bool) -> None:
     """Show a message, or a conversation or a session's part of it as a tree."""
     from orchestrator.cli.documents import FullMessages
 
@@ -60,7 +67,11 @@ def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> No
             )
         write_raw(records[0].xml, newline=False)
         return
-    if as_json:
+    if mermaid:
+        from orchestrator.audit.mermaid import sequence_diagram
+
+        say(sequence_diagram(records), lines=True)
+    elif as_json:
         print_json(FullMessages.of({"messages": records}))
     elif len({record.message_id for record in records}) == 1:
         for record in records:
@@ -74,11 +85,16 @@ def show(*, settings: Settings, identifier: str, xml: bool, as_json: bool) -> No
 @click.option("--type", "message_type", callback=known_type, help="Message type.")
 @click.option("--sender", help="Name of the sender.")
 @click.option("--recipient", help="Name of the recipient.")
-@click.option("--task", help="Task-id or session id.")
+@click.option("--priority", help="Priority of the stream.")
+@click.option("--correlation", help="Correlation-id of a conversation.")
+@click.option("--task", "--session", help="Task-id or session id.")
+@click.option("--attempt", type=click.IntRange(1), help="Number of the attempt to deliver it.")
+@click.option("--rule", help="Rule by which it became a dead letter.")
 @click.option("--since", help="How long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z).")
 @click.option("--until", help="The same, for the end of the time searched.")
 @click.option("--dead", is_flag=True, help="Only messages that became dead letters.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1))
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Messages of a page.")
+@click.option("--before", type=click.IntRange(1), help="The next page: what the page before says.")
 @json_option
 @stack_options
 def search(
@@ -94,6 +110,11 @@ def search(
     dead: bool,
     limit: int,
     as_json: bool,
+    priority: str | None,
+    correlation: str | None,
+    attempt: int | None,
+    rule: str | None,
+    before: int | None,
 ) -> None:
     """Find messages, newest first; TEXT is looked for in what they say, not in their markup."""
     from orchestrator.cli.documents import Messages
@@ -108,14 +129,22 @@ def search(
         until_ms=parse_time(until),
         dead=dead,
         limit=limit,
+        priority=priority,
+        correlation=correlation,
+        attempt=attempt,
+        rule=rule,
+        before=before,
     )
+    following = records[-1].seq if len(records) == limit else None
     if as_json:
-        print_json(Messages.of({"messages": records}))
+        print_json(Messages.of({"messages": records, "next": following}))
         return
     for record in records:
         say(f"{record.published}  {describe(record)}  {record.message_id or record.entry_id}")
     if not records:
         say("nothing found", err=True)
+    if following is not None:
+        say(f"older ones: --before {following}", err=True)
 
 
 @audit.command("replay")
@@ -194,22 +223,28 @@ def _readable(name: str, value: int) -> str:
 
 
 @audit.command("verify")
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="An exported trail; no server is asked.",
+)
 @json_option
 @stack_options
-def verify(*, settings: Settings, as_json: bool) -> None:
+def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
     """Check chain, signed heads and signatures, and that all that was published is there.
 
     Exit code 1: something was changed, or is missing for good.
     """
     from orchestrator.cli.documents import AuditState
-    from orchestrator.cli.inspection import inspect
+    from orchestrator.cli.inspection import inspect, inspect_file
 
-    found = inspect(settings)
+    found = inspect(settings) if file is None else inspect_file(settings, file)
+    name = settings.audit_name if file is None else str(file)
     if as_json:
         print_json(
             AuditState.of(
                 {
-                    "file": settings.audit_name,
+                    "file": name,
                     "intact": found.intact,
                     "messages": found.messages,
                     "published": found.published,
@@ -227,7 +262,7 @@ def verify(*, settings: Settings, as_json: bool) -> None:
                 f"broken: {counted(found.lost, 'entry', 'entries')} published and never written: {found.where}"
             )
         state = "intact" if found.intact else "broken"
-        say(f"{settings.audit_name}: {counted(found.messages, 'message')}, the trail is {state}")
+        say(f"{name}: {counted(found.messages, 'message')}, the trail is {state}")
         if found.unreached is not None:
             say(f"not compared with what was published: {found.unreached}", err=True)
         else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import redis
@@ -14,6 +16,7 @@ from orchestrator.audit import AuditReader, AuditStore, Break, Coverage
 from orchestrator.audit.heads import Head
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys, Proof, proof_of
+from orchestrator.audit.transfer import load
 from orchestrator.audit.verification import Suspect, verify
 from orchestrator.bootstrap import Container, build_container
 from orchestrator.config.settings import Settings
@@ -81,6 +84,32 @@ def inspect(settings: Settings) -> Inspected:
         return _online(store, parts, signed_here=signed_here)
     finally:
         client.close()
+
+
+def inspect_file(settings: Settings, file: Path) -> Inspected:
+    """Inspect an exported trail by the keys and heads in the data folder; no server is asked.
+
+    Raises:
+        AuditError: the file is not a whole exported trail.
+    """
+    folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
+    with TemporaryDirectory(prefix="orchestra-audit-") as scratch:
+        copy = Path(scratch) / "audit.sqlite"
+        writing = AuditStore(copy)
+        load(file, writing)
+        writing.close()
+        store = AuditStore(copy, read_only=True)
+        breaks = verify(
+            store,
+            proof_of(folder, settings),
+            noted=None,
+            kept=KeptHeads.of(settings),
+            signed_here=folder.current(OPERATOR) is not None,
+            undecided=lambda suspects: {suspect.sha256 for suspect in suspects},
+        )
+        found = Inspected(breaks=list(breaks), messages=store.total(), unreached="it is a file")
+        store.close()
+    return found
 
 
 def _online(store: AuditStore, parts: Container, *, signed_here: bool) -> Inspected:

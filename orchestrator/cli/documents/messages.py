@@ -60,6 +60,9 @@ class Messages(Document):
     """Messages of the audit trail: of `search` newest first, of `conversation` as they were published."""
 
     messages: tuple[MessageDocument, ...] = Field(description="The messages.")
+    next: int | None = Field(
+        default=None, description="What `search --before` takes for the next page; null: this is the last."
+    )
 
 
 class FullMessages(Document):
@@ -212,6 +215,29 @@ class AuditState(Document):
     )
     missing: int = Field(description="Published entries that it lacks and that no writer will write.")
     breaks: tuple[AuditBreak, ...] = Field(description="Where it is not what was written.")
+
+
+class PrunedTrail(Document):
+    """The oldest part of the trail that was removed."""
+
+    messages: int = Field(description="Rows of messages.")
+    dead_letters: int = Field(description="Rows of dead letters.")
+    removed: bool = Field(description="Whether they were removed; false: `--dry-run`.")
+
+
+class RedactedMessage(Document):
+    """A message whose text was removed from the trail."""
+
+    message_id: str = Field(description="Its id.")
+    rows: int = Field(description="How many rows lost their text: one for each attempt.")
+    reason: str = Field(description="Why.")
+
+
+class TransferredTrail(Document):
+    """A trail that was exported or imported."""
+
+    file: str = Field(description="The file.")
+    messages: int = Field(description="Rows of messages.")
 
 
 class AuditReport(Document):

@@ -1,0 +1,133 @@
+"""The trail as a file: every row of every table as a JSON line, compressed with zstd, and back."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import zstandard
+from sqlalchemy import Connection, insert, select
+
+from orchestrator.audit.schema import AMENDMENTS, DEAD_LETTERS, FACTS, HEADS, MESSAGES, METADATA, REVISION
+from orchestrator.audit.store import AuditStore
+from orchestrator.errors import AuditError
+
+_FORMAT: Final = "agent-orchestra audit trail"
+_TABLES: Final = (FACTS, AMENDMENTS, MESSAGES, DEAD_LETTERS, HEADS)
+#: Rows that one statement writes.
+_STEP: Final = 500
+#: Octets of the longest line that is read.
+_LONGEST: Final = 64 * 1024 * 1024
+
+
+def export(store: AuditStore, target: Path) -> int:
+    """Write the trail as it is at one moment; how many messages. The file is there once it is whole.
+
+    Raises:
+        AuditError: the database cannot be read, or the file not written.
+    """
+    part, messages = target.with_name(f"{target.name}.part"), 0
+    try:
+        with part.open("wb") as raw, zstandard.ZstdCompressor(level=6).stream_writer(raw) as out:
+            out.write(_line({"format": _FORMAT, "revision": REVISION, "database": store.id}))
+            with store.snapshot():
+                for table in _TABLES:
+                    for row in store.each(select(table).order_by(*table.primary_key)):
+                        values = dict(row._mapping)  # noqa: SLF001 - the public name of it in SQLAlchemy
+                        if table is MESSAGES:
+                            messages += 1
+                            values["xml"] = b64encode(values["xml"]).decode()
+                        out.write(_line({"table": table.name, **values}))
+            out.write(_line({"end": messages}))
+        part.replace(target)
+    except OSError as error:
+        raise AuditError(target, str(error), "choose a file that can be written") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return messages
+
+
+def load(source: Path, store: AuditStore) -> int:
+    """Write an exported trail into a database that is empty; how many messages. All of it is written, or nothing.
+
+    Raises:
+        AuditError: the file is not a whole exported trail, or the database is not empty.
+    """
+    if store.ends().messages.seq or store.ends().dead_letters.seq:
+        raise AuditError(store.name, "it is not empty", "import into a new database")
+    messages = 0
+    with store.database.write() as db:
+        db.execute(FACTS.delete())
+        for table, rows in _batches(source):
+            db.execute(insert(METADATA.tables[table]), rows)
+            messages += len(rows) if table == MESSAGES.name else 0
+        _check_id(db, source)
+    return messages
+
+
+def _check_id(db: Connection, source: Path) -> None:
+    if db.execute(select(FACTS.c.value).where(FACTS.c.name == "id")).scalar() is None:
+        raise AuditError(source, "it does not name its database", "export it anew")
+
+
+def _batches(source: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    name, rows = "", list[dict[str, Any]]()
+    for values in _lines(source):
+        table = str(values.pop("table"))
+        if rows and (table != name or len(rows) == _STEP):
+            yield name, rows
+            rows = []
+        name = table
+        if table == MESSAGES.name:
+            values["xml"] = b64decode(values["xml"])
+        rows.append(values)
+    if rows:
+        yield name, rows
+
+
+def _lines(source: Path) -> Iterator[dict[str, Any]]:
+    """The rows of the file, between its first line and its last."""
+    tables = {table.name: {column.name for column in table.c} for table in _TABLES}
+    whole = False
+    try:
+        with source.open("rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as packed:
+            lines = _split(packed)
+            head = json.loads(next(lines, b"null"))
+            if (
+                not isinstance(head, dict)
+                or head.get("format") != _FORMAT
+                or head.get("revision") != REVISION
+            ):
+                raise AuditError(
+                    source, f"it is not an exported trail of revision {REVISION}", "name another file"
+                )
+            for line in lines:
+                values = json.loads(line)
+                if "end" in values:
+                    whole = True
+                    break
+                if tables.get(values.get("table")) != values.keys() - {"table"}:
+                    raise AuditError(source, "a line of it is not a row of the trail", "export it anew")
+                yield values
+    except (OSError, ValueError, zstandard.ZstdError) as error:
+        raise AuditError(source, str(error), "name a file that `orchestra audit export` wrote") from error
+    if not whole:
+        raise AuditError(source, "its end is missing", "export it anew")
+
+
+def _split(packed: Any) -> Iterator[bytes]:
+    rest = b""
+    while piece := packed.read(1 << 20):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+        if len(rest) > _LONGEST:
+            raise ValueError("a line of it is too long")
+    if rest:
+        yield rest
+
+
+def _line(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

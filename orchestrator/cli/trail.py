@@ -1,0 +1,117 @@
+"""``orchestra audit prune|redact|export|import``: take out of the audit trail, and carry it elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.output import print_json, say
+from orchestrator.display.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.audit import AuditStore
+    from orchestrator.config.settings import Settings
+    from orchestrator.keyring.store import FileSigner
+
+
+@click.command("prune")
+@click.option("--older-than", required=True, help="How long ago (90d, 12w) or a time (2026-01-31T08:00:00Z).")
+@click.option("--dry-run", is_flag=True, help="Only say how many rows would be removed.")
+@json_option
+@stack_options
+def prune(*, settings: Settings, older_than: str, dry_run: bool, as_json: bool) -> None:
+    """Remove the oldest part of the trail for good; a signed tombstone stands for it.
+
+    Needs the operator's key. Keep what the ledger still has: the doctor cannot compare what was removed.
+    """
+    from orchestrator.cli.audit import parse_time
+    from orchestrator.cli.documents import PrunedTrail
+    from orchestrator.clock import SystemClock
+
+    before_ms = parse_time(older_than)
+    assert before_ms is not None
+    store, signer = _to_amend(settings)
+    removed = store.prune(before_ms, signer, at_ms=SystemClock().now_ms(), dry_run=dry_run)
+    if as_json:
+        print_json(PrunedTrail(**removed, removed=not dry_run))
+        return
+    what = f"{counted(removed['messages'], 'message')} and {counted(removed['dead_letters'], 'dead letter')}"
+    say(f"{'would remove' if dry_run else 'removed'} {what} from {settings.audit_name}")
+
+
+@click.command("redact")
+@click.argument("message_id", metavar="MESSAGE-ID")
+@click.option("--reason", required=True, help="Why; it stands where the text stood.")
+@json_option
+@stack_options
+def redact(*, settings: Settings, message_id: str, reason: str, as_json: bool) -> None:
+    """Remove the text of one message from the trail for good; its row, its facts and the chain stay.
+
+    Needs the operator's key. The streams and backups may have the text for longer.
+    """
+    from orchestrator.cli.documents import RedactedMessage
+    from orchestrator.clock import SystemClock
+
+    store, signer = _to_amend(settings)
+    rows = store.redact(message_id.lower(), reason, signer, at_ms=SystemClock().now_ms())
+    if not rows:
+        raise click.ClickException(
+            f"no message {message_id!r} with text is in {settings.audit_name}; `orchestra audit search` lists what is there"
+        )
+    if as_json:
+        print_json(RedactedMessage(message_id=message_id.lower(), rows=rows, reason=reason))
+    else:
+        say(f"removed the text of {message_id} from {counted(rows, 'row')} of {settings.audit_name}")
+
+
+@click.command("export")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@json_option
+@stack_options
+def export_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
+    """Write the whole trail to FILE: JSON lines, compressed with zstd. `orchestra audit verify --file` checks it."""
+    from orchestrator.audit.store import AuditStore
+    from orchestrator.audit.transfer import export
+    from orchestrator.cli.documents import TransferredTrail
+
+    messages = export(AuditStore(settings.audit_database, read_only=True), file)
+    if as_json:
+        print_json(TransferredTrail(file=str(file), messages=messages))
+    else:
+        say(f"{file}: {counted(messages, 'message')}")
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@json_option
+@stack_options
+def import_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
+    """Write an exported trail into the audit database, which must be empty; all of it or nothing."""
+    from orchestrator.audit.store import AuditStore
+    from orchestrator.audit.transfer import load
+    from orchestrator.cli.documents import TransferredTrail
+
+    messages = load(file, AuditStore(settings.audit_database))
+    if as_json:
+        print_json(TransferredTrail(file=str(file), messages=messages))
+    else:
+        say(f"{settings.audit_name}: {counted(messages, 'message')} from {file}")
+
+
+def _to_amend(settings: Settings) -> tuple[AuditStore, FileSigner]:
+    from orchestrator.agents.registry import OPERATOR
+    from orchestrator.audit.store import AuditStore
+    from orchestrator.keyring.store import KeyStore
+
+    folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
+    if folder.current(OPERATOR) is None:
+        raise click.ClickException(
+            f"the operator's key is not in {settings.keys_dir}; run this where it is, or bring it with "
+            "`orchestra keys export operator` and `orchestra keys import`"
+        )
+    if isinstance(settings.audit_database, Path) and not settings.audit_database.exists():
+        raise click.ClickException(f"no audit trail at {settings.audit_name}; a writer begins one")
+    return AuditStore(settings.audit_database), folder.signer(OPERATOR)

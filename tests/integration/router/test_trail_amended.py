@@ -1,0 +1,173 @@
+"""What the operator takes out of the audit trail, and the trail as a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+from sqlalchemy import select
+
+from orchestrator.audit import AuditReader, AuditStore
+from orchestrator.audit.schema import DEAD_LETTERS
+from orchestrator.envelope.model import Message
+from orchestrator.redisdb import keys
+from orchestrator.streams import all_streams
+from tests.documents import hold_to_models
+from tests.integration.router.conftest import Stack
+from tests.integration.router.test_trail import found, run, said, unsigned, verify, write
+from tests.postgres import TrailDatabase
+
+
+@pytest.fixture(autouse=True)
+def database(trail_database: TrailDatabase) -> TrailDatabase:
+    """The audit database of the stack, of each kind in turn."""
+    return trail_database
+
+
+def store_of(stack: Stack) -> AuditStore:
+    """The audit database, for reading."""
+    return AuditStore(stack.settings.audit_database, read_only=True)
+
+
+def test_what_is_redacted_is_gone_and_the_trail_stays_whole(stack: Stack, database: TrailDatabase) -> None:
+    """The text is in no file any more; the row says nothing without the operator's word for it."""
+    said(stack, 3)
+    write(stack)
+    (row,) = found(stack, "number 1")
+    done = run(stack, "audit", "redact", str(row["message_id"]), "--reason", "a person asked", "--json")
+    hold_to_models(["audit", "redact", "--json"], done.stdout)
+    assert (done.exit_code, json.loads(done.stdout)["rows"]) == (0, 1)
+    assert found(stack, "number 1") == []
+    good = verify(stack)
+    assert (good.exit_code, len(store_of(stack).messages())) == (0, 3), good.output
+    if isinstance(database.where, Path):
+        files = database.where.parent.glob("audit.sqlite*")
+        assert not any(b"number 1" in file.read_bytes() for file in files)
+    said(stack, 1)
+    write(stack)
+    assert verify(stack).exit_code == 0
+    again = run(stack, "audit", "redact", str(row["message_id"]), "--reason", "twice")
+    assert (again.exit_code, "no message" in again.stderr) == (1, True)
+    with database.tamper() as db:
+        db.execute("DELETE FROM amendments")
+    bad = verify(stack)
+    assert (bad.exit_code, f"row {row['seq']}: its XML" in bad.stdout) == (1, True), bad.output
+
+
+def test_text_that_is_removed_without_the_operator_is_found(stack: Stack, database: TrailDatabase) -> None:
+    """Neither an amendment that nobody signed nor one of another row covers it."""
+    said(stack, 3)
+    write(stack)
+    (row,) = found(stack, "number 1")
+    run(stack, "audit", "redact", str(row["message_id"]), "--reason", "x")
+    with database.tamper() as db:
+        db.execute("UPDATE messages SET xml = ?, sha256 = '', salt = '' WHERE seq = 1", [b""])
+        (document,) = db.execute("SELECT document FROM amendments").fetchone()
+        forged = json.dumps({**json.loads(document), "seq": 1}, sort_keys=True, separators=(",", ":"))
+        db.execute("INSERT INTO amendments VALUES ('redaction', '1', ?)", [forged])
+    bad = verify(stack)
+    assert bad.exit_code == 1
+    assert "the redaction of messages row 1 does not count" in bad.stdout
+    assert "messages row 1: its XML" in bad.stdout
+
+
+def test_a_tombstone_stands_for_what_was_pruned(stack: Stack, database: TrailDatabase) -> None:
+    """The rest is whole, nothing counts as missing, and the writer goes on; without the tombstone the cut shows."""
+    said(stack, 2)
+    stack.publish(unsigned(stack, Message(content="junk")), "message")
+    stack.router().run_once()
+    write(stack)
+    with_all = store_of(stack).total()
+    # The dead letter came after its message.
+    newest = store_of(stack).query(select(DEAD_LETTERS.c.at_ms))[0][0] + 1
+    said(stack, 2)
+    write(stack)
+    plan = run(stack, "audit", "prune", "--older-than", iso(newest), "--dry-run", "--json")
+    hold_to_models(["audit", "prune", "--json"], plan.stdout)
+    assert json.loads(plan.stdout) == {"messages": with_all, "dead_letters": 1, "removed": False}
+    assert run(stack, "audit", "prune", "--older-than", iso(newest)).exit_code == 0
+    good = verify(stack)
+    assert (good.exit_code, "2 messages" in good.stdout) == (0, True), good.output
+    said(stack, 1)
+    write(stack)
+    assert verify(stack).exit_code == 0
+    # All of it, one after the other, and it goes on.
+    assert run(stack, "audit", "prune", "--older-than", "2100-01-01T00:00:00Z").exit_code == 0
+    assert (verify(stack).exit_code, store_of(stack).total()) == (0, 0)
+    said(stack, 1)
+    write(stack)
+    assert verify(stack).exit_code == 0
+    coverage = AuditReader(store_of(stack)).coverage(stack.streams, all_streams())
+    assert sum(row.missing for row in coverage) == 0
+    with database.tamper() as db:
+        db.execute("DELETE FROM amendments")
+    bad = verify(stack)
+    assert (bad.exit_code, "are missing" in bad.stdout) == (1, True), bad.output
+
+
+def iso(ms: int) -> str:
+    """A time as the commands take it."""
+    from orchestrator.clock import isoformat
+
+    return isoformat(ms)
+
+
+def test_an_exported_trail_is_verified_and_imported(
+    stack: Stack, tmp_path: Path, database: TrailDatabase
+) -> None:
+    """Without any server; what was changed in the file shows, and a part of a file is refused."""
+    said(stack, 3)
+    write(stack)
+    file = tmp_path / "trail.jsonl.zst"
+    done = run(stack, "audit", "export", str(file), "--json")
+    hold_to_models(["audit", "export", "--json"], done.stdout)
+    assert json.loads(done.stdout)["messages"] == 3
+    good = run(stack, "audit", "verify", "--file", str(file))
+    assert (good.exit_code, "3 messages, the trail is intact" in good.stdout) == (0, True), good.output
+    lines = (
+        zstandard.ZstdDecompressor().decompressobj().decompress(file.read_bytes()).splitlines(keepends=True)
+    )
+    rows = [number for number, line in enumerate(lines) if b'"table":"messages"' in line]
+    damaged = {
+        "edited": [*lines[: rows[1]], lines[rows[1]].replace(b'"lead"', b'"mallory"'), *lines[rows[2] :]],
+        "deleted": [*lines[: rows[1]], *lines[rows[2] :]],
+        "cut off": [line for number, line in enumerate(lines) if number != rows[2]],
+    }
+    for how, changed in damaged.items():
+        other = tmp_path / "changed.zst"
+        other.write_bytes(zstandard.ZstdCompressor().compress(b"".join(changed)))
+        bad = run(stack, "audit", "verify", "--file", str(other))
+        assert (bad.exit_code, "broken: messages row" in bad.stdout) == (1, True), (how, bad.output)
+    other.write_bytes(zstandard.ZstdCompressor().compress(b"".join(lines[:-1])))
+    half = run(stack, "audit", "verify", "--file", str(other))
+    assert (half.exit_code, "its end is missing" in half.stderr) == (1, True), half.output
+    refused = run(stack, "audit", "import", str(file))
+    assert (refused.exit_code, "not empty" in refused.stderr) == (1, True)
+    before = database.copy()
+    database.put_back({**{name: [] for name in before}, "facts": before["facts"]})
+    assert run(stack, "audit", "import", str(file)).exit_code == 0
+    assert database.copy() == before
+    assert stack.redis.hlen(keys.audit_heads()) == 1
+    assert verify(stack).exit_code == 0
+
+
+def test_a_search_has_pages_and_more_filters(stack: Stack) -> None:
+    """Every filter narrows it; `next` leads through all of it."""
+    said(stack, 5)
+    stack.publish(unsigned(stack, Message(content="junk")), "message")
+    stack.router().run_once()
+    write(stack)
+    page = json.loads(run(stack, "audit", "search", "--limit", "4", "--json").stdout)
+    rest = json.loads(run(stack, "audit", "search", "--before", str(page["next"]), "--json").stdout)
+    assert (len(page["messages"]), len(rest["messages"]), rest["next"]) == (4, 2, None)
+    newest = page["messages"][0]
+    assert len(found(stack, "--rule", "signature-missing")) == 1
+    assert found(stack, "--rule", "expired") == found(stack, "--attempt", "2") == []
+    assert len(found(stack, "--priority", "normal")) == 6
+    one = found(stack, "--correlation", newest["correlation_id"])
+    assert {row["correlation_id"] for row in one} == {newest["correlation_id"]}
+    diagram = run(stack, "audit", "show", newest["correlation_id"], "--mermaid").stdout
+    assert diagram.startswith("sequenceDiagram\n    participant p0 as ")
+    assert "--xp" in diagram or "->>p" in diagram
