@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 
 #: The revision that this program reads and writes: the newest in the folder of migrations.
-REVISION: Final = "0003"
+REVISION: Final = "0004"
 
 METADATA: Final = MetaData()
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
@@ -70,6 +70,9 @@ MESSAGES: Final = Table(
     Index("messages_by_conversation", "correlation_id", "seq"),
     Index("messages_by_parent", "parent_id", "type"),
     Index("messages_by_task", "task_id", "type"),
+    Index("messages_by_sender", "sender", "seq"),
+    Index("messages_by_recipient", "recipient", "seq"),
+    Index("messages_by_time", "published_ms"),
 )
 
 DEAD_LETTERS: Final = Table(

@@ -32,8 +32,8 @@ from orchestrator.redisdb.groups import (
 )
 from orchestrator.streams import AUDIT_GROUP, GROUPS, Entry, Portion, RedisStreams, StreamId
 
-#: Entries that one read takes from one stream.
-BATCH: Final = 200
+#: Entries that one read takes from one stream: after an outage a commit costs more than all else in it.
+BATCH: Final = 500
 #: Milliseconds that an idle writer waits before it looks up.
 BLOCK_MS: Final = 1000
 #: Milliseconds after which an entry's holder counts as dead: a commit on a slow disk takes long.

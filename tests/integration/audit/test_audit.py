@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import redis as redis_py
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
 from click.testing import CliRunner
 
 from orchestrator.audit import AuditReader, AuditStore, AuditWriter, trees
 from orchestrator.audit.heads import HeadSigner
 from orchestrator.audit.proof import Proof
+from orchestrator.audit.schema import METADATA
 from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
@@ -23,7 +26,7 @@ from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from orchestrator.streams import Portion, RedisStreams, StreamId, all_streams, stream_key
 from tests.documents import hold_to_models
-from tests.postgres import TrailDatabase
+from tests.postgres import PostgresServer, TrailDatabase, closing_engine
 
 MESSAGES = StreamId(0, "message", "normal")
 DELEGATIONS = StreamId(0, "task-delegation", "high")
@@ -375,3 +378,25 @@ def test_writers_that_are_gone_are_forgotten_once_they_hold_nothing(
         one.run_once()
         one.tidy(gone_ms=1)
         assert time.monotonic() < deadline
+
+
+def test_the_migrations_make_the_tables_that_the_program_reads(trail_database: TrailDatabase) -> None:
+    """On each database; a reader refuses what is older or newer and says what to do."""
+    AuditStore(trail_database.where).close()
+    with closing_engine(trail_database.where) as engine, engine.connect() as db:
+        assert compare_metadata(MigrationContext.configure(db), METADATA) == []
+    for revision, hint in (("0001", "`orchestra audit writer`"), ("9999", "upgrade agent-orchestra")):
+        with trail_database.tamper() as tampering:
+            tampering.execute("UPDATE alembic_version SET version_num = ?", [revision])
+        with pytest.raises(AuditError, match=hint):
+            AuditStore(trail_database.where, read_only=True)
+
+
+def test_a_reader_makes_nothing(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    """Neither a file nor a table."""
+    url = postgres_server.make()
+    for where in (tmp_path / "none.sqlite", url):
+        with pytest.raises(AuditError, match="orchestra audit writer"):
+            AuditStore(where, read_only=True)
+    assert list(tmp_path.iterdir()) == []
+    postgres_server.drop(url)
