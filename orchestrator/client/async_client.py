@@ -111,6 +111,7 @@ class AsyncClient:
     budgets = _in_thread(Client.budgets)
     parse_callbacks = _in_thread(Client.parse_callbacks)
     held_back = _in_thread(Client.held_back)
+    questions = _in_thread(Client.questions)
     runs = _in_thread(Client.runs)
     history = _in_thread(Client.history)
     agents = _in_thread(Client.agents)

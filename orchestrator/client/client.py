@@ -102,15 +102,16 @@ class Answering:
             TimeoutError, ServerUnavailable, UnknownSession: as :meth:`Waiting.step`.
         """
         self._over = self._over or self._waiting.step() is not None
-        return (
-            self._waiting.try_to(lambda: read_answer(self._ledger, self._authenticity, self._session))
-            if self._over
-            else None
-        )
+        if not self._over:
+            return None
+        # Nothing where Redis is away, or where the session was resumed since it was seen to have ended.
+        found = self._waiting.try_to(lambda: (read_answer(self._ledger, self._authenticity, self._session),))
+        self._over = found is None
+        return found[0] if found is not None else None
 
 
-def read_answer(ledger: Ledger, authenticity: Authenticity, session: str) -> str:
-    """The final answer of a session that is over; empty if it has none yet.
+def read_answer(ledger: Ledger, authenticity: Authenticity, session: str) -> str | None:
+    """The final answer of a session that is over; None if it has none yet.
 
     With the key of `operator` in the data folder, it is made sure that the session's own agent has given it.
 
@@ -123,7 +124,7 @@ def read_answer(ledger: Ledger, authenticity: Authenticity, session: str) -> str
     if isinstance(answer, SessionFailed):
         raise answer
     if answer is None or not authenticity.reads_as_operator:
-        return answer or ""
+        return answer
     about, text, whole = ledger.answer_as_kept(session)
     if about.state is not SessionState.FINISHED:
         return read_answer(ledger, authenticity, session)  # it was resumed or deleted meanwhile
@@ -340,7 +341,7 @@ class Client:
             UnknownSession: there is no such session.
         """
         with self._clear_errors():
-            return read_answer(self._ledger, self._parts.authenticity, session)
+            return read_answer(self._ledger, self._parts.authenticity, session) or ""
 
     def wait(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Session:
         """Wait until a session is over; with ``item``, until what was put into its queue is dealt with, too.

@@ -54,8 +54,14 @@ def test_a_conversation_that_runs_away_is_stopped_and_its_root_told(terminal: Te
     """Beyond the limit nobody gets another word in; the root hears why, and answers."""
     session = json.loads(terminal.run("orchestra submit lead go --json").stdout)["session"]
     with terminal.client() as client:
-        wait_until(lambda: "stopped by" in str(client.result(session)), "the lead to be told")
-        answer = str(client.result(session))
+        answers: list[str] = []
+
+        def told() -> bool:
+            answers.append(str(client.result(session)))
+            return "stopped by" in answers[-1]
+
+        wait_until(told, "the lead to be told")
+    answer = answers[-1]
     assert answer.startswith("stopped by router: conversation ")
     assert "has had 40 messages" in answer
     wait_until(lambda: json.loads(terminal.run("orchestra doctor --json").stdout)["holds"], "quiet")

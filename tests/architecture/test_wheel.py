@@ -88,7 +88,11 @@ class Project:
                 yield output
             finally:
                 process.send_signal(signal.SIGINT)
-                process.wait(timeout=60)
+                try:
+                    process.wait(timeout=60)
+                except subprocess.TimeoutExpired:  # Flower may sit out a request to a worker that is gone
+                    process.kill()
+                    process.wait()
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator import AsyncClient, Client
+from orchestrator.client.waiting import Waiting
 from orchestrator.config.settings import load_settings
 from orchestrator.errors import (
     EmptyPrompt,
@@ -58,6 +59,27 @@ def test_the_answer_is_waited_for(stage: StackHarness, client: Client) -> None:
     assert handle.result(timeout_s=90) == "hello"
     assert handle.session().state is SessionState.FINISHED
     worker.join()
+
+
+def test_a_session_that_is_resumed_before_its_answer_is_read_is_waited_for_again(
+    stage: StackHarness, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is not the empty text."""
+    stage.agent("solo")(echo)
+    session = client.submit("solo", "hello").id
+    stage.play(session)
+    answering, look = client.answering(session), Waiting.step
+
+    def resume_after_the_look(waiting: Waiting, **how: Any) -> Any:
+        monkeypatch.undo()
+        found = look(waiting, **how)
+        client.resume(session, "again")
+        return found
+
+    monkeypatch.setattr(Waiting, "step", resume_after_the_look)
+    assert answering.step() is None
+    stage.play(session)
+    assert answering.step() == "again"
 
 
 def test_waiting_is_woken_by_the_end_of_the_session(stage: StackHarness, client: Client) -> None:
@@ -235,7 +257,14 @@ def test_asyncio_has_every_method_of_the_client(stage: StackHarness) -> None:
         return {name for name, value in vars(of).items() if callable(value) and not name.startswith("_")}
 
     # Steps of waiting are for those who cannot await.
-    assert public(AsyncClient) == public(Client) - {"answer", "answering", "step", "waiting", "watching"}
+    assert public(AsyncClient) == public(Client) - {
+        "answer",
+        "answering",
+        "step",
+        "stream_step",
+        "waiting",
+        "watching",
+    }
     for name in public(AsyncClient):
         theirs, ours = getattr(Client, name), getattr(AsyncClient, name)
         assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)

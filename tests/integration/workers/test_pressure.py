@@ -93,6 +93,6 @@ def test_what_waited_comes_back_into_a_full_stream(stage: StackHarness) -> None:
         stage.redis.xadd(stream_key(stream), {"envelope": b"x"})
     parking = DelayedMessages(Scripts(stage.redis), shards=[0], mark_ms=60_000)
     (parked,) = parking.all()
-    assert parking.release(parked)
+    assert parking.release([parked])
     (row,) = RedisStreams(stage.redis).backlog("router", [stream])
     assert row.length >= 6
