@@ -65,20 +65,32 @@ def test_a_session_that_is_resumed_before_its_answer_is_read_is_waited_for_again
     stage: StackHarness, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answer is not the empty text."""
-    stage.agent("solo")(echo)
+    at_work, may_end = threading.Event(), threading.Event()
+
+    def solo(ctx: Context) -> str:
+        if ctx.cause != "start":
+            at_work.set()
+            assert may_end.wait(30)
+        return ctx.prompt
+
+    stage.agent("solo")(solo)
     session = client.submit("solo", "hello").id
     stage.play(session)
     answering, look = client.answering(session), Waiting.step
+    workers = []
 
     def resume_after_the_look(waiting: Waiting, **how: Any) -> Any:
         monkeypatch.undo()
         found = look(waiting, **how)
         client.resume(session, "again")
+        workers.append(in_background(lambda: stage.resume(session)))
+        assert at_work.wait(30)
         return found
 
     monkeypatch.setattr(Waiting, "step", resume_after_the_look)
     assert answering.step() is None
-    stage.play(session)
+    may_end.set()
+    workers[0].join()
     assert answering.step() == "again"
 
 
