@@ -190,7 +190,7 @@ class Container:
         delegator = parent[0].agent if parent else about.delegator or OPERATOR
         agent = self.agents.get(about.agent)
         told = dict.fromkeys([delegator] if delegator != by else [])
-        if not told or (agent is not None and agent.foreign):
+        if not told or (agent is not None and agent.external):
             told[about.agent] = None
         reports = []
         for recipient in told:
@@ -205,7 +205,7 @@ class Container:
                     )
                 )
             except ValidationError as error:
-                # Its books are damaged: it is to end all the same.
+                # Its records are damaged: it is to end all the same.
                 _log.error("end-not-reported", session=about.id, to=recipient, error=str(error))
         return reports
 

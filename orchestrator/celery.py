@@ -82,7 +82,7 @@ def _choose_queues(conf: Any, **_: Any) -> None:
         from orchestrator.worker.remote_control import register_commands
 
         register_commands(lambda: _runtime.get().parts)
-    served = {definition.record.queue for definition in catalogue.values() if not definition.record.foreign}
+    served = {definition.record.queue for definition in catalogue.values() if not definition.record.external}
     conf.task_queues = {name: {} for name in sorted({DEFAULT_QUEUE, *served})}
 
 

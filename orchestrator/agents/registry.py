@@ -76,7 +76,7 @@ class AgentRecord(BaseModel):
     answer: Literal["text", "plan"] = "text"
 
     @property
-    def foreign(self) -> bool:
+    def external(self) -> bool:
         """Whether a program outside the stack runs it, and reads its work from its inbox."""
         return self.executor == "foreign"
 
@@ -147,9 +147,9 @@ class AgentRegistry:
         pipeline = self._redis.pipeline(transaction=False)
         for record, sealed in [(record, self.sealed(record)) for record in records]:
             # Nobody announces a external program again and again: it stays until it is withdrawn.
-            lifetime_s = None if record.foreign else LIFETIME_S
+            lifetime_s = None if record.external else LIFETIME_S
             pipeline.set(keys.agent(record.name), sealed, ex=lifetime_s)
-            pipeline.zadd(keys.agents(), {record.name: _FOR_EVER_MS if record.foreign else now})
+            pipeline.zadd(keys.agents(), {record.name: _FOR_EVER_MS if record.external else now})
             with self._lock:
                 self._cache.pop(record.name, None)
         # Names of those that nobody announces any more; whoever only reads must not have to write.

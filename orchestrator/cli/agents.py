@@ -29,7 +29,7 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None
         return
     parts = _parts(settings)
     found, living = parts.agents.all(), living_agents(parts.redis)
-    served = {record.name: None if record.foreign else is_served(record, living) for record in found}
+    served = {record.name: None if record.external else is_served(record, living) for record in found}
     limits = {limit.agent: limit for limit in parts.concurrency.agents([r.name for r in found])}
     if as_json:
         documents = [
@@ -97,7 +97,7 @@ def register(
     parts = _parts(settings)
     registry = parts.agents
     known = registry.get(name)
-    if name in SYSTEM_AGENTS or (known is not None and not known.foreign):
+    if name in SYSTEM_AGENTS or (known is not None and not known.external):
         raise InputError(f"{name!r} is the name of an agent that the stack itself runs; choose another")
     record = AgentRecord.model_validate(
         {

@@ -154,7 +154,7 @@ def _at_once(verdict: StopVerdict, done: str) -> str:
 def _end_of(client: Client, session: str) -> Session | None:
     """A session that was asked to stop, once it has ended; None: it has not, after all the time that it is given."""
     settings = client.settings
-    # A worker that is dead hears nothing: then the reaper ends its run when the lease is over.
+    # A worker that is dead hears nothing: then the reaper ends its run when the lease has passed.
     retry_for_s = (
         settings.stop_grace_s + settings.heartbeat_s + 2 * (settings.lease_s + settings.sweep_interval_s)
     )

@@ -255,7 +255,7 @@ def _vouch(store: KeyStore, sources: Iterable[str]) -> list[str]:
 
     names = []
     for name, definition in load_agents(sources).items() if sources else ():
-        if not definition.record.foreign:
+        if not definition.record.external:
             store.create(name)
             names.append(name)
         vouch(store, definition.record.model_dump(mode="json"))

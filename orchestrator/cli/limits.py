@@ -123,16 +123,18 @@ def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[s
     records = parts.agents.all()
     what = kind or "agent or queue"
     own = [record.name for record in records if record.name == name]
-    of_queue = [record.name for record in records if record.queue == name and not record.foreign]
+    of_queue = [record.name for record in records if record.queue == name and not record.external]
     if kind is None:
         kind = "agent" if own or not of_queue else "queue"
-    if any(record.foreign for record in records if record.name == name and kind == "agent"):
+    if any(record.external for record in records if record.name == name and kind == "agent"):
         raise click.ClickException(
             f"{name!r} is an external program: it reads its work from its inbox; stop it there"
         )
     found = own if kind == "agent" else of_queue
     if not found:
-        known = {record.name if kind == "agent" else record.queue for record in records if not record.foreign}
+        known = {
+            record.name if kind == "agent" else record.queue for record in records if not record.external
+        }
         there = (
             f"there are: {', '.join(sorted(known))}" if known else "none is registered; start a worker first"
         )
@@ -163,7 +165,7 @@ def _list(parts: Container, *, as_json: bool) -> None:
     from orchestrator.cli.documents import LimitsDocument
 
     concurrency = parts.concurrency
-    names = [record.name for record in parts.agents.all() if not record.foreign]
+    names = [record.name for record in parts.agents.all() if not record.external]
     agents = [one for one in concurrency.agents(names) if one.limit is not None or one.paused]
     trees, each = concurrency.trees(), concurrency.of_each_tree()
     queues = sorted(name for kind, name in concurrency.paused() if kind == "queue")

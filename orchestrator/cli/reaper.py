@@ -35,7 +35,7 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     streams, known = RedisStreams(client), all_streams(settings.shards)
 
     def trim() -> int:
-        programs = [record.name for record in parts.agents.all() if record.foreign]
+        programs = [record.name for record in parts.agents.all() if record.external]
         # What a program's own group has not read yet stays, in the streams of messages as in its inbox.
         dropped = streams.trim(GROUPS, known, also=programs)
         for program in programs:
@@ -49,7 +49,7 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
         settle=parts.settle,
         trim=trim,
         ring=parts.ring,
-        agents=lambda: [record.name for record in parts.agents.all() if not record.foreign],
+        agents=lambda: [record.name for record in parts.agents.all() if not record.external],
         concurrency=parts.concurrency,
         shards=settings.shards,
         lease_s=settings.lease_s,

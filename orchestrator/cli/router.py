@@ -29,7 +29,7 @@ def router(settings: Settings, types: str | None) -> None:
     from orchestrator.runtime.service import serve
 
     wanted = parse_types(types)
-    report_buffer = ReportBuffer()  # it outlives an outage, after which the router is made anew
+    report_buffer = ReportBuffer()  # it outlives an outage, after which the router is made again
 
     def make(client: redis.Redis, settings: Settings) -> Router:
         from orchestrator.router import build_router

@@ -73,7 +73,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     entry = RedisStreams(client).publish(stream, data, limit=limit)
     note = None
     known = parts.agents.get(sender)
-    if message.body.type not in LAUNCHES and known is not None and not known.foreign:
+    if message.body.type not in LAUNCHES and known is not None and not known.external:
         note = (
             f"{sender!r} is not an external program, so a {message.body.type} of its is written to the audit trail and "
             "changes nothing: what it says is in the ledger already, or is said with `orchestra reply` or `resume`"

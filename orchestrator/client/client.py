@@ -94,7 +94,7 @@ class Answering:
         self._over = False
 
     def step(self) -> str | None:
-        """The answer once the session is over, else None after a quarter of a second at most.
+        """The answer once the session has ended, else None after a quarter of a second at most.
 
         Raises:
             SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
@@ -111,7 +111,7 @@ class Answering:
 
 
 def read_answer(ledger: Ledger, authenticity: Authenticity, session: str) -> str | None:
-    """The final answer of a session that is over; None if it has none yet.
+    """The final answer of a session that has ended; None if it has none yet.
 
     With the key of `operator` in the data folder, it is made sure that the session's own agent has given it.
 
@@ -333,7 +333,7 @@ class Client:
         return typed(answer, type, what=f"session {session}")
 
     def answer(self, session: str) -> str:
-        """The final answer of a session that is over; empty if it has none yet.
+        """The final answer of a session that has ended; empty if it has none yet.
 
         Raises:
             SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
@@ -344,7 +344,7 @@ class Client:
             return read_answer(self._ledger, self._parts.authenticity, session) or ""
 
     def wait(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Session:
-        """Wait until a session is over; with ``item``, until what was put into its queue is dealt with, too.
+        """Wait until a session has ended; with ``item``, until what was put into its queue is dealt with, too.
 
         An outage of Redis is outlasted for as long as a worker does, two minutes; so it is by all that waits.
 
@@ -368,14 +368,14 @@ class Client:
         return Answering(self._ledger, self._parts.authenticity, waiting, session)
 
     def watching(self, session: str, *, timeout_s: float | None = None) -> Watching:
-        """As :meth:`watch`, in steps: call :meth:`step` with it until it is over."""
+        """As :meth:`watch`, in steps: call :meth:`step` with it until it has ended."""
         return Watching(self._ledger, session, outage=self._outage(), timeout_s=timeout_s)
 
     def step(self, steps: Steps[T]) -> T:
         """One step of waiting or watching, a quarter of a second at most.
 
         Raises:
-            TimeoutError: its time is over.
+            TimeoutError: its time has passed.
         """
         with self._clear_errors():
             return steps.step()
@@ -439,7 +439,7 @@ class Client:
         return asker
 
     def stop(self, session: str, reason: str = "stopped by a user") -> StopVerdict:
-        """Stop a session and, by its policy, everything below it. `ended`: it is over; `asked`: its run was asked.
+        """Stop a session and, by its policy, everything below it. `ended`: it has ended; `asked`: its run was asked.
 
         Of one that has finished before, children that owe it nothing may still be at work: they are stopped.
 
@@ -451,7 +451,7 @@ class Client:
     def delete(self, session: str, reason: str = "deleted by a user") -> StopVerdict:
         """Delete a session and, by its policy, everything below it; a tombstone with the counts stays.
 
-        `ended`: it is over, and what it held goes; `asked`: its run was asked to stop, and it goes then.
+        `ended`: it has ended, and what it held goes; `asked`: its run was asked to stop, and it goes then.
 
         Raises:
             UnknownSession: there is no such session.
@@ -520,7 +520,7 @@ class Client:
             return subtree(self._ledger, session)
 
     def watch(self, session: str, *, timeout_s: float | None = None) -> Iterator[list[Session]]:
-        """Pictures of the tree below a session, as it changes, until the session is over; the last shows that.
+        """Pictures of the tree below a session, as it changes, until the session has ended; the last shows that.
 
         Raises:
             TimeoutError: it is not over after ``timeout_s`` seconds.
@@ -533,7 +533,7 @@ class Client:
                 yield picture
 
     def stream(self, session: str, *, after: str = "", timeout_s: float | None = None) -> Iterator[LiveEvent]:
-        """What a session writes, piece by piece, until it is over; the text of model agents.
+        """What a session writes, piece by piece, until it has ended; the text of model agents.
 
         Nothing of it is a promise: it is kept for an hour, and its length is bounded. The answer is `result`.
 
@@ -558,7 +558,7 @@ class Client:
                 raise TimeoutError(f"session {session} is not over after {timeout_s:g} s")
 
     def stream_step(self, session: str, after: str = "") -> tuple[list[LiveEvent], bool]:
-        """As :meth:`stream`, in steps of a quarter of a second at most: events, and whether the session was over before.
+        """As :meth:`stream`, in steps of a quarter of a second at most: events, and whether the session had ended before.
 
         Raises:
             UnknownSession: there is no such session.
@@ -581,7 +581,7 @@ class Client:
     def parse_callbacks(self, session: str, text: str) -> tuple[Callback, ...]:
         """The callbacks in a text that ``session`` was given; `genuine` are those that one of its runs carried.
 
-        They are compared with its books word for word: one that is copied from another session, or altered,
+        They are compared with its records word for word: one that is copied from another session, or altered,
         is not genuine, whatever its id.
         """
         with self._clear_errors():

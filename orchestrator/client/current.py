@@ -214,7 +214,7 @@ class RemoteSession:
         self.call("status", progress=progress, activity=activity)
 
     def _poll(self, operation: str, done: Any, timeout_s: float | None, **parameters: Any) -> dict[str, Any]:
-        """Call an operation that waits until it is done, or the time is over; the last answer."""
+        """Call an operation that waits until it is done, or the time has passed; the last answer."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = _STEP_S if until is None else max(0.0, min(_STEP_S, until - time.monotonic()))

@@ -76,7 +76,7 @@ class Waiting:
         self._last = b"$"
 
     def step(self, *, listen: bool = True) -> Session | None:
-        """The session if it is over, else None after an event of it or a quarter of a second; at once without.
+        """The session if it has ended, else None after an event of it or a quarter of a second; at once without.
 
         Raises:
             TimeoutError: it is not over after ``timeout_s`` seconds.
@@ -89,7 +89,7 @@ class Waiting:
         """What ``call`` returns; None, after a pause, if Redis is away.
 
         Raises:
-            TimeoutError: the time to wait is over.
+            TimeoutError: the time to wait has passed.
             ServerUnavailable: Redis stayed away for too long.
         """
         try:

@@ -55,7 +55,7 @@ def _begin(ctx: Context) -> str:
     )
     for path in files:
         ctx.delegate("reviewer", str(path), title=f"Review {_shown(path, roots)}")
-    # Its own part has no percentage: how many of its reviews are over says more.
+    # Its own part has no percentage: how many of its reviews have ended says more.
     ctx.status(activity=f"reviewing the package while {len(files)} modules are reviewed")
     review = review_package(
         files, read=trees.read, name_of=lambda path: _dotted(path, roots), keep_going=ctx.check

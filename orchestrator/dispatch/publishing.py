@@ -1,4 +1,4 @@
-"""A root that is over gives its caller the final answer: once, whoever gets to it first."""
+"""A root that has ended gives its caller the final answer: once, whoever gets to it first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FAILURES: dict[SessionState, type[SessionFailed]] = {
 
 
 def final_answer(ledger: Ledger, root: str) -> str | SessionFailed | None:
-    """The answer of a session that is over, or the exception for its caller; None: it is not over.
+    """The answer of a session that has ended, or the exception for its caller; None: it is not over.
 
     Raises:
         UnknownSession: there is no such session.
@@ -37,7 +37,7 @@ def publish_result(ledger: Ledger, results: RootResults, root: str) -> None:
         ledger.mark_result_published(root)
         return
     if answer is None:
-        return  # a user has resumed it meanwhile: its next end owes the result anew
+        return  # a user has resumed it meanwhile: its next end owes the result again
     if task:
         results.store_result(task, answer)
     failpoint("settle.stored")

@@ -30,7 +30,7 @@ class Terms:
 
 
 def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Blocker | None:
-    """Why a session sleeps or what it is at; None when it is over with nothing to come."""
+    """Why a session sleeps or what it is at; None when it has ended with nothing to come."""
 
     def wait(waits_for: str, mover: str, by: str) -> Blocker:
         return Blocker(session=session.id, subject=session.id, waits_for=waits_for, mover=mover, by=by)
@@ -137,7 +137,7 @@ def _unrouted(session: Session) -> Blocker:
 def _at_work(session: Session, run: Run, terms: Terms) -> Blocker:
     asked = f", asked to stop: {run.stop}" if run.stop else ""
     where = f"{run.id} on {run.worker}{asked}"
-    if run.foreign:
+    if run.external:
         return Blocker(
             session=session.id,
             subject=session.id,

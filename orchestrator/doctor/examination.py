@@ -40,7 +40,7 @@ _LATE_MS = 60_000
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One session on the way to what holds another one up, and what it waits for; None: it is over."""
+    """One session on the way to what holds another one up, and what it waits for; None: it has ended."""
 
     session: Session
     wait: Blocker | None
@@ -369,7 +369,7 @@ class Doctor:
     def _stack(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Problem]:
         client = self._parts.redis
         yield from vitals.services(client)
-        programs = [record.name for record in self._parts.agents.all() if record.foreign]
+        programs = [record.name for record in self._parts.agents.all() if record.external]
         most = self._parts.settings.stream_max_entries
         yield from vitals.streams(client, len(self._shards), programs)
         yield from vitals.inboxes(client, len(self._shards), programs, most)

@@ -42,7 +42,7 @@ def _run(snapshot: Snapshot) -> Iterator[Problem]:
             run.id,
             f"{run.id} is queued and not in the dispatch index: it is not sent to a worker again",
         )
-    if run.state is RunState.RUNNING and not run.foreign and "running" not in snapshot.indexed:
+    if run.state is RunState.RUNNING and not run.external and "running" not in snapshot.indexed:
         yield _found(
             snapshot,
             "run-unindexed",

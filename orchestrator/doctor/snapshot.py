@@ -1,4 +1,4 @@
-"""One session with its books as they stood at one moment, and its children as they stood just after."""
+"""One session with its records as they stood at one moment, and its children as they stood just after."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INDEXES = ("dispatch", "running", "waiting", "closing", "results", "tree", "roo
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
-    """What a parent's books are compared with."""
+    """What a parent's records are compared with."""
 
     id: str
     state: str
@@ -50,11 +50,11 @@ class Snapshot:
     window_until_ms: int = 0  #: until when callbacks are let come together; 0: no window is open
     wakes_ms: int = 0  #: when a deadline or a window makes the service look at it; 0: never
     question_due_ms: dict[str, int] = field(default_factory=dict)  #: open question → when it is given up
-    damage: tuple[str, ...] = ()  #: what cannot be read of its books, beside its own record
+    damage: tuple[str, ...] = ()  #: what cannot be read of its records, beside its own record
     settled: bool = False  #: whether its last result was stored for its caller, if it is a root
     questions: int = 0  #: how many are open, by its counter
     groups: dict[tuple[str, str], int] = field(default_factory=dict)  #: (group, what) → its counter
-    unasked: frozenset[str] = frozenset()  #: open questions that nobody has in his books
+    unasked: frozenset[str] = frozenset()  #: open questions that nobody has in his records
     unkept: bool = False  #: its answer is a large text that is not stored any more
 
     @property

@@ -123,7 +123,7 @@ class VerifiedSignature:
     algorithm: str
     #: When the signer says it signed, in milliseconds since the epoch.
     signed_ms: int
-    #: Of what was signed but the signature itself: the same for every copy, however it is spelt or signed anew.
+    #: Of what was signed but the signature itself: the same for every copy, however it is spelt or signed again.
     digest: str
 
 

@@ -153,7 +153,7 @@ class KeyLifecycle(KeyFolder):
             self._pointer(record.agent, record.use).unlink(missing_ok=True)
             current = None
         if current is not None and current.key_id == record.key_id:
-            # Written again, so that signers that were made of it before are made anew.
+            # Written again, so that signers that were made of it before are made again.
             self._point(record)
             return
         if self._is_to_be_used(record, current):

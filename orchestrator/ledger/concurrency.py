@@ -126,7 +126,7 @@ class Concurrency:
         return not known
 
     def unpause(self, kind: Kind, name: str, *, agents: Sequence[str]) -> bool:
-        """Let ready runs be taken again; False: it was not paused. ``agents``: whose rings begin anew."""
+        """Let ready runs be taken again; False: it was not paused. ``agents``: whose rings begin again."""
         changed = [self._set(shard, f"paused:{kind}:{name}", "", ring=agents) for shard in self._shards]
         return any(changed)
 
@@ -139,7 +139,7 @@ class Concurrency:
         return told
 
     def forget_slots(self, shard: int, *, recount: bool) -> tuple[int, int]:
-        """Forget slots that have no run any more; with ``recount`` count anew what is at work.
+        """Forget slots that have no run any more; with ``recount`` count again what is at work.
 
         Returns:
             How many slots were forgotten, and how many counts were wrong.

@@ -282,7 +282,7 @@ class InboxTransitions(Runs):
                 if isinstance(reply, Exception):
                     if is_outage(reply):
                         raise reply
-                    # Damaged books of one session must not keep the callbacks of all others from them.
+                    # Damaged records of one session must not keep the callbacks of all others from them.
                     if self._seldom.due(session_ids[i]):
                         _log.error("flush-failed", session=session_ids[i], error=str(reply))
                     verdicts[i] = Flushed(outcome="damaged", detail=str(reply))

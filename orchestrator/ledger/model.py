@@ -1,4 +1,4 @@
-"""What the ledger holds, as frozen values: sessions, runs, and the items of a session's books."""
+"""What the ledger holds, as frozen values: sessions, runs, and the items of a session's records."""
 
 from __future__ import annotations
 
@@ -169,14 +169,14 @@ class Run:
     last_steps: str = ""  #: the last of them, once it has ended, as `read_headers` takes them
 
     @property
-    def foreign(self) -> bool:
+    def external(self) -> bool:
         """Whether a program outside of the stack has it, which holds no lease."""
         return self.claim == "foreign"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A callback, question, message, reply or prompt in a session's books."""
+    """A callback, question, message, reply or prompt in a session's records."""
 
     id: str
     kind: str  #: completion, query, blocker, clarification, error, message, reply, prompt, …

@@ -111,7 +111,7 @@ class ProviderCalls:
         return Wait(wait_ms=number)
 
     def release(self, lane: Lane, granted: Granted, *, tokens: int | None, took_ms: int) -> None:
-        """A call is over; ``tokens`` is what it took, None: what was counted."""
+        """A call has ended; ``tokens`` is what it took, None: what was counted."""
         self._scripts.run(
             "release_call",
             [keys.provider_counts(lane.account, lane.model), keys.provider_calls(lane.account, lane.model)],

@@ -42,7 +42,7 @@ class Runs(LaunchTransitions):
     def claim(
         self, run_id: str, claim_id: str, *, session_id: str, worker: str, agent: str = ""
     ) -> Claimed | None:
-        """Take a certain queued run under a random claim id; None when another has it or it is over.
+        """Take a certain queued run under a random claim id; None when another has it or it has ended.
 
         ``agent`` is the session's; looked up when it is not given.
         """
@@ -132,7 +132,7 @@ class Runs(LaunchTransitions):
     ) -> Committed | RetryLater:
         """End a run with what its agent returned or how it failed.
 
-        The envelope that reports the end of the session is made only when the session is over, or
+        The envelope that reports the end of the session is made only when the session has ended, or
         at once when the caller expects that. With ``about``, the session as it was when the run was claimed, its agent
         vouches for what that end says. ``attempts`` is how often the agent may fail in all, and ``retry_ms`` how
         long the run waits then, in milliseconds, before it may be claimed again.

@@ -124,7 +124,7 @@ class SweepTransitions(Termination):
         self.redis.zrem(keys.timers(shard), f"{kind}|{identifier}")
 
     def drop_due_timer(self, shard: int, kind: str, identifier: str) -> None:
-        """A timer was acted upon; one that was set anew meanwhile, for later, stays."""
+        """A timer was acted upon; one that was set again meanwhile, for later, stays."""
         due = self.redis.zscore(keys.timers(shard), f"{kind}|{identifier}")
         if due is not None and float(due) <= self.server_ms():
             self.drop_timer(shard, kind, identifier)
@@ -141,7 +141,7 @@ class SweepTransitions(Termination):
         self.redis.zadd(keys.timers(shard), {f"{kind}|{identifier}": due_ms}, xx=True)
 
     def reindex(self, session_id: str, *, recount: bool) -> list[str]:
-        """Derive anew what indexes say of a session; with ``recount`` its counters and its queue, too.
+        """Derive again what indexes say of a session; with ``recount`` its counters and its queue, too.
 
         What was put right, by the names of the indexes and of the session's fields.
         """
@@ -172,7 +172,7 @@ class SweepTransitions(Termination):
             run = decode.text(reply[1])
 
     def restore_text(self, child: str) -> bool:
-        """Copy what a child said at its end from its parent's books, or to them; False: nothing could be copied."""
+        """Copy what a child said at its end from its parent's records, or to them; False: nothing could be copied."""
         about = self.find([child])
         if not about or not about[0].parent:
             return False
@@ -207,7 +207,7 @@ class SweepTransitions(Termination):
         facts: list[str] = []
         for s in tree:
             known = self.run(s.run) if s.run else None
-            unheeded = s.state in CLOSED or s.state is SessionState.PENDING or (known and known.foreign)
+            unheeded = s.state in CLOSED or s.state is SessionState.PENDING or (known and known.external)
             if s.run and not unheeded:
                 return False
             facts += [f"{s.state} {s.run} {s.runs} {s.owed} {s.children}", "" if unheeded else "1"]

@@ -38,7 +38,7 @@ class Termination(InboxTransitions):
         return self.vouch_for_end(found[0], "failed", reason, by=by) if found else ""
 
     def refuse(self, session_id: str, reason: str, *, envelope: Outgoing | None = None, by: str = "") -> bool:
-        """Fail a session that never started, in the name of ``by``; False when it did, or is over already."""
+        """Fail a session that never started, in the name of ``by``; False when it did, or has ended already."""
         parent = decode.text(self.redis.hget(keys.session(session_id), "parent"))
         while True:
             reply = self.scripts.run(
@@ -199,7 +199,7 @@ class Termination(InboxTransitions):
         return bool(reply[0] in (b"kept", b"tombstone"))
 
     def _still_heard(self, session_id: str) -> set[str]:
-        """The digests of a session's large texts that are in the books of a session which is not deleted."""
+        """The digests of a session's large texts that are in the records of a session which is not deleted."""
         said = self.wholes.digests(session_id)
         if not said:
             return set()

@@ -221,7 +221,7 @@ class Committed:
     """What a commit made of the session."""
 
     session_state: SessionState
-    over: bool  #: the session is over and its parent's callback queued
+    over: bool  #: the session has ended and its parent's callback queued
     first: bool  #: False when this very commit had been made before
     result_unpublished: bool  #: a root whose Celery result is to be settled now
     ring: tuple[
@@ -260,7 +260,7 @@ class Flushed:
 class StopVerdict:
     """What became of a wish to end a session."""
 
-    #: ended: it is over now; asked: a running run was asked; over: it had ended before; unknown: no such session.
+    #: ended: it has ended now; asked: a running run was asked; over: it had ended before; unknown: no such session.
     outcome: Literal["ended", "asked", "over", "unknown"]
     #: ended: the run that was queued and never starts, if there was one; asked: the run; over: the session's state.
     detail: str = ""

@@ -127,7 +127,7 @@ class MessageFactory:
     def completion(
         self, *, sender: str, recipient: str, task_id: str, result: str, thread: Thread
     ) -> Outgoing:
-        """A session is over and this is its answer."""
+        """A session has ended and this is its answer."""
         body = TaskCompletion(
             task_id=task_id,
             status="success",

@@ -16,7 +16,7 @@ CAP_MS = 300_000
 
 
 class RetryEnd(StrEnum):
-    """Why there is no further attempt."""
+    """Why there is no other attempt."""
 
     PERMANENT = "permanent"  #: trying again cannot help
     ATTEMPTS = "attempts"  #: all attempts are used up

@@ -39,7 +39,7 @@ def hand_over(runs: Iterable[RunRef], *, ledger: Ledger, agents: AgentRegistry) 
         record = agents.get(run.agent)
         if record is None:
             _log.info("agent-unknown", agent=run.agent, run=run.run, session=run.session)
-        elif record.foreign:
+        elif record.external:
             ledger.take_external(run)
         else:
             found.append((run, record.queue))
@@ -86,14 +86,14 @@ class Delivery:
         except Exception as error:
             if is_outage(error):
                 raise
-            # Its books are damaged: nobody else is to wait for that.
+            # Its records are damaged: nobody else is to wait for that.
             _log.error("close-failed", session=session, error=repr(error))
 
     def close(self, session_id: str) -> None:
         """Deal with the children of a closed session by its policy: stop them, let them go, or hand them on.
 
         Raises:
-            DamagedRecord: the session or something in its books cannot be read.
+            DamagedRecord: the session or something in its records cannot be read.
         """
         try:
             session = self.ledger.session(session_id)
@@ -216,7 +216,7 @@ class Delivery:
         self._refuse_reply(item.id, asker=item.child, agent=session.agent, why=why)
 
     def _refuse_reply(self, question: str, *, asker: str, agent: str, why: str) -> None:
-        with contextlib.suppress(UnknownSession, WrongState):  # it is over, or has its reply
+        with contextlib.suppress(UnknownSession, WrongState):  # it has ended, or has its reply
             self.ledger.enqueue(
                 asker,
                 f"no reply will come: {why}",

@@ -37,7 +37,7 @@ def is_missing_group(error: object) -> bool:
 def forget_consumers(
     client: redis.Redis, group: str, streams: Sequence[str], *, idle_ms: int = GONE_MS
 ) -> int:
-    """Take consumers off the books that hold nothing and were silent for so long; how many.
+    """Take consumers off the records that hold nothing and were silent for so long; how many.
 
     One that holds something keeps its place until another has taken that over.
     """

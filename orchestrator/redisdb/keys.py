@@ -77,7 +77,7 @@ def session(session: str) -> str:
 
 
 def any_session() -> str:
-    """A pattern that the keys of sessions match, and those of their books."""
+    """A pattern that the keys of sessions match, and those of their records."""
     return f"{PREFIX}:{{*}}:session:ses_*"
 
 

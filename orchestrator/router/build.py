@@ -35,7 +35,7 @@ from orchestrator.streams import MESSAGE_TYPES, RedisStreams, all_streams
 
 
 def limits_of(settings: Settings, table: RoutingTable | None = None) -> ConversationLimits:
-    """The bounds of the router's own books."""
+    """The bounds of the router's own records."""
     return ConversationLimits(
         review_ms=round((table or RoutingTable())["review-request"].timeout_s * 1000),
         max_age_ms=round(settings.message_max_age_s * 1000),
@@ -85,7 +85,7 @@ def build_router(
 ) -> Router:
     """A router that consumes ``types``; connects to nothing but ``client`` until it has a run to send.
 
-    ``aside`` is what another one in this process has buffered, before it was built anew.
+    ``aside`` is what another one in this process has buffered, before it was built again.
 
     Raises:
         ConfigurationError: the routing table in the settings is wrong.

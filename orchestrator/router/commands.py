@@ -129,7 +129,7 @@ Step = ScriptCommand | Resolved | AckOnly | StartRun
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationLimits:
-    """Bounds of the router's own books."""
+    """Bounds of the router's own records."""
 
     #: Milliseconds that a duplicate mark is kept at most.
     max_age_ms: int = 86_400_000

@@ -12,7 +12,7 @@ from orchestrator.redisdb import keys
 
 
 class Conversations:
-    """The books of conversations, over all shards."""
+    """The records of conversations, over all shards."""
 
     def __init__(self, client: redis.Redis, *, shards: int = 1, keep_ms: int = 86_400_000) -> None:
         self._redis = client

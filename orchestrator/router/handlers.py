@@ -62,4 +62,4 @@ class Handlers:
     def _speaks_for_itself(self, received: ReceivedMessage) -> bool:
         """Whether the sender is a program outside of the stack, whose word is all there is."""
         sender = self._find_agent(received.sender)
-        return sender is not None and sender.foreign
+        return sender is not None and sender.external

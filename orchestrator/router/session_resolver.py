@@ -14,7 +14,7 @@ _Field = tuple[int, str, str]
 
 
 class SessionResolver:
-    """What the ledger and the conversations' books said of the messages of this round.
+    """What the ledger and the conversations' records said of the messages of this round.
 
     It is loaded before the round is acted upon; what the round itself changes is decided by the scripts.
     """

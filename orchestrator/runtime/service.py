@@ -1,7 +1,7 @@
 """The frame that every service runs in: signals, readiness, signs of life, and outages of Redis.
 
 A service is an object with ``run(stop)`` that works until ``stop`` is set. It lets an outage of Redis out as
-the exception it is: the frame waits until the server is back and builds the service anew, so a restart of
+the exception it is: the frame waits until the server is back and builds the service again, so a restart of
 Redis never ends a service. Anything else it raises is a bug or a wrong set-up and ends the process.
 """
 
@@ -173,7 +173,7 @@ def living_agents(client: redis.Redis) -> frozenset[tuple[str, str]]:
 
 def is_served(record: AgentRecord, living: Collection[tuple[str, str]]) -> bool:
     """Whether somebody takes the runs of an agent. Of an external program that is not known, and taken for granted."""
-    return record.foreign or record.system or (record.name, record.queue) in living
+    return record.external or record.system or (record.name, record.queue) in living
 
 
 class SignsOfLife:

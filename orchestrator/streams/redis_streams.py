@@ -200,7 +200,7 @@ class RedisStreams:
         return dropped
 
     def forget(self, group: str, streams: Sequence[StreamId], *, idle_ms: int) -> int:
-        """Take consumers off the books that hold nothing and were silent for so long; how many."""
+        """Take consumers off the records that hold nothing and were silent for so long; how many."""
         return forget_consumers(
             self._redis, group, [self._key(stream) for stream in streams], idle_ms=idle_ms
         )

@@ -23,7 +23,7 @@ _log = get_logger()
 def queues_of(catalogue: Mapping[str, AgentDefinition]) -> dict[str, str]:
     """The agents that a worker serves, and the queue that it reads for each."""
     records = [definition.record for definition in catalogue.values()]
-    return {record.name: record.queue for record in records if not record.foreign}
+    return {record.name: record.queue for record in records if not record.external}
 
 
 class Announcer:
@@ -47,11 +47,11 @@ class Announcer:
         """Announce once."""
         records = [d.record for d in self._catalogue.values() if self._may_announce(d.record)]
         for record in records:
-            if not record.foreign:
+            if not record.external:
                 self._parts.keyring.signer(record.name)
         self._parts.agents.announce(records)
         settings = self._parts.settings
-        own = [record for record in records if not record.foreign]
+        own = [record for record in records if not record.external]
         self._parts.concurrency.announce(
             {r.name: (r.queue, r.runs_at_once or settings.agent_runs_at_once) for r in own},
             trees=settings.tree_runs_at_once,

@@ -75,8 +75,8 @@ class RuntimeOfProcess:
         if self._catalogue is None:
             keys = KeyStore(self._settings.keys_dir)
             mine = load_agents(self._settings.agents)
-            foreign = {name for name, definition in mine.items() if definition.record.foreign}
-            missing = sorted(name for name in mine.keys() - foreign if not keys.can_sign(name))
+            external = {name for name, definition in mine.items() if definition.record.external}
+            missing = sorted(name for name in mine.keys() - external if not keys.can_sign(name))
             if missing:
                 names = " ".join(missing)
                 raise KeyringError(
@@ -89,7 +89,7 @@ class RuntimeOfProcess:
                 bundled = {}
             self._catalogue = {**bundled, **mine}
             for definition in self._catalogue.values():
-                if not definition.record.foreign:
+                if not definition.record.external:
                     executor_of(
                         definition
                     )  # imported before processes are forked, and not while a lease runs

@@ -36,7 +36,7 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     ) -> str:
         """Submit a root session; its final answer is the result of this very task."""
         _submit(runtime, task, agent=agent, prompt=prompt, title=title, token=token)
-        # The result is stored when the root is over, which is not now.
+        # The result is stored when the root has ended, which is not now.
         raise Ignore
 
     @app.task(name=RESUME_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)

@@ -146,7 +146,7 @@ def test_a_wait_outlasts_those_who_wait(stack: Stack) -> None:
 
 
 def test_a_run_that_kills_its_process_is_seen_at_once_and_given_up(make_stack: Callable[..., Stack]) -> None:
-    """Not when its lease is over, 20 times; and whoever asks meanwhile is told."""
+    """Not when its lease has passed, 20 times; and whoever asks meanwhile is told."""
     stack = make_stack(lease_s="60", sweep_interval_s="0.15")
     stack.start_all()
     stack.wait_ready()

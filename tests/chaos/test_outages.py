@@ -180,7 +180,7 @@ def test_a_broker_apart_dies_and_comes_back_empty(
 
 
 def test_a_bare_task_that_died_with_its_worker_comes_back_within_leases(make_stack: MakeStack) -> None:
-    """Taken from the queue and not yet written down, it is in the broker's books only; nobody need wait for hours."""
+    """Taken from the queue and not yet written down, it is in the broker's records only; nobody need wait for hours."""
     stack = make_stack()
     stack.start_all()
     worker = stack.running[0]

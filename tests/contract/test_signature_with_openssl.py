@@ -76,8 +76,8 @@ def test_a_foreign_document_that_we_signed_passes_too(check: Callable[..., bool]
     store = KeyStore(tmp_path / "keys", "Ed25519")
     signer = store.signer("lead")
     plain = sign_message(message("x"), signer, now_ms=1)
-    foreign = plain.replace(b"<", b"<ao:").replace(b"<ao:/", b"</ao:").replace(b"xmlns=", b"xmlns:ao=")
-    octets = sign(b"<!-- by hand -->" + foreign, signer, now_ms=NOW_MS)
+    external = plain.replace(b"<", b"<ao:").replace(b"<ao:/", b"</ao:").replace(b"xmlns=", b"xmlns:ao=")
+    octets = sign(b"<!-- by hand -->" + external, signer, now_ms=NOW_MS)
     assert check(octets, store.record(signer.key_id).public_pem, "Ed25519")
 
 

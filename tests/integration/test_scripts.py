@@ -1,4 +1,4 @@
-"""Scripts on a server that may forget them at any moment, as one that is started anew does."""
+"""Scripts on a server that may forget them at any moment, as one that is started again does."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ WAITING = (
     {"": {"mode": "quorum", "k": 2}, "g": {"mode": "all"}},
     {"g": {"mode": "quorum", "k": 9}},
     {"": {"mode": "quorum", "k": 3}, "g": {"mode": "quorum", "k": 1}},
-    # Deadlines that are over, and one that will be kept.
+    # Deadlines that have ended, and one that will be kept.
     {"": {"mode": "quorum", "k": 2, "deadline_ms": 1}},
     {
         "": {"mode": "all", "deadline_ms": 4_000_000_000_000},

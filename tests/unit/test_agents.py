@@ -137,7 +137,7 @@ def test_toml_names_functions(write: Write, monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_a_foreign_agent_has_no_function(write: Write) -> None:
     path = write("agents.toml", '[agents.outside]\nexecutor = "foreign"\n')
-    assert load_agents([path])["outside"].record.foreign
+    assert load_agents([path])["outside"].record.external
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ class CallbackService:
         return forget_consumers(self._redis, GROUP, self._streams, idle_ms=gone_ms)
 
     def _read(self, block_ms: int | None) -> list[tuple[str, list[tuple[bytes, Mapping[bytes, bytes]]]]]:
-        """New events by stream. A group that is gone is made anew, and one damaged stream keeps nobody from the others."""
+        """New events by stream. A group that is gone is made again, and one damaged stream keeps nobody from the others."""
         if not self._sound:
             self._wait(block_ms)
             self._find_streams()
@@ -221,12 +221,12 @@ class CallbackService:
             except Exception as error:
                 if is_outage(error):
                     raise
-                # Damaged books of one session must not end the service of all others; the sweep goes on trying.
+                # Damaged records of one session must not end the service of all others; the sweep goes on trying.
                 if self._seldom.due(session):
                     _log.error("close-failed", session=session, error=repr(error))
 
     def _ring(self) -> int:
-        """Flush the sessions whose deadline or window is over; milliseconds until the next one is due."""
+        """Flush the sessions whose deadline or window has passed; milliseconds until the next one is due."""
         ledger = self._delivery.ledger
         wait_ms = BLOCK_MS
         for shard in range(len(self._streams)):

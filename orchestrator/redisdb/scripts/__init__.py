@@ -100,7 +100,7 @@ class Batch:
         """
         answers = self._send(self._calls)
         unknown = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-        # A server that was started anew knows none. Told the whole text, it cannot have forgotten it again.
+        # A server that was started again knows none. Told the whole text, it cannot have forgotten it again.
         again = self._send([self._calls[i] for i in unknown], whole=True)
         for i, answer in zip(unknown, again, strict=True):
             answers[i] = answer

@@ -9,7 +9,7 @@
 --       12 what of the questions that a failed run carries: 'open': the holder will answer them with the failure
 --          | 'answered': it has | '': nobody will, the session fails with the run
 --       13 keys of recorded steps that this try did not ask for, as a JSON list
---       14 keys of the steps whose errors it failed with, likewise: a further try executes them again
+--       14 keys of the steps whose errors it failed with, likewise: another try executes them again
 --       15 proof that the answer, or the reason, is the agent's
 --       16 reference to the memory of the conversation as JSON, or ''
 --       17 digest of the answer, if its parent is not to get it again that had it in a message, or ''
@@ -109,7 +109,7 @@ if status ~= 'completed' then
   return { 'done', status, '1', '1', s.parent == '' and '1' or '0', freed }
 end
 
--- In a waiting policy every quorum that was said anew begins to count now: what was delivered is not of it.
+-- In a waiting policy every quorum that was said again begins to count now: what was delivered is not of it.
 local function from_here_on(policy)
   local fresh = false
   for _, rule in pairs(policy) do

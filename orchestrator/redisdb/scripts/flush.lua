@@ -29,7 +29,7 @@ if count(s.runs) + 1 ~= tonumber(ARGV[3]) then return { 'number', s.runs } end
 -- What a group has no rule for is under the rule of the group ''.
 local policy = s.waiting ~= '' and cjson.decode(s.waiting) or {}
 
--- Deadlines that are over while something of their groups is missing, and the next one that is not.
+-- Deadlines that have ended while something of their groups is missing, and the next one that is not.
 local missing
 function missing(group)
   if group ~= '' then return count(redis.call('HGET', KEYS[1], group_field(group, 'owed'))) end
@@ -89,7 +89,7 @@ end
 if redis.call('ZCARD', KEYS[3]) == 0 then
   redis.call('ZREM', KEYS[7], s.id)
   -- Its last callback died by policy: nothing will come any more, so it runs once more for its final answer.
-  -- Or a deadline is over, and nothing at all has come.
+  -- Or a deadline has passed, and nothing at all has come.
   local pending = count(s.launched) - count(s.delivered) - count(s.dead)
   if #late > 0 or (wake_at == 0 and s.state == 'idle' and pending <= 0 and count(s.questions) <= 0) then
     return make_run({}, 'callbacks', false)

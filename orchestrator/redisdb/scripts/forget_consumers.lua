@@ -1,4 +1,4 @@
--- forget_consumers: take consumers that are long gone and hold nothing off the books of a group.
+-- forget_consumers: take consumers that are long gone and hold nothing off the records of a group.
 -- Asking and deleting is one step: deleting a consumer that holds something would lose what it holds.
 -- KEYS  1 stream
 -- ARGV  1 group  2 ms of silence after which a consumer is gone

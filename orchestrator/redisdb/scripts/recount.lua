@@ -1,7 +1,7 @@
--- recount: how many runs of each agent and tree are at work is counted anew from the leases, and slots that have no run
+-- recount: how many runs of each agent and tree are at work is counted again from the leases, and slots that have no run
 -- any more are forgotten: those of processes that were killed.
 -- KEYS  1 running  2 slots
--- ARGV  1 '1': count anew; '': forget slots only
+-- ARGV  1 '1': count again; '': forget slots only
 -- Returns  {slots that were forgotten, counts that were wrong}
 -- Complexity: O(running runs + slots).
 -- include: base

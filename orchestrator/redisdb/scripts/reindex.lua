@@ -1,4 +1,4 @@
--- reindex: what the shard's indexes and a session's counters say is derived anew from its records, by the doctor.
+-- reindex: what the shard's indexes and a session's counters say is derived again from its records, by the doctor.
 -- Everything is read, and so found readable, before anything is written; what is right already is left alone.
 -- KEYS  1 session  2 items  3 queue  4 its open run, or the session  5 tree  6 roots  7 running  8 dispatch
 --       9 waiting  10 closing  11 timers  12 results

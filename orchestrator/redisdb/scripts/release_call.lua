@@ -2,7 +2,7 @@
 -- KEYS  1 counts  2 calls at work
 -- ARGV  1 now or ''  2 id of the call  3 second in which it was counted  4 tokens that were counted
 --       5 tokens that it took, or '': as many  6 ms that it took
--- Returns  {'done'} | {'unknown'}: it is over, or has taken longer than it may
+-- Returns  {'done'} | {'unknown'}: it has ended, or has taken longer than it may
 -- include: base
 if redis.call('ZREM', KEYS[2], ARGV[2]) == 0 then return { 'unknown' } end
 local name = 't:' .. ARGV[3]

@@ -16,7 +16,7 @@ local need = { requests = tonumber(ARGV[4]), tokens = tonumber(ARGV[5]), nano = 
 local of_agent = { requests = ARGV[7], tokens = ARGV[8], nano = ARGV[9] }
 local limited = ARGV[7] .. ARGV[8] .. ARGV[9] ~= ''
 
--- A budget of an agent begins anew when its time is over. A beginning in the future is of a clock that has gone back.
+-- A budget of an agent begins again when its time has passed. A beginning in the future is of a clock that has gone back.
 local began = limited and count(redis.call('HGET', KEYS[3], 'window')) or 0
 local anew = limited and (now >= began + tonumber(ARGV[10]) or now < began)
 for k = limited and 3 or 4, #KEYS do

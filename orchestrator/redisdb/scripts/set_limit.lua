@@ -1,6 +1,6 @@
 -- set_limit: fields of the limits of a shard are set or removed; agents that may go on are rung for at once.
 -- KEYS  1 limits
--- ARGV  agents whose rings start anew, as a JSON list; then fields and values in turn, '' removes a field
+-- ARGV  agents whose rings start again, as a JSON list; then fields and values in turn, '' removes a field
 -- Returns  how many fields changed
 -- include: base
 -- include: limits

@@ -1,5 +1,5 @@
 -- start: the router takes launches that the ledger knows: each is marked seen, its session's first run ready, it is
--- noted in its conversation and acknowledged. One whose books are damaged fails alone.
+-- noted in its conversation and acknowledged. One whose records are damaged fails alone.
 -- KEYS  1 dispatch  2 timers
 --       for each launch  1 session  2 runs  3 run  4 seen mark  5 stream  6 conversation  7 ready  8 turns
 -- ARGV  1 now or ''  2 group  3 ms until the sweep looks at a run  4 lifetime of a conversation in ms
@@ -38,7 +38,7 @@ local function start(k, a)
     if wrong then return { wrong } end
     mark(seen, entry, digest, mark_ms)
   end
-  -- Also of a session that is over, for whoever speaks of it or waits for it.
+  -- Also of a session that has ended, for whoever speaks of it or waits for it.
   add(notes, conversation, 'begun', '1', 'launch:' .. message, s.id, 'agent:' .. recipient, s.id)
   if s.state ~= 'pending' then
     add(entries, stream, entry)

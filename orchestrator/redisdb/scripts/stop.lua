@@ -20,7 +20,7 @@ local deleting = ARGV[3] == 'deleted'
 local at_rest = s.state == 'finished' and s.run == '' and s.doomed == '' and redis.call('ZCARD', QUEUE) == 0
 if CLOSED[s.state] or (at_rest and not deleting) then
   if not (deleting and s.state ~= 'deleted') then return { 'over', s.state } end
-  -- a session that is over keeps what it told its parent; only its own books are closed
+  -- a session that has ended keeps what it told its parent; only its own records are closed
   redis.call('HSET', S, 'state', 'deleted', 'reason', ARGV[2], 'updated_ms', now)
   redis.call('ZADD', CLOSING, now, s.id)
   if s.parent == '' then owe_result(s.id, now) end

@@ -76,7 +76,7 @@ class Replays:
         self._validator = build_validator(parts, self._clock)
 
     def replay(self, dead_letter: DeadLetter, *, sign_unverified: bool = False) -> Replayed | None:
-        """Publish a dead letter anew; None: it is gone already.
+        """Publish a dead letter again; None: it is gone already.
 
         A message becomes a new one that names the old in its chain, signed by its sender, if the sender's key is
         in this data folder; else, and if its body is encrypted and so fits into no other message, the same bytes
@@ -118,7 +118,7 @@ class Replays:
         return Replayed(how="message", id=message_id) if left else None
 
     def again(self, octets: bytes, *, sign_unverified: bool = False) -> Replayed:
-        """Say once more what was said before, as a new message that names the old one; a task begins anew as a root.
+        """Say once more what was said before, as a new message that names the old one; a task begins again as a root.
 
         ``sign_unverified`` as in :meth:`replay`.
 
@@ -184,7 +184,7 @@ class Replays:
             system_record(name) if name in SYSTEM_AGENTS else self._parts.agents.get(name)
             for name in (message.header.sender.agent_name, message.header.recipient.agent_name)
         )
-        if sender is None or sender.foreign:
+        if sender is None or sender.external:
             return None
         if recipient is not None and refusal(
             message.body.type, party(sender), party(recipient), self._parts.routing

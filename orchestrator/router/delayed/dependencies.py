@@ -132,7 +132,7 @@ class Dependencies:
         found = []
         for one, sessions in zip(parked, named, strict=True):
             standing = _text({task: _standing(s, states.get(s)) for task, s in sessions.items()})
-            # What was held in the future was held by a wrong clock, and is judged anew.
+            # What was held in the future was held by a wrong clock, and is judged again.
             over = 0 < one.until_ms <= now_ms or one.parked_ms > now_ms + LAST_LOOK_MS
             # An earlier version did not write down until when it waits for something unknown.
             endless = not one.until_ms and DependencyStatus.UNKNOWN.value in standing
@@ -210,7 +210,7 @@ class Dependencies:
     def _circle(self, shard: int, conversation: str, task: str, waited_for: Sequence[str]) -> list[str]:
         """The circle that the task would close; empty: none.
 
-        A held task goes on when those it waits for are over, and a session is over when its children are.
+        A held task goes on when those it waits for have ended, and a session has ended when its children are.
         """
         book = keys.conversation(shard, conversation)
         above = list(self._above(task)) if is_session_id(task) else []

@@ -21,7 +21,7 @@ from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 BATCH: Final = 100
 #: Milliseconds that the next look at a message lies ahead at most; further off, a clock was wrong when it was set.
 AHEAD_MS: Final = CAP_MS + 60_000
-#: What is read of a message to see whether its wait is over.
+#: What is read of a message to see whether its wait has passed.
 _FACTS: Final = (
     "message-id",
     "sender",

@@ -73,16 +73,16 @@ class Retries:
         return header.max_attempts, header.backoff_strategy, header.timeout_seconds
 
     def late(self, received: ReceivedMessage) -> Rejection | None:
-        """A rejection if the last attempt's time was over before any router got to it.
+        """A rejection if the last attempt's time had passed before any router got to it.
 
         What an agent of our own reports is in the ledger already and so was accepted when it was published.
-        An attempt whose time is over has failed; while there are more, this is the next one, made at once.
+        An attempt whose time has passed has failed; while there are more, this is the next one, made at once.
         """
         if received.type in NEVER_LATE:
             return None
         if received.type not in LAUNCHES:
             sender = self._find_agent(received.sender)
-            if sender is None or not sender.foreign:
+            if sender is None or not sender.external:
                 return None
         attempts, _, timeout_s = self.policy(received.message)
         waited_ms = self._clock.now_ms() - int(received.entry.id.partition("-")[0])

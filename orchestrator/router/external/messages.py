@@ -167,7 +167,7 @@ class ExternalMessages:
         )
 
     def _to_parent(self, received: ReceivedMessage, session: Session | None, *, text: str, kind: str) -> Step:
-        """Something that a child's parent must hear before the child is over."""
+        """Something that a child's parent must hear before the child has ended."""
         if session is None:
             return Resolved(session_unknown(received))
         parent = self._resolver.session(session.parent, received.recipient, received)

@@ -86,7 +86,7 @@ class Outboxes:
         """Look up which programs are registered, if it is time."""
         if time.monotonic() < self._next_look:
             return
-        programs = [record.name for record in self._agents() if record.foreign]
+        programs = [record.name for record in self._agents() if record.external]
         if programs != self._programs:
             self._programs = programs
             usable = [program for program in programs if self._usable(program)]

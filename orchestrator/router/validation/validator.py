@@ -101,14 +101,14 @@ class Validator:
                 "append to your own what you say yourself, and nothing else",
                 message,
             )
-        # Waiting for a further attempt or a dependency makes a message old without any fault of its own.
+        # Waiting for another attempt or a dependency makes a message old without any fault of its own.
         digest = self.digest(message, report.tree, entry.data)
         if isinstance(digest, Rejection):
             return digest
         fault = next(self.faults(message, waited=entry.waited), None)
         received = fault or self.decrypt_body(entry, message, digest)
         recipient = self._find_agent(message.header.recipient.agent_name)
-        if isinstance(received, ReceivedMessage) and recipient is not None and recipient.foreign:
+        if isinstance(received, ReceivedMessage) and recipient is not None and recipient.external:
             return replace(received, program=recipient.name)
         return received
 
@@ -153,7 +153,7 @@ class Validator:
         if not isinstance(body, OpaqueBody):
             return ReceivedMessage(entry, message, body, digest=digest)
         sender = self._find_agent(message.header.sender.agent_name)
-        if entry.stream.type not in LAUNCHES and not (sender is not None and sender.foreign):
+        if entry.stream.type not in LAUNCHES and not (sender is not None and sender.external):
             return ReceivedMessage(
                 entry, message, None, digest=digest
             )  # the ledger has it already, and it may be large

@@ -127,7 +127,7 @@ class Context(Delegating):
         deadline_s: float | None = None,
         window_s: float | None = None,
     ) -> None:
-        """Say when this session is to be resumed, from the end of this run on until it is said anew.
+        """Say when this session is to be resumed, from the end of this run on until it is said again.
 
         Args:
             mode: `any`: as soon as one callback is there; `all`: when all are; `quorum`: when ``k`` are.
@@ -338,7 +338,7 @@ class Context(Delegating):
     def waits(self) -> bool:
         """Whether somebody is to answer this session after this run: a child, or whoever it asked.
 
-        False in a further try of the run: what an earlier try launched and this one did not is dropped at the commit.
+        False in another try of the run: what an earlier try launched and this one did not is dropped at the commit.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.

@@ -64,7 +64,7 @@ class MessageSender:
         kind, urgency = question_kind(kind), urgency_of(kind, priority)
         # JSON has no word for what is no number, and most readers of it refuse Python's: it becomes text.
         values = None if context is None else json.loads(json.dumps(context, default=str), parse_constant=str)
-        # Not by its context, which may hold times and process ids that a further try does not repeat.
+        # Not by its context, which may hold times and process ids that another try does not repeat.
         effect = effects.key("ask", message, kind, *([to.id] if to else []), given=key)
         question = question_id(session.id, f"{effects.held.claim.run}:{effect}")
         asked = to.agent if to else effects.delegator

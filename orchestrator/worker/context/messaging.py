@@ -106,7 +106,7 @@ class Messaging(View):
         It waits as long, too: by default for nine tenths of the time that this run has left.
 
         Raises:
-            NoReply: the time is over, the parent waits for this very session, or it will not run again.
+            NoReply: the time has passed, the parent waits for this very session, or it will not run again.
             InputError: this is a root, there is nothing to ask, or the time is none.
             LimitExceeded: the conversation has had more messages than it may.
             WouldDeadlock: too many runs wait for one another in this worker's slot.
@@ -223,7 +223,7 @@ class Messaging(View):
             text: the answer.
 
         Returns:
-            False if the answer comes too late: it was answered or withdrawn, or its asker is over.
+            False if the answer comes too late: it was answered or withdrawn, or its asker has ended.
 
         Raises:
             InputError: this session was not asked that, or the text is empty.

@@ -53,7 +53,7 @@ class Permit:
         self.lane = lane
 
     def release(self, *, tokens: int | None = None) -> None:
-        """The call is over; ``tokens`` is what it took, by default what was counted."""
+        """The call has ended; ``tokens`` is what it took, by default what was counted."""
         if self._open:
             self._open = False
             took_ms = round((time.monotonic() - self._began) * 1000)
@@ -122,7 +122,7 @@ class ProviderLimits:
         )
 
     def end(self, lane: Lane, granted: Granted, *, tokens: int | None, took_ms: int) -> None:
-        """A call is over; `Permit.release` is for agents."""
+        """A call has ended; `Permit.release` is for agents."""
         self._effects.retrying(
             "release",
             lambda: self._effects.ledger.provider_calls.release(

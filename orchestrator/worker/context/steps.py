@@ -158,7 +158,7 @@ class Steps:
             _log.info("steps-left-out", steps=self.left_out[:SHOWN])
 
     def failed_with(self, error: BaseException | None) -> tuple[str, ...]:
-        """The steps whose errors led to this one; a further try of the run executes them again."""
+        """The steps whose errors led to this one; another try of the run executes them again."""
         found: dict[str, None] = {}
         seen: set[int] = set()
         while error is not None and id(error) not in seen:
@@ -303,7 +303,7 @@ class Steps:
     # --- calling -------------------------------------------------------------------------------
 
     def _call(self, call: Call) -> Any:
-        """Call the function; with a time limit in a thread, which is left alone when the time is over."""
+        """Call the function; with a time limit in a thread, which is left alone when the time has passed."""
         if call.timeout_s is None:
             return call.function(*call.args, **call.kwargs)
         future: Future[Any] = Future()

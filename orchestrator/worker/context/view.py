@@ -27,7 +27,7 @@ MAX_MISSING_NAMED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Missing:
-    """A child that had not ended when a deadline was over."""
+    """A child that had not ended when a deadline had passed."""
 
     session: str
     agent: str

@@ -46,7 +46,7 @@ class ClaimStatus:
 
     @property
     def lost(self) -> bool:
-        """Whether the run belongs to somebody else by now, or is over."""
+        """Whether the run belongs to somebody else by now, or has ended."""
         return self._lost.is_set()
 
     def lose(self) -> None:
@@ -63,7 +63,7 @@ class ClaimStatus:
         """Return if the run may go on.
 
         Raises:
-            ClaimLost: another worker has it, or it is over.
+            ClaimLost: another worker has it, or it has ended.
             SessionStopped: it was asked to stop.
         """
         if self._lost.is_set():
@@ -96,7 +96,7 @@ class Heartbeat:
         self._end = end
         self._kill_at = 0.0
         self._over = False
-        # Held during a beat, so that none is under way once the run is over.
+        # Held during a beat, so that none is under way once the run has ended.
         self._beating = threading.Lock()
         #: When the next beat is due, on the monotonic clock.
         self.due_at = self._next_due()
@@ -128,7 +128,7 @@ class Heartbeat:
                 )
             if self._claim_status.stop_reason:
                 self._kill_at = self._kill_at or now + self._grace_s
-                self._ends_at = self._kill_at  # the next beat comes when the grace is over, if not before
+                self._ends_at = self._kill_at  # the next beat comes when the grace has passed, if not before
                 if now >= self._kill_at:
                     self._over = True
                     pulse.remove(self)

@@ -64,7 +64,7 @@ _log = get_logger()
 def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker: str) -> Verdict:
     """Claim a certain run, let its agent work, and commit what it did.
 
-    Nothing is done when another worker has it or it is over.
+    Nothing is done when another worker has it or it has ended.
 
     Raises:
         ServerUnavailable: the ledger is out of reach, and nothing was begun.
@@ -118,7 +118,7 @@ def complete_run(runtime: Runtime, held: Claimed, *, following: Next | None = No
 
 def _definition(runtime: Runtime, agent: str) -> AgentDefinition | None:
     definition = runtime.catalogue.get(agent)
-    return None if definition is None or definition.record.foreign else definition
+    return None if definition is None or definition.record.external else definition
 
 
 class _RunOfAgent:

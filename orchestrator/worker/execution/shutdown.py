@@ -1,4 +1,4 @@
-"""Tells the slots of a worker that it is shutting down, so that they take no further run.
+"""Tells the slots of a worker that it is shutting down, so that they take no other run.
 
 Celery waits for the tasks of its pool, and a slot's task ends only when nothing is ready. The pool's processes are
 forks of the worker: they share one byte with it.

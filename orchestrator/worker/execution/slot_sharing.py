@@ -96,7 +96,7 @@ def serves(catalogue: Mapping[str, AgentDefinition], queues: frozenset[str]) -> 
 
     def judge(agent: str) -> bool:
         definition = catalogue.get(agent)
-        if definition is None or definition.record.foreign:
+        if definition is None or definition.record.external:
             return False
         return not queues or definition.record.queue in queues
 

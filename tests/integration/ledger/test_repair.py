@@ -21,7 +21,7 @@ from .conftest import Play
 
 
 class Family:
-    """A root that waits for all of its children: one is over and its callback queued, one is queued, one at work."""
+    """A root that waits for all of its children: one has ended and its callback queued, one is queued, one at work."""
 
     def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
         self.redis = redis
@@ -79,7 +79,7 @@ def _off_by_one(field: str, by: int = 1) -> Callable[[Family], object]:
 
 
 def _ask_nobody(family: Family) -> None:
-    """A question that the books of whoever was asked do not have."""
+    """A question that the records of whoever was asked do not have."""
     question = question_id(family.queued, "q")
     family.redis.hset(keys.session(family.queued), f"question:{question}", family.root)
     family.redis.hincrby(keys.session(family.queued), "questions", 1)
@@ -226,7 +226,7 @@ def test_a_task_whose_text_is_gone_is_named(family: Family) -> None:
 
 
 def test_counters_are_not_taken_from_books_that_lack_a_launch(family: Family) -> None:
-    """The books would be made to agree with each other, and the loss would not show any more."""
+    """The records would be made to agree with each other, and the loss would not show any more."""
     family.redis.hdel(keys.items(family.root), callback_id(family.queued))
     fixed = family.orchestra("doctor", "--fix", "--quick")
     assert fixed.exit_code == 1

@@ -253,7 +253,7 @@ def test_an_ignored_failure_still_lets_a_parent_that_waits_for_it_end(
 def test_a_lease_that_stands_still_is_released_after_a_whole_lease_time(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
-    """By the observer's own clock; a renewal in between starts it anew."""
+    """By the observer's own clock; a renewal in between starts it again."""
     root = play.submit()
     held = play.run(root)
 

@@ -75,7 +75,7 @@ def test_workers_are_told_again_of_what_nobody_takes_however_much_waits(
 
 
 def test_what_nobody_hears_is_said_ever_more_rarely(stack: Stack, play: Play, ledger: Ledger) -> None:
-    """All slots may be busy for hours; a slot that hears begins this anew."""
+    """All slots may be busy for hours; a slot that hears begins this again."""
     play.start(play.submit())
     rung: list[str] = []
     reaper = ringing(stack, rung)
@@ -136,9 +136,9 @@ def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
     """A child to which nothing is owed may be in foreign hands, or queued, when the tree of its root is removed."""
     root = play.submit()
     held = play.run(root)
-    foreign = play.start(play.delegate(held, "a", callback=False))
-    assert foreign is not None
-    assert ledger.take_external(foreign)
+    external = play.start(play.delegate(held, "a", callback=False))
+    assert external is not None
+    assert ledger.take_external(external)
     play.start(play.delegate(held, "b", callback=False))
     play.commit(held.claim)
     stack.reaper.run_once()
@@ -336,7 +336,7 @@ def test_a_result_that_cannot_be_stored_holds_up_nothing_else(
 def test_a_session_that_cannot_be_flushed_holds_up_no_other(
     stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
-    """Its books are damaged; who waits beside it is resumed in the same sweep, and by the same service."""
+    """Its records are damaged; who waits beside it is resumed in the same sweep, and by the same service."""
     parents = [play.submit(str(n)) for n in range(3)]
     for parent in parents:
         held = play.run(parent)

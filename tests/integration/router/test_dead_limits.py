@@ -129,7 +129,7 @@ def test_what_is_signed_is_kept_longer_than_what_is_not(stack: Stack) -> None:
 
 @pytest.mark.parametrize("command", ["drop", "replay"])
 def test_what_leaves_makes_room(stack: Stack, command: str) -> None:
-    """The books are empty once the dead letters are."""
+    """The records are empty once the dead letters are."""
     stack = limited(stack, dead_letters_max_entries=100)
     for _ in range(3):
         stack.publish(stack.envelope(Message(content="x"), recipient="later"), "message")

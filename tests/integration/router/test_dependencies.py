@@ -262,7 +262,7 @@ def test_the_end_of_a_task_moves_those_that_wait_for_it_at_once(
 
 
 def test_a_task_that_waits_for_one_above_it_is_refused_at_once(stack: Stack) -> None:
-    """Its parent is over when it is over itself: neither would ever begin."""
+    """Its parent has ended when it has ended itself: neither would ever begin."""
     root = stack.submit()
     router = stack.router()
     route(router)

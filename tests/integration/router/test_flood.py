@@ -112,7 +112,7 @@ def test_an_outbox_full_of_junk_holds_back_nobody(stack: Stack) -> None:
 
 
 def test_a_program_above_its_quota_is_slowed_and_loses_nothing(stack: Stack) -> None:
-    """What it wrote stays in its outbox until the minute is over; every router of the stack keeps to that."""
+    """What it wrote stays in its outbox until the minute has passed; every router of the stack keeps to that."""
     settings = stack.settings.model_copy(update={"sender_quota_per_minute": 100})
     slow = Stack(stack.redis, settings, build_container(stack.redis, settings))
     box = StreamId(0, OUTBOX, "partner")

@@ -273,7 +273,7 @@ def test_foreign_progress_shows_and_a_blocker_reaches_the_parent(stack: Stack, f
 
 
 def test_a_partial_success_arrives_as_such(stack: Stack, family: Family) -> None:
-    """Its session is over with a result; its parent sees that it is not all of it."""
+    """Its session has ended with a result; its parent sees that it is not all of it."""
     done = TaskCompletion(task_id=family.child, status="partial-success", summary="half", result="half of it")
     say(stack, family, done, "task-completion")
     ledger, root = stack.parts.ledger, family.lead.session.id

@@ -94,10 +94,10 @@ def test_the_id_of_another_sender_makes_nothing_a_duplicate(stack: Stack) -> Non
     )
     stack.publish(squatter, "message", "normal")
     task = TaskDelegation(task=Task(task_id="T-1", title="t", description="d"))
-    foreign = stack.envelope(task, sender="partner", recipient="reviewer", message_id=launch.message_id)
+    external = stack.envelope(task, sender="partner", recipient="reviewer", message_id=launch.message_id)
     router = stack.router(types=["message"])
     assert router.run_once().done == 1
-    stack.publish(foreign, "task-delegation")
+    stack.publish(external, "task-delegation")
     handled = stack.router("two").run_once()
     assert (handled.done, handled.duplicates, stack.dead()) == (2, 0, [])
     assert {dispatch.session for dispatch, _ in stack.sent.runs} > {session}

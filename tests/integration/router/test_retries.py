@@ -228,7 +228,7 @@ def test_an_old_message_cannot_pass_for_one_that_waited(stack: Stack) -> None:
 
 
 def test_what_was_given_up_may_be_sent_again(stack: Stack) -> None:
-    """Nothing came of it, however often it was tried: the same message, sent anew, is no duplicate of itself."""
+    """Nothing came of it, however often it was tried: the same message, sent again, is no duplicate of itself."""
     data = stack.envelope(Message(content="x"), recipient="later")
     stack.publish(data, "message")
     router = stack.router("one", jitter=lambda: 0.0)

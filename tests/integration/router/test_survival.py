@@ -174,7 +174,7 @@ main(["router"])
 
 @pytest.mark.slow
 def test_a_message_that_kills_every_router_is_given_up_alone(stack: Stack) -> None:
-    """Whatever was handed out together with it is handled; routers that are started anew end with it, then go on."""
+    """Whatever was handed out together with it is handled; routers that are started again end with it, then go on."""
     talk = Talk(stack)
     neighbours = talk.envelopes(20)
     (poison,) = talk.envelopes(1, "poison")

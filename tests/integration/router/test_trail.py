@@ -240,7 +240,7 @@ TAMPERING: dict[str, Callable[[Tampering], object]] = {
 def test_tampering_with_either_table_is_found(
     stack: Stack, database: TrailDatabase, how: str, covered: bool
 ) -> None:
-    """Even if the chain is made anew, and even after the writer has gone on: it signs nothing that it cannot vouch for."""
+    """Even if the chain is made again, and even after the writer has gone on: it signs nothing that it cannot vouch for."""
     said(stack, 4)
     for _ in range(2):
         stack.publish(unsigned(stack, Message(content="junk")), "message")

@@ -52,7 +52,7 @@ def test_a_bundled_agent_is_announced_again_and_again(stage: StackHarness) -> No
 
 
 def test_a_foreign_agent_is_announced_without_a_key_of_ours(stage: StackHarness) -> None:
-    foreign = {"outside": define_agent("outside", function=None, source="here", executor="foreign")}
-    Announcer(stage.parts, foreign).announce()
+    external = {"outside": define_agent("outside", function=None, source="here", executor="foreign")}
+    Announcer(stage.parts, external).announce()
     assert fresh(stage).names() == ["outside"]
     assert stage.parts.keyring.store.current("outside") is None

@@ -96,7 +96,7 @@ def test_a_session_without_a_budget_is_counted_too(stage: StackHarness) -> None:
 
 
 def test_the_budget_of_an_agent_is_for_a_time(stage: StackHarness) -> None:
-    """All its sessions share it; when the time is over it begins anew."""
+    """All its sessions share it; when the time has passed it begins again."""
     stage.ledger.set_time(1_800_000_000_000)
     refused: list[str] = []
 
@@ -206,7 +206,7 @@ def test_threads_together_never_spend_more_than_there_is(stage: StackHarness) ->
 
 
 def test_a_refused_call_fails_its_run_with_the_reason(stage: StackHarness) -> None:
-    """In a step as well; it is not recorded, so that a budget that grows lets a further try go on."""
+    """In a step as well; it is not recorded, so that a budget that grows lets another try go on."""
     called = []
 
     @stage.agent("lead")

@@ -220,7 +220,7 @@ def test_what_is_urgent_comes_first_whichever_agent_it_is_for(stage: StackHarnes
 
 
 def test_a_slot_that_was_rung_hears_the_next_ring(stage: StackHarness) -> None:
-    """A ring is answered by whoever looks; what becomes ready afterwards is told anew, without a wait."""
+    """A ring is answered by whoever looks; what becomes ready afterwards is told again, without a wait."""
     stage.agent("helper")(lambda ctx: "done")
     (session,) = started(stage, "helper")
     work(stage)

@@ -79,7 +79,7 @@ class Harness:
         self._give(dispatch)
 
     def finish(self, session: str, *, timeout_s: float = 120) -> Session:
-        """Wait until a session is over."""
+        """Wait until a session has ended."""
         deadline = time.monotonic() + timeout_s
         while True:
             found = self.stage.ledger.session(session)
@@ -94,7 +94,7 @@ class Harness:
             time.sleep(0.01)
 
     def answer(self, session: str) -> str:
-        """The answer of a session, once it is over."""
+        """The answer of a session, once it has ended."""
         found = self.finish(session)
         assert found.state is SessionState.FINISHED, found.reason
         return self.stage.ledger.result(session)[1] or ""

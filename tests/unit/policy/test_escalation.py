@@ -33,7 +33,7 @@ from orchestrator.policy.routing import RoutingTable
 def test_the_next_one_up(
     name: str, role: str, escalates_to: str, delegator: str | None, known: set[str], expected: str
 ) -> None:
-    """Never the agent itself; at the end always the operator, whose own failures go no further."""
+    """Never the agent itself; at the end always the operator, whose own failures go no other."""
     found = above(
         name,
         role=role,

@@ -4,7 +4,7 @@
 -- These keys stand in the record that a transition wrote, and carry the hash tag of the declared ones.
 local COUNTED = { 'requests', 'tokens', 'nano' }
 
--- A reservation is over: its budgets have that much again. A budget that is gone is not made anew.
+-- A reservation is over: its budgets have that much again. A budget that is gone is not made again.
 local function unreserve(reservation)
   for _, budget in ipairs(reservation.budgets) do
     if redis.call('TYPE', budget).ok == 'hash' then

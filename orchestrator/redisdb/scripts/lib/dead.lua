@@ -28,7 +28,7 @@ local function dead_enter(index, usage, member)
   redis.call('HINCRBY', usage, 'bytes:' .. sender, bytes)
 end
 
--- Take one out of the books; nothing if it is not in them.
+-- Take one out of the records; nothing if it is not in them.
 local function dead_forget(index, usage, member)
   if redis.call('ZREM', index, member) == 0 then return end
   local sender, bytes = string.match(member, '^(.-)%z.-%z(%d+)$')

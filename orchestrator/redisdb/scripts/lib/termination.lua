@@ -34,7 +34,7 @@ local function stirs(parent, record)
   return is_met(P, rule_of(policy, group), group)
 end
 
--- A child is over: its parent's callback goes from owed to queued, or dies where nobody can take it.
+-- A child has ended: its parent's callback goes from owed to queued, or dies where nobody can take it.
 -- `whole` refers to the whole of a large text, of which `text` is the beginning; `proof` is who says so.
 local function tell_parent(s, status, text, now, proof, whole)
   proof = proof or ''
@@ -112,7 +112,7 @@ local function bury(ids, reason)
   if dead > 0 then redis.call('HINCRBY', S, 'dead', dead) end
 end
 
--- A root is over: its caller is owed its result until that is settled. Exactly one of the two always says so, the
+-- A root has ended: its caller is owed its result until that is settled. Exactly one of the two always says so, the
 -- index or the field.
 local function owe_result(id, now)
   redis.call('ZADD', RESULTS, 'NX', now, id)
@@ -139,7 +139,7 @@ end
 local function session_stop(s)
   local now = fields(S, 'state', 'waiting')
   local parent = s.parent
-  -- A review that is over was done in time, whatever a user makes of its session later.
+  -- A review that has ended was done in time, whatever a user makes of its session later.
   if now.state ~= 'idle' then redis.call('ZREM', TIMERS, 'review|' .. s.id) end
   if now.state == 'idle' then
     -- Its parent has no part in this, and it itself has none while nothing is queued and no deadline is to be kept.
@@ -154,7 +154,7 @@ local function session_stop(s)
     'runs', p.runs, 'root', p.root, 'agent', p.agent)
 end
 
--- The envelopes that report the session's end. All that they say is in the books by this very step, and nobody waits
+-- The envelopes that report the session's end. All that they say is in the records by this very step, and nobody waits
 -- for the router to hear of it.
 local function report(...)
   for _, envelope in ipairs({...}) do publish(STREAM, TOTALS, envelope, 'noted', '1') end
@@ -172,7 +172,7 @@ local function stop_counting(now)
   freed = count_out(RUNNING, s.agent, s.root, now)
 end
 
--- The run leaves the books of what is at work, and its steps go with it.
+-- The run leaves the records of what is at work, and its steps go with it.
 local function end_run(id, state, reason, now)
   stop_counting(now)
   redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)

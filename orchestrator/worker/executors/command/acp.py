@@ -185,7 +185,7 @@ class _Conversation:
 async def _beside(work: Callable[[], T]) -> T:
     """What ``work`` returns, in a thread that nobody waits for at the end: a parent may never reply.
 
-    Once its run is over, such a thread ends with the next thing that it asks of the ledger.
+    Once its run has ended, such a thread ends with the next thing that it asks of the ledger.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

@@ -1,4 +1,4 @@
-"""The conversation with a program that is started anew for each turn."""
+"""The conversation with a program that is started again for each turn."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class AgentProcess:
         self._control.close()
 
     def stop(self) -> None:
-        """Ask the program to stop; it is killed when its grace is over. Harmless when repeated."""
+        """Ask the program to stop; it is killed when its grace has passed. Harmless when repeated."""
         self._order(b"T")
 
     def kill(self) -> None:
