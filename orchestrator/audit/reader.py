@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, func, select
 
 from orchestrator.agents.registry import SYSTEM_AGENTS
 from orchestrator.audit.amendments import TOMBSTONE
@@ -49,6 +50,21 @@ class Parent:
 
     agent: str
     children: AbstractSet[str]
+
+
+class Mention(NamedTuple):
+    """A message of the trail by its facts alone."""
+
+    seq: int
+    stream: str
+    entry_id: str
+    message_id: str
+    type: str
+    sender: str
+    recipient: str
+    task_id: str
+    published_ms: int
+    received_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +224,38 @@ class AuditReader:
                     continue
             children.setdefault(parent_id, set()).add(child)
         return LaunchRecords(children=children, messages=frozenset(row[2] for row in rows))
+
+    def latest(self, *, since_ms: int, limit: int) -> list[Mention]:
+        """The newest messages that can be read and were not refused, those that were published later than that."""
+        newest = select(func.coalesce(func.max(_M.seq), 0)).scalar_subquery()
+        facts = [_M[name] for name in Mention._fields]
+        asked = (
+            select(*facts)
+            .where(_M.seq > newest - limit, _M.published_ms > since_ms, _M.message_id != "", ~IS_DEAD)
+            .order_by(_M.seq.desc())
+        )
+        return [Mention(*row) for row in self._store.query(asked)]
+
+    def xml(self, mention: Mention) -> bytes:
+        """The bytes of a message as they were published."""
+        return bytes(self._store.query(select(_M.xml).where(_M.seq == mention.seq))[0][0])
+
+    def entries(self, mention: Mention) -> list[str]:
+        """The entries of its stream in which the same octets were published, its own among them."""
+        return [row[0] for row in self._store.query(select(_M.entry_id).where(*self._same_octets(mention)))]
+
+    def was_refused(self, mention: Mention) -> bool:
+        """Whether one of those entries became a dead letter."""
+        return bool(self._store.query(select(_M.seq).where(*self._same_octets(mention), IS_DEAD).limit(1)))
+
+    def _same_octets(self, mention: Mention) -> tuple[ColumnElement[bool], ...]:
+        other = MESSAGES.alias("o")
+        digest = select(other.c.sha256).where(other.c.seq == mention.seq)
+        return (
+            _M.message_id == mention.message_id,
+            _M.stream == mention.stream,
+            _M.sha256 == digest.scalar_subquery(),
+        )
 
     def coverage(self, streams: RedisStreams, sources: Sequence[StreamId]) -> list[Coverage]:
         """How much of each stream that was ever published is written: the audit must miss nothing.

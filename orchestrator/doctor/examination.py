@@ -23,6 +23,7 @@ from orchestrator.doctor import invariants as promise
 from orchestrator.doctor.authenticity import not_genuine
 from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally
 from orchestrator.doctor.launches import taken
+from orchestrator.doctor.messages import TakenMessages
 from orchestrator.doctor.policies import is_ready
 from orchestrator.doctor.repair import repair
 from orchestrator.doctor.snapshot import Snapshot, take
@@ -388,6 +389,7 @@ class Doctor:
                 message=f"{others} other audit databases hold a part of what was said: a launch that this one lacks "
                 "may be in them; run the audit writers of one stack on one database",
             )
+        yield from self._taken_messages()
         if self._audit is not None:
             for broken in rolled_back(self._audit.store, self._proof, KeptHeads.of(self._parts.settings)):
                 yield Problem(
@@ -403,8 +405,9 @@ class Doctor:
                 rule="no-audit-trail",
                 session="",
                 subject="",
-                message=f"no audit trail at {self._parts.settings.audit_name}: launches were taken from the ledger itself; "
-                "run the doctor where the audit writer runs",
+                message=f"no audit trail at {self._parts.settings.audit_name}: launches were taken from the ledger itself, and "
+                "nobody looked for messages that were taken from the streams unrouted; run the doctor where the audit "
+                "writer runs",
             )
 
     def _unserved(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Problem]:
@@ -441,6 +444,19 @@ class Doctor:
                 message=f"{kind} {name!r} is paused since {isoformat(since_ms)}, and "
                 f"{counted(runs, 'queued run')} wait{'s' if runs == 1 else ''} for it: orchestra unpause {name}",
             )
+
+    def _taken_messages(self) -> list[Problem]:
+        """Messages that left their streams unrouted, on every look, so that a moving system is not accused."""
+        if self._audit is None or self._other_trails():  # what became of a message may be in another database
+            return []
+        found = TakenMessages(self._parts, self._audit, self._proof).find()
+        for pause in SECOND_LOOKS:
+            if not found:
+                break
+            self._sleep(pause)
+            still = {f.key for f in TakenMessages(self._parts, self._audit, self._proof).find()}
+            found = [f for f in found if f.key in still]
+        return found
 
     def _other_trails(self) -> int:
         """How many audit databases beside the one at hand hold a part of what was said."""

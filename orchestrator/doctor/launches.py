@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import redis
 
+from orchestrator.doctor.entries import coming
 from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Session, SessionState
-from orchestrator.redisdb import keys
-from orchestrator.streams import ROUTER_GROUP
+from orchestrator.streams import ROUTER_GROUP, StreamId
 
 
 def taken(client: redis.Redis, session: Session) -> Iterator[Problem]:
@@ -24,8 +23,8 @@ def taken(client: redis.Redis, session: Session) -> Iterator[Problem]:
         return
     kind, _, rest = session.entry.partition(":")
     priority, _, entry = rest.partition(":")
-    stream = keys.messages(shard_of(session.id), kind, priority)
-    if _may_come(client, stream, entry):
+    place = (StreamId(shard_of(session.id), kind, priority), entry)
+    if coming(client, [place]):
         return
     yield Problem(
         severity=Severity.BREAK,
@@ -36,23 +35,3 @@ def taken(client: redis.Redis, session: Session) -> Iterator[Problem]:
         f"router has routed it; find out who else reads as that group or deletes entries, then stop the session "
         f"(orchestra stop {session.id}), of which its parent hears, and submit or delegate the task again",
     )
-
-
-def _may_come(client: redis.Redis, stream: str, entry: str) -> bool:
-    """Whether a router has yet to handle an entry: it is unread, or in somebody's hands."""
-    try:
-        groups: Any = client.xinfo_groups(stream)
-        group = next((g for g in groups if g["name"] == ROUTER_GROUP.encode()), None)
-        if group is None:
-            return True
-        if client.xpending_range(stream, ROUTER_GROUP, entry, entry, 1):
-            return True
-        unread = _place(entry) > _place(group["last-delivered-id"].decode())
-        return unread and bool(client.xrange(stream, entry, entry))
-    except (redis.ResponseError, ValueError):
-        return True  # there is no such stream, or it is damaged: others say so
-
-
-def _place(entry: str) -> tuple[int, int]:
-    ms, _, number = entry.partition("-")
-    return int(ms), int(number)

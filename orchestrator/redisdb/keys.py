@@ -426,7 +426,7 @@ def dead_index(shard: int) -> str:
     lifetime="permanent; a field for each sender in the index",
 )
 def dead_usage(shard: int) -> str:
-    """Bytes of dead letters, of all and of each sender; how many were dropped, when, and how many of those unaudited."""
+    """Bytes of dead letters, of all and of each sender; how many were dropped or unaudited, and when."""
     return f"{shard_tag(shard)}:dead-usage"
 
 

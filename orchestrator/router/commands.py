@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from orchestrator.envelope.model import Header
 from orchestrator.ledger import RunRef
 from orchestrator.log import get_logger
 from orchestrator.redisdb.scripts import Arg
@@ -127,6 +128,14 @@ BEGUN = StartRun()
 Step = ScriptCommand | Resolved | AckOnly | StartRun
 
 
+def mark_ms(header: Header, max_age_ms: int) -> int:
+    """Milliseconds for which a duplicate mark is kept after its message was acted upon."""
+    if header.expiration is None:
+        return max_age_ms + MARK_MARGIN_MS
+    age_ms = max(0, header.expiration.instant_ms - header.timestamp.instant_ms)
+    return min(age_ms, max_age_ms) + MARK_MARGIN_MS
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConversationLimits:
     """Bounds of the router's own records."""
@@ -148,11 +157,7 @@ class ConversationLimits:
 
     def mark_ms(self, received: ReceivedMessage) -> int:
         """Milliseconds that the message's duplicate mark is kept: as long as a copy of it may be accepted."""
-        expires_ms = received.expires_ms
-        if expires_ms is None:
-            return self.max_age_ms + MARK_MARGIN_MS
-        age_ms = max(0, expires_ms - received.message.header.timestamp.instant_ms)
-        return min(age_ms, self.max_age_ms) + MARK_MARGIN_MS
+        return mark_ms(received.message.header, self.max_age_ms)
 
     def conversation_fault(self, fault: str, received: ReceivedMessage) -> CommandOutcome:
         """What a script means by `chain` or `limit`."""

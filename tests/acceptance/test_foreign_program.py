@@ -76,3 +76,6 @@ def test_a_program_in_any_language_takes_full_part(terminal: Terminal, root: Pat
     assert json.loads(terminal.run("orchestra dlq list --json").stdout) == {"dead_letters": []}
     shown = terminal.run(f"orchestra audit show {session}")
     assert "task-completion partner → asker" in shown.stdout
+    looked = json.loads(terminal.run("orchestra doctor --quick --json").stdout)
+    assert [f for f in looked["findings"] if f["rule"] in ("message-taken", "messages-not-compared")] == []
+    assert (looked["holds"], looked["audited"]) == (True, True), looked["findings"]

@@ -1,5 +1,6 @@
 -- dead_leave: a dead letter leaves, and envelopes are published in the same step: its replay, the note that
 -- somebody dropped it, or both. A dead letter that is gone already leaves nothing behind.
+-- One that the audit writer has not read is counted as `unaudited`.
 -- Where a copy of the message was accepted meanwhile, its mark stays: the replay is a duplicate then.
 -- KEYS  1 dead letters  2 totals  3 seen mark of the first envelope, or KEYS[1] for none
 --       4 index of the dead letters  5 their usage  6… stream of each envelope
@@ -7,10 +8,15 @@
 --       3… for each envelope: how many arguments follow for it, then field, value, … of its entry
 -- Returns  entry id of the first envelope | false
 -- Complexity: O(envelopes + log(dead letters)).
+-- include: base
 -- include: dead
 local entry = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]
 if not entry then return false end
-dead_forget(KEYS[4], KEYS[5], dead_member_of(entry))
+local member = dead_member_of(entry)
+dead_forget(KEYS[4], KEYS[5], member)
+-- The audit writer will not read it any more: its absence from the trail is no sign that nobody refused the message.
+local audited = dead_audited(KEYS[1])
+if audited and string.match(member, '^.-%z(.-)%z') > audited then dead_unaudited(KEYS[5], 1, clock('')) end
 redis.call('XDEL', KEYS[1], ARGV[1])
 local first
 local at = 3

@@ -1,7 +1,7 @@
 -- Shared by all scripts that add or remove dead letters: an index of them by sender, and what each sender takes.
 -- A sender whose signature did not count is '': all of those are one. The index holds `sender\0id\0bytes`, by
--- sender and age; the usage `bytes`, `bytes:<sender>`, how many were `dropped`, `dropped-ms` when, and how many of
--- those were `unaudited`.
+-- sender and age; the usage `bytes`, `bytes:<sender>`, how many were `dropped`, `dropped-ms` when, how many of those
+-- and of those that people took out were `unaudited`, and `unaudited-ms` when the last of them went.
 
 local function dead_member(sender, id, bytes)
   local ms, seq = string.match(id, '^(%d+)-(%d+)$')
@@ -52,6 +52,12 @@ local function dead_audited(dead)
   return nil
 end
 
+-- So many dead letters went that the audit writer has not read, and will not.
+local function dead_unaudited(usage, number, now)
+  redis.call('HINCRBY', usage, 'unaudited', number)
+  redis.call('HSET', usage, 'unaudited-ms', string.format('%.0f', now))
+end
+
 -- Drop dead letters until they keep to the limits; how many. `sender` is who got one last.
 -- limits: entries, bytes, entries and bytes of one sender, time in ms before which a dead letter is too old.
 local function dead_make_room(dead, index, usage, sender, limits, now)
@@ -90,6 +96,6 @@ local function dead_make_room(dead, index, usage, sender, limits, now)
     redis.call('HINCRBY', usage, 'dropped', dropped)
     redis.call('HSET', usage, 'dropped-ms', string.format('%.0f', now))
   end
-  if unaudited > 0 then redis.call('HINCRBY', usage, 'unaudited', unaudited) end
+  if unaudited > 0 then dead_unaudited(usage, unaudited, now) end
   return dropped
 end

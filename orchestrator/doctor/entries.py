@@ -1,0 +1,59 @@
+"""Which entries of the streams a router has yet to handle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import redis
+
+from orchestrator.redisdb import keys
+from orchestrator.streams import ROUTER_GROUP, StreamId, stream_key
+
+#: A stream, and the id of an entry in it.
+Place = tuple[StreamId, str]
+#: Answers for each place: what is pending of it, whether it is there, whether it waits.
+_ANSWERS: Final = 3
+
+
+def coming(client: redis.Redis, places: Collection[Place]) -> set[Place]:
+    """Those that are unread, in a router's hands, or among the messages that wait.
+
+    An entry of which nobody can tell is one of them: of streams that are damaged or not there others speak.
+    """
+    # The groups first: an entry that moves on meanwhile is at worst taken for one that has not.
+    read = {stream: _last_read(client, stream) for stream in {stream for stream, _ in places}}
+    pipeline = client.pipeline(transaction=False)
+    for stream, entry in places:
+        pipeline.xpending_range(stream_key(stream), ROUTER_GROUP, entry, entry, 1)
+        pipeline.xrange(stream_key(stream), entry, entry)
+        pipeline.zscore(keys.parked(stream.shard), f"{stream.type}:{stream.priority}:{entry}")
+    answers: list[Any] = pipeline.execute(raise_on_error=False) if places else []
+    found = set()
+    for number, (stream, entry) in enumerate(places):
+        held, there, waits = answers[number * _ANSWERS : (number + 1) * _ANSWERS]
+        last = read[stream]
+        if (
+            last is None
+            or any(isinstance(answer, Exception) for answer in (held, there, waits))
+            or held
+            or waits is not None
+            or (there and _order(entry) > last)
+        ):
+            found.add((stream, entry))
+    return found
+
+
+def _last_read(client: redis.Redis, stream: StreamId) -> tuple[int, int] | None:
+    """The last entry that the routers' group was given; None: there is no such group."""
+    try:
+        groups: Any = client.xinfo_groups(stream_key(stream))
+    except redis.ResponseError:
+        return None
+    group = next((g for g in groups if g["name"] == ROUTER_GROUP.encode()), None)
+    return None if group is None else _order(group["last-delivered-id"].decode())
+
+
+def _order(entry: str) -> tuple[int, int]:
+    ms, _, number = entry.partition("-")
+    return (int(ms), int(number)) if ms.isdecimal() and number.isdecimal() else (0, 0)
