@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import yaml
 from click.testing import CliRunner
 
@@ -87,6 +88,45 @@ def test_the_ledger_is_durable_and_drops_nothing(secrets: Path) -> None:
     assert {"appendonly yes", "appendfsync always", "maxmemory-policy noeviction"} <= set(lines)
 
 
+PARTS = ("router", "callbacks", "reaper", "audit", "worker", "operator", "console")
+
+
+def settings_of(secrets: Path, part: str, port: int) -> str:
+    """The server's URL that a part of the stack is given, as seen from here."""
+    url: str = tomllib.loads((secrets / f"{part}.toml").read_text())["orchestra"]["redis_url"]
+    assert f"://{part}:" in url
+    return url.replace("valkey:6379", f"localhost:{port}").replace("/run/secrets", str(secrets))
+
+
+def test_each_container_has_the_settings_of_its_own_user_and_of_no_other() -> None:
+    users = {name: name for name in (*SERVICES, "worker")} | {"flower": "worker", "keys": "operator"}
+    for name, user in users.items():
+        given = COMPOSE["services"][name]["secrets"]
+        assert given == [{"source": f"{user}.toml", "target": "orchestra.toml"}, "ca.pem"], name
+    server = COMPOSE["services"]["valkey"]["secrets"]
+    assert [name for name in server if name.endswith((".toml", ".password"))] == ["healthcheck.password"]
+
+
+def test_users_have_the_rules_that_ship_and_programs_keep_theirs(
+    tmp_path: Path, program: Callable[[str], str]
+) -> None:
+    program("openssl")
+    script = ["/bin/sh", str(ROOT / "deploy" / "make-secrets"), "--queue", "reviews", str(tmp_path)]
+    (tmp_path / "programs.acl").write_text("user partner on >secret resetchannels -@all +ping\n")
+    subprocess.run(script, check=True, capture_output=True)
+    lines = {line.split()[1]: line for line in (tmp_path / "users.acl").read_text().splitlines()}
+    assert set(lines) == {*PARTS, "healthcheck", "default", "partner"}
+    assert lines["default"].split()[2] == "off"
+    assert lines["healthcheck"].split()[4:] == ["resetchannels", "-@all", "+ping"]
+    for part in PARTS:
+        shipped = (ROOT / "deploy" / "acl" / f"{part}.acl").read_text().split()
+        mine = [rule for rule in lines[part].split() if rule != "~reviews*"]
+        assert mine[4:] == shipped[4:], part
+        assert ("~reviews*" in lines[part]) == ("~orchestra*" in shipped)
+    bad = [*script[:3], "a b", str(tmp_path)]
+    assert subprocess.run(bad, capture_output=True, check=False).returncode == 2
+
+
 def test_a_server_with_these_secrets_lets_in_who_has_the_settings_and_nobody_else(
     secrets: Path, program: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -100,23 +140,36 @@ def test_a_server_with_these_secrets_lets_in_who_has_the_settings_and_nobody_els
     (tmp_path / "redis.conf").write_text(config if tls else f"{config}port {port}\n")
     process = subprocess.Popen([server, str(tmp_path / "redis.conf")], stdout=subprocess.DEVNULL)
     try:
-        url = tomllib.loads((secrets / "orchestra.toml").read_text())["orchestra"]["redis_url"]
-        here = url.replace("valkey:6379", f"localhost:{port}").replace("/run/secrets", str(secrets))
-        assert url.startswith("rediss://" if tls else "redis://")
+        urls = {part: settings_of(secrets, part, port) for part in PARTS}
+        assert all(url.startswith("rediss://" if tls else "redis://") for url in urls.values())
         deadline = time.monotonic() + 20
         while True:
             try:
-                connect(here).close()
+                connect(urls["operator"]).close()
                 break
             except ServerUnavailable:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-        password = (secrets / "redis_password").read_text()
-        with pytest.raises(OrchestraError):
-            connect(here.replace(password, "guess"))
+        for part, url in urls.items():
+            with connect(url) as client:
+                assert client.info()["redis_version"]
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    client.flushall()
+                if part in ("audit", "console"):
+                    with pytest.raises(redis.exceptions.NoPermissionError):
+                        client.hset("ao:{00}:session:x", "state", "finished")
+        password = (secrets / "router.password").read_text()
+        for wrong in (
+            urls["router"].replace(password, "guess"),
+            urls["router"].replace("router:", "default:"),
+            urls["router"].replace(f"router:{password}@", ""),
+            urls["worker"].replace("worker:", "router:"),
+        ):
+            with pytest.raises(OrchestraError):
+                connect(wrong)
         if tls:
             with pytest.raises(OrchestraError):
-                connect(here.replace("rediss", "redis").partition("?")[0])
+                connect(urls["router"].replace("rediss", "redis").partition("?")[0])
     finally:
         process.terminate()
         process.wait(20)
@@ -131,12 +184,13 @@ def test_no_password_is_in_an_argument_and_no_secret_open_to_others(secrets: Pat
                 service["healthcheck"] if name != "keys" else "",
             ]
         )
-        assert "PASSWORD" not in said.upper().replace("/RUN/SECRETS/REDIS_PASSWORD", ""), name
+        assert "PASSWORD" not in said.upper().replace("/RUN/SECRETS/HEALTHCHECK.PASSWORD", ""), name
         assert "${" not in said, name
     assert secrets.stat().st_mode & 0o777 == 0o700
-    assert {path.stem for path in secrets.iterdir()} >= {Path(name).stem for name in COMPOSE["secrets"]}
-    password = (secrets / "redis_password").read_text()
-    assert password not in (secrets / "valkey.conf").read_text() + (secrets / "users.acl").read_text()
+    assert {path.name for path in secrets.iterdir()} >= set(COMPOSE["secrets"])
+    said = (secrets / "valkey.conf").read_text() + (secrets / "users.acl").read_text()
+    for file in secrets.glob("*.password"):
+        assert file.read_text() not in said
 
 
 def test_only_the_one_who_makes_keys_sees_the_operators() -> None:
