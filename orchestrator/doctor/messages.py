@@ -121,6 +121,8 @@ class TakenMessages:
     def _is_without_trace(self, suspect: _Suspect) -> bool:
         mention, stream = suspect.mention, suspect.stream
         xml = self._audit.xml(mention)
+        if not xml:  # redacted: what it said can no longer be compared
+            return False
         if (mention.stream, hashlib.sha256(xml).hexdigest()) in self._dead:
             return False
         if coming(self._redis, [(stream, entry) for entry in self._audit.entries(mention)]):
@@ -202,8 +204,8 @@ class TakenMessages:
         """A break where the message itself is the effect: a program has said it, or has yet to read it."""
         names = (suspect.mention.sender, suspect.mention.recipient)
         records = [self._parts.agents.get(name) for name in names]
-        foreign = any(record is not None and record.foreign for record in records)
-        return Severity.BREAK if foreign else Severity.WARNING
+        external = any(record is not None and record.external for record in records)
+        return Severity.BREAK if external else Severity.WARNING
 
 
 def _judge(mention: Mention, mark: str | None) -> _Suspect | None:

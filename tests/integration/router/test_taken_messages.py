@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 from click.testing import CliRunner, Result
+from sqlalchemy import select
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import build_writer
 from orchestrator.audit.proof import EitherKeys, proof_of
 from orchestrator.audit.reader import AuditReader
+from orchestrator.audit.schema import DEAD_LETTERS
 from orchestrator.audit.store import AuditStore
 from orchestrator.cli import main
 from orchestrator.doctor import examination
@@ -251,12 +253,12 @@ def test_what_routers_do_accuses_nobody(stack: Stack) -> None:
     refused(stack)
     dead = stack.redis.xreadgroup("audit", "slow", {keys.dead(0): ">"})  # nobody else writes them yet
     write(stack)
-    assert AuditStore(stack.settings.audit_file, read_only=True).query("SELECT * FROM dead_letters") == []
+    assert AuditStore(stack.settings.audit_file, read_only=True).query(select(DEAD_LETTERS)) == []
     assert len(dead[0][1]) >= 4
     assert found(stack) == {}
     stack.redis.xclaim(keys.dead(0), "audit", "w", 0, [entry for entry, _ in dead[0][1]], idle=10**9)
     write(stack)
-    assert AuditStore(stack.settings.audit_file, read_only=True).query("SELECT * FROM dead_letters") != []
+    assert AuditStore(stack.settings.audit_file, read_only=True).query(select(DEAD_LETTERS)) != []
     assert found(stack) == {}
 
 

@@ -673,7 +673,7 @@ def test_a_run_that_is_stopped_begins_no_step(stage: StackHarness, calls: Calls)
 def test_what_a_writer_of_the_ledger_puts_in_place_of_a_value_is_read(
     stage: StackHarness, calls: Calls
 ) -> None:
-    """Nobody vouches for what a step gave: docs/threat-model.md says so, and this test goes when it is mended."""
+    """Nobody vouches for what a step gave: docs/threat-model.md says so, and this test goes when it is fixed."""
     seen = []
 
     @stage.agent("lead", attempts=2)
