@@ -277,15 +277,18 @@ def test_a_wrong_setting(place: Place) -> None:
 @linux
 def test_a_full_disk(place: Place) -> None:
     """The server stops rather than lose a write, and `up` says why and ends."""
-    # A limit on the size of files stands in for the disk; it is given to everything that `up` starts.
-    prelude = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))"
+    # A limit on the size of files stands in for the disk; it is given to everything that `up` starts, and leaves room
+    # for what measures coverage.
+    prelude = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, resource.RLIM_INFINITY))"
+    )
     process = place.up(prelude=prelude)
     read_until(process, "ready after")
     (announced,) = (place.data / "up").glob("*.json")
     client = connect(json.loads(announced.read_text())["redis_url"])
     written = 0
     try:
-        for written in range(100):
+        for written in range(300):
             client.set(f"key{written}", "x" * 20_000)
     except Exception:
         assert written > 0

@@ -61,7 +61,7 @@ def test_a_key_that_a_provider_repeats_is_written_down_nowhere(
     model("keyed", instructions="You try.", model="anthropic:claude-haiku-5-5")
     dispatch = stage.start(session := stage.submit("keyed"))
     verdict = stage.execute(dispatch)
-    assert verdict == ("retry" if status == 429 else "failed")
+    assert verdict == "failed"  # a busy provider is asked again within the run, and then refuses the key
     tries = stage.ledger.runs(session)[0].tries
     assert "[secret]" in tries[-1].reason
     assert SECRET not in caplog.text

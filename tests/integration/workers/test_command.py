@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -219,7 +220,9 @@ def test_a_failed_run_has_used_what_it_used(crew: Crew) -> None:
 def test_its_shell_takes_part_in_the_run(crew: Crew) -> None:
     crew.stage.agent("helper")(lambda ctx: f"helped with {ctx.prompt}")
     crew.agent(**JSON)
-    root = crew.stage.submit("coder", f"!run {sys.executable} -m orchestrator delegate helper 'the dishes'")
+    root = crew.stage.submit(
+        "coder", f"!run {shlex.quote(sys.executable)} -m orchestrator delegate helper 'the dishes'"
+    )
     crew.stage.play(root)
     (child,) = crew.stage.children(root)
     assert (child.agent, child.title) == ("helper", "the dishes")

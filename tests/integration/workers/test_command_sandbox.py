@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_a_connection_out_is_refused_unless_allowed(boxed: Callable[..., Crew], 
         script = (
             f'import socket; socket.create_connection((\\"127.0.0.1\\", {port}), 5); print(\\"through\\")'
         )
-        answer = boxed(network=network).ask(f'!run {FAKE[0]} -c "{script}"')
+        answer = boxed(network=network).ask(f'!run {shlex.quote(FAKE[0])} -c "{script}"')
     assert ("through" in answer) == network
 
 
@@ -137,7 +138,9 @@ def test_its_shell_takes_part_in_the_run_from_inside(boxed: Callable[..., Crew])
     """The socket of the run is the one thing of the host that it is shown without being told."""
     crew = boxed(read=(ROOT,))
     crew.stage.agent("helper")(lambda _: "helped")
-    root = crew.stage.submit("coder", f"!run {FAKE[0]} -m orchestrator delegate helper 'the dishes'")
+    root = crew.stage.submit(
+        "coder", f"!run {shlex.quote(FAKE[0])} -m orchestrator delegate helper 'the dishes'"
+    )
     crew.stage.play(root)
     assert [child.agent for child in crew.stage.children(root)] == ["helper"], crew.answer(root)
 
