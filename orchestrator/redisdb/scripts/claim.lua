@@ -16,7 +16,7 @@ if not again and r.state ~= 'queued' then return { 'refused', r.state } end
 if not again and redis.call('HGET', KEYS[1], 'run') ~= ARGV[2] then return { 'refused', 'superseded' } end
 if not again and count(r.not_before) > now then return { 'refused', 'waiting' } end
 if not again and held_back(KEYS[7]) then return { 'refused', held_back(KEYS[7]) } end
-local fine, load = pcall(load_run, KEYS[1], KEYS[2], KEYS[5], KEYS[6])
+local fine, load = pcall(function() return load_run(object(KEYS[1]), object(KEYS[2]), KEYS[5], KEYS[6]) end)
 if not fine then
   return redis.error_reply(type(load) == 'table' and load.err .. ', of run ' .. ARGV[2] or tostring(load))
 end

@@ -21,9 +21,9 @@ local now, claim, rung = clock(ARGV[1]), ARGV[2], ARGV[5] == '1'
 
 local function run_key(id) return ARGV[7] .. id end
 local function session_key(id) return ARGV[8] .. id end
-local function load_of(id, session)
-  local key = session_key(session)
-  return load_run(key, run_key(id), key .. ARGV[9], key .. ARGV[10])
+local function load_of(id, session, run)
+  local key = session_key(run.session)
+  return load_run(session, run, key .. ARGV[9], key .. ARGV[10])
 end
 
 local damaged = {}
@@ -38,8 +38,10 @@ local last = redis.call('HGET', KEYS[3], ARGV[4])
 if last then
   local before, id, agent = string.match(last, '^(%S+) (%S+) (%d+)$')
   if before == claim then
-    local r = fields(run_key(id), 'state', 'claim', 'session')
-    if r.state == 'running' and r.claim == claim then return answer(load_of(id, r.session), agent, {}) end
+    local r = object(run_key(id))
+    if r.state == 'running' and r.claim == claim then
+      return answer(load_of(id, object(session_key(r.session)), r), agent, {})
+    end
   end
 end
 
@@ -67,7 +69,8 @@ local function head(ready, rank)
   return { found[1], tonumber(found[2]) }
 end
 
--- The agent whose turn it is, with the place of its next run.
+-- The agent whose turn it is, with the place of its next run. `idle` has those of which nothing is ready.
+local idle = {}
 local function choose()
   local chosen, place, best
   if ARGV[6] ~= '' then
@@ -80,6 +83,7 @@ local function choose()
   end
   for k = 4, #KEYS, 2 do
     local next_one = head(KEYS[k])
+    idle[k] = next_one == nil
     if next_one and is_open(k) then
       local rank = math.floor(next_one[2] / 1e12)
       if not best or rank < best then chosen, place, best = k, next_one, rank end
@@ -90,16 +94,16 @@ end
 
 -- The agents whose workers are to be told that there is more: the one of the run that was taken, and those with a limit,
 -- as the end of a run of theirs in this very slot may be what lets the next one begin.
-local function with_more(taken)
+local function with_more(taken, more)
   local numbers = {}
   for k = 4, #KEYS, 2 do
-    local name = string.match(KEYS[k], ':ready:(.*)$')
-    local told = k == taken or redis.call('HMGET', beside(KEYS[k], 'limits'), 'agent:' .. name, 'default:' .. name)
-    if told == true or told[1] or told[2] then
-      if redis.call('EXISTS', KEYS[k]) == 1 and must_ring(KEYS[k], KEYS[k + 1], now) == '1' then
-        numbers[#numbers + 1] = k / 2 - 1
-      end
+    local told = more
+    if k ~= taken then
+      local name = string.match(KEYS[k], ':ready:(.*)$')
+      local limit = not idle[k] and redis.call('HMGET', beside(KEYS[k], 'limits'), 'agent:' .. name, 'default:' .. name)
+      told = limit and (limit[1] or limit[2]) and redis.call('EXISTS', KEYS[k]) == 1
     end
+    if told and must_ring(KEYS[k], KEYS[k + 1], now) == '1' then numbers[#numbers + 1] = k / 2 - 1 end
   end
   return numbers
 end
@@ -112,23 +116,22 @@ for _ = 1, 1000 do
     return { 'none', damaged }
   end
   local id, score = place[1], place[2]
-  local found, r = pcall(fields, run_key(id), 'state', 'session')
-  if not found then r = { state = 'queued', session = '' } end
-  local key = session_key(r.session)
-  local known, s = pcall(fields, key, 'run', 'root')
+  local found, r = pcall(object, run_key(id))
+  local known, s = pcall(object, session_key(found and r.session or ''))
   local root = known and s.root or ''
-  leave_ready(KEYS[k], KEYS[k + 1], id, root, score)
-  if r.state == 'queued' and (not found or not known or s.run == id) then
+  local more = leave_ready(KEYS[k], KEYS[k + 1], id, root, score)
+  if not found or (r.state == 'queued' and (not known or s.run == id)) then
     local room = room_in_tree(KEYS[k], root)
     if room and room <= 0 then
       redis.call('ZADD', beside(KEYS[k], 'blocked:' .. root), 'NX', score, id)
       redis.call('SADD', beside(KEYS[k], 'blocked'), root)
     else
-      local fine, load = pcall(load_of, id, r.session)
+      local fine, load = found and known, found and s or r
+      if fine then fine, load = pcall(load_of, id, s, r) end
       if fine then
-        hold(load, key, run_key(id), KEYS[1], KEYS[2], id, claim, ARGV[3], now)
+        hold(load, session_key(r.session), run_key(id), KEYS[1], KEYS[2], id, claim, ARGV[3], now)
         redis.call('HSET', KEYS[3], ARGV[4], claim .. ' ' .. id .. ' ' .. (k / 2 - 1))
-        return answer(load, k / 2 - 1, with_more(k))
+        return answer(load, k / 2 - 1, with_more(k, more))
       end
       damaged[#damaged + 1] = id
       damaged[#damaged + 1] = type(load) == 'table' and load.err or tostring(load)

@@ -26,7 +26,7 @@
 -- include: tries
 local now = clock(ARGV[1])
 local claim, status, text = ARGV[2], ARGV[3], ARGV[4]
-local r = fields(RUN, 'id', 'state', 'claim', 'items', 'attempt', 'failures', 'stop', 'stop_state')
+local r = fields(RUN, 'id', 'state', 'claim', 'items', 'attempt', 'failures', 'stop', 'stop_state', 'standing')
 if r.claim ~= claim then return { 'lost' } end
 if r.state ~= 'running' then
   if not ENDED[r.state] then return { 'lost' } end
@@ -75,7 +75,7 @@ end
 if #asked > 0 then
   if ARGV[12] == 'open' then return { 'questions', unpack(asked) } end
   if ARGV[11] ~= '' then note_try(ARGV[11], now, 0) end
-  end_run(r.id, 'failed', text, now)
+  end_run(r.id, 'failed', text, now, r, s)
   for _, id in ipairs(cjson.decode(r.items)) do
     local record = item(ITEMS, id)
     if record and record.state == 'claimed' then
@@ -226,7 +226,7 @@ for _, id in ipairs(unasked) do
     redis.call('ZREM', P_QUEUE, id)
   end
 end
-end_run(r.id, 'completed', '', now)
+end_run(r.id, 'completed', '', now, r, s)
 redis.call('HDEL', S, 'trouble', 'proof')
 redis.call('HSET', BODIES, 'result', text)
 redis.call('HDEL', BODIES, 'whole')

@@ -18,6 +18,14 @@ local now = clock(ARGV[1])
 local group, due = ARGV[2], now + tonumber(ARGV[3])
 -- What is the same for several launches is written once: entries by stream, launches by conversation.
 local entries, notes = {}, {}
+-- The agents whose workers were thought of: they are told once.
+local asked = {}
+local function tell(ready, turns)
+  if asked[ready] then return '0' end
+  local answer = must_ring(ready, turns, now)
+  asked[ready] = true
+  return answer
+end
 local function add(to, key, ...)
   to[key] = to[key] or {}
   for _, value in ipairs({...}) do table.insert(to[key], value) end
@@ -47,7 +55,7 @@ local function start(k, a)
   local answer = { 'started', id, s.agent, 'start' }
   if s.run ~= '' or count(s.runs) > 0 then
     local queued = s.run ~= '' and redis.call('HGET', run, 'state') == 'queued'
-    answer = queued and { 'started', s.run, s.agent, 'start', must_ring(ready, turns, now) } or { 'already', s.run }
+    answer = queued and { 'started', s.run, s.agent, 'start', tell(ready, turns) } or { 'already', s.run }
   else
     redis.call('HSET', run, 'id', id, 'session', s.id, 'number', 1, 'cause', 'start', 'state', 'queued',
       'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
@@ -57,7 +65,7 @@ local function start(k, a)
     redis.call('ZADD', KEYS[1], due, id)
     if review_due ~= '0' then redis.call('ZADD', KEYS[2], review_due, 'review|' .. s.id) end
     make_ready(ready, turns, id, s.root, s.priority)
-    answer[5] = must_ring(ready, turns, now)
+    answer[5] = tell(ready, turns)
   end
   add(entries, stream, entry)
   return answer

@@ -19,7 +19,9 @@ end
 -- The run is not at work any more: what it had reserved and not spent comes back.
 local function give_back(run)
   local reserved = run .. ':reserved'
-  if redis.call('TYPE', reserved).ok == 'hash' then
+  local kind = redis.call('TYPE', reserved).ok
+  if kind == 'none' then return end
+  if kind == 'hash' then
     for _, text in ipairs(redis.call('HVALS', reserved)) do
       local fine, reservation = pcall(cjson.decode, text)
       if fine and type(reservation) == 'table' and reservation.budgets then unreserve(reservation) end

@@ -18,15 +18,16 @@ end
 
 -- The value of a text that is to be JSON; raises what is damaged.
 local function read(what, text)
-  if not text or text == '' then return {} end
+  if not text or text == '' or text == '[]' then return {} end
   local fine, value = pcall(cjson.decode, text)
   if fine and type(value) == 'table' then return value end
   error({ err = 'ERR the ' .. what .. ' is damaged' })
 end
 
--- Everything about the run whose keys these are, as its holder is told it; raises what is damaged.
+-- Everything about a run, as its holder is told it: its session and itself as objects, and the keys of its session's
+-- items and bodies. Raises what is damaged.
 local function load_run(session, run, items, bodies)
-  local load = { session = object(session), run = object(run) }
+  local load = { session = session, run = run }
   read('waiting policy', load.session.waiting)
   read('chain', load.session.chain)
   local ids = read('list of items', load.run.items)

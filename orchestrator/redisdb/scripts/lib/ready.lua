@@ -10,13 +10,13 @@
 -- Nobody is told while the agent is paused or at its limit: a slot that ends a run of it takes the next one.
 local RING_AGAIN_MS, RING_CAP = 1000, 6
 local function must_ring(ready, turns, now)
-  if held_back(ready) then return '0' end
   local t = fields(turns, 'rung', 'rings')
   local waited = now - count(t.rung)
   -- A ring from the future was sent by a clock that has gone back since.
   if t.rung ~= '' and waited >= 0 and waited < RING_AGAIN_MS * 2 ^ math.min(count(t.rings), RING_CAP) then
     return '0'
   end
+  if held_back(ready) then return '0' end
   redis.call('HSET', turns, 'rung', now, 'rings', t.rung == '' and 0 or count(t.rings) + 1)
   return '1'
 end
@@ -27,22 +27,24 @@ local FEW_TURNS = 16
 
 -- Put a run that is queued among the ready ones, if it is not there.
 local function make_ready(ready, turns, run, root, priority)
-  if not redis.call('ZSCORE', ready, run) then
-    local rank = RANK[priority] or RANK.normal
-    local at = redis.call('HMGET', turns, 'at:' .. rank, rank .. ':' .. root)
-    local present, last = count(at[1]), math.max(count(at[1]), count(at[2]))
-    local turn = last + (last - present < FEW_TURNS and 0.5 or 1)
+  local rank = RANK[priority] or RANK.normal
+  local at = redis.call('HMGET', turns, 'at:' .. rank, rank .. ':' .. root)
+  local present, last = count(at[1]), math.max(count(at[1]), count(at[2]))
+  local turn = last + (last - present < FEW_TURNS and 0.5 or 1)
+  if redis.call('ZADD', ready, 'NX', rank * 1e12 + turn, run) == 1 then
     redis.call('HSET', turns, rank .. ':' .. root, turn)
-    redis.call('ZADD', ready, rank * 1e12 + turn, run)
   end
 end
 
 -- Remove a run from the ready ones. `score` is its place if it was taken by its turn, else nil: nobody's turn moves.
+-- Returns whether the agent has more.
 local function leave_ready(ready, turns, run, root, score)
   redis.call('ZREM', ready, run)
   if redis.call('EXISTS', ready) == 0 then
     redis.call('DEL', turns)
-  elseif score then
+    return false
+  end
+  if score then
     local rank = math.floor(score / 1e12)
     local turn = score - rank * 1e12
     redis.call('HSET', turns, 'at:' .. rank, turn)
@@ -51,6 +53,7 @@ local function leave_ready(ready, turns, run, root, score)
       redis.call('HDEL', turns, rank .. ':' .. root)
     end
   end
+  return true
 end
 
 -- Up to `room` blocked runs of a tree are ready again. Returns the agents of these whose workers are to be told.

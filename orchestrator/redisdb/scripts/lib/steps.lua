@@ -17,12 +17,14 @@ end
 -- The run keeps how many steps there were, and the headers of the last ones.
 local function drop_steps(run)
   local steps = run .. ':steps'
-  if redis.call('TYPE', steps).ok == 'hash' then
+  local kind = redis.call('TYPE', steps).ok
+  if kind == 'none' then return end
+  if kind == 'hash' then
     local headers = {}
     for _, field in ipairs(redis.call('HKEYS', steps)) do
-      local kind, name = string.sub(field, 1, 2), string.sub(field, 3)
-      if kind == 'v:' then redis.call('UNLINK', steps .. ':' .. name) end
-      if kind == 'h:' then
+      local which, name = string.sub(field, 1, 2), string.sub(field, 3)
+      if which == 'v:' then redis.call('UNLINK', steps .. ':' .. name) end
+      if which == 'h:' then
         local header = redis.call('HGET', steps, field)
         headers[#headers + 1] = { tonumber(string.match(header, '^{"at_ms":(%d+)')) or 0, header }
       end

@@ -11,7 +11,7 @@ local RESULTS, STOPS, TOTALS, STREAM = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 
 local function session_facts()
   return fields(S, 'id', 'agent', 'parent', 'state', 'run', 'launched', 'delivered', 'dead', 'owed',
-    'questions', 'callback', 'told', 'task', 'runs', 'message', 'doomed')
+    'questions', 'callback', 'told', 'task', 'runs', 'message', 'doomed', 'root')
 end
 
 -- The parent that it was handed to since the caller looked, or nil: the keys that came are those of its parent.
@@ -38,9 +38,11 @@ end
 -- `whole` refers to the whole of a large text, of which `text` is the beginning; `proof` is who says so.
 local function tell_parent(s, status, text, now, proof, whole)
   proof = proof or ''
-  redis.call('HSET', S, 'proof', proof)
-  if s.parent == '' or s.told == '1' then return end
-  redis.call('HSET', S, 'told', '1')
+  if s.parent == '' or s.told == '1' then
+    redis.call('HSET', S, 'proof', proof)
+    return
+  end
+  redis.call('HSET', S, 'proof', proof, 'told', '1')
   local id = 'cb_' .. string.sub(s.id, 5)
   local record = item(P_ITEMS, id)
   if not record then return end
@@ -137,20 +139,20 @@ end
 -- and how far its parent is, which it would have to ask for otherwise. It is not told what can move nobody; who
 -- waits for an answer from outside hears it here, too.
 local function session_stop(s)
-  local now = fields(S, 'state', 'waiting')
+  local state = redis.call('HGET', S, 'state')
   local parent = s.parent
   -- A review that has ended was done in time, whatever a user makes of its session later.
-  if now.state ~= 'idle' then redis.call('ZREM', TIMERS, 'review|' .. s.id) end
-  if now.state == 'idle' then
+  if state ~= 'idle' then redis.call('ZREM', TIMERS, 'review|' .. s.id) end
+  if state == 'idle' then
     -- Its parent has no part in this, and it itself has none while nothing is queued and no deadline is to be kept.
     parent = ''
-    local comes = redis.call('ZCARD', QUEUE) > 0 or string.find(now.waiting, 'deadline_ms', 1, true)
+    local comes = redis.call('ZCARD', QUEUE) > 0 or string.find(redis.call('HGET', S, 'waiting') or '', 'deadline_ms', 1, true)
     if not comes and not spoken_to then return end
-  elseif now.state == 'finished' and quiet then
+  elseif state == 'finished' and quiet then
     return
   end
   local p = parent ~= '' and fields(P, 'runs', 'root', 'agent') or { runs = '', root = '', agent = '' }
-  redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', parent, 'event', 'session_stop', 'state', now.state,
+  redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', parent, 'event', 'session_stop', 'state', state,
     'runs', p.runs, 'root', p.root, 'agent', p.agent)
 end
 
@@ -164,17 +166,17 @@ end
 local freed = {}
 
 -- The run is counted no longer, if it was: one that is queued, that stands still in a call, or that is in the hands of
--- an external program, is not.
-local function stop_counting(now)
-  local r = fields(RUN, 'state', 'claim', 'standing')
+-- an external program, is not. `r` and `s` are the run and its session if the caller has read them.
+local function stop_counting(now, r, s)
+  r = r or fields(RUN, 'state', 'claim', 'standing')
   if r.state ~= 'running' or r.claim == 'foreign' or r.standing == '1' then return end
-  local s = fields(S, 'agent', 'root')
+  s = s or fields(S, 'agent', 'root')
   freed = count_out(RUNNING, s.agent, s.root, now)
 end
 
 -- The run leaves the records of what is at work, and its steps go with it.
-local function end_run(id, state, reason, now)
-  stop_counting(now)
+local function end_run(id, state, reason, now, r, s)
+  stop_counting(now, r, s)
   redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)
   drop_steps(RUN)
   give_back(RUN)
