@@ -91,10 +91,13 @@ class _Facts:
         self.damage: list[str] = []
 
     def number(self, name: str) -> int:
+        value = self._h.get(name)
+        if not value:
+            return 0
         try:
-            return int(float(self._h.get(name) or 0))
+            return int(float(value))
         except (ValueError, OverflowError):
-            self.damage.append(f"its field {name!r} is not a number: {_short(self._h[name])}")
+            self.damage.append(f"its field {name!r} is not a number: {_short(value)}")
             return 0
 
     def parsed(self, name: str, default: JSON, fits: Callable[[Any], bool]) -> JSON:
@@ -238,8 +241,10 @@ def run(h: Mapping[str, str]) -> Run:
 
 def _tries(value: str) -> list[Try]:
     """What can be read of them: they are told to people, and nothing is decided by them."""
+    if not value:
+        return []
     try:
-        return [Try(**entry) for entry in json.loads(value or "[]")]
+        return [Try(**entry) for entry in json.loads(value)]
     except (ValueError, TypeError):
         return []
 

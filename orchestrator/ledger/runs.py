@@ -106,7 +106,7 @@ class Runs(LaunchTransitions):
             session=session,
             run=run,
             prompt=decode.text(reply[3]),
-            state=json.loads(reply[4] or "null"),
+            state=json.loads(reply[4]) if reply[4] else None,
             items=tuple(decode.item(name, record) for name, record, _ in carried if record),
             texts={name: decode.text(body) for name, _, body in carried if body is not None},
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from functools import lru_cache
 from typing import Any, Final
 
 from billiard.exceptions import WorkerLostError
@@ -28,6 +29,7 @@ KEPT: Final = 10_000
 _log = get_logger()
 
 
+@lru_cache(maxsize=256)  # every event of a run has the id, and the events of siblings have that of their parent
 def task_id_of(run: str) -> str:
     """The Celery task id under which a run is shown: the same for every attempt."""
     return derived_uuid("run", run)
@@ -38,6 +40,8 @@ class TaskEvents:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
+        # Celery looks a setting up in several places each time.
+        self._wanted = bool(app.conf.worker_send_task_events)
         self._lock = threading.Lock()
         #: Claim → when its run began, on the monotonic clock.
         self._begun: dict[str, float] = {}
@@ -71,7 +75,7 @@ class TaskEvents:
         self._put(held.run.worker, held.run.id, kind, **about)
 
     def _put(self, worker: str, run: str, kind: str, **about: Any) -> None:
-        if not self._app.conf.worker_send_task_events:
+        if not self._wanted:
             return
         event = {"uuid": task_id_of(run), "timestamp": time.time(), **about}
         with self._lock:
