@@ -44,11 +44,13 @@ SCRIPT = ByInstructions(
             _report,
         ),
         "You research": Script(
-            Say(calls=[Call("list_sources")]), _research, lambda request: Say(f"It says: {request.last}")
+            Say(calls=[Call("list_sources")]),
+            _research,
+            lambda request: Say(f"<response>It says: {request.last}</response>"),
         ),
         "You criticise": Script(
             Say(calls=[Call("read_source", name="leases.md")]),
-            Say("- Nobody says how long a lease lasts."),
+            Say("<response>- Nobody says how long a lease lasts.</response>"),
         ),
     }
 )

@@ -35,7 +35,8 @@ def ask_each(request: Request) -> Say:
 def because(request: Request) -> Say:
     task = re.search(r"task \d", request.messages[0].text)
     question = re.search(r"Why (\d)", request.last)
-    return Say(f"because of {task[0] if task else 'nothing'}, asked {question[1] if question else 'nothing'}")
+    said = f"because of {task[0] if task else 'nothing'}, asked {question[1] if question else 'nothing'}"
+    return Say(f"<response>{said}</response>")
 
 
 SCRIPT = ByInstructions(
@@ -47,7 +48,7 @@ SCRIPT = ByInstructions(
             ),
             finish,
         ),
-        "You help": Script(Say("I helped.")),
+        "You help": Script(Say("<response>I helped.</response>")),
         "You ask": Script(
             Say(
                 calls=[Call("delegate", agent="model-expert", task=f"task {n}", wait=True) for n in range(3)]
@@ -55,7 +56,7 @@ SCRIPT = ByInstructions(
             ask_each,
             lambda request: Say("; ".join(sorted(set(re.findall(r"because of task \d", request.last))))),
         ),
-        "You know": Script(Say("I know."), because),
+        "You know": Script(Say("<response>I know.</response>"), because),
     }
 )
 

@@ -86,6 +86,9 @@ class Context(Delegating):
         self._written = WrittenMessages(effects, message_sender, launches.delegates)
         #: What the executor keeps of the conversation when this run commits; None leaves it as it is.
         self.new_memory: str | None = None
+        #: Whether every effect of the agent belongs to a durable step, so that what an earlier try launched stays, and
+        #: `waits` counts it.
+        self.replays = False
         #: Whether the answer is a text agent's, which its parent is given once, also if it was sent as a message before.
         self.answers_in_text = False
 
@@ -343,7 +346,7 @@ class Context(Delegating):
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        if self.attempt > 1:
+        if self.attempt > 1 and not self.replays:
             return False
         now = self._find(self.session)
         delivered_now = sum(item.kind == "completion" for item in self._held.items)

@@ -27,7 +27,11 @@ SESSION_TOOLS: Final = (
 
 
 def takes_tagged_answers(definition: AgentDefinition) -> bool:
-    """Whether a session of the agent with a parent must wrap its answer in a tag. The answers of models are values."""
+    """Whether a session of the agent with a parent must wrap its answer in a tag: where it answers in text."""
+    if isinstance(definition.options, LlmOptions):
+        from orchestrator.worker.executors.llm.assembly import answers_in_text  # needs the extra `llm`
+
+        return answers_in_text(definition.options)
     return definition.record.executor == "command"
 
 

@@ -95,12 +95,10 @@ class _Finishing:
             # A root whose messages said everything has what its task-completion says.
             result = answer.text or self._reported()
             return Finished(result=result, visible=answer.text)
-        finished = self._finished(answer)
-        if finished is None and self._context.waits:
-            return Finished(result=answer.text, visible=answer.text)
+        finished = self._finished(answer) or self._unfinished(answer)
         if finished is None:
             answer = self._send(self._say(NUDGE))
-            finished = self._finished(answer)
+            finished = self._finished(answer) or self._unfinished(answer)
         if finished is None:
             raise NoResponse(NO_RESPONSE, _what_is_wrong(answer))
         return finished
@@ -112,6 +110,10 @@ class _Finishing:
         if self._end is not None:
             return Finished(result=self._reported(), visible=answer.text)
         return None
+
+    def _unfinished(self, answer: TextAnswer) -> Finished | None:
+        """An answer that is none yet, as the session waits for somebody."""
+        return Finished(result=answer.text, visible=answer.text) if self._context.waits else None
 
     def _reported(self) -> str:
         """What the agent's own task-completion says; empty if it wrote none."""

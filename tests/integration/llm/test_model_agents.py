@@ -59,8 +59,8 @@ def test_a_lead_delegates_to_two_and_waits(
         ByInstructions(
             {
                 "You lead": lead,
-                "on the left": Script(Say("left done")),
-                "on the right": Script(Say("right done")),
+                "on the left": Script(Say("<response>left done</response>")),
+                "on the right": Script(Say("<response>right done</response>")),
             }
         )
     )
@@ -83,7 +83,7 @@ def test_delegate_returns_at_once_and_wait_brings_the_results(
         Say(calls=[Call("wait")]),
         lambda request: Say("all" if request.last.count("<agent-callback session=") == 2 else request.last),
     )
-    serve(ByInstructions({"You lead": lead, "You work": Script(Say("done"))}))
+    serve(ByInstructions({"You lead": lead, "You work": Script(Say("<response>done</response>"))}))
     model("lead", role="coordinator", instructions="You lead.")
     model("worker", instructions="You work.")
     assert theatre.answer(stage.submit("lead")) == "all"
@@ -106,7 +106,8 @@ def test_a_child_asks_and_its_parent_replies(
         lambda request: Say(f"got {request.last}"),
     )
     painter = Script(
-        Say(calls=[Call("ask_parent", question="Which colour?")]), lambda request: Say(request.last)
+        Say(calls=[Call("ask_parent", question="Which colour?")]),
+        lambda request: Say(f"<response>{request.last}</response>"),
     )
     server = serve(ByInstructions({"You lead": lead, "You paint": painter}))
     model("lead", role="coordinator", instructions="You lead.")
@@ -133,9 +134,12 @@ def test_a_finished_child_is_asked_again_and_remembers(
 
     def why(request: Request) -> Say:
         assert "And why?" in request.last
-        return Say("It is cheaper" if "decide" in request.messages[0].text else "I forgot")
+        cheaper = "decide" in request.messages[0].text
+        return Say(f"<response>{'It is cheaper' if cheaper else 'I forgot'}</response>")
 
-    serve(ByInstructions({"You lead": lead, "You decide": Script(Say("the red one"), why)}))
+    serve(
+        ByInstructions({"You lead": lead, "You decide": Script(Say("<response>the red one</response>"), why)})
+    )
     model("lead", role="coordinator", instructions="You lead.")
     model("expert", instructions="You decide.")
     root = stage.submit("lead")
@@ -320,7 +324,7 @@ def test_callbacks_come_in_the_role_that_the_setting_names(
         Say("It is delegated."),
         lambda request: Say(f"system: {'<agent-callback' in request.instructions}"),
     )
-    serve(ByInstructions({"You lead": lead, "You work": Script(Say("done"))}))
+    serve(ByInstructions({"You lead": lead, "You work": Script(Say("<response>done</response>"))}))
     model("lead", role="coordinator", instructions="You lead.", callback_role="system")
     model("worker", instructions="You work.")
     assert theatre.answer(stage.submit("lead")) == "system: True"
@@ -368,7 +372,10 @@ def test_replies_that_come_one_by_one_cost_one_request(
         ask,
         lambda request: Say("; ".join(sorted(set(re.findall(r"because of task \d", request.last))))),
     )
-    expert = Script(Say("known"), lambda request: Say(f"because of {request.messages[0].text[:6]}"))
+    expert = Script(
+        Say("<response>known</response>"),
+        lambda request: Say(f"<response>because of {request.messages[0].text[:6]}</response>"),
+    )
     server = serve(ByInstructions({"You lead": lead, "You know": expert}))
     model("lead", role="coordinator", instructions="You lead.")
     model("expert", instructions="You know.")

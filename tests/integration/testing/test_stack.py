@@ -19,7 +19,7 @@ SCRIPT = ByInstructions(
             Say(calls=[Call("delegate", agent="finder", task=f"part {n}", wait=True) for n in range(2)]),
             Say(calls=[Call("final_result", found=2)]),
         ),
-        "You find": Script(Say(calls=[Call("look", place="here")]), Say("found it")),
+        "You find": Script(Say(calls=[Call("look", place="here")]), Say("<response>found it</response>")),
     }
 )
 

@@ -12,7 +12,6 @@ from orchestrator.errors import ConfigurationError
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.llm import failures
 from orchestrator.worker.executors.llm.conversation import converse
-from orchestrator.worker.executors.llm.loop import run_coroutine
 
 __all__ = ["execute", "explain"]
 
@@ -28,7 +27,7 @@ def execute(definition: AgentDefinition, context: Context) -> str:
     if not isinstance(options, LlmOptions):
         raise ConfigurationError(f"agent {definition.name!r} has no options of a model agent")
     try:
-        return run_coroutine(converse(definition, options, context), context.check)
+        return converse(definition, options, context)
     except Exception as error:
         translated = failures.translate(error, definition.name)
         if translated is error:

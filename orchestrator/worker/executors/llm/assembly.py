@@ -116,14 +116,25 @@ def _server(agent: str, server: McpServer) -> AbstractToolset[Any]:
     return toolset
 
 
+def answers_in_text(options: LlmOptions) -> bool:
+    """Whether the answers of an agent are text, and no values of a type."""
+    if options.agent is None:
+        return options.output in (None, str)
+    types = set(_types(getattr(options.agent, "output_type", None)))
+    return types - {DeferredToolRequests} == {str}
+
+
+def _types(output: Any) -> list[Any]:
+    return list(output) if isinstance(output, list | tuple) else [output]
+
+
 def output_type_of_runs(agent: AnyAgent) -> Any:
     """What a run of an agent may end with, its tool calls that wait included; None: its own output type says that."""
-    output: Any = agent.output_type
-    types = list(output) if isinstance(output, list | tuple) else [output]
+    types = _types(agent.output_type)
     return None if DeferredToolRequests in types else [*types, DeferredToolRequests]
 
 
-def as_text(agent: AnyAgent, output: Any) -> str:
+def as_text(agent: str, output: Any) -> str:
     """An answer as the text that the session ends with: text as it is, everything else as JSON.
 
     Raises:
@@ -136,4 +147,4 @@ def as_text(agent: AnyAgent, output: Any) -> str:
     try:
         return json.dumps(pydantic_core.to_jsonable_python(output), ensure_ascii=False)
     except pydantic_core.PydanticSerializationError as error:
-        raise ModelFailed(str(agent.name), f"its answer has no form as JSON: {error}") from None
+        raise ModelFailed(agent, f"its answer has no form as JSON: {error}") from None

@@ -4,32 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic_ai import AgentRunResult, DeferredToolRequests
+from pydantic_ai import AgentRunResult, DeferredToolRequests, DeferredToolResults
+from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import UsageLimits
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options import LlmOptions
 from orchestrator.errors import ModelFailed
+from orchestrator.policy.response_tag import ANSWER_NOTE
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.llm import live, memory
-from orchestrator.worker.executors.llm.assembly import agent_of, as_text, output_type_of_runs
+from orchestrator.worker.executors.llm.assembly import (
+    agent_of,
+    answers_in_text,
+    as_text,
+    output_type_of_runs,
+)
 from orchestrator.worker.executors.llm.current import ModelRun, Pending, entered
 from orchestrator.worker.executors.llm.durability import Durability
+from orchestrator.worker.executors.llm.loop import run_coroutine
 from orchestrator.worker.executors.llm.tree_tools import tree_toolset
 from orchestrator.worker.executors.llm.turn import Turn, next_turn
 from orchestrator.worker.executors.protocol import protocol_text
+from orchestrator.worker.executors.text import TextAnswer, finish
 
 #: What stands in for the answer of a run that ends because its tool calls wait.
 _WAITS = "waits for: "
 
 
-async def converse(definition: AgentDefinition, options: LlmOptions, context: Context) -> str:
+def converse(definition: AgentDefinition, options: LlmOptions, context: Context) -> str:
     """Run the model until it answers or waits; its answer, or what it waits for.
 
     Raises:
+        NoResponse: an answer in text had no tag, twice.
         Exception: whatever the provider, a tool or the ledger raised.
     """
-    agent = agent_of(definition, options, context.settings)
+    context.replays = True
     if context.correction:  # the conversation goes on with why its answer was not accepted
         turn = Turn(prompt=context.prompt, history=memory.load(context.new_memory or "").messages)
     else:
@@ -39,44 +49,105 @@ async def converse(definition: AgentDefinition, options: LlmOptions, context: Co
             context.new_memory = memory.dump(turn.history, kept.pending, turn.arrived)
             waits = {call: kept.pending[call] for call in kept.pending if call not in turn.arrived}
             return _wait(context, waits)
-    with entered(ModelRun(definition=definition, options=options, context=context)):
-        result: AgentRunResult[Any] = await agent.run(
-            turn.prompt or None,
-            message_history=turn.history or None,
-            deferred_tool_results=turn.results,
-            instructions="\n\n".join(
-                filter(None, [_protocol(definition, options, context), turn.instructions])
-            )
-            or None,
-            output_type=output_type_of_runs(agent),
-            deps=options.deps(context) if options.deps is not None else context,
-            usage_limits=UsageLimits(
-                request_limit=options.limits.requests,
-                tool_calls_limit=options.limits.tool_calls,
-                total_tokens_limit=options.limits.tokens,
-            ),
-            toolsets=[tree_toolset(definition, options)],
-            capabilities=[Durability(event_stream_handler=live.show)],
-            infer_name=False,
-        )
-    pending: dict[str, Pending] = {}
-    output = result.output
-    if isinstance(output, DeferredToolRequests):
-        pending = _pending(definition, output)
-    messages = memory.shorten(result.all_messages(), options)
-    context.new_memory = memory.dump(messages, pending)
-    if pending:
-        return _wait(context, pending)
-    _reply_to_questions(context, turn, text := as_text(agent, output))
+    conversation = _Conversation(definition, options, context, turn)
+    try:
+        text = conversation.answer()
+    except _Waiting:
+        conversation.keep()
+        return _wait(context, conversation.pending)
+    conversation.keep()
+    _reply_to_questions(context, turn, text)
     context.wait_for(options.resume)
     return text
 
 
-def _protocol(definition: AgentDefinition, options: LlmOptions, context: Context) -> str:
-    """The protocol as the model is told it. Its answers are values of a type and need no tag."""
-    if not options.protocol:
-        return ""
-    return protocol_text(definition, sub_session=False, folder=context.settings.prompts)
+class _Waiting(Exception):
+    """The run ends with tool calls that wait."""
+
+
+class _Conversation:
+    """What is said in one run. Its limits hold for all of it, reminders included."""
+
+    def __init__(
+        self, definition: AgentDefinition, options: LlmOptions, context: Context, turn: Turn
+    ) -> None:
+        self._definition = definition
+        self._options = options
+        self._context = context
+        self._turn = turn
+        self._run = ModelRun(definition=definition, options=options, context=context)
+        self._result: AgentRunResult[Any] | None = None
+        self._in_text = answers_in_text(options)
+        #: The tool calls that the run ends with, and what each waits for.
+        self.pending: dict[str, Pending] = {}
+
+    def answer(self) -> str:
+        """Have the model go on; its answer. One in text goes the way of all answers in text.
+
+        Raises:
+            _Waiting: it has not answered; `pending` says what for.
+        """
+        turn = self._turn
+        result = self._ask(turn.prompt, turn.history, turn.results)
+        if not self._in_text:
+            return as_text(self._definition.name, result.output)
+        return finish(self._context, _text_of(result), self._say).result
+
+    def keep(self) -> None:
+        """Have the run's commit keep what was said."""
+        if self._result is not None:
+            messages = memory.shorten(self._result.all_messages(), self._options)
+            self._context.new_memory = memory.dump(messages, self.pending)
+
+    def _say(self, text: str) -> TextAnswer:
+        assert self._result is not None
+        return _text_of(self._ask(text, self._result.all_messages(), None))
+
+    def _ask(
+        self, prompt: str, history: list[ModelMessage], results: DeferredToolResults | None
+    ) -> AgentRunResult[Any]:
+        asked = self._run_agent(prompt, history, results)
+        self._result = result = run_coroutine(asked, self._context.check)
+        if isinstance(result.output, DeferredToolRequests):
+            self.pending = _pending(self._definition, result.output)
+            raise _Waiting
+        return result
+
+    async def _run_agent(
+        self, prompt: str, history: list[ModelMessage], results: DeferredToolResults | None
+    ) -> AgentRunResult[Any]:
+        definition, options, context = self._definition, self._options, self._context
+        agent = agent_of(definition, options, context.settings)
+        instructions = (self._protocol(), self._turn.instructions)
+        with entered(self._run):
+            return await agent.run(
+                prompt or None,
+                message_history=history or None,
+                deferred_tool_results=results,
+                instructions="\n\n".join(filter(None, instructions)) or None,
+                output_type=output_type_of_runs(agent),
+                deps=options.deps(context) if options.deps is not None else context,
+                usage=self._result.usage if self._result is not None else None,
+                usage_limits=UsageLimits(
+                    request_limit=options.limits.requests,
+                    tool_calls_limit=options.limits.tool_calls,
+                    total_tokens_limit=options.limits.tokens,
+                ),
+                toolsets=[tree_toolset(definition, options)],
+                capabilities=[Durability(event_stream_handler=live.show)],
+                infer_name=False,
+            )
+
+    def _protocol(self) -> str:
+        """The protocol as the model is told it; of the tag of its answer it is told in any case."""
+        context, tagged = self._context, self._in_text and bool(self._context.parent)
+        if self._options.protocol:
+            return protocol_text(self._definition, sub_session=tagged, folder=context.settings.prompts)
+        return ANSWER_NOTE if tagged else ""
+
+
+def _text_of(result: AgentRunResult[Any]) -> TextAnswer:
+    return TextAnswer(text=result.output, cut_off=result.response.finish_reason == "length")
 
 
 def _pending(definition: AgentDefinition, requests: DeferredToolRequests) -> dict[str, Pending]:

@@ -1,0 +1,176 @@
+"""The tag in which a model agent with a parent answers: told, reminded of, and left alone where it is not needed."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel
+from pydantic_ai import Agent
+
+from orchestrator.policy.response_tag import ANSWER_NOTE, NO_RESPONSE, NUDGE
+from orchestrator.testing import (
+    ByInstructions,
+    Call,
+    Fail,
+    Reply,
+    Request,
+    Say,
+    Script,
+    Truncated,
+    WireServer,
+)
+from orchestrator.worker.context.context import Context
+
+from ..workers.conftest import StackHarness
+from ..workers.theatre import Harness
+from .conftest import Model, Serve
+
+DELEGATE = Say(calls=[Call("delegate", agent="writer", task="write", wait=True)])
+SAY_LAST = Script(DELEGATE, lambda request: Say(f"came: {request.last}"))
+
+
+def write(serve: Serve, *replies: Reply) -> WireServer:
+    """A provider for a lead that gives a writer one task; the writer answers so."""
+    return serve(ByInstructions({"You lead": SAY_LAST, "You write": Script(*replies)}))
+
+
+def asked_of_writer(server: WireServer) -> list[Request]:
+    return [request for request in server.requests if "You write" in request.instructions]
+
+
+@pytest.fixture
+def lead(model: Model) -> None:
+    model("lead", role="coordinator", instructions="You lead.")
+
+
+def test_the_content_of_the_tag_is_the_result_and_the_rest_stays_in_the_conversation(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, lead: None
+) -> None:
+    server = write(serve, Say("I thought. <response>It is &lt;done&gt;.</response> Bye."))
+    model("writer", instructions="You write.")
+    root = stage.submit("lead")
+    assert "It is &lt;done&gt;." in theatre.answer(root)
+    [child] = stage.children(root)
+    assert stage.ledger.result(child.id)[1] == "It is &lt;done&gt;."
+    assert "I thought." in stage.ledger.memory(child.id)
+    [request] = asked_of_writer(server)
+    assert "Wrap your final answer in `<response>` tags" in request.instructions
+
+
+@pytest.mark.parametrize(
+    "first",
+    [Say("It is done."), Truncated("<response>It is</response> and")],
+    ids=["no tag", "cut off"],
+)
+def test_an_answer_without_a_result_is_sent_back_once_in_the_same_conversation(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, lead: None, first: Say | Truncated
+) -> None:
+    server = write(serve, first, Say("<response>It is done.</response>"))
+    model("writer", instructions="You write.")
+    root = stage.submit("lead")
+    assert "It is done." in theatre.answer(root)
+    before, nudged = asked_of_writer(server)
+    assert nudged.last == NUDGE
+    assert [message.text for message in nudged.messages[1:2]] == [first.text]
+    assert before.messages[0] == nudged.messages[0]
+    [child] = stage.children(root)
+    assert (child.runs, child.used.requests) == (1, 2)
+
+
+def test_a_second_answer_without_a_result_is_the_error_of_the_callback(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, lead: None
+) -> None:
+    server = write(serve, Say("It is done."), Say("It is done!"), Say("<response>too late</response>"))
+    model("writer", instructions="You write.", attempts=1)
+    said = theatre.answer(root := stage.submit("lead"))
+    assert NO_RESPONSE in said
+    assert "too late" not in said
+    assert [child.state.value for child in stage.children(root)] == ["failed"]
+    assert len(asked_of_writer(server)) == 2
+
+
+def test_a_root_is_left_alone(stage: StackHarness, theatre: Harness, model: Model, serve: Serve) -> None:
+    server = serve(Script(Say("See <response>this</response> and that.")))
+    model("writer", instructions="You write.")
+    assert theatre.answer(stage.submit("writer")) == "See <response>this</response> and that."
+    [request] = server.requests
+    assert "<response>" not in request.instructions
+
+
+def test_an_answer_of_a_type_needs_no_tag(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, lead: None
+) -> None:
+    class Verdict(BaseModel):
+        score: int
+
+    server = write(serve, Say(calls=[Call("final_result", score=3)]))
+    model("writer", instructions="You write.", output=Verdict)
+    assert '{"score":3}' in theatre.answer(stage.submit("lead"))
+    [request] = asked_of_writer(server)
+    assert "<response>" not in request.instructions
+
+
+def test_an_agent_object_without_the_protocol_is_told_of_the_tag(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, lead: None
+) -> None:
+    server = write(serve, Say("<response>from the object</response>"))
+    given: Agent[None, str] = Agent(
+        "anthropic:claude-haiku-5-5", instructions="You write.", defer_model_check=True
+    )
+    model("writer", agent=given, protocol=False)
+    assert "from the object" in theatre.answer(stage.submit("lead"))
+    [request] = asked_of_writer(server)
+    assert request.instructions.split() == f"You write. {ANSWER_NOTE}".split()
+
+
+@pytest.mark.parametrize("again", [(), (Fail(500),)], ids=["first try", "second try"])
+def test_a_session_that_waits_for_a_child_needs_no_tag_yet(
+    stage: StackHarness, model: Model, serve: Serve, again: tuple[Reply, ...]
+) -> None:
+    """Also in another try of the run: what its recorded steps launched is still there."""
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        return ctx.delegate("writer", "write")
+
+    delegates = Say(calls=[Call("delegate", agent="helper", task="help")])
+    server = serve(Script(delegates, *again, Say("It is delegated."), Say("a reminder?")))
+    model("writer", role="coordinator", instructions="You write.")
+    model("helper", instructions="You help.")
+    stage.play(root := stage.submit("lead"))
+    [child] = stage.children(root)
+    verdict = stage.execute(dispatch := stage.start(child.id))
+    if again:
+        assert verdict == "retry"
+        verdict = stage.again(dispatch)
+    assert verdict == "idle"
+    assert len(server.answered) == 2
+
+
+def test_a_model_that_is_reminded_and_then_waits_is_not_done(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, lead: None
+) -> None:
+    writer = Script(
+        Say("I shall ask."),
+        Say(calls=[Call("delegate", agent="helper", task="help", wait=True)]),
+        Say("<response>helped</response>"),
+    )
+    serve(
+        ByInstructions(
+            {"You lead": SAY_LAST, "You write": writer, "You help": Script(Say("<response>so</response>"))}
+        )
+    )
+    model("writer", role="coordinator", instructions="You write.")
+    model("helper", instructions="You help.")
+    root = stage.submit("lead")
+    assert "helped" in theatre.answer(root)
+    [child] = stage.children(root)
+    assert child.runs == 2
+
+
+def test_the_reminder_counts_against_the_limits_of_the_run(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, lead: None
+) -> None:
+    server = write(serve, Say("no tag"), Say("<response>paid for</response>"))
+    model("writer", instructions="You write.", limits={"requests": 1})
+    assert "used up a limit of its run" in theatre.answer(stage.submit("lead"))
+    assert len(asked_of_writer(server)) == 1
