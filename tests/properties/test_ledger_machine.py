@@ -384,6 +384,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.before[name] = str(state)
 
 
+# Twenty seconds of processor time with coverage, which is minutes where others want the same cores.
+@pytest.mark.timeout(1200)
 def test_any_interleaving_keeps_the_promise(redis_server: ValkeyProcess, redis: redis_py.Redis) -> None:
     """Long random plays; HYPOTHESIS_EXAMPLES makes it longer."""
 

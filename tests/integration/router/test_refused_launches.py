@@ -161,7 +161,7 @@ def test_a_review_of_our_own_that_is_not_done_in_time_comes_back_as_a_failure(
     message_factory = stack.parts.message_factory
     child = launch(stack, held, message_factory.review_request, "code-reviewer", reviewed=held.session.id)
     config = tmp_path / "orchestra.toml"
-    config.write_text("[routing.review-request]\ntimeout_s = 0.3\n")
+    config.write_text("[routing.review-request]\ntimeout_s = 2\n")
     monkeypatch.setenv("ORCHESTRA_CONFIG", str(config))
     assert stack.router("later").run_once().done == 1
     parts = stack.parts
