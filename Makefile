@@ -46,6 +46,10 @@ example-code-review: .venv/.main ## A model judges what the demo's agents find; 
 test: .venv/.dev ## Run all tests and measure coverage
 	@$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered $(ARGS)
 
+.PHONY: quick
+quick: .venv/.dev ## The units, the contracts with other programs and the ledger: for every save, no coverage
+	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/contract tests/integration/ledger $(ARGS)
+
 .PHONY: test-newest test-oldest
 test-newest: .venv/.dev ## Run all tests on the newest releases of all dependencies that are allowed
 	@sh ./.ci/test-with newest $(ARGS)
