@@ -29,9 +29,8 @@ KEPT: Final = 10_000
 _log = get_logger()
 
 
-@lru_cache(
-    maxsize=256
-)  # every event of a run has the id, and the events of siblings have that of their parent
+# Every event of a run has the id, and the events of siblings have that of their parent.
+@lru_cache(maxsize=256)
 def task_id_of(run: str) -> str:
     """The Celery task id under which a run is shown: the same for every attempt."""
     return derived_uuid("run", run)
