@@ -22,7 +22,7 @@ from orchestrator.log import get_logger
 from orchestrator.worker.execution.outcome import RunEnd, celery_event
 
 #: Seconds that events are gathered.
-GATHER_S: Final = 0.2
+GATHER_S: Final = 0.5
 #: Events that are kept while the broker is away; older ones are dropped.
 KEPT: Final = 10_000
 
