@@ -94,7 +94,8 @@ def up(
                 follower.show()
             if stack.ready and not announced:
                 announced = True
-                say(_welcome(stack.settings, time.monotonic() - began), lines=True)
+                workers = [pid for name, pid in stack.pids.items() if name.startswith("worker")]
+                say(_welcome(stack.settings, time.monotonic() - began, workers), lines=True)
 
         stack.run(on_tick)
     finally:
@@ -102,7 +103,7 @@ def up(
     say("stopped")
 
 
-def _welcome(settings: Settings, seconds: float) -> str:
+def _welcome(settings: Settings, seconds: float, workers: list[int]) -> str:
     from orchestrator.bootstrap import build_container
     from orchestrator.config.stack import resolve_redis_url
     from orchestrator.redisdb.client import connect
@@ -114,6 +115,7 @@ def _welcome(settings: Settings, seconds: float) -> str:
     idle = ", ".join(record.name for record in found if not is_served(record, living))
     return (
         f"ready after {seconds:.1f} s; agents: {names or 'none'}\n"
+        + (f"worker: process {', '.join(map(str, workers))}\n" if workers else "")
         + (f"registered, but served by no living worker: {idle}\n" if idle else "")
         + "In another terminal: orchestra submit AGENT PROMPT --wait. Stop with Ctrl-C."
     )

@@ -563,10 +563,13 @@ class Client:
         Raises:
             UnknownSession: there is no such session.
         """
-        with self._clear_errors():
+
+        def read() -> tuple[list[LiveEvent], bool]:
             found = self._ledger.session(session)
             over = not found.busy and (found.state is SessionState.FINISHED or found.state in CLOSED)
             return LiveText(self._ledger.redis).read(session, after, wait_s=0 if over else 0.25), over
+
+        return self._outlast(read, RETRY_FOR_S)
 
     def held_back(self, sessions: Iterable[Session]) -> list[str]:
         """What keeps queued runs of these sessions from being taken, a sentence each: pauses and limits."""

@@ -6,12 +6,14 @@ kept. The stream is trimmed and expires; the answer of the session does neither.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import redis
 
+from orchestrator.errors import InputError
 from orchestrator.ledger import decode
 from orchestrator.redisdb import keys
 
@@ -21,6 +23,7 @@ KEPT: Final = 10_000
 TTL_S: Final = 3600
 #: Entries of one read.
 _PAGE: Final = 500
+_POSITION: Final = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 
 Kind = Literal["begin", "text", "call", "result", "replaced"]
 
@@ -37,6 +40,14 @@ class LiveEvent:
     text: str = ""
     tool: str = ""
     since: str = ""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What earlier tries of a run have written."""
+
+    begun: Mapping[str, str]  #: number of an answer → where it began last
+    calls: frozenset[tuple[str, str]]  #: `call` or `result`, and the id of the tool call
 
 
 class LiveText:
@@ -58,37 +69,47 @@ class LiveText:
         pipeline.expire(key, TTL_S)
         return decode.text(pipeline.execute()[0])
 
-    def begin(self, session: str, run: str, number: int, *, again: bool) -> None:
-        """An answer of the model begins: the run's ``number``-th. ``again``: the run was tried before.
+    def begin(self, session: str, run: str, number: int, *, earlier: Earlier | None) -> None:
+        """An answer of the model begins: the run's ``number``-th. ``earlier``: what earlier tries of the run wrote.
 
         Raises:
             redis.RedisError: it could not be written.
         """
-        if again:
-            since = self._begun(session, run, number)
-            if since:
-                self.write(session, run, "replaced", since=since)
+        since = earlier.begun.get(str(number), "") if earlier is not None else ""
+        if since:
+            self.write(session, run, "replaced", since=since)
         self.write(session, run, "begin", number=str(number))
 
-    def _begun(self, session: str, run: str, number: int) -> str:
-        """Where an earlier try of the run began the same answer; empty if it did not, or that is not kept."""
-        for entry, fields in reversed(list(self._entries(session, "-"))):
-            found = {decode.text(name): decode.text(value) for name, value in fields.items()}
-            if (found.get("kind"), found.get("run"), found.get("number")) == ("begin", run, str(number)):
-                return entry
-        return ""
+    def earlier(self, session: str, run: str) -> Earlier:
+        """What earlier tries of a run wrote, as far as it is kept.
 
-    def _entries(self, session: str, first: str) -> Iterator[tuple[str, dict[bytes, bytes]]]:
-        entries: Any = self._client.xrange(keys.live(session), min=first, count=KEPT)
+        Raises:
+            redis.RedisError: it could not be read.
+        """
+        entries: Any = self._client.xrange(keys.live(session), count=KEPT + KEPT // 2)
+        begun: dict[str, str] = {}
+        calls: set[tuple[str, str]] = set()
         for entry, fields in entries:
-            yield decode.text(entry), fields
+            found = {decode.text(name): decode.text(value) for name, value in fields.items()}
+            if found.get("run") != run:
+                continue
+            if found.get("kind") == "begin":
+                begun[found.get("number", "")] = decode.text(entry)
+            elif found.get("kind") in ("call", "result"):
+                calls.add((found["kind"], found.get("call", "")))
+        return Earlier(begun=begun, calls=frozenset(calls))
 
     def read(self, session: str, after: str = "", *, wait_s: float = 0) -> list[LiveEvent]:
         """Events after a position (empty: from the first that is kept), waiting so long for one.
 
         Raises:
+            InputError: the position is none.
             redis.RedisError: the server does not answer.
         """
+        if after and not _POSITION.fullmatch(after):
+            raise InputError(
+                f"{after!r} is no position of a live text; give one that an event had, such as 1-0"
+            )
         block = round(wait_s * 1000) or None
         answer: Any = self._client.xread({keys.live(session): after or "0-0"}, count=_PAGE, block=block)
         return [_event(decode.text(entry), fields) for _, page in answer or () for entry, fields in page]

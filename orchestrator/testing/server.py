@@ -43,6 +43,8 @@ class WireServer:
         self.answered: list[Request] = []
         #: When each request came, on the monotonic clock.
         self.times: list[float] = []
+        #: When the first piece of each streamed answer was written, on the monotonic clock, with its request.
+        self.first_pieces: list[tuple[float, Request]] = []
 
     @property
     def url(self) -> str:
@@ -167,6 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         events = list((anthropic_events if anthropic else openai_events)(answer, request))
+        self.server.owner.first_pieces.append((time.monotonic(), request))
         for number, (name, event) in enumerate(events):
             if answer.cut and number >= len(events) // 2:
                 self._break_off()

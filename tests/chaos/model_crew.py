@@ -25,3 +25,8 @@ LEAD = model_agent(
 HELPER = model_agent("model-helper", queue="chaos", instructions="You help.", backoff_s=0.05)
 EXPERT = model_agent("model-expert", queue="chaos", instructions="You know.", backoff_s=0.05)
 CHIEF = model_agent("model-chief", role="coordinator", queue="chaos", instructions="You ask.", backoff_s=0.05)
+TELLER = model_agent("model-teller", queue="chaos", instructions="You tell.", tools=[note], backoff_s=0.05)
+BRANCH = model_agent(
+    "model-branch", role="coordinator", queue="chaos", instructions="You branch.", backoff_s=0.05
+)
+LEAF = model_agent("model-leaf", queue="chaos", instructions="You count.", tools=[note], backoff_s=0.05)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from orchestrator.client.async_client import AsyncClient
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.ledger.live_text import LiveEvent
 from orchestrator.testing import ByInstructions, Call, Request, Say, Script, WireServer
 
 from .conftest import QUICK
@@ -19,6 +23,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 STEPS = ("model", "note", "model", "delegate", "delegate", "helper's model", "helper's model", "model")
 MODEL_CALLS = sum(step.endswith("model") for step in STEPS)
 ANSWER = "two helped: True"
+STORY = "Once upon a time there was a lease that nobody renewed, and a journal that knew everything. " * 3
 
 
 def finish(request: Request) -> Say:
@@ -57,6 +62,7 @@ SCRIPT = ByInstructions(
             lambda request: Say("; ".join(sorted(set(re.findall(r"because of task \d", request.last))))),
         ),
         "You know": Script(Say("<response>I know.</response>"), because),
+        "You tell": Script(Say(calls=[Call("note", text="begun")]), Say(STORY, pace_s=0.05)),
     }
 )
 
@@ -129,3 +135,49 @@ def test_experts_that_have_finished_are_asked_again_and_each_is_killed_once(
     stack.assert_settled()
     experts = [child for child in stack.ledger.tree(session.id) if child.parent]
     assert [expert.runs for expert in experts] == [2, 2, 2]
+
+
+def test_who_reads_along_loses_nothing_when_the_writer_is_killed(stack: Stack) -> None:
+    """Two readers, one of them async; each reconnects after every piece. What they keep is the answer."""
+    worker = stack.replace("worker")
+    stack.wait_ready()
+    with stack.client() as client:
+        session = client.submit("model-teller", "tell")
+        reader = threading.Thread(
+            target=lambda: later.extend(asyncio.run(read_again_and_again(stack, session.id)))
+        )
+        later: list[LiveEvent] = []
+        reader.start()
+        events: list[LiveEvent] = []
+        while True:
+            with stack.client() as again:
+                stream = again.stream(session.id, after=events[-1].position if events else "", timeout_s=120)
+                event = next(stream, None)
+            if event is None:
+                break
+            events.append(event)
+            if worker.alive and sum(event.kind == "text" for event in events) == 4:
+                worker.kill()
+                stack.replace("worker")
+        reader.join()
+        assert stack.answer(session) == STORY
+    assert later == events
+    [replaced] = [event for event in events if event.kind == "replaced"]
+    [since] = [number for number, event in enumerate(events) if event.position == replaced.since]
+    kept = [*events[:since], *events[events.index(replaced) :]]
+    assert "".join(event.text for event in kept if event.kind == "text") == STORY
+    assert [e.kind for e in kept if e.kind != "text"] == ["begin", "call", "result", "replaced", "begin"]
+    assert "".join(event.text for event in events if event.kind == "text") != STORY
+    stack.assert_settled()
+
+
+async def read_again_and_again(stack: Stack, session: str) -> list[LiveEvent]:
+    """Every event, with another connection for each."""
+    events: list[LiveEvent] = []
+    while True:
+        async with AsyncClient(stack.settings) as client:
+            stream = client.stream(session, after=events[-1].position if events else "", timeout_s=120)
+            event = await anext(stream, None)
+        if event is None:
+            return events
+        events.append(event)

@@ -52,6 +52,10 @@ class McpServer(BaseModel):
     env: Mapping[str, str] = Field(default_factory=dict, repr=False)
     url: str = ""
     headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
+    #: Seconds that one call of a tool may take.
+    timeout_s: Annotated[float, Field(gt=0)] = 300
+    #: Seconds that the server may take until it listens.
+    start_timeout_s: Annotated[float, Field(gt=0)] = 30
 
     @model_validator(mode="after")
     def _one_address(self) -> McpServer:

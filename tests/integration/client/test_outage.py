@@ -88,7 +88,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 def test_all_that_waits_gets_the_answer_after_an_outage(
     server: ValkeyProcess, stage: StackHarness, commands: Commands
 ) -> None:
-    """`submit --wait`, `result`, `watch`, `Client.result` and `AsyncClient.result`, with the server gone for a second."""
+    """`submit --wait`, `result`, `watch`, `Client.result`, `stream` and `AsyncClient.result`, with the server gone for a second."""
     said: list[str] = []
     answers: list[str] = []
     client = Client(stage.settings, on_outage=said.append)
@@ -102,21 +102,22 @@ def test_all_that_waits_gets_the_answer_after_an_outage(
         threading.Thread(target=lambda: answers.append(client.result(session, timeout_s=60))),
         threading.Thread(target=lambda: answers.append(asyncio.run(wait()))),
     ]
+    waiting.append(threading.Thread(target=lambda: answers.append(str(list(client.stream(session))))))
     for thread in waiting:
         thread.start()
     commands.start("submit", "solo", "hello", "--key", "k", "--wait")
     commands.start("result", session, "--wait")
     commands.start("watch", session)
     # Each reads the events of the session, which shows that it waits.
-    until(lambda: len([c for c in stage.redis.client_list() if c["cmd"] == "xread"]) >= 5, "five that wait")
+    until(lambda: len([c for c in stage.redis.client_list() if c["cmd"] == "xread"]) >= 6, "six that wait")
     server.stop()
-    until(lambda: commands.all_wait() and len(said) == 2, "that they say what they wait for")
+    until(lambda: commands.all_wait() and len(said) == 3, "that they say what they wait for")
     time.sleep(1)
     server.start()
     stage.play(session)
     for thread in waiting:
         thread.join(60)
-    assert answers == ["hello"] * 2
+    assert sorted(answers) == ["[]", "hello", "hello"]
     submitted, result, watched = commands.outputs()
     assert submitted == result == (0, "hello\n")
     assert watched[0] == 0

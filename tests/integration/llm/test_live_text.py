@@ -71,3 +71,20 @@ def test_a_new_try_says_from_where_its_text_is_replaced(
     [since] = [n for n, event in enumerate(events) if event.position == replaced.since]
     kept = [*events[:since], *events[events.index(replaced) :]]
     assert "".join(event.text for event in kept if event.kind == "text") == STORY
+
+
+def test_a_new_try_shows_no_tool_call_twice(
+    stage: StackHarness, model: Model, serve: Serve, client: Client
+) -> None:
+    """The tool was called by the first try, whose record the second one takes."""
+
+    def look(place: str) -> str:
+        return f"dark in the {place}"
+
+    cut = Cut("Once upon a time there was another story")
+    serve(Script(Say("Let me see.", calls=[Call("look", place="well")]), cut, Say(STORY)))
+    model("teller", instructions="You tell.", tools=[look])
+    dispatch = stage.start(session := stage.submit("teller"))
+    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
+    kinds = [event.kind for event in client.stream(session) if event.kind != "text"]
+    assert kinds == ["begin", "call", "result", "begin", "replaced", "begin"]

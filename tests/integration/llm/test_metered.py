@@ -130,3 +130,15 @@ def test_an_agent_object_is_counted_too(
     session = stage.submit("given")
     assert theatre.answer(session) == "done"
     assert stage.ledger.session(session).used.tokens == 120
+
+
+def test_fallbacks_are_asked_in_order(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    names = ["claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5"]
+    away: list[Reply] = [Fail(500), Fail(529)]
+    server = serve(lambda request: away.pop(0) if away else Say("from the third"))
+    model("three", model=f"anthropic:{names[0]}", fallbacks=[f"anthropic:{name}" for name in names[1:]])
+    assert theatre.answer(session := stage.submit("three")) == "from the third"
+    assert [request.model for request in server.requests] == names
+    assert stage.ledger.session(session).used.requests == 1

@@ -112,7 +112,13 @@ def _server(agent: str, server: McpServer) -> AbstractToolset[Any]:
     else:
         headers = {name: os.path.expandvars(value) for name, value in server.headers.items()}
         transport = StreamableHttpTransport(server.url, headers=headers or None)
-    toolset: AbstractToolset[Any] = MCPToolset(transport, id=server.id)
+    toolset: AbstractToolset[Any] = MCPToolset(
+        transport,
+        id=server.id,
+        tool_error_behavior="failed",  # told to the model, as what a function of `tools` raises
+        init_timeout=server.start_timeout_s,
+        read_timeout=server.timeout_s,
+    )
     return toolset
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options import LlmOptions
+from orchestrator.ledger.live_text import Earlier
 from orchestrator.worker.context.context import Context
 
 
@@ -38,6 +39,8 @@ class ModelRun:
     context: Context
     #: Model requests so far, those whose answers were recorded by an earlier try included.
     requests: int = 0
+    #: What earlier tries of the run showed while they wrote; None until it is read.
+    earlier_live: Earlier | None = None
 
 
 _current: ContextVar[ModelRun] = ContextVar("orchestra_model_run")

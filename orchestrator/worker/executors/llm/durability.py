@@ -80,7 +80,8 @@ class Durability(BaseDurabilityCapability[Any]):
         wrapped_toolset_kinds=frozenset({"function", "mcp", "dynamic"}),
         toolset_lifecycles={
             "function": "enter-always",
-            "mcp": "enter-in-durable-unit",
+            # Each call connects by itself, so that one after the death of a server starts another server.
+            "mcp": "enter-never",
             "dynamic": "enter-never",
         },
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable
-from typing import Any
+from typing import Any, Literal
 
 import redis
 from pydantic_ai.messages import (
@@ -17,7 +17,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.tools import RunContext
 
-from orchestrator.ledger.live_text import LiveText
+from orchestrator.ledger.live_text import Earlier, LiveText
 from orchestrator.log import get_logger
 from orchestrator.worker.executors.llm.current import current
 
@@ -60,10 +60,10 @@ class _Writer:
             case PartStartEvent():
                 self._begin()
             case FunctionToolCallEvent(part=part):
-                self._write("call", tool=part.tool_name)
-            case FunctionToolResultEvent():
-                shown = str(getattr(event.part, "content", ""))[:_RESULT_CHARS]
-                self._write("result", tool=str(event.part.tool_name), text=shown)
+                self._write_call("call", part.tool_call_id, tool=part.tool_name)
+            case FunctionToolResultEvent(part=part):
+                shown = str(getattr(part, "content", ""))[:_RESULT_CHARS]
+                self._write_call("result", part.tool_call_id, tool=str(part.tool_name), text=shown)
             case _:
                 pass
 
@@ -73,7 +73,20 @@ class _Writer:
         self._begun = True
         context = self._run.context
         live = LiveText(context.redis)
-        live.begin(context.session, context.run, self._run.requests, again=context.attempt > 1)
+        live.begin(context.session, context.run, self._run.requests, earlier=self._earlier())
+
+    def _write_call(self, kind: Literal["call", "result"], call: str, **facts: str) -> None:
+        """Write that a tool is called, or what it returned; not again what an earlier try wrote of the same call."""
+        earlier = self._earlier()
+        if earlier is None or (kind, call) not in earlier.calls:
+            self._write(kind, call=call, **facts)
+
+    def _earlier(self) -> Earlier | None:
+        """What earlier tries of this run wrote; None in the first one."""
+        run, context = self._run, self._run.context
+        if context.attempt > 1 and run.earlier_live is None:
+            run.earlier_live = LiveText(context.redis).earlier(context.session, context.run)
+        return run.earlier_live
 
     def _write(self, kind: Any, **facts: str) -> None:
         context = self._run.context

@@ -66,7 +66,7 @@ def delegate(
     """
     context = _context()
     known = context.agents()
-    if agent not in {record.name for record in known}:
+    if agent not in {context.agent, *(record.name for record in known)}:
         raise UnknownAgent(agent, [record.name for record in known])
     child = context.delegate(agent, task, title=title, group=group, key=run.tool_call_id)
     if wait:

@@ -1,0 +1,69 @@
+"""The tutorial of a tree of models, each step as it is printed there, against the scripted provider that it has."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("anthropic", reason="the extra `anthropic` is not installed")
+
+from tests.acceptance.conftest import Terminal, wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
+
+
+def blocks(page: Path) -> list[str]:
+    """The fenced blocks of a page, in order."""
+    return re.findall(r"```\w*\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_from_zero_to_a_tree_of_models(terminal: Terminal, root: Path) -> None:
+    install, agents, provider, environment, up, run, kill, go_on = blocks(
+        root / "docs/tutorial/model-tree.md"
+    )
+    assert "pip install 'agent-orchestra[anthropic]'" in install
+    port = str(free_port())  # the one of the page may be taken here
+    (terminal.folder / "my_agents.py").write_text(agents)
+    (terminal.folder / "provider.py").write_text(provider.replace("8765", port))
+    # The page has a terminal in which Enter is never pressed.
+    terminal.start(f"sh -c 'tail -f /dev/null | {sys.executable} provider.py'").wait_for(
+        "A scripted provider listens"
+    )
+    for name, value in re.findall(r"(\w+)=(\S+)", environment):
+        terminal.env[name] = value.replace("8765", port)
+    running = terminal.start(up.strip())
+    running.wait_for("ready after")
+    running.wait_for("agents: lead, long, short")
+
+    submit, sessions, tree = run.strip().splitlines()
+    done = terminal.run(submit)
+    assert done.stdout == "The short one wins.\n", done.stderr
+    listed = terminal.run(sessions).stdout
+    [session] = re.findall(r"ses_[0-9a-z]+", listed)
+    shown = terminal.run(tree.replace("SESSION", session)).stdout
+    assert [shown.count(name) > 0 for name in ("lead", "long", "short")] == [True] * 3
+
+    again, answer, logs = kill.strip().splitlines()
+    [worker] = re.findall(r"worker: process (\d+)", running.output)
+    killed = terminal.run(again.replace("PID", worker)).stdout.strip()
+    running.wait_for("worker ended; starting it again")
+    assert terminal.run(answer.replace("SESSION", killed)).stdout == "The short one wins.\n"
+    told = terminal.run(logs.replace("SESSION", killed)).stdout
+    assert "model" in told
+
+    more = terminal.run(go_on.strip().replace("SESSION", session))
+    assert (more.returncode, bool(more.stdout)) == (0, True), more.stderr
+    assert running.interrupt() == 0
+    wait_until(
+        lambda: not any("celery" in line for line in terminal.processes().values()), "the end of the stack"
+    )
