@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.agents.definition import AgentDefinition, agent
     from orchestrator.agents.model_agents import model_agent
+    from orchestrator.client.approvals import Approval
     from orchestrator.client.async_client import AsyncClient
     from orchestrator.client.client import Client
     from orchestrator.client.current import CurrentSession, current_session
     from orchestrator.config.settings import Settings, load_settings
     from orchestrator.errors import (
         AgentsFileError,
+        AwaitsApproval,
         BudgetExceeded,
         ConfigurationError,
         EmptyPrompt,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     )
     from orchestrator.ledger.live_text import LiveEvent
     from orchestrator.ledger.model import Session, SessionState
+    from orchestrator.policy.approval import Decision
     from orchestrator.policy.budget import Budget
     from orchestrator.policy.callback_text import Callback, parse_callbacks
     from orchestrator.worker.context.context import Context
@@ -44,7 +47,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentDefinition",
     "AgentsFileError",
+    "Approval",
     "AsyncClient",
+    "AwaitsApproval",
     "Budget",
     "BudgetExceeded",
     "Callback",
@@ -52,6 +57,7 @@ __all__ = [
     "ConfigurationError",
     "Context",
     "CurrentSession",
+    "Decision",
     "EmptyPrompt",
     "LimitExceeded",
     "LiveEvent",
@@ -77,11 +83,13 @@ __all__ = [
 
 _HOME = {
     "AgentDefinition": "orchestrator.agents.definition",
+    "Approval": "orchestrator.client.approvals",
     "AsyncClient": "orchestrator.client.async_client",
     "Budget": "orchestrator.policy.budget",
     "Callback": "orchestrator.policy.callback_text",
     "Client": "orchestrator.client.client",
     "CurrentSession": "orchestrator.client.current",
+    "Decision": "orchestrator.policy.approval",
     "Context": "orchestrator.worker.context.context",
     "LiveEvent": "orchestrator.ledger.live_text",
     "Session": "orchestrator.ledger.model",

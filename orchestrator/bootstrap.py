@@ -148,7 +148,13 @@ class Container:
         """Turns the ledger's state into dispatched runs."""
         from orchestrator.reconciler.delivery import Delivery
 
-        return Delivery(self.ledger, self._send)
+        return Delivery(self.ledger, self._send, write_reply=self._system_reply)
+
+    def _system_reply(self, about: Session, question: str, text: str) -> Outgoing:
+        """The reaper's answer to a question of a session that nobody answered in time."""
+        return self.message_factory.reply(
+            sender=REAPER, recipient=about.agent, question=question, answer=text, thread=Thread.of(about)
+        )
 
     def _send(self, runs: Sequence[RunRef]) -> None:
         """Workers are told of runs of our own; those of programs outside of the stack go into their hands."""

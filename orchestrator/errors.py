@@ -15,6 +15,7 @@
     │   │   └── PromptKeyInUse
     │   └── EmptyPrompt
     ├── Refused                   a rule of the system said no; nothing was changed
+    │   ├── ApprovalRefused
     │   ├── BudgetExceeded
     │   ├── LimitExceeded
     │   ├── StreamFull
@@ -31,6 +32,7 @@
     ├── NoResponse                an agent that answers in text gave no answer that its parent could be given
     ├── Retry                     an agent asks for another try of its run, later
     ├── RunParked                 a run waits for the limits of a provider, without its slot
+    │   └── AwaitsApproval        … for a person's yes or no
     ├── StepFailed                a durable step of a run raised, and has no retries left
     ├── ModelFailed               a model agent got no answer from its model, and would get none by trying again
     ├── RunFailed                 how a run ended, for Celery's events and Flower
@@ -247,6 +249,12 @@ class NotGenuine(Refused):
     )
 
 
+class ApprovalRefused(Refused):
+    """An approval cannot be given so. Raised with (approval, why and what to do)."""
+
+    template = "approval {0} is not given: {1}"
+
+
 class SubmissionRefused(Refused):
     """A Celery message may not begin a session. Raised with (task id, why and what to do)."""
 
@@ -288,6 +296,15 @@ class RunParked(OrchestraError):
 
     retryable = True
     template = "the limits of {0} allow the next call in {1} s; the run waits without its slot"
+
+
+class AwaitsApproval(RunParked):
+    """A run frees its slot until a person has said yes or no. Raised with (approval, seconds until it looks again).
+
+    Let it pass through: the run goes on when the answer is there, and its recorded steps are not executed again.
+    """
+
+    template = "approval {0} is a person's to give; the run waits without its slot"
 
 
 class StepFailed(OrchestraError):

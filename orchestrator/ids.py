@@ -4,7 +4,7 @@ A session id carries its shard, so that every key of a tree can be found from an
 
     ses_03f1c2…    ses_ + two hex digits of shard + 24 hex digits
 
-A run id carries the session's shard likewise; the ids of a callback, a question and a reply carry the
+A run id carries the session's shard likewise; the ids of a callback, a question, an approval and a reply carry the
 whole session that they come from or go to. Derived ids are hashes of what they stand for:
 the same launch, tried again, has the same id.
 """
@@ -76,6 +76,27 @@ def asker_of(question: str) -> SessionId | None:
 def reply_id(question: str) -> ItemId:
     """The id of the one reply that the question of that id can get."""
     return ItemId(f"rep_{question[4:]}")
+
+
+def approval_id(session: str, effect_key: str) -> ItemId:
+    """The id of something that a person is to approve for ``session``; it names the session."""
+    return ItemId(f"apr_{session[4:]}{_digest('approval', session, effect_key)[:12]}")
+
+
+def session_of_approval(approval: str) -> SessionId | None:
+    """The session that asks for the approval of that id; None: the text is no id of an approval."""
+    return asker_of(f"ask_{approval[4:]}") if approval.startswith("apr_") else None
+
+
+def decision_id(approval: str) -> ItemId:
+    """The id of the one answer that the approval of that id can get."""
+    return ItemId(f"dec_{approval[4:]}")
+
+
+def approval_of(decision: str) -> ItemId | None:
+    """The approval that the answer of that id is for; None: the text is no id of one."""
+    approval = f"apr_{decision[4:]}"
+    return ItemId(approval) if decision.startswith("dec_") and session_of_approval(approval) else None
 
 
 def callback_id(child: str) -> ItemId:

@@ -33,6 +33,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("orchestrator.cli.sessions:logs", "Show what happened in a session, in order."),
     "resume": ("orchestrator.cli.control:resume", "Give a session another prompt."),
     "reply": ("orchestrator.cli.reply:reply", "Answer a question of an agent."),
+    "approvals": ("orchestrator.cli.approvals:approvals", "List what waits for your yes or no."),
+    "approve": ("orchestrator.cli.approvals:approve", "Say yes to what an agent asks."),
+    "deny": ("orchestrator.cli.approvals:deny", "Say no to what an agent asks."),
     "stop": ("orchestrator.cli.control:stop", "Stop a session and, by its policy, its tree."),
     "delete": ("orchestrator.cli.control:delete", "Delete a session; a tombstone with its counts stays."),
     "raise": (

@@ -24,11 +24,16 @@ _SHORTEST: Final = 16
 @click.command()
 @click.option("--operator", is_flag=True, help="Serve a person's assistant: submit, watch, answer.")
 @click.option(
+    "--may-approve",
+    is_flag=True,
+    help="With --operator: the assistant may also approve and deny, when the person says so.",
+)
+@click.option(
     "--http", is_flag=True, help="Serve over HTTP on loopback instead of standard input and output."
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=8765, show_default=True, help="With --http.")
 @stack_options
-def mcp(settings: Settings, *, operator: bool, http: bool, port: int) -> None:
+def mcp(settings: Settings, *, operator: bool, may_approve: bool, http: bool, port: int) -> None:
     """Serve MCP (Model Context Protocol) for the session that started this program; needs the extra `mcp`.
 
     The session is found by the environment that its agent gave. Over HTTP a client sends the token of the session
@@ -37,6 +42,8 @@ def mcp(settings: Settings, *, operator: bool, http: bool, port: int) -> None:
     """
     if find_spec("mcp") is None:
         raise click.ClickException("MCP needs its SDK: pip install 'agent-orchestra[mcp]'")
+    if may_approve and not operator:
+        raise click.UsageError("--may-approve is for the server of an operator: add --operator")
     from orchestrator.mcp.serving import HOST, PATH, serve_http, serve_stdio
 
     if operator:
@@ -44,7 +51,10 @@ def mcp(settings: Settings, *, operator: bool, http: bool, port: int) -> None:
         from orchestrator.mcp.operator_server import build_operator_server
 
         client = Client(settings)
-        server, token = build_operator_server(client), os.environ.get(TOKEN_VARIABLE, "")
+        server, token = (
+            build_operator_server(client, may_approve=may_approve),
+            os.environ.get(TOKEN_VARIABLE, ""),
+        )
         if token and len(token) < _SHORTEST:
             raise click.ClickException(f"{TOKEN_VARIABLE} is too short: give at least {_SHORTEST} characters")
     else:

@@ -158,11 +158,20 @@ def session_line(session: Session, below: Sequence[Session] = (), *, width: int 
         (f"DAMAGED: {session.damage[0]}; see `orchestra doctor`" if session.damage else "")
         or session.reason
         or session.parked
+        or _awaited_person(session)
         or session.trouble
         or (_at_work(session) if session.state is not SessionState.FINISHED else "")
     )
     parts.append(_short(f"{session.title}{f' - {about}' if about else ''}", 100))
     return "  ".join(parts)
+
+
+def _awaited_person(session: Session) -> str:
+    """That it waits for a person, and how the first answer is given."""
+    if not session.approvals or session.state in CLOSED:
+        return ""
+    more = f" and {len(session.approvals) - 1} more" if len(session.approvals) > 1 else ""
+    return f"waits for you: orchestra approve {session.approvals[0]}{more}"
 
 
 def _at_work(session: Session) -> str:

@@ -102,6 +102,9 @@ class AsyncClient:
 
     resume = _in_thread(Client.resume)
     reply = _in_thread(Client.reply)
+    approvals = _in_thread(Client.approvals)
+    approve = _in_thread(Client.approve)
+    deny = _in_thread(Client.deny)
     stop = _in_thread(Client.stop)
     delete = _in_thread(Client.delete)
     attachment = _in_thread(Client.attachment)

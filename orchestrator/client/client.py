@@ -21,6 +21,7 @@ import redis
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord
 from orchestrator.bootstrap import build_container
+from orchestrator.client.approvals import Approval, answer_approval, open_approvals
 from orchestrator.client.history import Event, history
 from orchestrator.client.replies import answer_question
 from orchestrator.client.submission import Submission
@@ -39,7 +40,7 @@ from orchestrator.errors import (
     SessionFailed,
     UnknownAgent,
 )
-from orchestrator.ids import asker_of, item_id
+from orchestrator.ids import asker_of, item_id, session_of_approval
 from orchestrator.ledger import CLOSED, Ledger, Run, Session, SessionState, StopVerdict
 from orchestrator.ledger.live_text import LiveEvent, LiveText
 from orchestrator.log import get_logger
@@ -426,6 +427,8 @@ class Client:
             WrongState: the question has its reply or was withdrawn, or its session will not run again.
         """
         asker = asker_of(question)
+        if asker is None and session_of_approval(question):
+            raise InputError(f"{question} is an approval: say yes or no with `orchestra approve` or `deny`")
         if asker is None:
             raise InputError(
                 f"{question!r} is not the id of a question; `orchestra why SESSION` names what a session waits for"
@@ -437,6 +440,45 @@ class Client:
         with self._clear_errors():
             answer_question(self._parts, asker, question, text)
         return asker
+
+    def approvals(self, session: str = "") -> list[Approval]:
+        """What waits for a person's yes or no, oldest first; with ``session`` only what it or its tree below it asks.
+
+        Raises:
+            UnknownSession: there is no such session.
+            DamagedRecord: what one of them asks cannot be read.
+        """
+        with self._clear_errors():
+            return open_approvals(self._parts, session=session)
+
+    def approve(self, approval: str, comment: str = "", *, digest: str = "", by: str = "") -> Approval:
+        """Say yes to what an approval asks, and to nothing else; what was approved.
+
+        Args:
+            approval: its id, as :meth:`approvals` lists it.
+            comment: for the agent and for the audit trail.
+            digest: the digest of what you were shown, or the first 8 digits of it or more; another one is refused.
+            by: who says so; by default the name of this process's user. The signature is the operator's.
+
+        Raises:
+            InputError: this is no approval, the comment is too long, or the digest is of another call.
+            ApprovalRefused: an agent or a program that it started answers, or the ledger has something else than what
+                the agent asked.
+            WrongState: it was answered, its time has passed, or its session has ended.
+        """
+        return self._decide(approval, comment, approved=True, digest=digest, by=by)
+
+    def deny(self, approval: str, comment: str = "", *, by: str = "") -> Approval:
+        """Say no to what an approval asks; the agent is told the comment. Arguments and errors as for :meth:`approve`."""
+        return self._decide(approval, comment, approved=False, digest="", by=by)
+
+    def _decide(self, approval: str, comment: str, *, approved: bool, digest: str, by: str) -> Approval:
+        if not isinstance(comment, str):
+            raise InputError(f"a comment is text, not {type(comment).__name__}; give a str")
+        with self._clear_errors():
+            return answer_approval(
+                self._parts, approval, approved=approved, comment=comment, digest=digest, by=by
+            )
 
     def stop(self, session: str, reason: str = "stopped by a user") -> StopVerdict:
         """Stop a session and, by its policy, everything below it. `ended`: it has ended; `asked`: its run was asked.

@@ -76,6 +76,11 @@ def working_for(session: CurrentSession) -> Iterator[None]:
         _running.reset(token)
 
 
+def is_running() -> bool:
+    """Whether this code is called by the agent of a run."""
+    return _running.get() is not None
+
+
 def current_session() -> CurrentSession:
     """The session that this code works for.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 from orchestrator.clock import isoformat
 from orchestrator.display.text import counted
+from orchestrator.ids import approval_of
 from orchestrator.ledger import Item, ItemState, Ledger, Run, Session, StepHeader, Try
 from orchestrator.ledger.journal import read_headers
 
@@ -130,12 +132,29 @@ def _why(run: Run) -> str:
     return f"resumed with {counted(many, 'item')}" if many else "resumed, with nothing new"
 
 
+def _verdict(item: Item) -> str:
+    try:
+        said = json.loads(item.extra.get("context") or "{}")
+    except ValueError:
+        said = {}
+    if said.get("expired"):
+        return f"nobody answered in time, the default counts: {said.get('default', 'deny')}"
+    comment = f": {said['comment']}" if said.get("comment") else ""
+    return (
+        f"{'approved' if said.get('approved') is True else 'denied'} by {said.get('by') or 'nobody'}{comment}"
+    )
+
+
 def _of_item(item: Item) -> tuple[int, Event]:
     if item.kind == "completion":
         text = f"{item.agent}: {item.title}{f' {item.status}' if item.status else ''}, {item.state}"
     else:
         by = f" of {item.agent}" if item.agent else ""
         text = f"{item.id}{by}, {item.state}"
+        if item.kind == "approval":
+            text = f"{item.id}{by}, asked for{' and closed' if item.state is ItemState.DEAD else ''}"
+        elif approval_of(item.id):
+            text = f"{item.id}, {_verdict(item)}"
     what = "callback" if item.kind == "completion" else item.kind
     reason = f": {item.reason}" if item.reason else ""
     return item.at_ms, Event(at="", what=what, text=f"{text}{reason}", run=item.run, about=item.child)

@@ -185,6 +185,11 @@ class Settings(BaseModel):
         description="Seconds that an agent's question may stay open; after that its asker is told that no reply came. "
         "Unset: as long as it takes.",
     )
+    approval_time_limit_s: Seconds | None = Field(
+        2_592_000,
+        description="Seconds that an approval may stay open; after that its default counts, which is a no unless the agent "
+        "says otherwise. Unset: as long as it takes.",
+    )
     stop_grace_s: Seconds = Field(
         10, description="Seconds that a running agent or a service is given to stop before it is killed."
     )

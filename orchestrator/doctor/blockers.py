@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.clock import isoformat
+from orchestrator.doctor.approvals import requests
 from orchestrator.doctor.findings import Blocker
 from orchestrator.doctor.policies import is_ready, outstanding, still_out
 from orchestrator.doctor.snapshot import Snapshot
-from orchestrator.ids import child_of, question_of
+from orchestrator.ids import approval_of, child_of, question_of
 from orchestrator.ledger import CLOSED, HeldBack, Item, ItemState, Run, RunState, Session, SessionState
 
 #: Children that are named one by one.
@@ -37,7 +38,7 @@ def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Blocker | 
 
     run = snapshot.run
     if run is not None and run.state == RunState.QUEUED:
-        return _to_run(session, run, terms)
+        return _to_run(session, run, snapshot, terms)
     if run is not None and run.state == RunState.RUNNING:
         return _at_work(session, run, terms)
     if session.damage or snapshot.damage:
@@ -85,7 +86,9 @@ def _closed(session: Session, terms: Terms) -> Blocker | None:
     )
 
 
-def _to_run(session: Session, run: Run, terms: Terms) -> Blocker:
+def _to_run(session: Session, run: Run, snapshot: Snapshot, terms: Terms) -> Blocker:
+    if run.claimable_ms and session.approvals:  # it is parked, and goes on with the answer
+        return _asking(session, session.questions[0], snapshot)
     again = f" (its last try: {run.reason})" if run.reason else ""
     if run.claimable_ms:
         # The tries that were lost with their worker do not count.
@@ -155,6 +158,14 @@ def _at_work(session: Session, run: Run, terms: Terms) -> Blocker:
                 mover=f"the child's end: see `orchestra why {child}`",
                 by=f"run limit {terms.run_limit_s:g} s",
             )
+        if approval := approval_of(item):
+            return Blocker(
+                session=session.id,
+                subject=session.id,
+                waits_for=f"agent {session.agent!r} stands still for a person's yes or no to {approval}, in {where}",
+                mover=_answer(approval),
+                by=f"run limit {terms.run_limit_s:g} s",
+            )
         if question:
             return Blocker(
                 session=session.id,
@@ -173,6 +184,22 @@ def _at_work(session: Session, run: Run, terms: Terms) -> Blocker:
 
 
 def _asking(session: Session, question: str, snapshot: Snapshot) -> Blocker:
+    asked = requests(snapshot)
+    if asked:
+        approval, (_, request) = next(iter(asked.items()))
+        due = snapshot.question_due_ms.get(approval, 0)
+        default = request.default if request is not None else "deny"
+        people = [
+            f"a person's yes or no to {one} ({r.tool if r else 'damaged'})" for one, (_, r) in asked.items()
+        ]
+        others = [_reply_to(one) for one in session.questions if one not in session.approvals]
+        return Blocker(
+            session=session.id,
+            subject=session.id,
+            waits_for="; ".join([*people, *others, *map(str, outstanding(snapshot))]),
+            mover=_answer(approval),
+            by=f"{isoformat(due)}: then its default counts, {default}" if due else "no limit of its own",
+        )
     due = snapshot.question_due_ms.get(question, 0)
     return Blocker(
         session=session.id,
@@ -181,6 +208,10 @@ def _asking(session: Session, question: str, snapshot: Snapshot) -> Blocker:
         mover=f"session {session.parent}, which was asked, or you: orchestra reply {question} TEXT",
         by=f"{isoformat(due)}: then it is told that no reply came" if due else "no limit of its own",
     )
+
+
+def _answer(approval: str) -> str:
+    return f"you: orchestra approve {approval}, or orchestra deny {approval}"
 
 
 def _reply_to(question: str) -> str:
@@ -277,6 +308,6 @@ def held_up_by(snapshot: Snapshot) -> list[str]:
         return []
     out = still_out(snapshot) or [i for i in snapshot.items if i.state == ItemState.OWED]
     owed = [item.child for item in out]
-    if session.questions and session.parent:
+    if len(session.questions) > len(session.approvals) and session.parent:
         return [session.parent] if not owed else [*owed, session.parent]
     return owed if not snapshot.queue or not is_ready(snapshot) else []

@@ -17,6 +17,7 @@ from orchestrator.audit.verification import rolled_back
 from orchestrator.bootstrap import Container
 from orchestrator.clock import Clock, SystemClock, isoformat
 from orchestrator.display.text import counted
+from orchestrator.doctor import approvals
 from orchestrator.doctor import blockers as waits
 from orchestrator.doctor import health as vitals
 from orchestrator.doctor import invariants as promise
@@ -251,6 +252,14 @@ class Doctor:
                 if snapshot is not None:
                     findings += self._confirmed(snapshot, launches, children)
                     findings += self._stuck(snapshot)
+                    findings += approvals.waiting(
+                        snapshot,
+                        nobody=self._terms_of(snapshot.session.agent).nobody
+                        if snapshot.session.approvals
+                        else "",
+                        now_ms=self._ledger.server_ms(),
+                        late_ms=_LATE_MS,
+                    )
                     findings += not_genuine(snapshot, self._ledger, self._parts.authenticity)
             if snapshot is not None:
                 yield snapshot
@@ -353,7 +362,7 @@ class Doctor:
             message = "is to be ended for over a minute: is a callback service running?"
         elif snapshot.queue and is_ready(snapshot) and not snapshot.window_until_ms:
             message = f"has {counted(len(snapshot.queue), 'item')} queued for over a minute and no run: is a callback service running?"
-        elif s.questions and said is not None:
+        elif len(s.questions) > len(s.approvals) and said is not None:
             message = f"waits for over a minute for {said.waits_for}; {said.mover}"
         elif over and "results" in snapshot.indexed:
             message = (
@@ -377,6 +386,7 @@ class Doctor:
         yield from vitals.strays(client, len(self._shards))
         yield from vitals.dropped_letters(client, len(self._shards))
         yield from vitals.results(self._ledger, self._shards)
+        yield from approvals.strays(self._ledger, self._shards)
         yield from self._unserved(waiting_for)
         yield from self._paused(waiting_for)
         yield from vitals.setup(client, self._parts.settings)

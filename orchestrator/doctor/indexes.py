@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from orchestrator.doctor import approvals
 from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ledger import CLOSED, ItemState, RunState, SessionState
@@ -16,6 +17,7 @@ def breaks(snapshot: Snapshot) -> Iterator[Problem]:
     yield from of_tree(snapshot)
     yield from _groups(snapshot)
     yield from _questions(snapshot)
+    yield from approvals.breaks(snapshot)
     yield from _texts(snapshot)
 
 

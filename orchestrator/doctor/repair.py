@@ -14,7 +14,14 @@ from orchestrator.redisdb.client import is_outage
 
 #: Rules about what is derived from the records of the session, whatever else is wrong with it.
 _INDEXES: Final = frozenset(
-    {"run-unindexed", "session-unindexed", "result-unindexed", "expiry-lost", "closed-owed"}
+    {
+        "run-unindexed",
+        "session-unindexed",
+        "result-unindexed",
+        "expiry-lost",
+        "closed-owed",
+        "approval-unindexed",
+    }
 )
 #: Rules about what is derived from its items: counters and queue.
 _ITEMS: Final = frozenset({"counters", "queue-lost", "queue-stray"})

@@ -50,6 +50,7 @@ class Snapshot:
     window_until_ms: int = 0  #: until when callbacks are let come together; 0: no window is open
     wakes_ms: int = 0  #: when a deadline or a window makes the service look at it; 0: never
     question_due_ms: dict[str, int] = field(default_factory=dict)  #: open question → when it is given up
+    listed_approvals: frozenset[str] = frozenset()  #: its open approvals that the index knows
     damage: tuple[str, ...] = ()  #: what cannot be read of its records, beside its own record
     settled: bool = False  #: whether its last result was stored for its caller, if it is a root
     questions: int = 0  #: how many are open, by its counter
@@ -129,6 +130,7 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         window_until_ms=_number(h.get("window_until")),
         wakes_ms=int(wakes or 0),
         question_due_ms=_question_times(ledger, session),
+        listed_approvals=_listed_approvals(ledger, session),
         settled="settled_ms" in h,
         questions=_number(h.get("questions")),
         groups=_groups(h),
@@ -166,8 +168,17 @@ def _number(value: str | None) -> int:
 
 def _question_times(ledger: Ledger, session: Session) -> dict[str, int]:
     timers = keys.timers(shard_of(session.id))
-    due = {question: ledger.redis.zscore(timers, f"question|{question}") for question in session.questions}
+    kinds = {
+        question: "approval" if question in session.approvals else "question"
+        for question in session.questions
+    }
+    due = {question: ledger.redis.zscore(timers, f"{kind}|{question}") for question, kind in kinds.items()}
     return {question: int(at) for question, at in due.items() if at is not None}
+
+
+def _listed_approvals(ledger: Ledger, session: Session) -> frozenset[str]:
+    index = keys.approvals(shard_of(session.id))
+    return frozenset(one for one in session.approvals if ledger.redis.zscore(index, one) is not None)
 
 
 def _groups(facts: Mapping[str, str]) -> dict[tuple[str, str], int]:

@@ -181,6 +181,12 @@ class InboxTransitions(Runs):
                 raise WrongState(f"session {session_id}", decode.text(reply[1]), "it will not run again")
             case b"answered":
                 raise WrongState(f"the question to {session_id}", "answered", "it has its reply already")
+            case b"person":
+                raise WrongState(
+                    f"the approval of {session_id}",
+                    "a person's to give",
+                    "it is answered with `orchestra approve` or `orchestra deny`, by no agent and no program",
+                )
         return decode.text(reply[0])
 
     def withdraw(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import redis
 
+from orchestrator.ledger.approvals import Approvals
 from orchestrator.ledger.journal import Journal
 from orchestrator.ledger.provider_calls import ProviderCalls
 from orchestrator.ledger.spending import Spending
@@ -41,6 +42,8 @@ class Ledger(SweepTransitions):
         self.provider_calls = ProviderCalls(client, now=lambda: self._now)
         #: What runs spend, and their budgets.
         self.spending = Spending(client, now=lambda: self._now)
+        #: Questions that only a person answers.
+        self.approvals = Approvals(self, now=lambda: self._now)
         self._report = report
         self._vouch = vouch
         self._now = "" if now_ms is None else str(now_ms)

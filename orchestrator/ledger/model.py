@@ -113,6 +113,11 @@ class Session:
         return self.task_id or self.id
 
     @property
+    def approvals(self) -> tuple[str, ...]:
+        """Those of its open questions that only a person answers."""
+        return tuple(one for one in self.questions if one.startswith("apr_"))
+
+    @property
     def busy(self) -> bool:
         """Whether it has a non-terminal run."""
         return self.run != ""

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from orchestrator.client.client import Client
 from orchestrator.client.waiting import is_over
+from orchestrator.clock import isoformat
 from orchestrator.errors import SessionFailed
 from orchestrator.ledger import Session
 from orchestrator.mcp.calls import in_thread
@@ -29,8 +30,8 @@ Key = Annotated[
 ]
 
 
-def build_operator_server(client: Client) -> MCPServer[Any]:
-    """A server whose tools act for the operator."""
+def build_operator_server(client: Client, *, may_approve: bool = False) -> MCPServer[Any]:
+    """A server whose tools act for the operator; with ``may_approve`` also where only a person may."""
     server: MCPServer[Any] = MCPServer(
         "agent-orchestra operator", instructions=INSTRUCTIONS, log_level="WARNING"
     )
@@ -44,10 +45,14 @@ def build_operator_server(client: Client) -> MCPServer[Any]:
         tools.status,
         tools.questions,
         tools.reply,
+        tools.approvals,
         tools.resume,
         tools.stop,
     ):
         server.add_tool(tool)
+    if may_approve:
+        server.add_tool(tools.approve)
+        server.add_tool(tools.deny)
     return server
 
 
@@ -112,6 +117,41 @@ class OperatorTools:
         """Answer a question in the place of the session that was asked."""
         return {"session": await in_thread(self._client.reply, question, text)}
 
+    async def approvals(self, session: str = "") -> dict[str, Any]:
+        """What waits for the person's yes or no; with a session only what it and its tree below it ask. Show it to them."""
+        return {
+            "approvals": [
+                {
+                    "approval": one.id,
+                    "session": one.session,
+                    "agent": one.agent,
+                    "tool": one.tool,
+                    "arguments": one.arguments,
+                    "digest": one.digest,
+                    "reason": one.reason,
+                    "expires": isoformat(one.expires_ms) if one.expires_ms else None,
+                    "default": one.default,
+                    "fault": one.fault,
+                }
+                for one in await in_thread(self._client.approvals, session)
+            ]
+        }
+
+    async def approve(
+        self,
+        approval: str,
+        digest: Annotated[str, Field(description="As `approvals` gave it, with what the person has seen.")],
+        comment: str = "",
+    ) -> dict[str, Any]:
+        """Say yes for the person, who has seen tool and arguments and has told you to. Never decide this yourself."""
+        done = await in_thread(self._client.approve, approval, comment, digest=digest)
+        return {"session": done.session, "tool": done.tool}
+
+    async def deny(self, approval: str, comment: str = "") -> dict[str, Any]:
+        """Say no for the person, who has told you to."""
+        done = await in_thread(self._client.deny, approval, comment)
+        return {"session": done.session, "tool": done.tool}
+
     async def resume(self, session: str, prompt: str, key: Key = None) -> dict[str, Any]:
         """Give a session another prompt."""
         return {"item": await in_thread(self._client.resume, session, prompt, key=key)}
@@ -148,6 +188,7 @@ def _shown(session: Session) -> dict[str, Any]:
         "state": session.state.value,
         "progress": progress,
         "activity": session.activity,
-        "questions": len(session.questions),
+        "questions": len(session.questions) - len(session.approvals),
+        "approvals": len(session.approvals),
         "reason": session.reason,
     }

@@ -33,6 +33,8 @@ def build_session_server(session: RemoteSession) -> MCPServer[Any]:
         tools.ask,
         tools.answer,
         tools.raise_callback,
+        tools.request_approval,
+        tools.decision,
         tools.reply,
         tools.message,
         tools.status,
@@ -125,6 +127,25 @@ class SessionTools:
         return await self._call(
             "raise", message=message, type=callback_type, context=context, priority=priority
         )
+
+    async def request_approval(
+        self,
+        tool: Annotated[str, Field(description="What you want to do, in a word.")],
+        arguments: Annotated[dict[str, Any], Field(description="With what: the yes is for this alone.")] = {},  # noqa: B006
+        reason: str = "",
+        key: Annotated[
+            str | None, Field(description="The same key is the same approval. Give one if you repeat a call.")
+        ] = None,
+        timeout_s: TimeoutS = 20.0,
+    ) -> dict[str, Any]:
+        """Ask a person for a yes or no before you do something. If none came, call `decision` with the approval's id."""
+        return await self._call(
+            "approval", tool=tool, arguments=arguments, reason=reason, key=key, timeout_s=timeout_s
+        )
+
+    async def decision(self, approval: str, timeout_s: TimeoutS = 20.0) -> dict[str, Any]:
+        """Wait for a person's answer to an approval that you have asked for. Without `approved: true` do nothing."""
+        return await self._call("decision", approval=approval, timeout_s=timeout_s)
 
     async def reply(self, question: str, text: str) -> dict[str, Any]:
         """Answer a question of a child."""

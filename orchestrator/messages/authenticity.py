@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR, REAPER, ROUTER
 from orchestrator.errors import KeyringError, SignatureError
+from orchestrator.ids import approval_of
 from orchestrator.keyring.codes import Codes
 from orchestrator.keyring.ring import Keyring
 from orchestrator.ledger import Item, ItemState, Ledger, Session
@@ -57,6 +58,8 @@ class Authenticity:
             writer = self._codes.writer(statement.octets(), proof, reader=reader)
         except SignatureError as error:
             return f"{error.args[0]}: {error.args[1]}"
+        if approval_of(statement.id) and writer != OPERATOR and not (writer == REAPER and statement.failed):
+            return f"signer-sender: {writer!r} answered an approval, which only the operator does"
         if writer == statement.agent or writer in _FOR_OTHERS or (writer == REAPER and statement.failed):
             return ""
         return f"signer-sender: {writer!r} wrote it in the name of {statement.agent!r}"

@@ -7,20 +7,34 @@ idempotent: done twice, or by two processes at once, it is done once.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
-from orchestrator.agents.registry import AgentRegistry
+from orchestrator.agents.registry import OPERATOR, AgentRegistry
+from orchestrator.clock import isoformat
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import DamagedRecord, UnknownSession, WrongState
-from orchestrator.ids import asker_of, reply_id
-from orchestrator.ledger import CLOSED, Item, ItemState, Ledger, RunRef, RunsSoFar, Session, SessionState
+from orchestrator.ids import asker_of, decision_id, reply_id
+from orchestrator.ledger import (
+    CLOSED,
+    Item,
+    ItemState,
+    Ledger,
+    Outgoing,
+    RunRef,
+    RunsSoFar,
+    Session,
+    SessionState,
+)
 from orchestrator.log import get_logger
 from orchestrator.redisdb.client import is_outage
 
 #: Tells workers of runs that are ready; raises when the broker is out of reach.
 Send = Callable[[Sequence[RunRef]], None]
+#: Writes the message by which the system answers a question: the session, the question's message-id, the text.
+WriteReply = Callable[[Session, str, str], Outgoing]
 
 #: Children of a closed session that are looked up in one round trip.
 _BATCH = 500
@@ -49,9 +63,10 @@ def hand_over(runs: Iterable[RunRef], *, ledger: Ledger, agents: AgentRegistry) 
 class Delivery:
     """Turns the ledger's state into dispatched runs."""
 
-    def __init__(self, ledger: Ledger, send: Send) -> None:
+    def __init__(self, ledger: Ledger, send: Send, *, write_reply: WriteReply | None = None) -> None:
         self.ledger = ledger
         self._send = send
+        self._write_reply = write_reply
 
     def send(self, ready: Sequence[RunRef]) -> bool:
         """Tell workers of runs; where the broker does not take that, the runs stay ready and the sweep rings."""
@@ -208,6 +223,33 @@ class Delivery:
                     asker=session.id,
                     asked=session.parent or session.id,
                     reason=f"no reply in time: {reason}",
+                )
+
+    def expire_approval(self, approval: str) -> None:
+        """An approval that nobody has answered in time: its session is told so, and its own default counts."""
+        for session, item, _, request in self.ledger.approvals.find([approval]):
+            if not request.expires_ms or self.ledger.server_ms() < request.expires_ms:
+                continue  # a clock that has gone back since
+            text = f"nobody answered before {isoformat(request.expires_ms)}"
+            verdict = {"approval": approval, "expired": True, "default": request.default}
+            message, envelope = str(item.extra.get("message", "")), None
+            if self._write_reply is not None and message:
+                envelope = self._write_reply(session, message, json.dumps({**verdict, "comment": text}))
+            with contextlib.suppress(UnknownSession, WrongState):  # it has ended, or somebody was quicker
+                self.ledger.enqueue(
+                    session.id,
+                    text,
+                    item_id=decision_id(approval),
+                    kind="reply",
+                    priority="high",
+                    answers=approval,
+                    envelope=envelope,
+                    extra={
+                        "agent": OPERATOR,
+                        "status": "failed",
+                        "answers": approval,
+                        "context": json.dumps(verdict),
+                    },
                 )
 
     def _close_question(self, session: Session, item: Item) -> None:

@@ -300,8 +300,16 @@ def closing(shard: int) -> str:
 
 @_key("ao:{S}:timers", type="zset", owner="ledger", lifetime="permanent; one member for each timer")
 def timers(shard: int) -> str:
-    """`kind|id` of what is due at a time in milliseconds: run limits, grace periods, deadlines, expiry."""
+    """`kind|id` of what is due at a time in milliseconds: run limits, grace periods, deadlines, approvals, expiry."""
     return f"{shard_tag(shard)}:timers"
+
+
+@_key(
+    "ao:{S}:approvals", type="zset", owner="ledger", lifetime="permanent; one member for each open approval"
+)
+def approvals(shard: int) -> str:
+    """Approvals that no person has answered yet, scored by since when; each is a question of its session."""
+    return f"{shard_tag(shard)}:approvals"
 
 
 @_key("ao:{S}:sweep", type="string", owner="ledger", lifetime="permanent")

@@ -19,6 +19,20 @@ def note(ctx: Context, text: str) -> str:
     return "noted"
 
 
+def ship(ctx: Context, version: str) -> str:
+    """Ship a version; one mark for each call."""
+    with (MARKS / f"shipped-{ctx.root}").open("a") as file:
+        file.write(f"{version} ")
+    return f"shipped {version}"
+
+
+def announce(ctx: Context, to: str) -> str:
+    """Announce it; one mark for each call."""
+    with (MARKS / f"announced-{ctx.root}").open("a") as file:
+        file.write(f"{to} ")
+    return f"announced to {to}"
+
+
 LEAD = model_agent(
     "model-lead", role="coordinator", queue="chaos", instructions="You lead.", tools=[note], backoff_s=0.05
 )
@@ -30,3 +44,17 @@ BRANCH = model_agent(
     "model-branch", role="coordinator", queue="chaos", instructions="You branch.", backoff_s=0.05
 )
 LEAF = model_agent("model-leaf", queue="chaos", instructions="You count.", tools=[note], backoff_s=0.05)
+CREW = [
+    model_agent(
+        f"model-{name}", role="coordinator", queue="chaos", instructions="You pass on.", backoff_s=0.05
+    )
+    for name in ("captain", "mate", "bosun")
+]
+SHIPPER = model_agent(
+    "model-shipper",
+    queue="chaos",
+    instructions="You ship.",
+    tools=[ship, announce],
+    approve=["ship", "announce"],
+    backoff_s=0.05,
+)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 import threading
 from collections.abc import Iterator
 
 import pytest
 
+from orchestrator import Approval, Client
+from orchestrator.audit import AuditReader, AuditStore
 from orchestrator.client.async_client import AsyncClient
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.errors import WrongState
 from orchestrator.ledger.live_text import LiveEvent
+from orchestrator.redisdb import keys
 from orchestrator.testing import ByInstructions, Call, Request, Say, Script, WireServer
 
 from .conftest import QUICK
@@ -44,8 +50,30 @@ def because(request: Request) -> Say:
     return Say(f"<response>{said}</response>")
 
 
+def pass_on(request: Request) -> Say:
+    """The task goes down over three agents to the shipper."""
+    below = {"model-captain": "model-mate", "model-mate": "model-bosun", "model-bosun": "model-shipper"}
+    found = re.search(r"You are `(model-\w+)`", request.instructions)
+    agent = below[found[1]] if found else ""
+    return Say(calls=[Call("delegate", agent=agent, task="pass it on", wait=True)])
+
+
+def pass_up(request: Request) -> Say:
+    found = re.search(r"all done: [a-z 0-9,]*", request.last)
+    said = found[0] if found else request.last
+    return Say(said if "`model-captain`" in request.instructions else f"<response>{said}</response>")
+
+
 SCRIPT = ByInstructions(
     {
+        "You pass on": Script(pass_on, pass_up),
+        "You ship": Script(
+            Say(calls=[Call("ship", version="7")]),
+            lambda request: Say(calls=[Call("announce", to="all")] if "shipped 7" in request.last else ()),
+            lambda request: Say(
+                f"<response>all done: shipped 7, {'announced to all' * ('announced to all' in request.last)}</response>"
+            ),
+        ),
         "You lead": Script(
             Say(calls=[Call("note", text="plan")]),
             Say(
@@ -181,3 +209,79 @@ async def read_again_and_again(stack: Stack, session: str) -> list[LiveEvent]:
         if event is None:
             return events
         events.append(event)
+
+
+WEEK_MS = 7 * 86_400_000
+
+
+def pass_time(stack: Stack, ms: int) -> None:
+    """Let time pass for a stack at rest: everything that it has written down lies so much further back."""
+    client = stack.redis
+    for shard in stack.shards:
+        for timer in client.zrange(keys.timers(shard), 0, -1):
+            client.zincrby(keys.timers(shard), -ms, timer)
+    for key in [
+        *client.scan_iter("ao:{*}:session:ses_*", 10_000, "hash"),
+        *client.scan_iter("ao:{*}:run:run_*", 10_000, "hash"),
+    ]:
+        if key.count(b":") == 3:  # not its items, its texts or its steps
+            for name, value in client.hgetall(key).items():
+                if name.endswith(b"_ms") and int(value):
+                    client.hset(key, name, int(value) - ms)
+
+
+def the_approval(stack: Stack, client: Client, session: str, tool: str) -> Approval:
+    """The one open approval of a tree, once nothing else in it is at work."""
+
+    def look() -> list[Approval]:
+        resting = not any(member.busy for member in client.tree(session))
+        return [one for one in client.approvals(session) if one.tool == tool and resting]
+
+    def stands() -> object:
+        return [(s.agent, s.state.value, s.reason, s.trouble) for s in client.tree(session)], stack.logs()
+
+    wait_until(look, f"the approval of {tool}", timeout_s=60, explain=stands)
+    return look()[0]
+
+
+def test_two_approvals_in_a_row_at_depth_3_outlast_a_deploy_a_kill_and_two_weeks(
+    stack: Stack, wire: WireServer
+) -> None:
+    """Nothing that ran before is run again: each model call is paid once, and each tool is called once."""
+    before = len(wire.answered)
+    with stack.client() as client:
+        session = client.submit("model-captain", "ship it")
+        first = the_approval(stack, client, session.id, "ship")
+        assert first.depth == 3
+        # A deploy: all workers stop, and others start.
+        for worker in [process for process in stack.running if process.name == "worker"]:
+            os.kill(worker.pid, signal.SIGTERM)
+            wait_until(lambda worker=worker: not worker.alive, "the end of a worker", explain=stack.logs)
+            stack.running.remove(worker)
+        pass_time(stack, WEEK_MS)
+        assert client.approvals(session.id) == [first]
+        worker = stack.start("worker", crash_at="worker.recorded#1")
+        stack.wait_ready()
+        client.approve(first.id, "ship it", digest=first.digest)
+        # kill -9 right after the call of the tool was recorded.
+        wait_until(worker.mark.exists, "a crash", explain=stack.logs)
+        second = the_approval(stack, client, session.id, "announce")
+        assert len(wire.answered) - before == 5  # one of each of the four, and the shipper's second
+        stack.replace("worker")
+        stack.wait_ready()
+        pass_time(stack, WEEK_MS)
+        client.approve(second.id)
+        assert stack.answer(session) == "all done: shipped 7, announced to all"
+        with pytest.raises(WrongState):
+            client.deny(second.id)
+        assert client.approvals() == []
+    assert (stack.marks / f"shipped-{session.id}").read_text() == "7 "
+    assert (stack.marks / f"announced-{session.id}").read_text() == "all "
+    assert len(wire.answered) - before == 3 * 2 + 3
+    stack.assert_settled()
+    assert not stack.redis.exists(keys.approvals(0))
+    store = AuditStore(stack.settings.audit_database, read_only=True)
+    trail = AuditReader(store).conversation(stack.ledger.session(session.id).correlation)
+    said = {kind: [m for m in trail if m.type == kind] for kind in ("query", "reply")}
+    assert [(m.sender, m.recipient) for m in said["query"]] == [("model-shipper", "operator")] * 2
+    assert [(m.sender, m.recipient) for m in said["reply"]] == [("operator", "model-shipper")] * 2

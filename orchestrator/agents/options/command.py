@@ -154,8 +154,9 @@ class CommandOptions(ExecutorOptions):
     silence_limit_s: Annotated[float, Field(gt=0)] | None = None
     #: Seconds between being asked to stop and being killed.
     stop_grace_s: Annotated[float, Field(gt=0, le=600)] = 5
-    #: Whether a tool of an `acp` agent may be used: the parent is asked, everything is allowed, or nothing.
-    permissions: Literal["ask", "allow", "deny"] = "ask"
+    #: Whether a tool of an `acp` agent may be used: the parent is asked (`ask`; of a root a person), a person is
+    #: (`approve`), everything is allowed, or nothing.
+    permissions: Literal["ask", "approve", "allow", "deny"] = "ask"
     #: Whether its first prompt begins with the protocol: its role, its tools, the tag of its answer.
     protocol: bool = True
     worktree: Annotated[WorktreeOptions | None, _on(WorktreeOptions)] = None

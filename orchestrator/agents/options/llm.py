@@ -40,6 +40,17 @@ class ModelLimits(BaseModel):
     callbacks_bytes: Count = 65_536
 
 
+class ApprovalTerms(BaseModel):
+    """How long a person may take to approve a tool call, and what counts then."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Seconds; None: the setting `approval_time_limit_s`.
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    #: What counts when nobody has answered by then.
+    default: Literal["deny", "approve"] = "deny"
+
+
 class McpServer(BaseModel):
     """An MCP server whose tools the model may call: a program, or a URL."""
 
@@ -79,6 +90,10 @@ class LlmOptions(ExecutorOptions):
     #: Functions the model may call; the first parameter of one may be the context, annotated with `Context`.
     tools: tuple[Reference, ...] = ()
     mcp: tuple[McpServer, ...] = ()
+    #: Tools whose calls a person approves first, by name; `*` stands for any characters.
+    approve: tuple[str, ...] = ()
+    #: For these, and for tools that ask for approval themselves.
+    approval: ApprovalTerms = ApprovalTerms()
     #: What the answer must be: a pydantic model, or a JSON Schema as a table. By default any text.
     output: Reference = None
     limits: ModelLimits = ModelLimits()

@@ -46,6 +46,40 @@ class Replied(Document):
     question: str = Field(description="The question.")
 
 
+class ApprovalDocument(Document):
+    """Something that waits for a person's yes or no."""
+
+    approval: str = Field(validation_alias="id", description="Its id, for `approve` and `deny`.")
+    session: str = Field(description="The session that asks.")
+    root: str = Field(description="The root of its tree.")
+    depth: int = Field(description="The session's generation; a root has 0.")
+    agent: str = Field(description="The agent that asks.")
+    title: str = Field(description="What people call the session.")
+    run: str = Field(description="The run that asked.")
+    tool: str = Field(description="What is to be called or done.")
+    arguments: dict[str, Any] = Field(description="With what.")
+    digest: str = Field(description="SHA-256 of tool and arguments: an answer is for nothing else.")
+    reason: str = Field(description="Why it asks, in its own words; else empty.")
+    asked: Time = Field(validation_alias="asked_ms", description="When it was asked.")
+    expires: Time = Field(validation_alias="expires_ms", description="When the default counts; null: never.")
+    default: Literal["deny", "approve"] = Field(description="What counts when nobody has answered by then.")
+    fault: str = Field(description="Why it cannot be approved: nobody vouches for it; else empty.")
+
+
+class ApprovalList(Document):
+    """What waits for a person, oldest first."""
+
+    approvals: tuple[ApprovalDocument, ...] = Field(description="The approvals.")
+
+
+class Decided(Document):
+    """Approvals that were answered."""
+
+    decided: tuple[ApprovalDocument, ...] = Field(description="The approvals, as they were asked.")
+    approved: bool = Field(description="Whether they were approved.")
+    comment: str = Field(description="The comment; else empty.")
+
+
 class Ended(Document):
     """What became of a session that was to be stopped or deleted."""
 
@@ -173,7 +207,10 @@ class SessionDocument(Document):
     waiting: dict[str, Any] = Field(
         description='Its waiting policies by group of delegations; `""` is the default group.'
     )
-    questions: tuple[str, ...] = Field(description="Ids of its questions that have no reply yet.")
+    questions: tuple[str, ...] = Field(
+        description="Ids of its questions that have no reply yet, approvals included."
+    )
+    approvals: tuple[str, ...] = Field(description="Those of them that only a person answers.")
     close_policy: str = Field(
         description="What becomes of its children when it ends: `stop`, `abandon`, `heir:SESSION`."
     )

@@ -122,6 +122,9 @@ class Reaper:
             swept.timers += self._each(partial(ledger.due_timers, shard), partial(self._fire, shard, swept))
         swept.unblocked = self._each(lambda: self._shards, self._unblock)
         swept.forgotten = self._each(lambda: self._shards, self._forget_slots)
+        if self._sweeps % _RECOUNT_EVERY == 0:
+            # Each transition sees to it by itself; nothing but damage makes this necessary.
+            self._each(lambda: self._shards, self._ledger.approvals.drop_strays)
         self._sweeps += 1
         swept.rung = self._ring()
         swept.trimmed = self._each(lambda: ["streams"], lambda _: self._trim())
@@ -226,6 +229,9 @@ class Reaper:
                 self._ledger.drop_due_timer(shard, kind, identifier)
             case "question":
                 self._delivery.give_up(identifier, f"none came within {limits.question_ms / 1000:g} s")
+                self._ledger.drop_due_timer(shard, kind, identifier)
+            case "approval":
+                self._delivery.expire_approval(identifier)
                 self._ledger.drop_due_timer(shard, kind, identifier)
             case "expire":
                 swept.pruned += self._expire(shard, identifier)

@@ -53,6 +53,11 @@ end
 if status == 'parked' and r.stop == '' and s.doomed == '' then
   local wait_ms = tonumber(ARGV[9])
   local reason = cjson.decode(ARGV[11]).reason
+  -- The answer that it parks for may have come since it looked.
+  for _, name in ipairs(redis.call('HKEYS', RUN)) do
+    local awaited = string.match(name, '^awaits:(dec_.*)$')
+    if awaited and redis.call('HEXISTS', ITEMS, awaited) == 1 then wait_ms = 0 end
+  end
   note_try(ARGV[11], now, now + wait_ms)
   queue_again(r.id, reason, reason, wait_ms, now)
   return { 'parked', count(r.failures) }
@@ -218,6 +223,7 @@ end
 for _, id in ipairs(unasked) do
   redis.call('HDEL', S, 'question:' .. id)
   redis.call('HINCRBY', S, 'questions', -1)
+  if is_approval(id) then close_approval(ITEMS, id, 'not asked for again when its run was tried again') end
   local record = s.parent ~= '' and item(P_ITEMS, id)
   if record and record.state == 'queued' then
     record.state = 'dead'

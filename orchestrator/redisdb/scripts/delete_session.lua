@@ -12,6 +12,7 @@ for i = 3, #ARGV do
   redis.call('ZREM', KEYS[12], ARGV[i])
   leave_ready(KEYS[13], KEYS[14], ARGV[i], ARGV[2])
 end
+close_approvals(KEYS[1], KEYS[2])
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 redis.call('ZREM', KEYS[6], ARGV[1])
 redis.call('ZREM', KEYS[9], ARGV[1])

@@ -78,6 +78,23 @@ local function set(name, value)
   redis.call('HSET', KEYS[1], name, value)
   done[#done + 1] = name
 end
+if not closed then
+  -- Open approvals: `orchestra approvals` lists them by their index, and a timer ends them.
+  local shard = string.match(KEYS[1], '^[^{]*{[^}]*}:')
+  for name in pairs(facts) do
+    local approval = string.match(name, '^question:(apr_.*)$')
+    local record = approval and item(KEYS[2], approval)
+    if record then
+      local fine, request = pcall(cjson.decode, record.context or '')
+      local due = fine and type(request) == 'table' and count(request.expires_ms) or 0
+      if missing(shard .. 'approvals', approval) or (due > 0 and missing(KEYS[11], 'approval|' .. approval)) then
+        redis.call('ZADD', shard .. 'approvals', 'NX', count(record.at_ms), approval)
+        if due > 0 then redis.call('ZADD', KEYS[11], 'NX', due, 'approval|' .. approval) end
+        done[#done + 1] = 'approvals'
+      end
+    end
+  end
+end
 if not in_doubt then
   for member, at in pairs(queue) do redis.call('ZADD', KEYS[3], at, member) end
   for _, member in ipairs(strays) do redis.call('ZREM', KEYS[3], member) end

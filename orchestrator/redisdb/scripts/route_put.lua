@@ -7,7 +7,7 @@
 --       10 digest  11 lifetime of a conversation in ms
 --       12… field, value, … of KEYS[9]: how far the speaking session is
 -- Returns  {'done'} | {'duplicate'} | {'other'}: its id is another message's | {'unknown'} | {'closed', state}
---          | {'answered'}; on the last four nothing was acknowledged
+--          | {'answered'} | {'person'}: it answers an approval, which only a person does; on the last five nothing was acknowledged
 -- Complexity: O(log(queue)).
 -- include: base
 -- include: mark

@@ -9,6 +9,7 @@
 --       11 most messages of the conversation, or 0 for any number
 --       12 digest of a message that the speaker's result may repeat, or ''
 -- Returns  {'queued', item id} | {'exists', item id} | {'closed', state} | {'unknown'} | {'lost'} | {'answered'}
+--          | {'person'}: it answers an approval, which only a person does
 --          | {'whole'}: the text that the record refers to is gone, store it again
 --          | {'limit', name, limit}: its conversation has had more messages than it may; a reply is never refused
 -- include: base

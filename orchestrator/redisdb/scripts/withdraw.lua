@@ -12,6 +12,7 @@ end
 local record = item(KEYS[3], ARGV[1])
 local open = redis.call('HDEL', KEYS[1], 'question:' .. ARGV[1]) == 1
 if open then redis.call('HINCRBY', KEYS[1], 'questions', -1) end
+if open and is_approval(ARGV[1]) then close_approval(KEYS[3], ARGV[1], ARGV[2]) end
 local queued = record ~= nil and record.state == 'queued'
 if queued then
   record.state = 'dead'

@@ -88,6 +88,9 @@ class SessionMessages:
                     return rejected(
                         "session-over", f"the question of session {session.id} has its reply", received
                     )
+                case b"person":
+                    reason = f"an approval of session {session.id} is given by a person: `orchestra approve`"
+                    return rejected("unauthorised", reason, received)
             return session_unknown(received)
 
         speaking = speaker.id if (opens or facts) and speaker is not None else session.id

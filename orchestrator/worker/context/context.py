@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, TypeVar, cast
 
 import redis
@@ -13,8 +13,10 @@ from orchestrator.errors import InputError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
 from orchestrator.ledger.large_text import beginning
+from orchestrator.policy.approval import Decision, Default
 from orchestrator.policy.budget import describe
 from orchestrator.policy.plan import Plan, parse_plan
+from orchestrator.worker.context.approvals import ApprovalRequests
 from orchestrator.worker.context.delegation import Delegating
 from orchestrator.worker.context.effects import Effects, OnClose
 from orchestrator.worker.context.launches import AgentLaunches
@@ -62,6 +64,7 @@ class Context(Delegating):
         settings: Settings | None = None,
         spending: RunSpending,
         limits: ProviderLimits,
+        approvals: ApprovalRequests,
     ) -> None:
         super().__init__(
             held,
@@ -81,6 +84,8 @@ class Context(Delegating):
         self.spending = spending
         #: Limits of providers: `limits.acquire` before each call of a model, `hold_back` when it says not to call.
         self.limits = limits
+        #: What this run asks a person to approve; `request_approval` is for agents.
+        self.approvals = approvals
         self._waiting: dict[str, dict[str, Any]] = {}
         self._settings = settings
         self._written = WrittenMessages(effects, message_sender, launches.delegates)
@@ -250,6 +255,72 @@ class Context(Delegating):
             InputError: no step is executed here.
         """
         return self._steps.key
+
+    # --- approvals -----------------------------------------------------------------------------
+
+    def request_approval(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        reason: str = "",
+        timeout_s: float | None = None,
+        default: Default = "deny",
+        key: str | None = None,
+    ) -> Decision:
+        """Ask a person for a yes or no, and return the answer. The run frees its slot until it is there.
+
+        Until then this raises `AwaitsApproval`: let it pass through. The run is tried again with the answer, its recorded
+        steps are not executed again, and its effects are not had again. Only a person answers: `orchestra approve`,
+        `orchestra deny`, `Client.approve`.
+
+        Args:
+            tool: what is to be done, in a word.
+            arguments: with what, as JSON values. The answer is for these alone.
+            reason: why, for whoever decides.
+            timeout_s: seconds after which ``default`` counts; by default the setting `approval_time_limit_s`.
+            default: `deny`, or `approve` where nobody has to be asked who does not object in time.
+            key: as for `delegate`.
+
+        Raises:
+            AwaitsApproval: nobody has answered yet.
+            InputError: a value is wrong, or the arguments have no form as JSON or are too long.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        return self.decision(
+            self.post_approval(tool, arguments, reason=reason, timeout_s=timeout_s, default=default, key=key)
+        )
+
+    def post_approval(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        reason: str = "",
+        timeout_s: float | None = None,
+        default: Default = "deny",
+        key: str | None = None,
+    ) -> str:
+        """As `request_approval`, and go on: the approval's id, for `decision`. So several are asked for at once.
+
+        Raises:
+            InputError: a value is wrong, or the arguments have no form as JSON or are too long.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        approval, _ = self.approvals.post(
+            tool, arguments, reason=reason, timeout_s=timeout_s, default=default, key=key
+        )
+        return approval
+
+    def decision(self, approval: str) -> Decision:
+        """The answer to an approval that this session has asked for. The run frees its slot until it is there.
+
+        Raises:
+            AwaitsApproval: nobody has answered yet; let it pass through.
+            InputError: this session has asked for no such approval.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        return self.approvals.decision(approval)
 
     # --- programs ------------------------------------------------------------------------------
 

@@ -162,7 +162,7 @@ class Messaging(View):
         check_timeout(timeout_s)
         self._blocking.check_depth("a question")
         if timeout_s is None:  # what is left is for the agent to go on without a reply
-            timeout_s = self._effects.claim_status.left_s * _WAIT_SHARE
+            timeout_s = self.patience_s
         question = self._message_sender.ask(message, kind=kind, context=context, priority=priority)
         taken = self._blocking.reply(question, asked=self.parent, timeout_s=timeout_s)
         if taken is None:
@@ -176,6 +176,11 @@ class Messaging(View):
         if item.status == "failed":
             raise NoReply(summary(message), text)
         return callback_of(item, text, self._ledger).full()
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds that a call waits for an answer that nobody has bounded: a part of the time that this run has left."""
+        return self._effects.claim_status.left_s * _WAIT_SHARE
 
     @property
     def has_caller(self) -> bool:

@@ -16,7 +16,7 @@ import redis
 
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import ClaimLost, ServerUnavailable, SessionStopped
-from orchestrator.ids import callback_id, reply_id, shard_of
+from orchestrator.ids import callback_id, decision_id, reply_id, shard_of
 from orchestrator.ledger import Item, ItemState
 from orchestrator.ledger.decode import text as decode
 from orchestrator.log import get_logger
@@ -92,14 +92,34 @@ class Blocking:
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run may not go on.
         """
+        return self._answer(reply_id(question), question, awaited=asked, timeout_s=timeout_s)
+
+    def decision(self, approval: str, *, timeout_s: float | None) -> Taken | None:
+        """The answer to an approval; None when it has not come after ``timeout_s`` seconds, or never will.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run may not go on.
+        """
+        own = self._effects.held.session.id
+        return self._answer(decision_id(approval), approval, awaited=own, timeout_s=timeout_s)
+
+    def take_decision(self, approval: str) -> Taken | None:
+        """The answer to an approval, if it is there; else the run stands still for it from now on.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run may not go on.
+        """
+        return self._take(decision_id(approval), "wait")
+
+    def _answer(self, item: str, question: str, *, awaited: str, timeout_s: float | None) -> Taken | None:
         session = self._effects.held.session.id
 
         def is_open() -> bool:
             return bool(self._effects.ledger.redis.hexists(keys.session(session), f"question:{question}"))
 
         return self._wait(
-            reply_id(question),
-            awaited=asked,
+            item,
+            awaited=awaited,
             timeout_s=timeout_s,
             tend=lambda: self._effects.retrying("wait", is_open),
         )

@@ -38,6 +38,7 @@ from orchestrator.log import get_logger, log_context
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.budget import Budget
 from orchestrator.worker.container import Runtime
+from orchestrator.worker.context.approvals import ApprovalRequests
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.decryption import Decrypter
 from orchestrator.worker.context.effects import Effects
@@ -273,21 +274,22 @@ class _RunOfAgent:
         queued = None
         if runtime.slot_sharing is not None:
             queued = Queued(self._ledger, self._may_take(runtime.slot_sharing))
+        blocking = Blocking(
+            self._effects,
+            self._message_sender,
+            decrypter=decrypter,
+            verifier=verifier,
+            slot_sharing=runtime.slot_sharing,
+            queued=queued,
+            execute=self._execute_beside,
+        )
         return Context(
             decrypter.held(),
             effects=self._effects,
             verifier=verifier,
             claim_status=self._claim_status,
             message_sender=self._message_sender,
-            blocking=Blocking(
-                self._effects,
-                self._message_sender,
-                decrypter=decrypter,
-                verifier=verifier,
-                slot_sharing=runtime.slot_sharing,
-                queued=queued,
-                execute=self._execute_beside,
-            ),
+            blocking=blocking,
             launches=AgentLaunches(
                 self._effects,
                 runtime.parts.routing,
@@ -303,6 +305,9 @@ class _RunOfAgent:
                 self._effects,
                 limits=runtime.parts.settings.provider_limits,
                 longest_wait_s=runtime.parts.settings.provider_wait_s,
+            ),
+            approvals=ApprovalRequests(
+                self._effects, blocking, verifier, time_limit_s=runtime.parts.settings.approval_time_limit_s
             ),
         )
 

@@ -80,6 +80,23 @@ class AnswerParameters(_Parameters):
     timeout_s: WaitS = WAIT_S
 
 
+class ApprovalParameters(_Parameters):
+    """What a person is to approve; the answer is waited for."""
+
+    tool: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    reason: str = ""
+    key: str | None = None
+    timeout_s: WaitS = WAIT_S
+
+
+class DecisionParameters(_Parameters):
+    """The approval whose answer is waited for."""
+
+    approval: str
+    timeout_s: WaitS = WAIT_S
+
+
 class ReplyParameters(_Parameters):
     """The answer to a question of a child."""
 
@@ -117,6 +134,8 @@ class Operations:
             "ask": (AskParameters, self._ask),
             "raise": (RaiseParameters, self._raise),
             "answer": (AnswerParameters, self._answer),
+            "approval": (ApprovalParameters, self._approval),
+            "decision": (DecisionParameters, self._decision),
             "reply": (ReplyParameters, self._reply),
             "message": (MessageParameters, self._message),
             "status": (StatusParameters, self._status),
@@ -214,6 +233,24 @@ class Operations:
             "reply": None if reply is None or refused else reply.full(),
             "refused": reply.text if reply is not None and refused else None,
             "ask_again_s": AGAIN_S if reply is None else None,
+        }
+
+    def _approval(self, asked: ApprovalParameters) -> dict[str, Any]:
+        approval = self._context.post_approval(
+            asked.tool, asked.arguments, reason=asked.reason, key=asked.key
+        )
+        return self._decided(approval, asked.timeout_s)
+
+    def _decision(self, asked: DecisionParameters) -> dict[str, Any]:
+        return self._decided(asked.approval, asked.timeout_s)
+
+    def _decided(self, approval: str, timeout_s: float) -> dict[str, Any]:
+        decision = self._context.approvals.await_decision(approval, timeout_s=timeout_s)
+        return {
+            "approval": approval,
+            "approved": None if decision is None else decision.approved,
+            "comment": "" if decision is None else decision.comment,
+            "ask_again_s": AGAIN_S if decision is None else None,
         }
 
     def _reply(self, asked: ReplyParameters) -> dict[str, Any]:

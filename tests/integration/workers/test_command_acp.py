@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator import Client
 from orchestrator.runtime.parent_death import is_alive
 from orchestrator.worker.context.context import Context
 from tests.integration.workers.crew import FAKE, Crew
@@ -72,11 +74,24 @@ def test_an_answer_cut_by_the_token_limit_is_asked_for_again(acp_crew: Callable[
     assert (callback.status, callback.result) == ("completed", "short")
 
 
-@pytest.mark.parametrize(
-    ("rule", "chosen"), [("allow", "yes-once"), ("deny", "no-once"), ("ask", "no-once")], ids=str
-)
-def test_a_root_has_nobody_to_ask(acp_crew: Callable[..., Crew], rule: str, chosen: str) -> None:
+@pytest.mark.parametrize(("rule", "chosen"), [("allow", "yes-once"), ("deny", "no-once")], ids=str)
+def test_a_rule_asks_nobody(acp_crew: Callable[..., Crew], rule: str, chosen: str) -> None:
     assert acp_crew(permissions=rule).ask("!permission rm -rf build") == f"<response>{chosen}</response>"
+
+
+@pytest.mark.parametrize("rule", ["approve", "ask"])
+@pytest.mark.parametrize(("approves", "chosen"), [(True, "yes-once"), (False, "no-once")], ids=str)
+def test_a_root_asks_a_person(acp_crew: Callable[..., Crew], rule: str, approves: bool, chosen: str) -> None:
+    crew = acp_crew(permissions=rule)
+    root = crew.stage.submit("coder", "!permission rm -rf build")
+    with ThreadPoolExecutor(1) as pool, Client(crew.stage.settings) as client:
+        running = pool.submit(crew.stage.play, root)
+        while not (asked := client.approvals(root)):
+            assert not running.done(), running.result()
+        assert "rm -rf build" in asked[0].tool
+        (client.approve if approves else client.deny)(asked[0].id)
+        assert running.result() == "finished"
+    assert crew.answer(root) == f"<response>{chosen}</response>"
 
 
 @pytest.mark.parametrize(

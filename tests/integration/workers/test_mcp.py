@@ -269,6 +269,39 @@ def test_an_assistant_submits_watches_and_answers(stage: StackHarness, theatre: 
     assert stage.ledger.session(next(iter(stage.ledger.all_roots(0)))).state in set(SessionState)
 
 
+def test_an_assistant_shows_what_waits_for_its_person_and_answers_only_where_it_may(
+    stage: StackHarness, theatre: Harness
+) -> None:
+    @stage.agent("ops")
+    def ops(ctx: Context) -> str:
+        one = ctx.post_approval("deploy", {"version": "7"}, reason="a new version")
+        two = ctx.post_approval("announce")
+        found = [ctx.approvals.await_decision(name, timeout_s=50) for name in (one, two)]
+        return "; ".join(map(str, found))
+
+    async def look(call: Call) -> None:
+        session = (await call("submit", agent="ops", prompt="go"))["session"]
+        asked: list[dict[str, Any]] = []
+        while len(asked) < 2:
+            asked = (await call("approvals", session=session))["approvals"]
+        assert (asked[0]["tool"], asked[0]["arguments"]) == ("deploy", {"version": "7"})
+        with pytest.raises(RuntimeError, match="approve"):
+            await call("approve", approval=asked[0]["approval"], digest=asked[0]["digest"])
+
+    async def answer(call: Call) -> None:
+        deploy, announce = (await call("approvals"))["approvals"]
+        with pytest.raises(RuntimeError, match="not 00000000"):
+            await call("approve", approval=deploy["approval"], digest="00000000")
+        await call("approve", approval=deploy["approval"], digest=deploy["digest"], comment="good")
+        await call("deny", approval=announce["approval"], comment="hush")
+        done = await call("wait", session=deploy["session"], timeout_s=50)
+        assert done["result"] == "approved: good; denied: hush"
+
+    with Stack(stage.settings) as client:
+        with_tools(build_operator_server(client), look)
+        with_tools(build_operator_server(client, may_approve=True), answer)
+
+
 def children_of(pid: int) -> list[int]:
     """The processes of MCP servers that a process has started."""
     found = []

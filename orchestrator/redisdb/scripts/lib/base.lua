@@ -71,3 +71,27 @@ local function is_met(key, rule, group)
   local k, left = tonumber(rule.k) or 1, launched - had
   return left - dead - owed >= k or (left >= k and left - dead < k)
 end
+
+-- An approval is a question to a person: its item is in the records of the session that asks, and it is in the index of
+-- open ones, which is found from any key of the shard.
+local function is_approval(id) return string.sub(id, 1, 4) == 'apr_' end
+
+-- The approval is open no longer. Where nobody has answered it, `reason` says why nobody will.
+local function close_approval(items, id, reason)
+  local shard = string.match(items, '^[^{]*{[^}]*}:')
+  redis.call('ZREM', shard .. 'approvals', id)
+  redis.call('ZREM', shard .. 'timers', 'approval|' .. id)
+  local record = reason and item(items, id)
+  if not record then return end
+  record.state = 'dead'
+  record.reason = reason
+  save(items, id, record)
+end
+
+-- All open approvals of the session `key` are closed.
+local function close_approvals(key, items, reason)
+  for _, name in ipairs(redis.call('HKEYS', key)) do
+    local id = string.match(name, '^question:(apr_.*)$')
+    if id then close_approval(items, id, reason) end
+  end
+end

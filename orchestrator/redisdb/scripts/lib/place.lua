@@ -10,7 +10,7 @@ end
 --   1 session  2 items  3 bodies  4 queue  5 waiting  6 stops;  KEYS[9] is the session that speaks.
 -- `opens`: the speaker asks a question that stays open until its reply; `answers`: the question it replies to;
 -- `by_user`: no agent and no program says it.
--- Returns a refusal ('unknown', 'closed' with the state, 'answered'), or nil and the sequence number.
+-- Returns a refusal ('unknown', 'closed' with the state, 'answered', 'person': only a person answers it), or nil and the sequence number.
 local function place(now, id, record, text, opens, answers, by_user)
   if not made_as_its_kind(record.kind, answers, by_user) then
     return redis.error_reply('ERR an item of kind ' .. record.kind .. ' is not made in this way')
@@ -19,8 +19,10 @@ local function place(now, id, record, text, opens, answers, by_user)
   if s.id == '' then return { 'unknown' } end
   if CLOSED[s.state] then return { 'closed', s.state } end
   if answers ~= '' then
+    if is_approval(answers) and by_user ~= true then return { 'person' } end
     if redis.call('HDEL', KEYS[1], 'question:' .. answers) == 0 then return { 'answered' } end
     redis.call('HINCRBY', KEYS[1], 'questions', -1)
+    if is_approval(answers) then close_approval(KEYS[2], answers) end
   end
   if opens == '1' then
     redis.call('HSET', KEYS[9], 'question:' .. id, s.id)

@@ -127,6 +127,7 @@ local function close_session(s, state, reason, now, proof)
   redis.call('HSET', BODIES, 'result', reason)
   redis.call('HDEL', BODIES, 'whole')
   redis.call('HDEL', S, 'doomed')
+  if count(s.questions) > 0 then close_approvals(S, ITEMS, 'session ' .. state .. ': ' .. reason) end
   bury(redis.call('ZRANGE', QUEUE, 0, -1), 'session ' .. state .. ': ' .. reason)
   redis.call('DEL', QUEUE)
   redis.call('ZREM', WAITING, s.id)

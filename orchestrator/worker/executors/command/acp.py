@@ -1,6 +1,6 @@
 """An agent that speaks the Agent Client Protocol over standard input and output: one process for a whole run.
 
-What it does becomes the status of its session. When a tool of it needs permission, the parent is asked.
+What it does becomes the status of its session. When a tool of it needs permission, the parent is asked, or a person.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import acp
 from acp import schema
 from acp.core import ClientSideConnection
 
-from orchestrator.errors import AgentProgramError, InputError, NoReply
+from orchestrator.errors import AgentProgramError, InputError, NoReply, WouldDeadlock
 from orchestrator.log import get_logger
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.command.live import LiveStatus
@@ -271,14 +271,11 @@ class _Client:
         self, tool_call: schema.ToolCallUpdate, options: list[schema.PermissionOption]
     ) -> schema.PermissionOption | None:
         rule = self._options.permissions
-        if rule != "ask":
+        if rule in ("allow", "deny"):
             return choose(rule, options)
         tool = tool_call.title or tool_call.kind or "a tool"
-        if not self._context.parent:
-            _log.warning(
-                "permission-denied", session=self._context.session, tool=tool, reason="a root has no parent"
-            )
-            return choose("deny", options)
+        if rule == "approve" or not self._context.parent:
+            return choose(self._ask_person(tool, tool_call), options)
         self._live("tool", f"waits for permission: {tool}")
         try:
             reply = self._context.ask(question(tool, options), kind="clarification", context={"tool": tool})
@@ -286,6 +283,22 @@ class _Client:
             _log.warning("permission-denied", session=self._context.session, tool=tool, reason=str(error))
             reply = "deny"
         return choose(reply, options)
+
+    def _ask_person(self, tool: str, tool_call: schema.ToolCallUpdate) -> str:
+        """`allow` or `deny`. The program holds its slot meanwhile: what it has in mind ends with its process."""
+        approvals = self._context.approvals
+        given = tool_call.raw_input
+        arguments = given if isinstance(given, dict) else {} if given is None else {"input": given}
+        self._live("tool", f"waits for your approval: {tool}")
+        try:
+            approval, _ = approvals.post(tool, arguments)
+            decision = approvals.await_decision(approval, timeout_s=self._context.patience_s)
+            if decision is None:
+                approvals.withdraw(approval, "nobody answered before the run's time was nearly up")
+        except (InputError, WouldDeadlock) as error:
+            _log.warning("permission-denied", session=self._context.session, tool=tool, reason=str(error))
+            return "deny"
+        return "allow" if decision is not None and decision.approved else "deny"
 
     def on_connect(self, conn: Any) -> None:
         """The connection stands."""

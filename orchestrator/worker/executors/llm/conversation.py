@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic_ai import AgentRunResult, DeferredToolRequests, DeferredToolResults
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.messages import ModelMessage, ToolCallPart
 from pydantic_ai.usage import UsageLimits
 
 from orchestrator.agents.definition import AgentDefinition
@@ -14,6 +15,7 @@ from orchestrator.errors import ModelFailed
 from orchestrator.policy.response_tag import ANSWER_NOTE
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.llm import live, memory
+from orchestrator.worker.executors.llm.approvals import NeedsApproval, ask_people
 from orchestrator.worker.executors.llm.assembly import (
     agent_of,
     answers_in_text,
@@ -45,10 +47,10 @@ def converse(definition: AgentDefinition, options: LlmOptions, context: Context)
     else:
         kept = memory.load(context.read_memory())
         turn = next_turn(context, kept, options)
-        if turn.arrived is not None:
-            context.new_memory = memory.dump(turn.history, kept.pending, turn.arrived)
-            waits = {call: kept.pending[call] for call in kept.pending if call not in turn.arrived}
-            return _wait(context, waits)
+        if turn.kept is not None:
+            context.new_memory = memory.dump(turn.kept)
+            there = {*turn.kept.arrived, *turn.kept.decided}
+            return _wait(context, {call: kept.pending[call] for call in kept.pending if call not in there})
     conversation = _Conversation(definition, options, context, turn)
     try:
         text = conversation.answer()
@@ -80,6 +82,9 @@ class _Conversation:
         self._in_text = answers_in_text(options)
         #: The tool calls that the run ends with, and what each waits for.
         self.pending: dict[str, Pending] = {}
+        #: Those of them that a person approves, and what their tools say about that.
+        self._approvals: list[ToolCallPart] = []
+        self._metadata: dict[str, dict[str, Any]] = {}
 
     def answer(self) -> str:
         """Have the model go on; its answer. One in text goes the way of all answers in text.
@@ -95,9 +100,21 @@ class _Conversation:
 
     def keep(self) -> None:
         """Have the run's commit keep what was said."""
-        if self._result is not None:
-            messages = memory.shorten(self._result.all_messages(), self._options)
-            self._context.new_memory = memory.dump(messages, self.pending)
+        if self._result is None:
+            return
+        messages = memory.shorten(self._result.all_messages(), self._options)
+        self.pending |= ask_people(
+            self._context,
+            self._options,
+            self._approvals,
+            metadata=self._metadata,
+            said=self._result.all_messages(),
+            kept=messages,
+        )
+        kept = memory.Memory(messages, self.pending)
+        if self._approvals:  # who asked before is answered by what the run comes to after the approvals
+            kept.asked = list(self._turn.questions)
+        self._context.new_memory = memory.dump(kept)
 
     def _say(self, text: str) -> TextAnswer:
         assert self._result is not None
@@ -110,6 +127,8 @@ class _Conversation:
         self._result = result = run_coroutine(asked, self._context.check)
         if isinstance(result.output, DeferredToolRequests):
             self.pending = _pending(self._definition, result.output)
+            self._approvals = result.output.approvals
+            self._metadata = result.output.metadata
             raise _Waiting
         return result
 
@@ -134,9 +153,15 @@ class _Conversation:
                     total_tokens_limit=options.limits.tokens,
                 ),
                 toolsets=[tree_toolset(definition, options)],
-                capabilities=[Durability(event_stream_handler=live.show)],
+                capabilities=self._capabilities(),
                 infer_name=False,
             )
+
+    def _capabilities(self) -> list[AbstractCapability[Any]]:
+        found: list[AbstractCapability[Any]] = [Durability(event_stream_handler=live.show)]
+        if self._options.approve:
+            found.append(NeedsApproval(self._definition.name, self._options.approve))
+        return found
 
     def _protocol(self) -> str:
         """The protocol as the model is told it; of the tag of its answer it is told in any case."""
@@ -153,7 +178,7 @@ def _text_of(result: AgentRunResult[Any]) -> TextAnswer:
 def _pending(definition: AgentDefinition, requests: DeferredToolRequests) -> dict[str, Pending]:
     """What each tool call that did not end waits for."""
     found = {}
-    for call in [*requests.calls, *requests.approvals]:
+    for call in requests.calls:
         metadata = requests.metadata.get(call.tool_call_id)
         if metadata is None:
             raise ModelFailed(
@@ -181,5 +206,5 @@ def _wait(context: Context, pending: dict[str, Pending]) -> str:
 def _reply_to_questions(context: Context, turn: Turn, text: str) -> None:
     """The answer of a run answers what its parent asked, where the model has not done so by a tool."""
     for question in turn.questions:
-        if question.session == context.parent and text.strip():
+        if text.strip():
             context.reply(question, text)

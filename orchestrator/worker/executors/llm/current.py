@@ -19,9 +19,10 @@ from orchestrator.worker.context.context import Context
 class Pending(BaseModel):
     """What a tool call of an ended run waits for."""
 
-    #: `wait`: callbacks of any child; `child`: the end of one; `reply`: the reply to a question.
-    kind: Literal["wait", "child", "reply"]
-    #: The child's session, or the question's id; empty for `wait`.
+    #: `wait`: callbacks of any child; `child`: the end of one; `reply`: the reply to a question; `approval`: a person's yes
+    #: or no, before the call is made.
+    kind: Literal["wait", "child", "reply", "approval"]
+    #: The child's session, or the id of the question or the approval; empty for `wait`.
     target: str = ""
     tool: str = ""
     #: Of `wait`: the policy, as `Context.wait_for` takes it.

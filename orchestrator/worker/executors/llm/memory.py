@@ -7,7 +7,7 @@ shortened, by a function of the agent's author or by the one here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, Field, ValidationError
@@ -42,6 +42,12 @@ class Memory:
     pending: dict[str, Pending] = dataclasses.field(default_factory=dict)
     #: Results that have come of tool calls that were made together with others, which still wait.
     arrived: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: Those that waited for approvals which have an answer, likewise.
+    decided: list[str] = dataclasses.field(default_factory=list)
+    #: What else has come while an approval is open, as the model is to see it afterwards.
+    held: str = ""
+    #: Questions of the parent among that.
+    asked: list[str] = dataclasses.field(default_factory=list)
 
 
 class _Document(BaseModel):
@@ -49,17 +55,21 @@ class _Document(BaseModel):
     messages: Any
     pending: dict[str, Pending] = Field(default_factory=dict)
     arrived: dict[str, str] = Field(default_factory=dict)
+    decided: list[str] = Field(default_factory=list)
+    held: str = ""
+    asked: list[str] = Field(default_factory=list)
 
 
-def dump(
-    messages: Sequence[ModelMessage], pending: Mapping[str, Pending], arrived: Mapping[str, str] | None = None
-) -> str:
+def dump(memory: Memory) -> str:
     """The memory as it is kept."""
     document = _Document(
         version=_VERSION,
-        messages=ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"),
-        pending=dict(pending),
-        arrived=dict(arrived or {}),
+        messages=ModelMessagesTypeAdapter.dump_python(list(memory.messages), mode="json"),
+        pending=memory.pending,
+        arrived=memory.arrived,
+        decided=memory.decided,
+        held=memory.held,
+        asked=memory.asked,
     )
     return document.model_dump_json(exclude_defaults=True)
 
@@ -82,7 +92,14 @@ def load(text: str) -> Memory:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise DamagedRecord("a session's memory", str(first["msg"])) from None
-    return Memory(messages=messages, pending=document.pending, arrived=document.arrived)
+    return Memory(
+        messages=messages,
+        pending=document.pending,
+        arrived=document.arrived,
+        decided=document.decided,
+        held=document.held,
+        asked=document.asked,
+    )
 
 
 def shorten(messages: Sequence[ModelMessage], options: LlmOptions) -> list[ModelMessage]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic_ai import DeferredToolResults
 from pydantic_ai.messages import ModelMessage
 
 from orchestrator.agents.options import LlmOptions
+from orchestrator.policy.approval import Decision
 from orchestrator.policy.callback_text import Callback, defuse, render_callbacks
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.view import describe_missing
+from orchestrator.worker.executors.llm.approvals import comment_on, decision_of, metadata_of, verdict_on
 from orchestrator.worker.executors.llm.current import Pending
 from orchestrator.worker.executors.llm.memory import Memory
 
@@ -31,60 +33,147 @@ class Turn:
     results: DeferredToolResults | None = None
     #: What comes in the system's role.
     instructions: str = ""
-    #: Results of some tool calls, while others that were made together with them still wait: the model is not asked.
-    arrived: dict[str, str] | None = None
-    #: Questions that this run carries.
-    questions: tuple[Callback, ...] = ()
+    #: What is kept of this run where the model is not asked: some of its tool calls have results, and others wait still.
+    kept: Memory | None = None
+    #: Questions of the parent that this run carries, or earlier ones that did not ask the model.
+    questions: tuple[str, ...] = ()
 
 
 def next_turn(context: Context, kept: Memory, options: LlmOptions) -> Turn:
     """The input of this run."""
+    asked = _questions(context)
     if not kept.messages:
         # The first run; or one whose first try never came to its end.
-        return Turn(prompt=context.prompt, questions=_questions(context.callbacks))
-    rest = list(context.callbacks)
-    shown = _Shown(rest, options)
-    results: dict[str, Any] = {}
-    for call, waits in kept.pending.items():
-        if waits.kind != "wait":
-            mine = [callback for callback in rest if _answers(callback, waits)]
-            rest = [callback for callback in rest if callback not in mine]
-            results[call] = shown.text(mine) if mine else kept.arrived.get(call, "")
-    nothing_else = not rest and not context.prompts and not context.missing
-    if nothing_else and len(kept.pending) == len(results) > sum(map(bool, results.values())):
+        return Turn(prompt=context.prompt, questions=tuple(asked))
+    came = _Came(context, kept, options)
+    if came.undecided:
+        return Turn(kept=came.held(asked))
+    if came.nothing_else and came.unanswered and not came.waits:
         # They were made together, and the model goes on when all of them have come.
-        return Turn(history=kept.messages, arrived={call: text for call, text in results.items() if text})
-    for call, waits in kept.pending.items():
-        if waits.kind == "wait":
-            results[call] = "\n\n".join(filter(None, [shown.text(rest), describe_missing(context.missing)]))
-            rest = []
-    for call, text in results.items():
-        if not text:
-            results[call] = _ASKED if rest or context.prompts else _STILL_WAITS
-    unasked = shown.text(rest)
+        return Turn(kept=came.so_far(asked))
+    results: dict[str, Any] = came.results()
+    unasked = came.unasked()
     said = defuse("\n\n".join(context.prompts))
+    decisions = came.decisions()
     in_system = bool(unasked) and options.callback_role == "system"
-    parts = [] if in_system else [unasked]
-    if "wait" not in {waits.kind for waits in kept.pending.values()}:
+    parts = [kept.held] if in_system else [kept.held, unasked]
+    if not came.waits:
         parts.append(describe_missing(context.missing))
-    prompt = "\n\n".join(filter(None, [*parts, said]))
-    if not prompt and not results:
+    comments = [comment_on(came.tool(call), one) for call, one in decisions.items()]
+    prompt = "\n\n".join(filter(None, [*parts, said, *comments]))
+    deferred = DeferredToolResults(
+        calls=results,
+        approvals={call: verdict_on(came.tool(call), one) for call, one in decisions.items()},
+        metadata={call: metadata_of(one) for call, one in decisions.items() if one.approved},
+    )
+    some = bool(results or deferred.approvals)
+    if not prompt and not some:
         prompt = "Continue." if in_system else "Continue with your task."
     return Turn(
         prompt=prompt,
         history=kept.messages,
-        results=DeferredToolResults(calls=results) if results else None,
+        results=deferred if some else None,
         instructions=unasked if in_system else "",
-        questions=_questions(context.callbacks),
+        questions=(*kept.asked, *asked),
     )
 
 
-def _questions(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
-    return tuple(callback for callback in callbacks if callback.can_reply)
+class _Came:
+    """What has come for the tool calls that wait, in this run and before it."""
+
+    def __init__(self, context: Context, kept: Memory, options: LlmOptions) -> None:
+        self._context = context
+        self._kept = kept
+        self._rest = list(context.callbacks)
+        self._shown = _Shown(self._rest, options)
+        self._texts = dict(kept.arrived)
+        self._decided = set(kept.decided)
+        for call, waits in kept.pending.items():
+            mine = [callback for callback in self._rest if _answers(callback, waits)]
+            self._rest = [callback for callback in self._rest if callback not in mine]
+            if mine and waits.kind == "approval":
+                self._decided.add(call)
+            elif mine:
+                self._texts[call] = self._shown.text(mine)
+        #: The calls that wait for callbacks of any child.
+        self.waits = self._of_kind("wait")
+        #: Approvals that nobody has answered, and calls that wait for something of their own that has not come.
+        self.undecided = [call for call in self._of_kind("approval") if call not in self._decided]
+        self.unanswered = [call for call in self._of_kind("child", "reply") if not self._texts.get(call)]
+        self.nothing_else = not self._rest and not context.prompts and not context.missing
+
+    def _of_kind(self, *kinds: str) -> list[str]:
+        return [call for call, waits in self._kept.pending.items() if waits.kind in kinds]
+
+    def so_far(self, asked: Sequence[str]) -> Memory:
+        """The memory with what has come, while other calls of the same answer wait."""
+        return replace(
+            self._kept,
+            arrived=self._texts,
+            decided=sorted(self._decided),
+            asked=list(dict.fromkeys([*self._kept.asked, *asked])),
+        )
+
+    def held(self, asked: Sequence[str]) -> Memory:
+        """The memory while an approval is open: nothing goes on, and whatever else has come is kept for afterwards."""
+        came = "\n\n".join(
+            filter(None, [self._shown.text(self._rest), describe_missing(self._context.missing)])
+        )
+        said = defuse("\n\n".join(self._context.prompts))
+        held = [self._kept.held, said]
+        if self.waits:
+            for call in self.waits:
+                self._texts[call] = "\n\n".join(filter(None, [self._texts.get(call, ""), came]))
+        else:
+            held.insert(1, came)
+        memory = self.so_far(asked)
+        return replace(
+            memory,
+            arrived={call: text for call, text in memory.arrived.items() if text},
+            held="\n\n".join(filter(None, held)),
+        )
+
+    def results(self) -> dict[str, Any]:
+        """The result of each call that waited for something else than an approval."""
+        came = "\n\n".join(
+            filter(None, [self._shown.text(self._rest), describe_missing(self._context.missing)])
+        )
+        found: dict[str, Any] = {}
+        for call in self.waits:
+            found[call] = "\n\n".join(filter(None, [self._texts.get(call, ""), came]))
+            came = ""
+            self._rest = []
+        for call in self._of_kind("child", "reply"):
+            found[call] = self._texts.get(call, "")
+        other = _ASKED if self._rest or self._context.prompts or self._kept.held else _STILL_WAITS
+        return {call: found[call] or other for call in self._kept.pending if call in found}
+
+    def unasked(self) -> str:
+        """What no tool call waits for."""
+        return self._shown.text(self._rest)
+
+    def decisions(self) -> dict[str, Decision]:
+        """What people say about the calls that waited for an approval."""
+        return {
+            call: decision_of(self._context, self._kept.messages, call, waits)
+            for call, waits in self._kept.pending.items()
+            if waits.kind == "approval"
+        }
+
+    def tool(self, call: str) -> str:
+        """The tool of a call that waits."""
+        return self._kept.pending[call].tool
+
+
+def _questions(context: Context) -> list[str]:
+    """The questions of the parent that this run carries."""
+    return [one.id for one in context.callbacks if one.can_reply and one.session == context.parent]
 
 
 def _answers(callback: Callback, waits: Pending) -> bool:
     """Whether a callback is what a tool call waits for."""
+    if waits.kind == "wait":
+        return False
     if waits.kind == "child":
         return callback.kind == "completion" and callback.session == waits.target
     return callback.kind == "reply" and callback.question == waits.target

@@ -1,0 +1,125 @@
+"""`orchestra approvals`, `approve` and `deny`: what agents may not do before a person has said yes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import json_option, stack_options, text_of
+from orchestrator.cli.output import print_json, say
+
+if TYPE_CHECKING:
+    from orchestrator.client.approvals import Approval
+    from orchestrator.config.settings import Settings
+
+#: Characters of the arguments of one that are shown; `--json` has all.
+_SHOWN_CHARS = 2000
+
+_comment_option = click.option(
+    "-m",
+    "--comment",
+    default="",
+    metavar="TEXT",
+    help="For the agent and the audit trail; - reads standard input.",
+)
+_by_option = click.option("--by", default="", metavar="NAME", help="Who says so. Default: your user name.")
+
+
+@click.command()
+@click.argument("session", required=False, default="")
+@json_option
+@stack_options
+def approvals(settings: Settings, *, session: str, as_json: bool) -> None:
+    """List what waits for your yes or no, oldest first; with SESSION only what it and its tree below it ask."""
+    from orchestrator.cli.documents import ApprovalList
+    from orchestrator.cli.render import age
+    from orchestrator.client.client import Client
+
+    with Client(settings) as client:
+        found = client.approvals(session)
+    if as_json:
+        print_json(ApprovalList.of({"approvals": found}))
+        return
+    for one in found:
+        say(f"{one.id}  {age(one.asked_ms):>6} ago  {one.agent}: {one.tool}{_until(one)}")
+        arguments = json.dumps(one.arguments, ensure_ascii=False)
+        cut = "" if len(arguments) <= _SHOWN_CHARS else f"… ({len(arguments)} characters, --json has all)"
+        say(f"    with      {arguments[:_SHOWN_CHARS]}{cut}")
+        if one.reason:
+            say(f"    because   {one.reason}")
+        title = f" ({one.title})" if one.title else ""
+        say(f"    for       {one.session}{title}, at depth {one.depth} of {one.root}")
+        say(f"    digest    {one.digest}")
+        if one.fault:
+            say(f"NOT GENUINE: {one.fault}; it can only be denied", mark="    ", colour="red")
+    if not found:
+        say("nothing waits for you", err=True)
+
+
+def _until(one: Approval) -> str:
+    from orchestrator.clock import isoformat
+
+    return f"; {one.default} at {isoformat(one.expires_ms)}" if one.expires_ms else ""
+
+
+@click.command()
+@click.argument("approval", nargs=-1, required=True)
+@_comment_option
+@_by_option
+@click.option(
+    "--digest",
+    default="",
+    metavar="SHA256",
+    help="Of what you have seen, or its first 8 digits or more; refuses anything else.",
+)
+@json_option
+@stack_options
+def approve(
+    settings: Settings, *, approval: tuple[str, ...], comment: str, by: str, digest: str, as_json: bool
+) -> None:
+    """Say yes to APPROVAL (its id, as `orchestra approvals` shows it): this call, with these arguments, once."""
+    if digest and len(approval) > 1:
+        raise click.UsageError("--digest is of one approval; name one")
+    _decide(settings, approval, approved=True, comment=comment, by=by, digest=digest, as_json=as_json)
+
+
+@click.command()
+@click.argument("approval", nargs=-1, required=True)
+@_comment_option
+@_by_option
+@json_option
+@stack_options
+def deny(settings: Settings, *, approval: tuple[str, ...], comment: str, by: str, as_json: bool) -> None:
+    """Say no to APPROVAL (its id, as `orchestra approvals` shows it). The agent is told the comment, and goes on."""
+    _decide(settings, approval, approved=False, comment=comment, by=by, digest="", as_json=as_json)
+
+
+def _decide(
+    settings: Settings,
+    names: tuple[str, ...],
+    *,
+    approved: bool,
+    comment: str,
+    by: str,
+    digest: str,
+    as_json: bool,
+) -> None:
+    from orchestrator.cli.documents import Decided
+    from orchestrator.client.client import Client
+
+    said, done = text_of(comment), []
+    with Client(settings) as client:
+        for name in names:
+            one = (
+                client.approve(name, said, digest=digest, by=by)
+                if approved
+                else client.deny(name, said, by=by)
+            )
+            done.append(one)
+            if not as_json:
+                verdict, colour = ("approved ", "green") if approved else ("denied ", "yellow")
+                say(f"{one.agent} in {one.session}: {one.tool}", mark=verdict, colour=colour)
+    if as_json:
+        print_json(Decided.of({"decided": done, "approved": approved, "comment": said}))

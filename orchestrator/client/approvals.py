@@ -1,0 +1,176 @@
+"""How a person sees what is to be approved, and says yes or no: once, and to exactly what was shown."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.agents.registry import OPERATOR
+from orchestrator.bootstrap import Container
+from orchestrator.client.current import TOKEN_VARIABLE, is_running
+from orchestrator.errors import ApprovalRefused, InputError, WrongState
+from orchestrator.ids import decision_id, session_of_approval
+from orchestrator.ledger.approvals import OpenApproval
+from orchestrator.messages.factory import Thread
+from orchestrator.policy.approval import Decision, Default, digest_of
+
+#: Hexadecimal digits of a digest that are enough to name it.
+MIN_DIGEST = 8
+#: Characters of a comment.
+MAX_COMMENT_CHARS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Approval:
+    """Something that a person is to approve or deny."""
+
+    id: str
+    session: str
+    root: str
+    depth: int
+    agent: str
+    title: str
+    run: str
+    tool: str
+    arguments: dict[str, Any]
+    #: Of the tool and its arguments: the answer is for nothing else.
+    digest: str
+    reason: str
+    asked_ms: int
+    expires_ms: int  #: when ``default`` counts, in milliseconds since the epoch; 0: never
+    default: Default
+    #: Why this may not be approved: nobody vouches for it; empty: its agent does.
+    fault: str = ""
+
+
+def open_approvals(parts: Container, *, session: str = "") -> list[Approval]:
+    """What waits for a person, oldest first; with ``session`` only what is asked in its tree, at or below it.
+
+    Raises:
+        UnknownSession: there is no such session.
+    """
+    ledger, shards = parts.ledger, range(parts.settings.shards)
+    names: Iterable[str]
+    if session:
+        from orchestrator.client.waiting import subtree
+
+        names = [approval for member in subtree(ledger, session) for approval in member.approvals]
+    else:
+        names = [approval for shard in shards for approval in ledger.approvals.listed(shard)]
+    found = [_approval(parts, one) for one in ledger.approvals.find(names)]
+    return sorted(found, key=lambda one: (one.asked_ms, one.id))
+
+
+def answer_approval(
+    parts: Container, approval: str, *, approved: bool, comment: str, digest: str, by: str
+) -> Approval:
+    """Put the operator's yes or no into the queue of the session that asks; what was answered.
+
+    Raises:
+        InputError: this is no approval, the comment is too long, or ``digest`` is of another call.
+        ApprovalRefused: an agent or a program that it started answers, or the ledger has something else than what the
+            agent asked.
+        WrongState: it was answered, its time has passed, or its session has ended.
+    """
+    if session_of_approval(approval) is None:
+        raise InputError(f"{approval!r} is not the id of an approval; `orchestra approvals` lists them")
+    if is_running() or os.environ.get(TOKEN_VARIABLE):
+        raise ApprovalRefused(approval, "this program works for a session of an agent; a person answers it")
+    if len(comment) > MAX_COMMENT_CHARS:
+        raise InputError(
+            f"the comment has {len(comment)} characters; it may have {MAX_COMMENT_CHARS} at most"
+        )
+    ledger = parts.ledger
+    asked = ledger.approvals.find([approval])
+    if not asked:
+        raise WrongState(f"approval {approval}", "not open", "it was answered, or its session has ended")
+    shown = _approval(parts, asked[0])
+    if shown.fault and approved:
+        raise ApprovalRefused(
+            approval,
+            f"the ledger has something else than what agent {shown.agent!r} asked ({shown.fault}); deny it",
+        )
+    if digest and (len(digest) < MIN_DIGEST or not shown.digest.startswith(digest.lower())):
+        raise InputError(
+            f"approval {approval} is for {shown.tool} with the digest {shown.digest}, not {digest}; look at it again"
+        )
+    if shown.expires_ms and ledger.server_ms() >= shown.expires_ms:
+        raise WrongState(f"approval {approval}", "expired", f"its default counts: {shown.default}")
+    session, item, _, request = asked[0]
+    decision = Decision(
+        approval=approval,
+        approved=approved,
+        comment=comment,
+        by=by or _user(),
+        digest=request.digest,
+    )
+    said = decision.model_dump_json()
+    letter = parts.message_factory.reply(
+        sender=OPERATOR,
+        recipient=session.agent,
+        question=str(item.extra["message"]),
+        answer=said,
+        thread=Thread.of(session),
+    )
+    placed = ledger.enqueue(
+        session.id,
+        comment or ("approved" if approved else "denied"),
+        item_id=decision_id(approval),
+        kind="reply",
+        priority="high",
+        answers=approval,
+        envelope=letter,
+        extra={"agent": OPERATOR, "answers": approval, "message": letter.message_id, "context": said},
+        by=OPERATOR,
+    )
+    if not placed:
+        raise WrongState(f"approval {approval}", "answered", "it has its answer already")
+    return shown
+
+
+def _approval(parts: Container, asked: OpenApproval) -> Approval:
+    session, item, text, request = asked
+    fault = ""
+    if parts.authenticity.reads_as_operator:
+        fault = parts.authenticity.item_fault(session.id, item, text, reader=OPERATOR)
+    if not fault and (
+        request.session != session.id or request.digest != digest_of(request.tool, request.arguments)
+    ):
+        fault = "digest: what it names is not what it is for"
+    return Approval(
+        id=item.id,
+        session=session.id,
+        root=session.root,
+        depth=session.depth,
+        agent=session.agent,
+        title=session.title,
+        run=request.run,
+        tool=request.tool,
+        arguments=_arguments(request.arguments),
+        digest=request.digest,
+        reason=request.reason,
+        asked_ms=item.at_ms,
+        expires_ms=request.expires_ms,
+        default=request.default,
+        fault=fault,
+    )
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _user() -> str:
+    """Whoever this process runs as, for people who read the audit trail; the signature is what counts."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return OPERATOR

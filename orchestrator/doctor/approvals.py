@@ -1,0 +1,98 @@
+"""Approvals that nobody can answer, that nobody ends, or that the index of open ones names in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from orchestrator.clock import isoformat
+from orchestrator.doctor.findings import Problem, Severity
+from orchestrator.doctor.snapshot import Snapshot
+from orchestrator.errors import DamagedRecord
+from orchestrator.ledger import CLOSED, Item, Ledger
+from orchestrator.policy.approval import ApprovalRequest, read_request
+
+
+def requests(snapshot: Snapshot) -> dict[str, tuple[Item, ApprovalRequest | None]]:
+    """The open approvals of a session; None: what one asks cannot be read."""
+    found: dict[str, tuple[Item, ApprovalRequest | None]] = {}
+    items = {item.id: item for item in snapshot.items}
+    for approval in snapshot.session.approvals:
+        item = items.get(approval)
+        if item is None:
+            continue  # a question that is lost
+        try:
+            found[approval] = item, read_request(approval, item.extra.get("context"))
+        except DamagedRecord:
+            found[approval] = item, None
+    return found
+
+
+def breaks(snapshot: Snapshot) -> Iterator[Problem]:
+    """What keeps an open approval of a session from being seen, answered or ended."""
+    if snapshot.session.state in CLOSED:
+        return
+    for approval, (item, request) in requests(snapshot).items():
+        if request is None:
+            yield _found(
+                snapshot,
+                Severity.BREAK,
+                "approval-unanswerable",
+                approval,
+                f"{approval} cannot be answered: what it asks cannot be read; `orchestra stop {snapshot.session.id}`",
+            )
+            continue
+        missing = []
+        if approval not in snapshot.listed_approvals:
+            missing.append("the index of open approvals: `orchestra approvals` does not show it")
+        if request.expires_ms and approval not in snapshot.question_due_ms:
+            missing.append(f"the timers: nobody ends it at {isoformat(request.expires_ms)}")
+        for where in missing:
+            yield _found(
+                snapshot,
+                Severity.BREAK,
+                "approval-unindexed",
+                approval,
+                f"{approval} ({request.tool}, asked at {isoformat(item.at_ms)}) is not in {where}",
+            )
+
+
+def waiting(snapshot: Snapshot, *, nobody: str, now_ms: int, late_ms: int) -> Iterator[Problem]:
+    """Open approvals whose answer would move nothing, or whose time has passed."""
+    if snapshot.session.state in CLOSED:
+        return
+    for approval, (_, request) in requests(snapshot).items():
+        if request is not None and request.expires_ms and now_ms - request.expires_ms > late_ms:
+            yield _found(
+                snapshot,
+                Severity.STUCK,
+                "approval-late",
+                approval,
+                f"{approval} expired at {isoformat(request.expires_ms)} and is still open: is a reaper running?",
+            )
+        if nobody:
+            yield _found(
+                snapshot,
+                Severity.WARNING,
+                "approval-unserved",
+                approval,
+                f"{approval} waits for an answer that moves nothing now, as {nobody}; start a worker that does",
+            )
+
+
+def strays(ledger: Ledger, shards: Iterable[int]) -> Iterator[Problem]:
+    """Entries of the index that no session asks for any more."""
+    for shard in shards:
+        for approval in ledger.approvals.strays(shard):
+            yield Problem(
+                severity=Severity.STUCK,
+                rule="approval-stray",
+                session="",
+                subject=approval,
+                message=f"the index of open approvals names {approval}, which no session asks for: the sweep takes it off",
+            )
+
+
+def _found(snapshot: Snapshot, severity: Severity, rule: str, subject: str, message: str) -> Problem:
+    return Problem(
+        severity=severity, rule=rule, session=snapshot.session.id, subject=subject, message=message
+    )

@@ -1,0 +1,139 @@
+"""Approvals in the ledger: questions of a session that a person answers, and the index of those that are open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from orchestrator.errors import ClaimLost
+from orchestrator.ids import session_of_approval, shard_of
+from orchestrator.ledger import decode, layout
+from orchestrator.ledger.model import CLOSED, Item, Session
+from orchestrator.ledger.transitions import Claim, Outgoing
+from orchestrator.policy.approval import ApprovalRequest, read_request
+from orchestrator.redisdb import keys
+
+if TYPE_CHECKING:
+    from orchestrator.ledger.ledger import Ledger
+
+
+class OpenApproval(NamedTuple):
+    """An approval that nobody has answered yet, as the ledger has it."""
+
+    session: Session
+    item: Item
+    text: str
+    request: ApprovalRequest
+
+
+class Approvals:
+    """The approvals of one ledger. Safe to share between threads."""
+
+    def __init__(self, ledger: Ledger, *, now: Callable[[], str]) -> None:
+        self._ledger = ledger
+        self._now = now
+
+    def request(
+        self,
+        claim: Claim,
+        request: ApprovalRequest,
+        *,
+        approval: str,
+        effect: str,
+        title: str,
+        envelope: Outgoing,
+    ) -> tuple[str, ApprovalRequest]:
+        """Ask a person; the id, and what was asked for, which an earlier try of the run may have done before.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+            DamagedRecord: what an earlier try asked for cannot be read.
+        """
+        ledger, session = self._ledger, claim.session
+        record: dict[str, Any] = {
+            "kind": "approval",
+            "priority": "high",
+            "child": session,
+            "agent": request.agent,
+            "title": title,
+            "message": envelope.message_id,
+            # As text: the scripts know neither empty lists nor long numbers.
+            "context": request.model_dump_json(),
+        }
+        text = str(request)
+        record["proof"] = ledger.vouch_for_item(
+            approval, session, record, text, by=request.agent, to=request.agent
+        )
+        shard = shard_of(session)
+        reply = ledger.scripts.run(
+            "request_approval",
+            [
+                keys.session(session),
+                keys.items(session),
+                keys.bodies(session),
+                keys.run(claim.run),
+                keys.effects(claim.run),
+                keys.timers(shard),
+                keys.approvals(shard),
+                keys.totals(shard),
+                layout.stream(session, envelope),
+            ],
+            [
+                self._now(),
+                approval,
+                json.dumps(record),
+                text,
+                layout.payload(envelope),
+                claim.claim,
+                effect,
+                request.expires_ms,
+            ],
+        )
+        if reply[0] == b"lost":
+            raise ClaimLost(claim.run)
+        name = decode.text(reply[1])
+        if reply[0] == b"exists":
+            item = ledger.item(session, name)
+            return name, read_request(name, item.extra.get("context") if item is not None else None)
+        return name, request
+
+    def listed(self, shard: int, *, limit: int = -1) -> list[str]:
+        """The ids in the index of open approvals, oldest first."""
+        found = self._ledger.redis.zrange(keys.approvals(shard), 0, limit - 1 if limit > 0 else -1)
+        return [decode.text(one) for one in found]
+
+    def find(self, approvals: Iterable[str]) -> list[OpenApproval]:
+        """Those of these approvals that are open, in their order.
+
+        Raises:
+            DamagedRecord: what one of them asks cannot be read.
+        """
+        wanted = {one: session_of_approval(one) for one in approvals}
+        sessions = {s.id: s for s in self._ledger.find(list(dict.fromkeys(filter(None, wanted.values()))))}
+        found = []
+        for approval, name in wanted.items():
+            session = sessions.get(name) if name else None
+            if session is None or approval not in session.questions or session.state in CLOSED:
+                continue
+            item = self._ledger.item(session.id, approval)
+            if item is None:
+                continue  # the doctor names it
+            text = self._ledger.texts(session.id, [approval]).get(approval, "")
+            found.append(OpenApproval(session, item, text, read_request(approval, item.extra.get("context"))))
+        return found
+
+    def strays(self, shard: int) -> list[str]:
+        """What the index names and no session asks for any more."""
+        return [approval for approval in self.listed(shard) if not self._is_open(approval)]
+
+    def drop_strays(self, shard: int) -> int:
+        """Take off the index what no session asks for any more; how many that were."""
+        # An id is asked for once, so what is not open now never will be.
+        found = self.strays(shard)
+        return int(self._ledger.redis.zrem(keys.approvals(shard), *found)) if found else 0
+
+    def _is_open(self, approval: str) -> bool:
+        session = session_of_approval(approval)
+        known = self._ledger.find([session]) if session else []
+        return any(approval in one.questions and one.state not in CLOSED for one in known)

@@ -1,0 +1,33 @@
+-- request_approval: an agent's effect that asks a person: a question of its session that only a person answers, kept in the
+-- session's own records and in the index of open approvals; checked against the claim, once for its effect key.
+-- KEYS  1 session  2 items  3 bodies  4 run  5 effects  6 timers  7 approvals  8 totals  9 stream
+-- ARGV  1 now or ''  2 approval id  3 record as JSON  4 text  5 envelope  6 claim  7 effect key
+--       8 when it is decided by default, in ms since the epoch; 0: never
+-- Returns  {'asked', approval id} | {'exists', approval id} | {'lost'}
+-- include: base
+local now = clock(ARGV[1])
+local r = fields(KEYS[4], 'id', 'state', 'claim')
+if r.state ~= 'running' or r.claim ~= ARGV[6] then return { 'lost' } end
+local made = redis.call('HGET', KEYS[5], ARGV[7])
+if made then
+  local effect = cjson.decode(made)
+  effect.claim = ARGV[6]
+  redis.call('HSET', KEYS[5], ARGV[7], cjson.encode(effect))
+  return { 'exists', effect.item }
+end
+local record = cjson.decode(ARGV[3])
+-- It is in a person's hands from now on, and waits in no queue.
+record.state = 'delivered'
+record.run = r.id
+record.seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
+record.size = #ARGV[4] + #(record.context or '')
+record.at_ms = now
+save(KEYS[2], ARGV[2], record)
+redis.call('HSET', KEYS[3], ARGV[2], ARGV[4])
+redis.call('HSET', KEYS[1], 'question:' .. ARGV[2], redis.call('HGET', KEYS[1], 'id'), 'updated_ms', now)
+redis.call('HINCRBY', KEYS[1], 'questions', 1)
+redis.call('ZADD', KEYS[7], now, ARGV[2])
+if tonumber(ARGV[8]) > 0 then redis.call('ZADD', KEYS[6], ARGV[8], 'approval|' .. ARGV[2]) end
+redis.call('HSET', KEYS[5], ARGV[7], cjson.encode({ item = ARGV[2], asks = true, claim = ARGV[6] }))
+publish(KEYS[9], KEYS[8], ARGV[5], 'noted', '1')
+return { 'asked', ARGV[2] }

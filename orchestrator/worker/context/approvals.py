@@ -1,0 +1,211 @@
+"""What an agent asks a person to approve: each thing once, however often its run is tried, and no slot is held for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from orchestrator.agents.registry import OPERATOR
+from orchestrator.errors import AwaitsApproval, DamagedRecord, InputError
+from orchestrator.ids import approval_id, decision_id
+from orchestrator.policy.approval import (
+    ApprovalRequest,
+    Decision,
+    Default,
+    canonical,
+    digest_of,
+    read_decision,
+    read_request,
+    refused,
+)
+from orchestrator.worker.context.arguments import check_text, check_timeout
+from orchestrator.worker.context.effects import Effects
+from orchestrator.worker.context.verification import Verifier
+from orchestrator.worker.context.view import callback_of
+from orchestrator.worker.context.waits import Blocking, Taken
+
+#: Seconds after which a parked run looks again although nobody has answered.
+LOOK_AGAIN_S: Final = 30 * 86_400.0
+
+
+class ApprovalRequests:
+    """The approvals that one run asks for, in one try of it."""
+
+    def __init__(
+        self, effects: Effects, blocking: Blocking, verifier: Verifier, *, time_limit_s: float | None
+    ) -> None:
+        self._effects = effects
+        self._blocking = blocking
+        self._verifier = verifier
+        self._time_limit_s = time_limit_s
+
+    def post(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        reason: str = "",
+        timeout_s: float | None = None,
+        default: Default = "deny",
+        key: str | None = None,
+    ) -> tuple[str, ApprovalRequest]:
+        """Ask a person and go on; the approval's id, and what was asked.
+
+        Raises:
+            InputError: a value is wrong, or the arguments have no form as JSON or are too long.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        check_text("tool", tool)
+        check_text("reason", reason)
+        check_timeout(timeout_s)
+        if not tool.strip():
+            raise InputError("an approval names what is to be approved: tool is empty")
+        if default not in ("deny", "approve"):
+            raise InputError(f"default = {default!r}: choose from 'deny', 'approve'")
+        limit_s = self._time_limit_s if timeout_s is None else timeout_s
+        if limit_s is None and default == "approve":
+            raise InputError("default = 'approve' needs a time limit: give timeout_s")
+        effects, session = self._effects, self._effects.held.session
+        text = canonical(arguments, tool=tool)
+        digest = digest_of(tool, text)
+        effect = effects.key("approval", tool, digest, given=key)
+        now_ms = effects.retrying("approval", effects.ledger.server_ms)
+        request = ApprovalRequest(
+            tool=tool,
+            arguments=text,
+            digest=digest,
+            agent=session.agent,
+            session=session.id,
+            run=effects.held.claim.run,
+            expires_ms=now_ms + max(1, round(limit_s * 1000)) if limit_s is not None else 0,
+            default=default,
+            reason=reason,
+        )
+        outgoing = effects.write(
+            lambda: effects.message_factory.query(
+                sender=session.agent,
+                recipient=OPERATOR,
+                question=str(request),
+                context=request.model_dump_json(indent=2),
+                thread=effects.thread,
+                priority="high",
+            )
+        )
+        name = approval_id(session.id, f"{effects.held.claim.run}:{effect}")
+        return effects.attempt(
+            "approval",
+            lambda: effects.ledger.approvals.request(
+                effects.held.claim,
+                request,
+                approval=name,
+                effect=effect,
+                title=session.title,
+                envelope=outgoing,
+            ),
+        )
+
+    def decision(self, approval: str) -> Decision:
+        """The answer; the run is parked until it is there.
+
+        Raises:
+            AwaitsApproval: nobody has answered yet; let it pass through.
+            InputError: this session has asked for no such approval.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        request = self._request(approval)
+        taken = self._blocking.take_decision(approval)
+        if taken is None:
+            raise AwaitsApproval(approval, f"{LOOK_AGAIN_S:.6g}")
+        return self._read(approval, request, taken)
+
+    def await_decision(self, approval: str, *, timeout_s: float) -> Decision | None:
+        """The answer; the run holds its slot until it is there, for ``timeout_s`` seconds at most.
+
+        Raises:
+            InputError: this session has asked for no such approval.
+            WouldDeadlock: too many runs wait for one another in this worker's slot.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        check_timeout(timeout_s)
+        request = self._request(approval)
+        if timeout_s > 0:
+            self._blocking.check_depth("an approval")
+        taken = self._blocking.decision(approval, timeout_s=timeout_s)
+        return None if taken is None else self._read(approval, request, taken)
+
+    def delivered(self, approval: str, *, digest: str) -> Decision:
+        """The answer that this run or an earlier one carries, for a call with this digest.
+
+        It is read from the ledger, with its proof and that of the request: nothing else that is remembered is consent.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        session, ledger = self._effects.held.session.id, self._effects.ledger
+        name = decision_id(approval)
+
+        def find() -> Taken | None:
+            item = ledger.item(session, name)
+            return None if item is None else (item, ledger.texts(session, [name]).get(name, ""))
+
+        try:
+            request = self._request(approval)
+        except (InputError, DamagedRecord) as error:
+            return refused(approval, str(error))
+        found = self._effects.retrying("approval", find)
+        if found is None:
+            return refused(approval, "nobody has answered")
+        (checked,) = self._verifier.items([found])
+        return self._read(approval, request, checked, digest=digest)
+
+    def withdraw(self, approval: str, reason: str) -> bool:
+        """Nobody needs to answer any more; False when somebody has.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        effects, session = self._effects, self._effects.held.session.id
+        return effects.attempt(
+            "withdraw",
+            lambda: effects.ledger.withdraw(
+                approval, asker=session, asked=session, reason=reason, claim=effects.held.claim
+            ),
+        )
+
+    def _read(
+        self, approval: str, request: ApprovalRequest | None, taken: Taken, *, digest: str = ""
+    ) -> Decision:
+        """What a verified answer means; by default for the call that was asked about."""
+        answer = callback_of(*taken, self._effects.ledger)
+        if request is None:
+            return refused(approval, "what was asked is not what the ledger has")
+        return read_decision(
+            approval,
+            request,
+            digest=digest or request.digest,
+            answered=answer.agent == OPERATOR and answer.status != "failed",
+            context=answer.context,
+            text=answer.text,
+            now_ms=self._effects.retrying("approval", self._effects.ledger.server_ms),
+        )
+
+    def _request(self, approval: str) -> ApprovalRequest | None:
+        """What this session asked; None: nobody vouches for what the ledger has of it.
+
+        Raises:
+            InputError: this session has asked for no such approval.
+            DamagedRecord: what it asked cannot be read.
+        """
+        session, ledger = self._effects.held.session.id, self._effects.ledger
+
+        def find() -> Taken | None:
+            item = ledger.item(session, approval)
+            return None if item is None else (item, ledger.texts(session, [approval]).get(approval, ""))
+
+        found = self._effects.retrying("approval", find)
+        if found is None or found[0].kind != "approval":
+            raise InputError(f"session {session} has asked for no approval {approval!r}")
+        ((checked, _),) = self._verifier.items([found])
+        if checked.status == "failed":
+            return None
+        return read_request(approval, checked.extra.get("context"))

@@ -1,0 +1,287 @@
+"""Tool calls that a person approves: they park the session, and nothing that ran before is run again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent, ApprovalRequired, RunContext, Tool
+
+from orchestrator import Approval, Client
+from orchestrator.errors import ApprovalRefused, InputError, WrongState
+from orchestrator.ids import decision_id
+from orchestrator.ledger import SessionState
+from orchestrator.testing import ByInstructions, Call, Say, Script
+from orchestrator.worker.context.context import Context
+
+from ..workers.conftest import StackHarness
+from ..workers.theatre import Harness
+from .conftest import Model, Serve
+
+
+def wait_for(condition: Callable[[], Any], *, timeout_s: float = 30) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def open_of(client: Client, session: str, many: int = 1) -> list[Approval]:
+    """The open approvals of a tree, once there are so many and the session is not at work."""
+
+    def look() -> list[Approval] | None:
+        found = client.approvals(session)
+        settled = len(found) == many and not any(client.session(one.session).busy for one in found)
+        return found if settled else None
+
+    found: list[Approval] = wait_for(look)
+    return found
+
+
+class Deploys:
+    """A tool that must be called once for each approval."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def deploy(self, version: str) -> str:
+        """Deploy a version."""
+        self.calls.append(version)
+        return f"deployed {version}"
+
+
+@pytest.fixture
+def deploys() -> Deploys:
+    return Deploys()
+
+
+def test_a_tool_call_waits_for_a_yes_and_is_made_once(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+) -> None:
+    server = serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(f"{r.last}")))
+    model("ops", instructions="You deploy.", tools=[deploys.deploy], approve=["deploy"])
+    session = stage.submit("ops")
+    with Client(stage.settings) as client:
+        [asked] = open_of(client, session)
+        assert (asked.tool, asked.arguments, asked.agent) == ("deploy", {"version": "1"}, "ops")
+        assert client.session(session).state is SessionState.IDLE
+        assert deploys.calls == []
+        client.approve(asked.id, "go ahead", digest=asked.digest[:12])
+        answer = theatre.answer(session)
+        assert client.approvals() == []
+    assert "deployed 1" in answer
+    assert "go ahead" in answer
+    assert deploys.calls == ["1"]
+    assert len(server.answered) == 2
+
+
+def test_a_no_is_told_to_the_model_with_its_comment(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+) -> None:
+    serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
+    model("ops", tools=[deploys.deploy], approve=["dep*"])
+    session = stage.submit("ops")
+    with Client(stage.settings) as client:
+        client.deny(open_of(client, session)[0].id, "not on a Friday")
+    assert "denied by a person: not on a Friday" in theatre.answer(session)
+    assert deploys.calls == []
+
+
+def test_several_at_once_go_on_when_all_are_answered(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+) -> None:
+    calls = [Call("deploy", version=version) for version in "123"]
+    server = serve(Script(Say(calls=calls), lambda r: Say(r.last)))
+    model("ops", tools=[deploys.deploy], approve=["deploy"])
+    session = stage.submit("ops")
+    with Client(stage.settings) as client:
+        first, second, third = open_of(client, session, 3)
+        client.approve(first.id)
+        client.deny(third.id, "no third")
+        open_of(client, session)
+        assert deploys.calls == []
+        client.approve(second.id)
+    answer = theatre.answer(session)
+    assert sorted(deploys.calls) == ["1", "2"]
+    assert "no third" in answer
+    assert len(server.answered) == 2
+
+
+def test_what_comes_meanwhile_is_kept_for_afterwards(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+) -> None:
+    """A user's prompt neither decides an approval nor is it lost."""
+    server = serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
+    model("ops", tools=[deploys.deploy], approve=["deploy"])
+    session = stage.submit("ops")
+    with Client(stage.settings) as client:
+        [asked] = open_of(client, session)
+        client.resume(session, "And hurry up.")
+        wait_for(lambda: client.session(session).runs == 2 and not client.session(session).busy)
+        assert open_of(client, session) == [asked]
+        client.approve(asked.id)
+    answer = theatre.answer(session)
+    assert "And hurry up." in answer
+    assert "deployed 1" in answer
+    assert len(server.answered) == 2
+
+
+def test_a_child_that_ends_meanwhile_is_the_result_of_the_wait(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+) -> None:
+    lead = Script(
+        Say(calls=[Call("delegate", agent="worker", task="look")]),
+        Say(calls=[Call("wait"), Call("deploy", version="1")]),
+        lambda r: Say(r.last),
+    )
+    serve(ByInstructions({"You lead": lead, "You work": Script(Say("<response>all is well</response>"))}))
+    model("lead", role="coordinator", instructions="You lead.", tools=[deploys.deploy], approve=["deploy"])
+    model("worker", instructions="You work.")
+    session = stage.submit("lead")
+    with Client(stage.settings) as client:
+        wait_for(lambda: client.session(session).delivered == 1 and not client.session(session).busy)
+        client.approve(open_of(client, session)[0].id)
+    answer = theatre.answer(session)
+    assert "all is well" in answer
+    assert "deployed 1" in answer
+
+
+def test_an_agent_that_is_handed_over_asks_by_its_own_tools(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    done: list[Any] = []
+
+    def remove(path: str) -> str:
+        done.append(path)
+        return "removed"
+
+    def pay(ctx: RunContext[Any], amount: int) -> str:
+        if amount > 100 and not ctx.tool_call_approved:
+            raise ApprovalRequired(metadata={"reason": "more than 100"})
+        done.append((amount, (ctx.tool_call_metadata or {}).get("comment")))
+        return "paid"
+
+    serve(
+        Script(
+            Say(calls=[Call("pay", amount=5), Call("pay", amount=500), Call("remove", path="x")]),
+            lambda r: Say(f"done: {r.last}"),
+        )
+    )
+    agent = Agent("anthropic:claude-sonnet-5-5", tools=[Tool(remove, requires_approval=True), Tool(pay)])
+    model("own", agent=agent)
+    session = stage.submit("own")
+    with Client(stage.settings) as client:
+        asked = {one.tool: one for one in open_of(client, session, 2)}
+        assert asked["pay"].reason == "more than 100"
+        assert done == [(5, None)]
+        client.approve(asked["pay"].id, "fine")
+        client.approve(asked["remove"].id)
+    assert theatre.answer(session).startswith("done: ")
+    assert sorted(map(str, done)) == ["(5, None)", "(500, 'fine')", "x"]
+
+
+def test_a_misspelt_name_fails_instead_of_calling_unasked(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+) -> None:
+    serve(Script(Say(calls=[Call("deploy", version="1")]), Say("done")))
+    model("ops", tools=[deploys.deploy], approve=["deplyo"], attempts=1)
+    session = stage.submit("ops")
+    found = theatre.finish(session)
+    assert found.state is SessionState.FAILED
+    assert "approve names the tool 'deplyo', which it does not have" in found.reason
+    assert deploys.calls == []
+
+
+def test_a_python_agent_is_parked_and_its_steps_are_not_executed_again(
+    stage: StackHarness, theatre: Harness
+) -> None:
+    steps: list[str] = []
+
+    @stage.agent("ops")
+    def ops(ctx: Context) -> str:
+        plan = ctx.step("plan", lambda: steps.append("plan") or "v7")
+        one = ctx.post_approval("deploy", {"version": plan})
+        two = ctx.post_approval("announce", {"to": "all"}, reason="loud")
+        deploy, announce = ctx.decision(one), ctx.decision(two)
+        if deploy.approved:
+            ctx.step("deploy", steps.append, "deploy")
+        return f"{deploy}; {announce}"
+
+    session = stage.submit("ops")
+    with Client(stage.settings) as client:
+        first, second = wait_for(lambda: (found := client.approvals(session)) and len(found) == 2 and found)
+        run = wait_for(lambda: client.runs(session)[0].claimable_ms and client.runs(session)[0])
+        assert run.state.value == "queued"
+        client.deny(second.id, "quiet")
+        client.approve(first.id)
+
+        def go_on() -> bool:
+            for name in stage.ledger.undispatched(0):
+                ready = stage.ledger.make_ready(name)
+                if ready is not None:
+                    theatre.give_again(ready)
+            return client.session(session).state is SessionState.FINISHED
+
+        wait_for(go_on)
+        assert client.result(session) == "approved; denied: quiet"
+        assert client.approvals() == []
+    assert steps == ["plan", "deploy"]
+
+
+def test_an_answer_counts_once(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+) -> None:
+    serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
+    model("ops", tools=[deploys.deploy], approve=["deploy"])
+    session = stage.submit("ops")
+    with Client(stage.settings) as client, Client(stage.settings) as colleague:
+        [asked] = open_of(client, session)
+        with pytest.raises(InputError, match="not deadbeef"):
+            client.approve(asked.id, digest="deadbeef")
+        with pytest.raises(InputError, match="orchestra approve"):
+            client.reply(asked.id, "yes")
+        client.deny(asked.id)
+        with pytest.raises(WrongState):
+            colleague.approve(asked.id)
+        assert "denied" in theatre.answer(session)
+        with pytest.raises(WrongState):
+            colleague.approve(asked.id)
+    assert deploys.calls == []
+
+
+def test_no_agent_approves(stage: StackHarness, theatre: Harness) -> None:
+    """Neither by the client, nor by a reply, nor by a word of its own in the ledger."""
+    tried: list[Any] = []
+
+    @stage.agent("ops")
+    def ops(ctx: Context) -> str:
+        asked = ctx.post_approval("deploy", {})
+        with Client(stage.settings) as client:
+            for attempt in (
+                lambda: client.approve(asked),
+                lambda: ctx.reply(asked, "approved"),
+                lambda: stage.ledger.send(
+                    ctx._held.claim,
+                    ctx.session,
+                    "approved",
+                    effect="forged",
+                    item_id=decision_id(asked),
+                    kind="reply",
+                    priority="high",
+                    answers=asked,
+                    extra={"agent": "operator", "answers": asked},
+                ),
+            ):
+                try:
+                    tried.append(attempt())
+                except Exception as error:
+                    tried.append(error)
+        return "asked"
+
+    session = stage.submit("ops")
+    with Client(stage.settings) as client:
+        open_of(client, session)
+    assert [type(one) for one in tried] == [ApprovalRefused, InputError, WrongState], tried

@@ -1,0 +1,377 @@
+"""Approvals in the ledger: who may answer, in which time, and what becomes of those that nobody answers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from orchestrator import Approval, Client, Decision
+from orchestrator.cli import main
+from orchestrator.doctor import Doctor
+from orchestrator.errors import ApprovalRefused, InputError, WrongState
+from orchestrator.ids import decision_id
+from orchestrator.ledger import SessionState
+from orchestrator.reconciler.reaper import Reaper
+from orchestrator.redisdb import keys
+from orchestrator.worker.context.context import Context
+
+from .conftest import StackHarness
+
+DAY_MS = 86_400_000
+
+
+class Place:
+    """One session of an agent that asks, and the hands that move it."""
+
+    def __init__(self, stage: StackHarness, client: Client) -> None:
+        self.stage, self.client = stage, client
+        self.steps: list[str] = []
+        self.seen: list[Decision] = []
+        self.now = stage.ledger.server_ms()
+
+    def ask(self, **terms: Any) -> str:
+        """Submit to an agent that asks twice, one after the other; its session, parked."""
+
+        @self.stage.agent("ops")
+        def ops(ctx: Context) -> str:
+            ctx.step("plan", self.steps.append, "plan")
+            self.seen = []
+            for version in (1, 2):
+                decision = ctx.request_approval("deploy", {"version": version}, **terms)
+                self.seen.append(decision)
+                if decision.approved:
+                    ctx.step("deploy", self.steps.append, f"deploy {version}")
+            return "; ".join(map(str, self.seen))
+
+        self.session = self.stage.submit("ops")
+        self.run = self.stage.start(self.session)
+        assert self.stage.execute(self.run) == "parked"
+        return self.session
+
+    @property
+    def open(self) -> Approval:
+        [found] = self.client.approvals(self.session)
+        return found
+
+    def go_on(self) -> str:
+        """The sweep makes the run ready, and a worker takes it."""
+        assert self.run.run in self.stage.ledger.undispatched(0)
+        assert self.stage.ledger.make_ready(self.run.run) is not None
+        return self.stage.execute(self.run)
+
+    def sweep(self) -> None:
+        Reaper(self.stage.ledger, self.stage.parts.delivery, settle=lambda _: None).run_once()
+
+    def later(self, ms: int) -> None:
+        """Let time pass, for every part of the stack."""
+        self.now += ms
+        self.stage.ledger.set_time(self.now)
+        self.client._parts.ledger.set_time(self.now)
+
+    def findings(self) -> set[str]:
+        doctor = Doctor(self.stage.parts, audit=None, sleep=lambda _: None)
+        known = {
+            "service-silent",
+            "fsync-not-always",
+            "no-append-only-file",
+            "entries-unread",
+            "no-audit-trail",
+        }
+        return {f.rule for f in doctor.examine(watch_leases=False).findings} - known
+
+
+@pytest.fixture
+def place(stage: StackHarness) -> Any:
+    with Client(stage.settings) as client:
+        yield Place(stage, client)
+
+
+def test_two_in_a_row_and_a_week_in_between(place: Place) -> None:
+    place.ask()
+    place.later(7 * DAY_MS)
+    place.sweep()
+    place.client.approve(place.open.id, "one")
+    assert place.go_on() == "parked"
+    place.later(7 * DAY_MS)
+    place.sweep()
+    place.client.approve(place.open.id, "two")
+    assert place.go_on() == "finished"
+    assert place.stage.ledger.result(place.session)[1] == "approved: one; approved: two"
+    assert place.steps == ["plan", "deploy 1", "deploy 2"]
+    run = place.stage.ledger.runs(place.session)[0]
+    assert (run.failures, run.lost) == (0, 0)
+    assert place.client.approvals() == []
+    assert not place.stage.redis.exists(keys.approvals(0))
+    assert place.findings() == set()
+
+
+def test_an_answer_that_comes_while_the_run_is_being_parked_wakes_it(place: Place) -> None:
+    """Between its look for the answer and the commit that parks it."""
+    ledger = place.stage.ledger
+    commit = ledger.commit
+
+    def answered_before(*args: Any, **given: Any) -> Any:
+        place.client.approve(place.open.id)
+        ledger.commit = commit  # type: ignore[method-assign]
+        return commit(*args, **given)
+
+    ledger.commit = answered_before  # type: ignore[method-assign]
+    place.session = "unknown"
+    submit = place.stage.submit
+
+    def remember(*args: Any, **given: Any) -> str:
+        place.session = submit(*args, **given)
+        return place.session
+
+    place.stage.submit = remember  # type: ignore[method-assign]
+    place.ask()
+    assert place.go_on() == "parked"  # for the second one
+    assert place.steps == ["plan", "deploy 1"]
+
+
+@pytest.mark.parametrize("default", ["deny", "approve"])
+def test_what_nobody_answers_in_time_is_decided_by_its_default(place: Place, default: Any) -> None:
+    place.ask(timeout_s=86_400, default=default)
+    asked = place.open
+    place.later(DAY_MS - 1000)
+    place.sweep()
+    assert place.open == asked
+    place.later(2000)
+    with pytest.raises(WrongState, match="expired"):
+        place.client.approve(asked.id)
+    place.sweep()
+    assert place.client.approvals() == []
+    with pytest.raises(WrongState, match="not open"):
+        place.client.approve(asked.id)
+    assert place.go_on() == "parked"
+    assert [(one.approved, one.how) for one in place.seen] == [(default == "approve", "expired")]
+    assert place.steps == ["plan"] + ["deploy 1"] * (default == "approve")
+    history = [event.text for event in place.client.history(place.session)]
+    assert any("nobody answered in time" in text and default in text for text in history)
+
+
+def test_an_answer_for_another_call_is_no_consent(place: Place) -> None:
+    """Whoever can write to Redis changes what is asked: the operator is told, and the worker compares digests."""
+    place.ask()
+    asked = place.open
+    items = keys.items(place.session)
+    record = json.loads(place.stage.redis.hget(items, asked.id))
+    context = json.loads(record["context"])
+    forged = {**record, "context": json.dumps({**context, "arguments": '{"version":"evil"}'})}
+    place.stage.redis.hset(items, asked.id, json.dumps(forged))
+    assert place.open.fault
+    assert "not-genuine" in place.findings()
+    with pytest.raises(ApprovalRefused, match="something else than what agent 'ops' asked"):
+        place.client.approve(asked.id)
+    # The person was shown another call, approved it, and the record was put back.
+    place.client._parts.authenticity._required = False
+    del forged["proof"]
+    other = {**context, "arguments": '{"version":"1.0"}', "digest": "ab" * 32}
+    place.stage.redis.hset(items, asked.id, json.dumps({**forged, "context": json.dumps(other)}))
+    place.client.deny(asked.id, "what is this?")
+    place.stage.redis.hset(items, asked.id, json.dumps(record))
+    assert place.go_on() == "parked"
+    assert place.steps == ["plan"]
+    assert [one.approved for one in place.seen] == [False]
+
+
+@pytest.mark.parametrize("by", ["ops", "router", "reaper"])
+def test_nobody_but_the_operator_is_believed(place: Place, by: str) -> None:
+    """Others who can write to the ledger, with keys of their own: an agent, a router, a reaper."""
+    place.stage.agent("lead", role="coordinator")(lambda ctx: "")
+    place.ask()
+    asked = place.open
+    yes = Decision(approval=asked.id, approved=True, digest=asked.digest, by="me").model_dump_json()
+    place.stage.ledger.enqueue(
+        place.session,
+        "approved",
+        item_id=decision_id(asked.id),
+        kind="reply",
+        priority="high",
+        answers=asked.id,
+        extra={"agent": "operator", "answers": asked.id, "context": yes},
+        by=by,
+    )
+    assert place.go_on() == "parked"
+    assert place.steps == ["plan"]
+    assert [(one.approved, one.how) for one in place.seen] == [(False, "refused")]
+    assert "not-genuine" in place.findings()
+
+
+def test_the_reaper_cannot_say_early_that_time_is_up(place: Place) -> None:
+    place.ask(timeout_s=86_400, default="approve")
+    asked = place.open
+    place.stage.ledger.enqueue(
+        place.session,
+        "expired",
+        item_id=decision_id(asked.id),
+        kind="reply",
+        priority="high",
+        answers=asked.id,
+        extra={
+            "agent": "operator",
+            "status": "failed",
+            "answers": asked.id,
+            "context": json.dumps({"expired": True, "approved": True, "digest": asked.digest}),
+        },
+    )
+    assert place.go_on() == "parked"
+    assert [(one.approved, one.how) for one in place.seen] == [(False, "refused")]
+
+
+def test_two_people_at_once_answer_once(place: Place) -> None:
+    place.ask()
+    asked, said, failed = place.open, list[str](), list[Exception]()
+    ready = threading.Barrier(8)
+
+    def answer(approves: bool) -> None:
+        with Client(place.stage.settings) as client:
+            ready.wait()
+            try:
+                (client.approve if approves else client.deny)(asked.id, f"{approves}")
+                said.append(f"{approves}")
+            except WrongState as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=answer, args=(n % 2 == 0,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(said), len(failed)) == (1, 7)
+    assert place.go_on() == "parked"
+    assert [one.comment for one in place.seen] == said
+
+
+def test_a_stopped_session_is_answered_no_more(place: Place) -> None:
+    place.ask()
+    asked = place.open
+    assert place.client.stop(place.session).outcome == "ended"
+    assert place.client.approvals() == []
+    assert not place.stage.redis.exists(
+        keys.approvals(0),
+    )
+    assert not [t for t in place.stage.redis.zrange(keys.timers(0), 0, -1) if t.startswith(b"approval|")]
+    with pytest.raises(WrongState):
+        place.client.approve(asked.id)
+    item = place.stage.ledger.item(place.session, asked.id)
+    assert item is not None
+    assert (item.state.value, item.reason) == ("dead", "session stopped: stopped by a user")
+    assert place.findings() == set()
+
+
+def test_a_try_that_does_not_ask_again_leaves_nothing_open(stage: StackHarness, place: Place) -> None:
+    tries: list[int] = []
+
+    @stage.agent("ops", attempts=2)
+    def ops(ctx: Context) -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            ctx.post_approval("deploy")
+            raise ValueError("no luck")
+        return "done without"
+
+    session = stage.submit("ops")
+    run = stage.start(session)
+    stage.execute(run)
+    assert len(place.client.approvals(session)) == 1
+    stage.again(run)
+    assert stage.ledger.session(session).state is SessionState.FINISHED
+    assert place.client.approvals() == []
+    assert place.findings() == set()
+
+
+def test_what_is_wrong_with_a_request_is_said_at_once(stage: StackHarness) -> None:
+    told: list[str] = []
+
+    @stage.agent("ops")
+    def ops(ctx: Context) -> str:
+        wrong: list[Callable[[], Any]] = [
+            lambda: ctx.post_approval(""),
+            lambda: ctx.post_approval("x", {"a": object()}),
+            lambda: ctx.post_approval("x", {"a": "y" * 300_000}),
+            lambda: ctx.post_approval("x", default="maybe"),  # type: ignore[arg-type]
+            lambda: ctx.decision("apr_nothing"),
+        ]
+        for call in wrong:
+            with pytest.raises(InputError) as refused:
+                call()
+            told.append(str(refused.value))
+        return ""
+
+    assert stage.play(stage.submit("ops")) == "finished"
+    for said, part in zip(
+        told, ["is empty", "no form as JSON", "asked about", "'maybe'", "no approval"], strict=True
+    ):
+        assert part in said
+
+
+def test_why_doctor_and_fix(place: Place) -> None:
+    place.ask(timeout_s=86_400)
+    asked, redis = place.open, place.stage.redis
+    doctor = Doctor(place.stage.parts, audit=None, sleep=lambda _: None)
+    _, wait, breaks = doctor.why(place.session)
+    assert wait is not None
+    assert not breaks
+    assert wait.waits_for == f"a person's yes or no to {asked.id} (deploy)"
+    assert wait.mover == f"you: orchestra approve {asked.id}, or orchestra deny {asked.id}"
+    assert wait.by.endswith("then its default counts, deny")
+    assert "approval-unserved" in place.findings()  # no worker serves it
+    redis.delete(keys.approvals(0))
+    redis.zrem(keys.timers(0), f"approval|{asked.id}")
+    assert "approval-unindexed" in place.findings()
+    doctor.repair(doctor.examine(watch_leases=False))
+    assert place.findings() == {"approval-unserved", "agent-unserved"}
+    assert place.open == asked
+    assert redis.zscore(keys.timers(0), f"approval|{asked.id}") == asked.expires_ms
+    redis.zadd(keys.approvals(0), {"apr_00nobody": 1})
+    assert "approval-stray" in place.findings()
+    place.sweep()
+    assert place.findings() == {"approval-unserved", "agent-unserved"}
+    redis.zrem(keys.timers(0), f"approval|{asked.id}")
+    place.later(2 * DAY_MS)
+    assert {"approval-late", "approval-unindexed"} <= place.findings()
+    record = json.loads(redis.hget(keys.items(place.session), asked.id))
+    redis.hset(keys.items(place.session), asked.id, json.dumps({**record, "context": "{"}))
+    assert "approval-unanswerable" in place.findings()
+
+
+def test_the_commands(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRA_REDIS_URL", place.stage.settings.redis_url or "")
+    monkeypatch.setenv("ORCHESTRA_DATA", str(tmp_path))
+
+    def run(*arguments: str, ok: bool = True) -> str:
+        done = CliRunner().invoke(main, list(arguments))
+        assert (done.exit_code == 0) == ok, done.output
+        return done.output
+
+    place.ask(reason="because \x1b[2J")
+    asked = place.open
+    shown = run("approvals")
+    assert asked.id in shown
+    assert '{"version": 1}' in shown
+    assert "\x1b" not in shown
+    [listed] = json.loads(run("approvals", place.session, "--json"))["approvals"]
+    assert (listed["approval"], listed["digest"], listed["default"]) == (asked.id, asked.digest, "deny")
+    assert f"waits for you: orchestra approve {asked.id}" in run("tree", place.session)
+    assert asked.id in run("why", place.session)
+    assert "not the id of an approval" in run("approve", "apr_x", ok=False)
+    assert "look at it again" in run("approve", asked.id, "--digest", "0" * 8, ok=False)
+    done = json.loads(run("approve", asked.id, "-m", "fine", "--by", "ann", "--json"))
+    assert (done["approved"], done["decided"][0]["approval"]) == (True, asked.id)
+    assert "not open" in run("approve", asked.id, ok=False)
+    assert f"{decision_id(asked.id)}, approved by ann: fine" in run("logs", place.session)
+    assert place.go_on() == "parked"
+    assert "denied" in run("deny", place.open.id)
+    assert place.go_on() == "finished"
+    assert run("approvals").strip() == "nothing waits for you"
+    assert json.loads(run("approvals", "--json")) == {"approvals": []}
+    monkeypatch.setenv("ORCHESTRA_SESSION_TOKEN", "x")
+    place.ask()
+    assert "a person answers it" in run("approve", place.open.id, ok=False)
