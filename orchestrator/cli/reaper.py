@@ -28,6 +28,7 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     """A reaper with everything it needs of this stack."""
     from orchestrator.bootstrap import Container
     from orchestrator.reconciler.reaper import Reaper
+    from orchestrator.redisdb.holders import connected_holders
     from orchestrator.router.deadletters.store import DeadLetters, dead_limits
     from orchestrator.streams import GROUPS, INBOX, RedisStreams, all_streams, boxes
 
@@ -51,6 +52,7 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
         ring=parts.ring,
         agents=lambda: [record.name for record in parts.agents.all() if not record.external],
         concurrency=parts.concurrency,
+        connected=lambda: connected_holders(client),
         shards=settings.shards,
         lease_s=settings.lease_s,
         interval_s=settings.sweep_interval_s,

@@ -73,6 +73,9 @@ def role_rules(role: str, *, queues: tuple[str, ...] = ("orchestra",)) -> list[s
     patterns = sorted(p for p in found if not any(p != q and fnmatchcase(p, q) for q in found))
     channels: list[str] = []
     commands = list(_CONSOLE if role == "console" else _SERVICE)
+    if role in {"reaper", "operator"}:
+        # Which holders of runs are connected.
+        commands.append("+client|list")
     if role in _CELERY:
         patterns += [*_CELERY_KEYS, *(f"{queue}*" for queue in queues)]
         channels = [f"&{name}" for name in _CELERY_CHANNELS]

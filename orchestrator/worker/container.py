@@ -18,6 +18,7 @@ from orchestrator.dispatch import DEFAULT_QUEUE, Dispatcher, RootResults
 from orchestrator.errors import KeyringError
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb.client import connect
+from orchestrator.worker.execution import presence
 from orchestrator.worker.execution.slot_sharing import SlotSharing, serves
 from orchestrator.worker.execution.task_events import TaskEvents
 from orchestrator.worker.executors import executor_of
@@ -124,8 +125,10 @@ class RuntimeOfProcess:
         """The runtime of this process."""
         with self._lock:
             if self._runtime is None or self._runtime[0] != os.getpid():
+                url = resolve_redis_url(self._settings)
+                presence.show(url)
                 client = connect(
-                    resolve_redis_url(self._settings),
+                    url,
                     check=False,
                     name="orchestra-worker",
                     timeout_s=self._settings.command_timeout_s,

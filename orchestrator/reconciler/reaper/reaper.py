@@ -18,6 +18,7 @@ from orchestrator.log import Seldom, get_logger
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper.leases import LeaseWatch
 from orchestrator.redisdb.client import is_outage
+from orchestrator.redisdb.holders import Connected
 
 #: Milliseconds after which a tree that was due and still awaited is looked at again.
 _LOOK_AGAIN_MS = 600_000
@@ -71,6 +72,7 @@ class Reaper:
         trim: Callable[[], int] = lambda: 0,
         concurrency: Concurrency | None = None,
         shards: int = 1,
+        connected: Callable[[], Connected] = Connected,
         lease_s: float = 15,
         interval_s: float = 2,
         clock: Clock | None = None,
@@ -82,6 +84,7 @@ class Reaper:
         self._agents = agents
         self._trim = trim
         self._concurrency = concurrency
+        self._connected = connected
         self._sweeps = 0
         self._shards = range(shards)
         self._clock = clock or SystemClock()
@@ -113,7 +116,7 @@ class Reaper:
             self._watch = LeaseWatch(self._clock, lease_s=self._lease_s)
             raise
         ledger = self._ledger
-        swept.released = self._each(lambda: self._watch.dead(self.leases()), self._release)
+        swept.released = self._each(self._dead, self._release)
         for shard in self._shards:
             swept.redispatched += self._each(partial(ledger.undispatched, shard), self._redispatch)
             swept.resumed += self._each(partial(self._waiting, shard), self._delivery.flush)
@@ -156,6 +159,11 @@ class Reaper:
             if self._seldom.due(f"{about}"):
                 _log.error("sweep-failed", of=str(about), exc_info=error)
             return None
+
+    def _dead(self) -> list[Lease]:
+        # Who is connected is asked first: a holder that connects, takes a run and is asked for is not missed.
+        connected = self._connected()
+        return self._watch.dead(self.leases(), connected)
 
     def leases(self) -> list[Lease]:
         """Every run that is held, with its renewal counter as it stands."""

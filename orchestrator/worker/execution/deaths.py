@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -21,21 +20,15 @@ from orchestrator.ids import ClaimId, new_claim_id
 from orchestrator.ledger import Lease
 from orchestrator.log import get_logger
 from orchestrator.worker.container import Runtime
+from orchestrator.worker.execution.presence import mark_of
 from orchestrator.worker.execution.retry import retry_outages
-
-#: Of the process that imported this; its forks have the same.
-_FAMILY = uuid.uuid4().hex[:12]
 
 _log = get_logger()
 
 
 def claim_of_this_process() -> ClaimId:
     """A new claim id that tells which process made it."""
-    return ClaimId(f"{new_claim_id()}@{_mark(os.getpid())}")
-
-
-def _mark(pid: int) -> str:
-    return f"{_FAMILY}.{pid}"
+    return ClaimId(f"{new_claim_id()}@{mark_of(os.getpid())}")
 
 
 def release_runs_of(pid: int, runtime: Runtime, died: str) -> None:
@@ -52,7 +45,7 @@ def release_runs_of(pid: int, runtime: Runtime, died: str) -> None:
             retry_for_s=parts.settings.lease_s,
         )
         for lease in leases:
-            if lease.claim.endswith(f"@{_mark(pid)}"):
+            if lease.claim.endswith(f"@{mark_of(pid)}"):
                 _release(lease, runtime, died)
     except OrchestraError as error:
         _log.warning("dead-process-not-reported", pid=pid, died=died, error=str(error))

@@ -15,6 +15,8 @@ from orchestrator.ledger import Lease, Ledger, RetryLater, Session
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.reconciler.reaper.leases import LeaseWatch
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import connect
+from orchestrator.redisdb.holders import Connected, connect_holder, connected_holders
 
 from .conftest import Play
 from .test_services import Stack, stack
@@ -310,6 +312,62 @@ def test_a_lease_that_stands_still_while_it_is_watched_is_dead() -> None:
         clock.advance(2)
         watched_s += 2
     assert 15 <= watched_s <= 17
+
+
+def held_by(mark: str, beat: int = 1) -> Lease:
+    return Lease(run="run_00a", session="ses_00a", claim=f"c@{mark}", beat=str(beat), worker="w")
+
+
+def looks(*seen: tuple[str, int, float]) -> list[bool]:
+    """Whether the lease of the process ``a`` was dead at each look, two seconds apart: who was connected, its
+    counter, the age of the oldest connection."""
+    clock = ManualClock()
+    watch = LeaseWatch(clock, lease_s=60)
+    verdicts = []
+    for names, beat, oldest_s in seen:
+        clock.advance(2)
+        verdicts.append(watch.dead([held_by("a", beat)], Connected(frozenset(names), oldest_s)) != [])
+    return verdicts
+
+
+@pytest.mark.parametrize(
+    ("seen", "dead_at"),
+    [
+        pytest.param([("a", 1, 90), ("", 1, 92), ("", 1, 94)], 3, id="gone"),
+        pytest.param([("b", 1, 90), ("b", 1, 92), ("b", 1, 94), ("b", 1, 96)], None, id="never seen"),
+        pytest.param([("a", 1, 90), ("", 1, 92), ("a", 1, 94), ("", 1, 96)], None, id="back in between"),
+        pytest.param([("a", 1, 90), ("", 1, 92), ("", 2, 94)], None, id="it renewed its lease"),
+        pytest.param([("a", 1, 90), ("", 2, 92), ("", 2, 94)], 3, id="its last renewal was seen late"),
+        pytest.param([("a", 1, 90), ("", 1, 0), ("", 1, 2), ("", 1, 4)], None, id="the server was restarted"),
+        pytest.param([("a", 1, 90), ("a", 1, 0), ("", 1, 2), ("", 1, 4)], 4, id="restarted, and then gone"),
+    ],
+)
+def test_a_holder_whose_connection_is_missed_twice_is_dead(
+    seen: list[tuple[str, int, float]], dead_at: int | None
+) -> None:
+    verdicts = looks(*seen)
+    assert (verdicts.index(True) + 1 if True in verdicts else None) == dead_at
+
+
+def test_a_holder_is_connected_until_its_process_ends(redis: redis_py.Redis, redis_url: str) -> None:
+    holder = connect_holder(redis_url, "a.1", timeout_s=2)
+    assert "a.1" not in connected_holders(redis).holders
+    holder.ping()
+    assert "a.1" in connected_holders(redis).holders
+    holder.close()
+    assert "a.1" not in connected_holders(redis).holders
+
+
+def test_a_server_that_does_not_tell_who_is_connected_leaves_it_to_the_leases(
+    redis: redis_py.Redis, redis_url: str
+) -> None:
+    redis.acl_setuser("quiet", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-client|list"])
+    quiet = connect(redis_url.replace("unix://", "unix://quiet:x@"), check=False)
+    try:
+        assert connected_holders(quiet) == Connected()
+    finally:
+        quiet.close()
+        redis.acl_deluser("quiet")
 
 
 # --- one broken thing must not hold up the others ------------------------------------------------------------------
