@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE))
 from agents import Report  # noqa: E402
 from script import QUESTION, SCRIPT  # noqa: E402
 
-from orchestrator.testing import InProcessStack, WireServer  # noqa: E402
+from orchestrator.testing import InProcessStack, Tree, WireServer  # noqa: E402
 
 
 def main() -> None:
@@ -31,8 +31,18 @@ def main() -> None:
         sys.stdout.write(f"  {finding.claim} ({finding.source})\n")
     for doubt in report.doubts:
         sys.stdout.write(f"  doubt: {doubt.removeprefix('- ')}\n")
-    agents = ", ".join(f"{count} {name}" for name, count in answer.tree.agents.items())
-    sys.stdout.write(f"\nsessions: {agents}\n")
+    sys.stdout.write(f"\n{costs(answer.tree)}\n")
+
+
+def costs(tree: Tree) -> str:
+    """What each agent of the tree took: sessions, requests, tokens and US dollars."""
+    rows = []
+    for name in [*tree.agents, ""]:
+        used = [session.used for session in tree.sessions if name in ("", session.agent)]
+        requests, tokens = sum(one.requests for one in used), sum(one.tokens for one in used)
+        usd = sum(one.nano_usd for one in used) / 1e9
+        rows.append(f"  {name or 'all':12}{len(used):>9}{requests:>10}{tokens:>9}{usd:>10.5f}")
+    return "\n".join([f"  {'costs':12}{'sessions':>9}{'requests':>10}{'tokens':>9}{'USD':>10}", *rows])
 
 
 if __name__ == "__main__":
