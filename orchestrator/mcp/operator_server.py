@@ -13,6 +13,7 @@ from orchestrator.clock import isoformat
 from orchestrator.errors import SessionFailed
 from orchestrator.ledger import Session
 from orchestrator.mcp.calls import in_thread
+from orchestrator.mcp.tasks import LongWaits
 
 INSTRUCTIONS: Final = (
     "You operate a stack of agent-orchestra for a person. Submit work to agents, look at its sessions, and answer the "
@@ -32,10 +33,13 @@ Key = Annotated[
 
 def build_operator_server(client: Client, *, may_approve: bool = False) -> MCPServer[Any]:
     """A server whose tools act for the operator; with ``may_approve`` also where only a person may."""
-    server: MCPServer[Any] = MCPServer(
-        "agent-orchestra operator", instructions=INSTRUCTIONS, log_level="WARNING"
-    )
     tools = OperatorTools(client)
+    waits = LongWaits(
+        {"wait": tools.wait}, {"wait": lambda asked, _: ("wait", {"session": asked["session"]})}
+    )
+    server: MCPServer[Any] = MCPServer(
+        "agent-orchestra operator", instructions=INSTRUCTIONS, log_level="WARNING", extensions=[waits]
+    )
     for tool in (
         tools.agents,
         tools.submit,

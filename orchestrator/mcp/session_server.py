@@ -12,6 +12,7 @@ from pydantic import Field
 
 from orchestrator.client.current import RemoteSession
 from orchestrator.mcp.calls import in_thread
+from orchestrator.mcp.tasks import LongWaits
 
 INSTRUCTIONS: Final = (
     "You work for one session of agent-orchestra. Delegate work to other agents, wait for it, ask who gave you your "
@@ -25,8 +26,18 @@ Urgency = Literal["critical", "high", "normal", "low"]
 
 def build_session_server(session: RemoteSession) -> MCPServer[Any]:
     """A server whose tools act for a session."""
-    server: MCPServer[Any] = MCPServer("agent-orchestra", instructions=INSTRUCTIONS, log_level="WARNING")
     tools = SessionTools(session)
+    waits = LongWaits(
+        {"wait": tools.wait, "answer": tools.answer},
+        {
+            "wait": lambda asked, _: ("wait", {"sessions": list(asked.get("sessions") or [])}),
+            "ask": lambda _, answer: ("answer", {"question": answer["question"]}),
+            "answer": lambda asked, _: ("answer", {"question": asked["question"]}),
+        },
+    )
+    server: MCPServer[Any] = MCPServer(
+        "agent-orchestra", instructions=INSTRUCTIONS, log_level="WARNING", extensions=[waits]
+    )
     for tool in (
         tools.delegate,
         tools.wait,

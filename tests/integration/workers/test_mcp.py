@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -18,13 +18,17 @@ pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 import anyio
 import httpx2
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, RequestParams, Result
+from mcp_types import Request as MCPRequest
 
 from orchestrator.client.client import Client as Stack
 from orchestrator.client.current import TOKEN_VARIABLE
 from orchestrator.ledger import SessionState
 from orchestrator.mcp.operator_server import build_operator_server
+from orchestrator.mcp.tasks import IDENTIFIER
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
@@ -147,6 +151,152 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(stage: StackHarness, 
     assert seen[0][1][0]["text"] == "helped"
     assert len(stage.children(root)) == 1
     assert breaks(stage) == []
+
+
+class CreatedTask(Result):
+    """What a server answers instead of a tool's result."""
+
+    result_type: Literal["task"]
+    task_id: str
+    status: str
+    poll_interval_ms: int
+
+
+class TaskResult(Result):
+    """What it says of a task."""
+
+    task_id: str
+    status: str
+    result: CallToolResult | None = None
+
+
+class TaskParams(RequestParams):
+    task_id: str
+
+
+async def get_task(session: Any, task: str) -> TaskResult:
+    request = MCPRequest[TaskParams, str](method="tasks/get", params=TaskParams(task_id=task))
+    found: TaskResult = await session.send_request(request, TaskResult)
+    return found
+
+
+async def completed(session: Any, task: str) -> CallToolResult:
+    while True:
+        found = await get_task(session, task)
+        if found.result is not None:
+            return found.result
+        await anyio.sleep(0.05)
+
+
+class KnowsTasks(ClientExtension):
+    """A client that knows tasks: it asks again until one is completed."""
+
+    identifier = IDENTIFIER
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.working = 0
+
+    def claims(self) -> list[ResultClaim[Any]]:
+        return [ResultClaim(result_type="task", model=CreatedTask, resolve=self._resolve)]
+
+    async def _resolve(self, made: CreatedTask, context: ClaimContext) -> CallToolResult:
+        assert (made.status, made.poll_interval_ms) == ("working", 1000)
+        self.made.append(made.task_id)
+        while True:
+            found = await get_task(context.session, made.task_id)
+            assert found.task_id == made.task_id
+            if found.result is not None:
+                assert found.status == "completed"
+                return found.result
+            assert found.status == "working"
+            self.working += 1
+            await anyio.sleep(0.05)
+
+
+def test_long_waits_are_tasks_for_a_client_that_knows_them(stage: StackHarness, theatre: Harness) -> None:
+    """A wait for a child, and a question to the parent. What is there already comes without a task."""
+    go = threading.Event()
+    said: list[Any] = []
+
+    @stage.agent("boss", role="coordinator")
+    def boss(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("cli", "go")
+        for callback in ctx.callbacks:
+            if callback.can_reply:
+                go.wait(20)
+                ctx.reply(callback, "yes")
+        return "done"
+
+    @stage.agent("cli", role="coordinator")
+    def cli(ctx: Context) -> str:
+        tasks = KnowsTasks()
+
+        async def work() -> None:
+            async with Client(stdio(ctx), extensions=[tasks]) as client:
+                child = await client.call_tool(
+                    "delegate", {"agent": "helper", "task": "help me", "key": "one"}
+                )
+                session = child.structured_content["session"]
+                threading.Timer(0.5, go.set).start()
+                ended = await client.call_tool("wait", {"sessions": [session]})
+                said.append([one["text"] for one in ended.structured_content["ended"]])
+                asked = await client.call_tool("ask", {"message": "May I?"})
+                said.append(asked.structured_content["reply"])
+                # Without anything to wait for, the answer comes at once.
+                last = await client.call_tool("wait", {})
+                assert last.structured_content["ask_again_s"] is None
+
+        anyio.run(work)
+        said.append((len(tasks.made), tasks.working > 0))
+        return "done"
+
+    @stage.agent("helper")
+    def helper(_: Context) -> str:
+        go.wait(20)
+        return "helped"
+
+    root = stage.submit("boss")
+    theatre.answer(root)
+    assert said[:2] == [["helped"], "yes"]
+    made, polled = said[2]
+    assert 1 <= made <= 2
+    assert polled
+    assert breaks(stage) == []
+
+
+def test_a_task_outlives_its_server_and_a_broken_one_is_refused(
+    stage: StackHarness, theatre: Harness
+) -> None:
+    go = threading.Event()
+
+    @stage.agent("cli", role="coordinator")
+    def cli(ctx: Context) -> str:
+        async def make() -> str:
+            async with Client(stdio(ctx), extensions=[KnowsTasks()]) as client:
+                await client.call_tool("delegate", {"agent": "helper", "task": "help me"})
+                made = await client.session.call_tool("wait", {}, allow_claimed=True)
+                return str(made.task_id)
+
+        async def finish(task: str) -> str:
+            async with Client(stdio(ctx), extensions=[KnowsTasks()]) as client:
+                assert (await get_task(client.session, task)).status == "working"
+                go.set()
+                found = await completed(client.session, task)
+                for broken in ("", "bm9uZQ==", task[:-8]):
+                    with pytest.raises(MCPError, match="there is no such task"):
+                        await get_task(client.session, broken)
+                return str(found.structured_content["ended"][0]["text"])
+
+        return str(anyio.run(finish, anyio.run(make)))
+
+    @stage.agent("helper")
+    def helper(_: Context) -> str:
+        go.wait(20)
+        return "helped"
+
+    assert theatre.answer(stage.submit("cli")) == "helped"
 
 
 def test_over_http_the_token_of_the_session_is_asked_for(stage: StackHarness, unused_port: int) -> None:
@@ -300,6 +450,69 @@ def test_an_assistant_shows_what_waits_for_its_person_and_answers_only_where_it_
     with Stack(stage.settings) as client:
         with_tools(build_operator_server(client), look)
         with_tools(build_operator_server(client, may_approve=True), answer)
+
+
+def test_an_operators_server_that_is_killed_loses_and_doubles_nothing(
+    stage: StackHarness, theatre: Harness
+) -> None:
+    """The next one is given the same session for the same key, its question, and its end, also as the task of the first."""
+    go = threading.Event()
+
+    @stage.agent("asker")
+    def asker(ctx: Context) -> str:
+        if ctx.cause == "start":
+            go.wait(20)
+            return "painted"
+        return ctx.prompts[0]
+
+    settings = stage.settings
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "orchestrator", "mcp", "--operator"],
+        env={
+            **os.environ,
+            "ORCHESTRA_REDIS_URL": str(settings.redis_url),
+            "ORCHESTRA_DATA": str(settings.data),
+        },
+    )
+    tasks: list[str] = []
+
+    async def first() -> None:
+        async with Client(server, extensions=[KnowsTasks()]) as client:
+            submitted = await client.call_tool("submit", {"agent": "asker", "prompt": "paint", "key": "k"})
+            assert submitted.structured_content["new"]
+            session = submitted.structured_content["session"]
+            made = await client.session.call_tool("wait", {"session": session}, allow_claimed=True)
+            tasks.append(made.task_id)
+            (pid,) = children_of(os.getpid())
+            os.kill(pid, signal.SIGKILL)
+            await client.call_tool("sessions", {})
+
+    async def second() -> tuple[str, str]:
+        async with Client(server, extensions=[KnowsTasks()]) as client:
+            submitted = await client.call_tool("submit", {"agent": "asker", "prompt": "paint", "key": "k"})
+            assert not submitted.structured_content["new"]
+            go.set()
+            ended = await completed(client.session, tasks[0])
+            await client.call_tool(
+                "resume",
+                {"session": submitted.structured_content["session"], "prompt": "and again", "key": "r"},
+            )
+            again = await client.call_tool(
+                "resume",
+                {"session": submitted.structured_content["session"], "prompt": "and again", "key": "r"},
+            )
+            assert again.structured_content["item"]
+            return str(ended.structured_content["result"]), submitted.structured_content["session"]
+
+    with pytest.raises(BaseExceptionGroup):
+        anyio.run(first)
+    result, root = anyio.run(second)
+    assert result == "painted"
+    assert theatre.answer(root) == "and again"
+    assert [s.id for s in stage.ledger.tree(root)] == [root]
+    assert len(stage.ledger.runs(root)) == 2
+    assert breaks(stage) == []
 
 
 def children_of(pid: int) -> list[int]:
