@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from orchestrator.agents.options import ExecutorOptions, PythonOptions, check_options, setting_error
 from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord, Role, Tier
-from orchestrator.errors import ConfigurationError, InputError
+from orchestrator.errors import AgentSettingError, ConfigurationError, InputError
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.routing import Backoff
 
@@ -53,6 +53,7 @@ FIELDS = (
     "accepts_from",
     "steps",
     "answer",
+    "budget",
 )
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -215,10 +216,10 @@ def define_agent(
     try:
         checked = Budget.of(budget)
     except InputError as error:
-        raise ConfigurationError(f"agent {name!r}: {error}") from None
+        raise AgentSettingError(name, "budget", str(error)) from None
     if steps not in get_args(StepPolicy):
         allowed = ", ".join(map(repr, get_args(StepPolicy)))
-        raise ConfigurationError(f"agent {name!r}: steps = {steps!r}: choose from {allowed}")
+        raise AgentSettingError(name, "steps", f"steps = {steps!r}: choose from {allowed}")
     try:
         record = AgentRecord(
             name=name,

@@ -30,30 +30,10 @@ from orchestrator.agents.definition import (
     AgentDefinition,
     define_agent,
 )
+from orchestrator.agents.lines import line_of
 from orchestrator.agents.options import Surroundings, check_options
 from orchestrator.config.settings import is_agents_file, unknown_table
 from orchestrator.errors import AgentSettingError, AgentsFileError, ConfigurationError
-
-#: Settings of ``[agents.NAME]`` that are the agent's own; the rest are its executor's.
-_FIELDS = (
-    "role",
-    "tier",
-    "executor",
-    "queue",
-    "attempts",
-    "backoff",
-    "backoff_s",
-    "backoff_max_s",
-    "time_limit_s",
-    "runs_at_once",
-    "description",
-    "may_send_to",
-    "accepts_from",
-    "steps",
-    "answer",
-    "budget",
-)
-
 
 #: The group of entry points in which installed packages offer agents.
 ENTRY_POINTS: Final = "agent_orchestra.agents"
@@ -234,21 +214,6 @@ def _from_toml(source: str, path: Path) -> list[AgentDefinition]:
     return [_from_table(where, name, table) for name, table in tables.items()]
 
 
-def _line_of(name: str, text: str, key: str = "") -> int:
-    """The line of ``[agents.name]``, or of a key in that table where it is found there; 1 if it is spelt otherwise."""
-    heading = re.compile(rf"\s*\[\s*agents\s*\.\s*[\"']?{re.escape(name)}[\"']?\s*\]")
-    lines = text.splitlines()
-    first = next((number for number, line in enumerate(lines, 1) if heading.match(line)), 1)
-    if key:
-        entry = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]")
-        for number, line in enumerate(lines[first:], first + 1):
-            if entry.match(line):
-                return number
-            if line.lstrip().startswith("[agents") and not line.lstrip().startswith(f"[agents.{name}."):
-                break
-    return first
-
-
 def _from_table(
     where: tuple[str, Path, str, Surroundings], name: str, table: dict[str, Any]
 ) -> AgentDefinition:
@@ -261,7 +226,7 @@ def _from_table(
         checked = check_options(name, executor, options, surroundings=surroundings, others=FIELDS)
         return define_agent(
             name,
-            source=f"{path}:{_line_of(name, text)}",
+            source=f"{path}:{line_of(name, text)}",
             options=checked,
             executor=executor,
             **fields,
@@ -270,7 +235,7 @@ def _from_table(
         raise
     except ConfigurationError as error:
         key = error.key if isinstance(error, AgentSettingError) else ""
-        raise AgentsFileError(source, f"line {_line_of(name, text, key)}: {error}") from None
+        raise AgentsFileError(source, f"line {line_of(name, text, key)}: {error}") from None
 
 
 def _load_reference(source: str, reference: str) -> Any:

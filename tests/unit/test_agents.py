@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import textwrap
 from collections.abc import Callable
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agents.definition import agent
+from orchestrator.agents.definition import FIELDS, agent
 from orchestrator.agents.loader import load_agents
 from orchestrator.errors import AgentsFileError, ConfigurationError
+from orchestrator.policy.budget import Budget
 
 Write = Callable[[str, str], str]
 
@@ -226,6 +228,68 @@ def test_an_error_in_another_file_names_both_lines(write: Write) -> None:
             "[agents.a]\nexecutor = 'foreign'\nfunction = 'textwrap:dedent'\n",
             "line 3: agent 'a': there is no setting 'function'",
         ),
+        (
+            "[agents.a]\nexecutor = 'command'\ncommand = ['true']\ncolour = 1\n",
+            "line 4: agent 'a': there is no setting 'colour'",
+        ),
+        (
+            "[agents.a]\nexecutor = 'command'\ncommand = ['true']\nmax_output_bytes = 'many'\n",
+            "line 4: agent 'a': max_output_bytes = 'many': input should be a valid integer",
+        ),
+        (
+            "[agents.b]\nexecutor = 'foreign'\n[agents.a]\nexecutor = 'command'\ncommand = ['true']\n[agents.a.read]\nanswr = 'x'\n",
+            "line 7: agent 'a': there is no setting 'read.answr'",
+        ),
+        (
+            "[agents.a]\nexecutor = 'command'\ncommand = ['true']\nsandbox = {netwrk = true}\n",
+            "line 4: agent 'a': there is no setting 'sandbox.netwrk'",
+        ),
+        (
+            "[agents.a]\nexecutor = 'command'\ncommand = ['true']\nworktree = {keep = 'never'}\n",
+            "line 4: agent 'a': worktree.keep = 'never': input should be 'until-taken' or 'always'",
+        ),
+        (
+            "[agents.a]\nexecutor = 'command'\npreset = 'claud'\n",
+            "line 3: agent 'a': preset = 'claud': input should be 'claude', 'codex', 'gemini' or 'acp'",
+        ),
+        ("[agents.a]\nexecutor = 'command'\n", "line 1: agent 'a': the command executor needs the setting"),
+        (
+            "[agents.a]\nexecutor = 'llm'\nmodle = 'x'\n",
+            "line 3: agent 'a': there is no setting 'modle'; did you",
+        ),
+        (
+            "[agents.a]\nexecutor = 'llm'\nmodel = 'test'\n[agents.a.limits]\nreqs = 1\n",
+            "line 5: agent 'a': there is no setting 'limits.reqs'",
+        ),
+        (
+            "[agents.a]\nexecutor = 'llm'\nmodel = 'test'\nlimits.memory_tokens = -1\n",
+            "line 4: agent 'a': limits.memory_tokens = -1: input should be greater than 0",
+        ),
+        ("[agents.a]\nexecutor = 'foreign'\nx = 1\n", "line 3: agent 'a': there is no setting 'x'"),
+        (
+            "[agents.a]\nfunction = 'textwrap:dedent'\naccepts_from = 'gpu'\n",
+            "line 3: agent 'a': accepts_from = 'gpu': input should be a list",
+        ),
+        (
+            "[agents.a]\nfunction = 'textwrap:dedent'\nbudget = 'euros=1'\n",
+            "line 3: agent 'a': budget 'euros=1': ",
+        ),
+        (
+            "[agents.a]\nfunction = 'textwrap:dedent'\nsteps = 'loose'\n",
+            "line 3: agent 'a': steps = 'loose': choose from 'strict', 'replace'",
+        ),
+        (
+            "[agents.a]\nfunction = 'textwrap:dedent'\nescalation = 5\n",
+            "line 3: agent 'a': escalation = 5: input should be a valid string",
+        ),
+        (
+            "[agents]\nb = {function = 'textwrap:dedent'}\na = {function = 'textwrap:dedent', rle = 1}\n",
+            "line 3: agent 'a': there is no setting 'rle'; did you mean 'role'?",
+        ),
+        (
+            "[agents]\na.function = 'textwrap:dedent'\na.rle = 1\n",
+            "line 3: agent 'a': there is no setting 'rle'",
+        ),
         ("[agents.a]\nfunction = 'no_such_mod:f'\n", "there is no module 'no_such_mod'"),
         ("[agent.a]\n", "there is no table [agent], so it is not read"),
         ("role = 'specialist'\n", "'role' is outside of a table and is not read"),
@@ -278,6 +342,21 @@ def test_an_agent_says_whom_it_talks_to() -> None:
 
     record = bound.__orchestra_agent__.record  # type: ignore[attr-defined]
     assert (record.may_send_to, record.accepts_from) == (("reviewer",), ("lead", "boss"))
+
+
+def test_what_an_agent_says_in_python_it_says_in_a_file() -> None:
+    """All settings of the decorator are keys of its table, and the other way round."""
+    in_python = set(inspect.signature(agent).parameters) - {"name"}
+    assert set(FIELDS) == in_python | {"executor", "description"}
+
+
+def test_a_file_gives_an_agent_its_budget(write: Write) -> None:
+    path = write(
+        "agents.toml",
+        "[agents.a]\nfunction = 'textwrap:dedent'\nbudget = 'usd=0.5'\n",
+    )
+    found = load_agents([path])["a"]
+    assert found.budget == Budget(usd=0.5)
 
 
 def test_an_installed_package_offers_agents_by_entry_points(

@@ -29,6 +29,11 @@ __all__ = [
     "check_options",
 ]
 
+#: Fields of a record that their author writes under another name.
+_WRITTEN: Final = {"escalates_to": "escalation"}
+#: What is wrong with a value, in the words of whoever writes it, by the type of the error.
+_SAID: Final = {"tuple_type": "input should be a list"}
+
 #: What can run an agent, by name; `foreign` is a program that reads its work from the streams itself.
 EXECUTORS: Final[Mapping[str, type[ExecutorOptions]]] = {
     "command": CommandOptions,
@@ -36,11 +41,6 @@ EXECUTORS: Final[Mapping[str, type[ExecutorOptions]]] = {
     "llm": LlmOptions,
     "python": PythonOptions,
 }
-
-#: Settings whose values may be secret.
-_SECRETS: Final = frozenset({"env", "headers"})
-#: Characters of a wrong value that an error repeats.
-_SHOWN_CHARS: Final = 100
 
 
 def check_options(
@@ -84,19 +84,11 @@ def setting_error(agent: str, error: ValidationError, *, needed_by: str = "an ag
     place = [str(part) for part in first["loc"]]
     if not place:
         return ConfigurationError(f"agent {agent!r}: {str(first['msg']).removeprefix('Value error, ')}")
+    place[0] = _WRITTEN.get(place[0], place[0])
     name = ".".join(place)
     if first["type"] == "missing":
-        return AgentSettingError(agent, place[0], f"{needed_by} needs the setting {name!r}")
+        return AgentSettingError(agent, name, f"{needed_by} needs the setting {name!r}")
     if first["type"] == "extra_forbidden":
-        return AgentSettingError(agent, place[0], f"there is no setting {name!r}")
-    said = str(first["msg"]).removeprefix("Value error, ")
-    shown = "" if _SECRETS.intersection(place) else _shown(first["input"])
-    return AgentSettingError(agent, place[0], f"{name}{shown}: {said[0].lower()}{said[1:]}")
-
-
-def _shown(value: Any) -> str:
-    """A value in an error: shortened, and not what others are within, such as the key of a server."""
-    if isinstance(value, Mapping):
-        return ""
-    text = repr(value)
-    return f" = {text if len(text) <= _SHOWN_CHARS else f'{text[:_SHOWN_CHARS]}…'}"
+        return AgentSettingError(agent, name, f"there is no setting {name!r}")
+    said = _SAID.get(first["type"]) or str(first["msg"]).removeprefix("Value error, ")
+    return AgentSettingError(agent, name, f"{name} = {first['input']!r}: {said[0].lower()}{said[1:]}")
