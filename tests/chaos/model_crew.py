@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from orchestrator import model_agent
+from orchestrator import agent, model_agent
 from orchestrator.worker.context.context import Context
 
 MARKS = Path(os.environ.get("CHAOS_MARKS", "."))
@@ -58,3 +58,15 @@ SHIPPER = model_agent(
     approve=["ship", "announce"],
     backoff_s=0.05,
 )
+
+
+@agent("model-treasurer", role="coordinator", queue="chaos")
+def treasurer(ctx: Context) -> str:
+    """Prompt ``200 model-helper``: so many of these; the answer says how many completed and how many failed."""
+    if ctx.cause == "start":
+        ctx.wait_for("all")
+        many, _, name = ctx.prompt.partition(" ")
+        ctx.delegate_all(name, [f"child {number}" for number in range(int(many))])
+        return "launched"
+    ends = [callback.status for callback in ctx.all_results]
+    return f"{ends.count('completed')} completed, {ends.count('failed')} failed"

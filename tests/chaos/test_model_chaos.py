@@ -14,13 +14,19 @@ from contextlib import ExitStack
 import pytest
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
+from orchestrator.ledger import SessionState
 from orchestrator.policy.callback_text import parse_callbacks
-from orchestrator.testing import ByInstructions, Call, Request, Say, Script, WireServer
+from orchestrator.testing import ByInstructions, Call, Fail, Request, Say, Script, WireServer
 
-from .stack import HERE, Stack, Zygote
+from .stack import HERE, Stack, Zygote, wait_until
+from .test_budgets import kill_pool_processes
 from .test_chaos import KILLS, LONG, PAUSE_S, TALK, TALKERS, TREES, Monkey, all_over, new_dice, start
+from .test_provider_limits import ASKERS, BUSY_S, SLOTS
+from .test_provider_limits import TREES as ASKING_TREES
 
 SHAPE = os.environ.get("CHAOS_MODEL_SHAPE", "4,4,4" if LONG else "3,3")
+#: Children under a budget that allows fewer.
+CHILDREN, ALLOWED = (200, 120) if LONG else (40, 24)
 #: Model requests of each session of a model: what it does, and what it answers.
 REQUESTS = 2
 
@@ -46,8 +52,27 @@ def total(request: Request) -> Say:
     return Say(f"These are {len(callbacks)}. <response>{found}</response>")
 
 
+class Provider:
+    """Says 429 to the first request, with a time, and to each that comes before that time."""
+
+    def __init__(self) -> None:
+        self.busy_until = 0.0
+        self.refused = 0
+
+    def __call__(self, request: Request) -> Say | Fail:
+        now = time.time()
+        self.busy_until = self.busy_until or now + max(BUSY_S, 15)
+        if now >= self.busy_until - 0.05:
+            return Say("<response>answered</response>")
+        self.refused += 1
+        return Fail(429, retry_after_s=self.busy_until - now)
+
+
+PROVIDER = Provider()
 SCRIPT = ByInstructions(
     {
+        "You know": PROVIDER,
+        "You help": Script(Say("<response>1</response>")),
         "You branch": Script(branch, total),
         "You count": Script(Say(calls=[Call("note", text="one")]), Say("<response>1</response>")),
     }
@@ -128,3 +153,62 @@ def test_models_pay_once_and_their_trees_add_up(
     leaves = [run for one in models if one.agent == "model-leaf" for run in stack.ledger.runs(one.id)]
     for run in leaves:
         assert len(list(stack.marks.glob(f"note-{run.id}*"))) == 1
+
+
+def test_models_wait_for_their_provider_together(make_stack: Callable[..., Stack]) -> None:
+    """One run is told 429 and a time. No other calls before that; none fails; the slots are free; then all are answered."""
+    stack = make_stack(concurrency=str(SLOTS), provider_wait_s="0.2", registration_patience_s="20")
+    stack.start_all(but="worker")
+    stack.start("worker", "--pool", "threads")
+    stack.wait_ready()
+
+    def tries(session: str) -> list[str]:
+        return [tried.how for run in stack.ledger.runs(session) for tried in run.tries]
+
+    with stack.client() as client:
+        first = client.submit("model-expert", "first")
+        wait_until(lambda: "parked" in tries(first.id), "the run that was told", explain=stack.logs)
+        assert PROVIDER.refused == 1
+        trees = [client.submit("model-treasurer", f"{ASKERS} model-expert") for _ in range(ASKING_TREES)]
+        other = client.submit("branch", "2,2")
+        assert stack.answer(other) == "4"
+        assert time.time() < PROVIDER.busy_until, "the other tree had to wait for the slots"
+        expected = [f"{ASKERS} completed, 0 failed"] * ASKING_TREES
+        assert [stack.answer(tree) for tree in trees] == expected
+        assert stack.answer(first) == "<response>answered</response>"
+    stack.assert_settled()
+    assert PROVIDER.refused == 1
+    runs = [run for tree in trees for s in stack.ledger.tree(tree.id) for run in stack.ledger.runs(s.id)]
+    assert {run.failures for run in runs} == {0}
+    assert any(tried.how == "parked" for run in runs for tried in run.tries)
+
+
+def test_models_together_never_spend_more_than_their_budget(
+    make_stack: Callable[..., Stack], wire: WireServer
+) -> None:
+    """Overspend is 0, each child has its one terminal callback, and the numbers add up after kills."""
+    stack = make_stack(max_process_deaths="100", concurrency="2")
+    stack.start_all()
+    stack.wait_ready()
+    before = len(wire.answered)
+    with stack.client() as client:
+        session = client.submit("model-treasurer", f"{CHILDREN} model-helper", budget={"requests": ALLOWED})
+        wait_until(lambda: stack.ledger.session(session.id).children >= CHILDREN // 2, "children")
+        killed = kill_pool_processes(stack, lambda: stack.ledger.session(session.id).ended_ms > 0)
+        answer = stack.answer(session, timeout_s=240)
+    stack.assert_settled()
+    tree = stack.ledger.tree(session.id)
+    completed = sum(s.state == SessionState.FINISHED for s in tree[1:])
+    failed = [s for s in tree[1:] if s.state == SessionState.FAILED]
+    assert answer == f"{completed} completed, {len(failed)} failed"
+    assert completed + len(failed) == CHILDREN
+    budget = stack.ledger.spending.budget(session.id)
+    assert budget is not None
+    spent, paid = budget.spent["requests"], len(wire.answered) - before
+    print(f"{killed} kills, {spent} of {ALLOWED} requests spent, {paid} paid, {completed} completed")
+    assert spent <= ALLOWED
+    assert spent == sum(s.used.requests for s in tree)
+    assert set(budget.reserved.values()) == {0}
+    # A kill between an answer and its record costs one call that gave no child an answer.
+    assert completed <= spent <= paid <= spent + killed
+    assert all("the budget of tree" in s.reason for s in failed)
