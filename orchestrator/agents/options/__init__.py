@@ -42,6 +42,11 @@ EXECUTORS: Final[Mapping[str, type[ExecutorOptions]]] = {
     "python": PythonOptions,
 }
 
+#: Settings whose values may be secret.
+_SECRETS: Final = frozenset({"env", "headers"})
+#: Characters of a wrong value that an error repeats.
+_SHOWN_CHARS: Final = 100
+
 
 def check_options(
     agent: str,
@@ -91,4 +96,13 @@ def setting_error(agent: str, error: ValidationError, *, needed_by: str = "an ag
     if first["type"] == "extra_forbidden":
         return AgentSettingError(agent, name, f"there is no setting {name!r}")
     said = _SAID.get(first["type"]) or str(first["msg"]).removeprefix("Value error, ")
-    return AgentSettingError(agent, name, f"{name} = {first['input']!r}: {said[0].lower()}{said[1:]}")
+    shown = "" if _SECRETS.intersection(place) else _shown(first["input"])
+    return AgentSettingError(agent, name, f"{name}{shown}: {said[0].lower()}{said[1:]}")
+
+
+def _shown(value: Any) -> str:
+    """A value in an error: shortened, and not what others are within, such as the key of a server."""
+    if isinstance(value, Mapping):
+        return ""
+    text = repr(value)
+    return f" = {text if len(text) <= _SHOWN_CHARS else f'{text[:_SHOWN_CHARS]}…'}"
