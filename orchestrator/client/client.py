@@ -446,7 +446,6 @@ class Client:
 
         Raises:
             UnknownSession: there is no such session.
-            DamagedRecord: what one of them asks cannot be read.
         """
         with self._clear_errors():
             return open_approvals(self._parts, session=session)

@@ -38,7 +38,7 @@ def breaks(snapshot: Snapshot) -> Iterator[Problem]:
                 Severity.BREAK,
                 "approval-unanswerable",
                 approval,
-                f"{approval} cannot be answered: what it asks cannot be read; `orchestra stop {snapshot.session.id}`",
+                f"{approval} cannot be approved: what it asks cannot be read; `orchestra deny {approval}`",
             )
             continue
         missing = []

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.errors import ClaimLost
+from orchestrator.errors import ClaimLost, DamagedRecord
 from orchestrator.ids import session_of_approval, shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.model import CLOSED, Item, Session
@@ -106,8 +106,7 @@ class Approvals:
     def find(self, approvals: Iterable[str]) -> list[OpenApproval]:
         """Those of these approvals that are open, in their order.
 
-        Raises:
-            DamagedRecord: what one of them asks cannot be read.
+        What one asks that cannot be read is empty, with a digest that fits nothing: it can be denied.
         """
         wanted = {one: session_of_approval(one) for one in approvals}
         sessions = {s.id: s for s in self._ledger.find(list(dict.fromkeys(filter(None, wanted.values()))))}
@@ -120,7 +119,18 @@ class Approvals:
             if item is None:
                 continue  # the doctor names it
             text = self._ledger.texts(session.id, [approval]).get(approval, "")
-            found.append(OpenApproval(session, item, text, read_request(approval, item.extra.get("context"))))
+            try:
+                request = read_request(approval, item.extra.get("context"))
+            except DamagedRecord:
+                request = ApprovalRequest(
+                    tool="",
+                    arguments="{}",
+                    digest="",
+                    agent=item.agent,
+                    session=session.id,
+                    run=item.run,
+                )
+            found.append(OpenApproval(session, item, text, request))
         return found
 
     def strays(self, shard: int) -> list[str]:

@@ -10,13 +10,13 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from orchestrator.agents.registry import OPERATOR, AgentRegistry
 from orchestrator.clock import isoformat
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import DamagedRecord, UnknownSession, WrongState
-from orchestrator.ids import asker_of, decision_id, reply_id
+from orchestrator.ids import asker_of, decision_id, reply_id, session_of_approval
 from orchestrator.ledger import (
     CLOSED,
     Item,
@@ -214,9 +214,11 @@ class Delivery:
 
     def give_up(self, question: str, reason: str) -> None:
         """A question that is still open has waited long enough: its asker is told so, and nobody is bothered any more."""
-        asker = asker_of(question)
+        asker = asker_of(question) or session_of_approval(question)
         for session in self.ledger.find([asker] if asker else []):
-            if question in session.questions:
+            if question in session.approvals:
+                self._answer_approval(session, question, f"no answer will come: {reason}", {})
+            elif question in session.questions:
                 self._refuse_reply(question, asker=session.id, agent=session.delegator, why=reason)
                 self.ledger.withdraw(
                     question,
@@ -235,22 +237,33 @@ class Delivery:
             message, envelope = str(item.extra.get("message", "")), None
             if self._write_reply is not None and message:
                 envelope = self._write_reply(session, message, json.dumps({**verdict, "comment": text}))
-            with contextlib.suppress(UnknownSession, WrongState):  # it has ended, or somebody was quicker
-                self.ledger.enqueue(
-                    session.id,
-                    text,
-                    item_id=decision_id(approval),
-                    kind="reply",
-                    priority="high",
-                    answers=approval,
-                    envelope=envelope,
-                    extra={
-                        "agent": OPERATOR,
-                        "status": "failed",
-                        "answers": approval,
-                        "context": json.dumps(verdict),
-                    },
-                )
+            self._answer_approval(session, approval, text, verdict, envelope)
+
+    def _answer_approval(
+        self,
+        session: Session,
+        approval: str,
+        text: str,
+        verdict: Mapping[str, Any],
+        envelope: Outgoing | None = None,
+    ) -> None:
+        """Tell a session that no person answers an approval of it."""
+        with contextlib.suppress(UnknownSession, WrongState):  # it has ended, or somebody was quicker
+            self.ledger.enqueue(
+                session.id,
+                text,
+                item_id=decision_id(approval),
+                kind="reply",
+                priority="high",
+                answers=approval,
+                envelope=envelope,
+                extra={
+                    "agent": OPERATOR,
+                    "status": "failed",
+                    "answers": approval,
+                    "context": json.dumps(dict(verdict)),
+                },
+            )
 
     def _close_question(self, session: Session, item: Item) -> None:
         """Whoever asked a closed session hears that no answer will come, instead of waiting for it for ever."""

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from orchestrator import Approval, Client, Decision
+from orchestrator import Approval, Client, Decision, agent
 from orchestrator.cli import main
+from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
 from orchestrator.doctor import Doctor
 from orchestrator.errors import ApprovalRefused, InputError, WrongState
 from orchestrator.ids import decision_id
 from orchestrator.ledger import SessionState
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import connect
+from orchestrator.router.deadletters.store import DeadLetters
+from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
+from orchestrator.testing.stack import InProcessStack
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
@@ -340,6 +347,23 @@ def test_why_doctor_and_fix(place: Place) -> None:
     record = json.loads(redis.hget(keys.items(place.session), asked.id))
     redis.hset(keys.items(place.session), asked.id, json.dumps({**record, "context": "{"}))
     assert "approval-unanswerable" in place.findings()
+    assert place.open.fault
+    with pytest.raises(ApprovalRefused):
+        place.client.approve(asked.id)
+    place.client.deny(asked.id)
+    assert place.client.approvals() == []
+
+
+def test_an_approval_whose_record_is_lost_is_given_up_by_the_doctor(place: Place) -> None:
+    place.ask()
+    asked = place.open
+    place.stage.redis.hdel(keys.items(place.session), asked.id)
+    doctor = Doctor(place.stage.parts, audit=None, sleep=lambda _: None)
+    found = doctor.examine(watch_leases=False)
+    assert "question-lost" in {finding.rule for finding in found.findings}
+    doctor.repair(found)
+    assert place.client.session(place.session).approvals == ()
+    assert not place.stage.redis.exists(keys.approvals(0))
 
 
 def test_the_commands(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,3 +399,59 @@ def test_the_commands(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("ORCHESTRA_SESSION_TOKEN", "x")
     place.ask()
     assert "a person answers it" in run("approve", place.open.id, ok=False)
+
+
+def test_a_whole_stack_ends_what_nobody_answers_and_says_so_signed() -> None:
+    """The reaper's word travels as every message does: a router takes it, and it is no dead letter."""
+
+    @agent("patient-ops")
+    def ops(ctx: Context) -> str:
+        return str(ctx.request_approval("deploy", {"version": 1}, timeout_s=0.2))
+
+    with InProcessStack([ops]) as stack:
+        answer = stack.run("patient-ops", "go")
+        assert answer.text.startswith("denied: nobody answered before ")
+        answer.tree.assert_settled()
+        redis = connect(stack.settings.redis_url or "", check=False)
+        said = [fields[b"envelope"] for _, fields in redis.xrange(keys.messages(0, "reply", "high"))]
+        assert len(said) == 1
+        assert b"reaper" in said[0]
+        assert b"&quot;expired&quot;: true" in said[0] or b'"expired": true' in said[0]
+        streams = RedisStreams(redis)
+        deadline = time.monotonic() + 30
+        while any(backlog.pending for backlog in streams.backlog(ROUTER_GROUP, all_streams())):
+            assert time.monotonic() < deadline
+        assert DeadLetters(redis).all() == []
+        redis.close()
+
+
+def test_a_program_of_an_agent_asks_and_a_person_answers(stage: StackHarness, place: Place) -> None:
+    """Over the socket of the run, as `orchestra mcp` does."""
+
+    @stage.agent("cli")
+    def cli(ctx: Context) -> str:
+        environment = ctx.environment()
+        program = RemoteSession(environment[SOCKET_VARIABLE], environment[TOKEN_VARIABLE])
+        first = program.call("approval", tool="push", arguments={"branch": "main"}, key="push", timeout_s=0)
+        assert (first["approved"], first["ask_again_s"]) == (None, 1.0)
+        assert (
+            program.call("approval", tool="push", arguments={"branch": "main"}, key="push", timeout_s=0)
+            == first
+        )
+        place.client.approvals()
+        answered.set()
+        found = first
+        while found["approved"] is None:
+            found = program.call("decision", approval=first["approval"], timeout_s=5)
+        return f"{found['approved']} {found['comment']}"
+
+    answered = threading.Event()
+    session = stage.submit("cli")
+    run = stage.start(session)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(stage.execute, run)
+        assert answered.wait(30)
+        [asked] = place.client.approvals(session)
+        place.client.approve(asked.id, "once")
+        assert running.result() == "finished"
+    assert stage.ledger.result(session)[1] == "True once"
