@@ -33,8 +33,7 @@ from orchestrator import agent
 @agent("lead", role="coordinator")
 def lead(ctx):
     if ctx.cause == "start":
-        for number in range(int(ctx.prompt)):
-            ctx.delegate("worker", str(number))
+        ctx.delegate_all("worker", (str(number) for number in range(int(ctx.prompt))))
         ctx.wait_for("all")
         return "waiting"
     return "done"
