@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 from orchestrator.ids import shard_of
@@ -65,16 +66,17 @@ def ending(session: str, *, parent: str, run: str, envelope: Outgoing | None = N
     ]
 
 
-def run_and_session(shard: int) -> list[Arg]:
+@cache
+def run_and_session(shard: int) -> tuple[Arg, ...]:
     """What the keys of a run and of a session of a shard begin with, and what those of its items and bodies end with."""
     anybody = f"ses_{shard:02x}"
     session = keys.session(anybody)
-    return [
+    return (
         keys.run(f"run_{shard:02x}").removesuffix(f"run_{shard:02x}"),
         session.removesuffix(anybody),
         keys.items(anybody).removeprefix(session),
         keys.bodies(anybody).removeprefix(session),
-    ]
+    )
 
 
 def mailbox(session: str, *, speaker: str, envelope: Outgoing | None) -> list[str]:

@@ -63,6 +63,8 @@ def shard_tag(shard: int) -> str:
     return f"{PREFIX}:{{{shard:02x}}}"
 
 
+# Every transition names several keys of the same few sessions and runs.
+@lru_cache(maxsize=1024)
 def _of(identifier: str) -> str:
     return shard_tag(shard_of(identifier))
 

@@ -23,7 +23,12 @@ class EventLog:
     """Appends events to the file of one data folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE_NAME
+        self._folder = folder
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._folder / FILE_NAME
 
     def append(
         self, event_type: str, fields: Mapping[str, Any], *, timestamp: str, again: bool = False

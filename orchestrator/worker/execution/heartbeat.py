@@ -28,7 +28,7 @@ class ClaimStatus:
 
     def __init__(self, claim: Claim) -> None:
         self._claim = claim
-        self._lost = threading.Event()
+        self._lost = False
         self._stop_reason = ""
         self.timed_out = False  #: whether it was the time limit that asked it to stop
         #: When the run has used up its time, on the monotonic clock.
@@ -37,7 +37,7 @@ class ClaimStatus:
     @property
     def stop_reason(self) -> str:
         """Why the run is to stop; empty while it may go on."""
-        return self._stop_reason or ("another worker has it" if self._lost.is_set() else "")
+        return self._stop_reason or ("another worker has it" if self._lost else "")
 
     @property
     def left_s(self) -> float:
@@ -47,11 +47,11 @@ class ClaimStatus:
     @property
     def lost(self) -> bool:
         """Whether the run belongs to somebody else by now, or has ended."""
-        return self._lost.is_set()
+        return self._lost
 
     def lose(self) -> None:
         """The claim does not hold any more."""
-        self._lost.set()
+        self._lost = True
 
     def ask_to_stop(self, reason: str, *, timed_out: bool = False) -> None:
         """Let the agent know; the first reason counts."""
@@ -66,7 +66,7 @@ class ClaimStatus:
             ClaimLost: another worker has it, or it has ended.
             SessionStopped: it was asked to stop.
         """
-        if self._lost.is_set():
+        if self._lost:
             raise ClaimLost(self._claim.run)
         if self._stop_reason:
             raise SessionStopped(self._claim.session, self._stop_reason)
