@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from orchestrator import Approval, Client
 from orchestrator.errors import ApprovalRefused, InputError, WrongState
 from orchestrator.ids import decision_id
 from orchestrator.ledger import SessionState
+from orchestrator.redisdb import keys
 from orchestrator.testing import ByInstructions, Call, Say, Script
 from orchestrator.worker.context.context import Context
 
@@ -285,3 +287,32 @@ def test_no_agent_approves(stage: StackHarness, theatre: Harness) -> None:
     with Client(stage.settings) as client:
         open_of(client, session)
     assert [type(one) for one in tried] == [ApprovalRefused, InputError, WrongState], tried
+
+
+@pytest.mark.parametrize("forged", ["arguments", "decided"])
+def test_what_was_changed_in_the_memory_is_not_approved(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys, forged: str
+) -> None:
+    """The memory is nobody's word: whoever writes to Redis changes the call that was approved, or writes an answer."""
+    serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
+    model("ops", tools=[deploys.deploy], approve=["deploy"])
+    session = stage.submit("ops")
+    with Client(stage.settings) as client:
+        [asked] = open_of(client, session)
+        memory = json.loads(stage.ledger.memory(session))
+        if forged == "arguments":
+            changed = json.dumps(memory).replace(r"\"1\"", r"\"evil\"")
+        else:
+            changed = json.dumps({**memory, "decided": list(memory["pending"])})
+        assert json.loads(changed) != memory
+        kept = stage.ledger.wholes.shorten(session, changed, above_bytes=0)
+        stage.redis.hset(keys.bodies(session), "memory", kept.json)
+        if forged == "arguments":
+            client.approve(asked.id)
+        else:
+            client.resume(session, "go on")
+        wait_for(lambda: client.session(session).runs == 2 and not client.session(session).busy)
+        assert len(client.approvals()) == (0 if forged == "arguments" else 1)
+        answer = stage.ledger.texts(session, ["result"])["result"]
+    assert "was denied because nobody approved it" in answer
+    assert deploys.calls == []
