@@ -174,3 +174,47 @@ def test_the_reminder_counts_against_the_limits_of_the_run(
     model("writer", instructions="You write.", limits={"requests": 1})
     assert "used up a limit of its run" in theatre.answer(stage.submit("lead"))
     assert len(asked_of_writer(server)) == 1
+
+
+def test_what_was_said_before_the_reminder_is_not_paid_again(
+    stage: StackHarness, model: Model, serve: Serve
+) -> None:
+    """The provider is away when the model is reminded: the next attempt goes on with the reminder."""
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        return ctx.delegate("writer", "write")
+
+    server = serve(Script(Say("no tag"), Fail(500), Say("<response>done</response>")))
+    model("writer", instructions="You write.")
+    root = stage.submit("lead")
+    stage.play(root)
+    [child] = stage.children(root)
+    dispatch = stage.start(child.id)
+    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
+    assert stage.ledger.result(child.id)[1] == "done"
+    assert [request.last for request in server.requests[1:]] == [NUDGE, NUDGE]
+    assert len(server.answered) == 2
+
+
+def test_a_plan_stands_in_the_tag(stage: StackHarness, model: Model, serve: Serve) -> None:
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        return ctx.delegate("boss", "build it")
+
+    @stage.agent("dev")
+    def dev(ctx: Context) -> str:
+        return "built"
+
+    plan = '<response>[{"role": "dev", "task": "work", "caller": "boss"}]</response>'
+    serve(Script(Say(plan), lambda request: Say(f"<response>{'built' in request.last}</response>")))
+    model("boss", role="coordinator", answer="plan")
+    root = stage.submit("lead")
+    stage.play(root)
+    [boss] = stage.children(root)
+    assert stage.play(boss.id) == "idle"
+    [developer] = [session for session in stage.ledger.tree(root) if session.parent == boss.id]
+    assert developer.agent == "dev"
+    stage.play(developer.id)
+    assert stage.resume(boss.id) == "finished"
+    assert stage.ledger.result(boss.id)[1] == "True"

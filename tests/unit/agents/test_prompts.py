@@ -19,7 +19,7 @@ from orchestrator.policy.callback_text import parse_callbacks
 from orchestrator.policy.kinds import QUESTIONS, question_kind
 from orchestrator.policy.plan import parse_plan
 from orchestrator.policy.response_tag import RESPONSE, tag_extract
-from orchestrator.worker.executors.protocol import SESSION_TOOLS, protocol_text
+from orchestrator.worker.executors.protocol import SESSION_TOOLS, protocol_text, takes_tagged_answers
 
 ROLES = ("coordinator", "specialist", "orchestrator")
 ANSWERS = ("text", "plan")
@@ -132,3 +132,29 @@ def test_each_text_is_shipped_and_no_other() -> None:
 
     folder = Path(orchestrator.agents.__file__).parent / "prompt_texts"
     assert sorted(path.stem for path in folder.iterdir()) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("options", "tagged"),
+    [({}, True), ({"output": str}, True), ({"output": {"type": "object"}}, False), ({"output": int}, False)],
+)
+def test_a_model_is_told_of_the_tag_where_it_answers_in_text(
+    options: dict[str, object], tagged: bool
+) -> None:
+    pytest.importorskip("pydantic_ai", reason="the extra `llm` is not installed")
+    made = define_agent("m", source="here", executor="llm", options=options)
+    assert takes_tagged_answers(made) == tagged
+    assert takes_tagged_answers(definition("specialist", "text"))
+
+
+def test_an_agent_object_is_told_of_the_tag_where_it_answers_in_text() -> None:
+    ai = pytest.importorskip("pydantic_ai", reason="the extra `llm` is not installed")
+    for output, tagged in (
+        (str, True),
+        ([str, ai.DeferredToolRequests], True),
+        (int, False),
+        ([str, int], False),
+    ):
+        given = ai.Agent("test", output_type=output, defer_model_check=True)
+        made = define_agent("m", source="here", executor="llm", options={"agent": given})
+        assert takes_tagged_answers(made) == tagged, output
