@@ -17,6 +17,8 @@ SESSION_TOOLS: Final = (
     "ask",
     "answer",
     "raise_callback",
+    "request_approval",
+    "decision",
     "reply",
     "message",
     "status",
