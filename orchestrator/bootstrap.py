@@ -27,6 +27,7 @@ from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import Authenticity
 from orchestrator.messages.factory import MessageFactory, Thread
 from orchestrator.policy.routing import RoutingTable
+from orchestrator.policy.versions import lane_queue, split_lane
 from orchestrator.streams.pressure import Backpressure
 
 if TYPE_CHECKING:
@@ -161,10 +162,12 @@ class Container:
         from orchestrator.reconciler.delivery import hand_over
 
         ready = hand_over(runs, ledger=self.ledger, agents=self.agents)
-        self.dispatcher.ring((run.agent, queue) for run, queue in ready if run.ring)
+        self.dispatcher.ring((run.lane, queue) for run, queue in ready if run.ring)
 
     def ring(self, agents: Iterable[str]) -> None:
-        """Tell the workers of these agents that they have ready runs; those of agents that nobody registered wait.
+        """Tell the workers of these agents, or lanes of them, that they have ready runs.
+
+        Those of agents that nobody registered wait.
 
         Raises:
             ServerUnavailable: the broker does not answer; the sweep rings later.
@@ -173,7 +176,9 @@ class Container:
         self.dispatcher.ring((agent, queue) for agent, queue in queues if queue is not None)
 
     def queue_of(self, agent: str) -> str | None:
-        """The Celery queue of an agent's runs; None: nobody has registered it."""
+        """The Celery queue of the runs of an agent, or of a lane of it; None: nobody has registered it."""
+        if split_lane(agent)[1]:
+            return lane_queue(agent)
         record = self.agents.get(agent)
         return None if record is None else record.queue
 

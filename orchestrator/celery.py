@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready, worker_shutdown
+from celery.signals import (
+    celeryd_after_setup,
+    celeryd_init,
+    setup_logging,
+    worker_process_init,
+    worker_ready,
+    worker_shutdown,
+)
 
 from orchestrator.config.settings import Settings, load_settings, unknown_variables
 from orchestrator.config.stack import resolve, resolve_redis_url
@@ -23,6 +30,7 @@ from orchestrator.dispatch.broker import check_broker
 from orchestrator.display.text import visible
 from orchestrator.errors import KeyringError, OrchestraError, ServerUnavailable
 from orchestrator.log import configure_logging
+from orchestrator.policy.versions import lane_queue
 from orchestrator.redisdb.client import check_server, connect
 from orchestrator.runtime.parent_death import die_with_parent
 from orchestrator.runtime.service import SignsOfLife, notify_ready, spare_the_collector
@@ -86,6 +94,16 @@ def _choose_queues(conf: Any, **_: Any) -> None:
     conf.task_queues = {name: {} for name in sorted({DEFAULT_QUEUE, *served})}
 
 
+@celeryd_after_setup.connect(weak=False)
+def _read_lanes(**_: Any) -> None:
+    """Of an agent whose queue it reads, a worker reads those of the versions that it has, whatever `-Q` says."""
+    queues = app.amqp.queues
+    for definition in _runtime.load_catalogue().values():
+        if not definition.record.external and definition.record.queue in queues.consume_from:
+            for lane in definition.lanes[1:]:
+                queues.select_add(lane_queue(lane))
+
+
 def _check_servers() -> None:
     """End with one line where waiting would be of no use; a server that is away is waited for, as Celery does."""
     try:
@@ -121,7 +139,7 @@ def _spare_the_collector(**_: Any) -> None:
 
 @worker_ready.connect(weak=False)
 def _announce(sender: Any = None, **_: Any) -> None:
-    from orchestrator.worker.announce import Announcer, queues_of
+    from orchestrator.worker.announce import Announcer, queues_of, versions_of
     from orchestrator.worker.execution.watchdog import LEAST_WAIT_S, Watchdog
     from orchestrator.worker.janitor import Janitor
     from orchestrator.worker.worktrees import Worktrees
@@ -134,7 +152,9 @@ def _announce(sender: Any = None, **_: Any) -> None:
         logging.getLogger(__name__).warning("%s", error)
     except OrchestraError as error:
         raise _give_up(error) from error
-    life = SignsOfLife("worker", parts.redis, _settings, serves=queues_of(catalogue))
+    life = SignsOfLife(
+        "worker", parts.redis, _settings, serves=queues_of(catalogue), versions=versions_of(catalogue)
+    )
     try:
         life.begin()
         Announcer(parts, catalogue).start()

@@ -20,6 +20,7 @@
     │   ├── LimitExceeded
     │   ├── StreamFull
     │   ├── ClaimLost
+    │   ├── DefinitionChanged
     │   ├── NoReply
     │   ├── Unverified
     │   ├── StepMismatch
@@ -326,6 +327,15 @@ class StepFailed(OrchestraError):
     def message(self) -> str:
         """What that exception said."""
         return str(self.args[2])
+
+
+class DefinitionChanged(Refused):
+    """A session refuses to go on with another version of its agent. Raised with (agent, its version, the present one)."""
+
+    template = (
+        'the definition of agent {0!r} has changed: the session began with version {1} and refuses (on_deploy = "refuse") '
+        "to go on with version {2}; submit its task again"
+    )
 
 
 class ModelFailed(OrchestraError):

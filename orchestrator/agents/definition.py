@@ -20,9 +20,11 @@ from pydantic import ValidationError
 
 from orchestrator.agents.options import ExecutorOptions, PythonOptions, check_options, setting_error
 from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord, Role, Tier
+from orchestrator.agents.versions import version_of
 from orchestrator.errors import AgentSettingError, ConfigurationError, InputError
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.routing import Backoff
+from orchestrator.policy.versions import VERSION_PATTERN, OnDeploy, lane_of
 
 F = TypeVar("F", bound=Callable[[Any], Any])
 
@@ -54,8 +56,14 @@ FIELDS = (
     "steps",
     "answer",
     "budget",
+    "version",
+    "on_deploy",
 )
 
+#: What of an agent's record decides how it works.
+_WORKS = ("role", "tier", "executor", "answer", "on_deploy")
+
+_VERSION = re.compile(VERSION_PATTERN)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -70,6 +78,18 @@ class AgentDefinition:
     steps: StepPolicy = "strict"
     #: What all its sessions may spend together.
     budget: Budget | None = None
+    #: Whether its author named its version.
+    versioned: bool = False
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The ready runs that a worker with this definition takes: those that wait for any version, and for this one.
+
+        Without an author's name for it, nothing waits for the version of a definition that does not pin.
+        """
+        record = self.record
+        pins = self.versioned or record.on_deploy == "pin"
+        return (record.name, lane_of(record.name, record.version)) if pins else (record.name,)
 
     @property
     def name(self) -> str:
@@ -100,6 +120,8 @@ def agent(
     steps: StepPolicy = "strict",
     answer: Literal["text", "plan"] = "text",
     budget: Budget | Mapping[str, Any] | str | None = None,
+    version: str | None = None,
+    on_deploy: OnDeploy = "latest",
 ) -> Callable[[F], F]:
     """Make a function of a context an agent.
 
@@ -126,6 +148,9 @@ def agent(
         answer: `plan`: the agent answers with a JSON array of assignments, and these are carried out.
         budget: what all sessions of this agent may spend together in a day, or in `per_s` seconds: some of `requests`,
             `tokens` and `usd`.
+        version: the version of this definition, as its author names it; by default a digest of the definition.
+        on_deploy: what becomes of a session that began with another version: `latest`, any worker goes on with it;
+            `pin`, only workers that have its version take it; `refuse`, it fails.
 
     Raises:
         ConfigurationError: a value is not allowed, or the function does not take one argument.
@@ -160,6 +185,8 @@ def agent(
             steps=steps,
             answer=answer,
             budget=budget,
+            version=version,
+            on_deploy=on_deploy,
         )
         function.__globals__.setdefault(MODULE_ATTRIBUTE, []).append(definition)
         setattr(function, FUNCTION_ATTRIBUTE, definition)
@@ -191,6 +218,7 @@ def define_agent(
     executor: str = "python",
     steps: StepPolicy = "strict",
     budget: Budget | Mapping[str, Any] | str | None = None,
+    version: object = None,
     **fields: Any,
 ) -> AgentDefinition:
     """The definition of an agent, checked.
@@ -202,6 +230,9 @@ def define_agent(
         options: settings of the executor, checked already or not.
         queue: the Celery queue of its runs; by default one of its own.
         executor: what runs the agent.
+        steps: what becomes of a try that asks for other durable steps than an earlier one.
+        budget: what all its sessions may spend together.
+        version: the version of the definition; by default a digest of it.
         fields: the other fields of its record.
 
     Raises:
@@ -220,6 +251,13 @@ def define_agent(
     if steps not in get_args(StepPolicy):
         allowed = ", ".join(map(repr, get_args(StepPolicy)))
         raise AgentSettingError(name, "steps", f"steps = {steps!r}: choose from {allowed}")
+    if version is not None and (not isinstance(version, str) or not _VERSION.fullmatch(version)):
+        raise AgentSettingError(
+            name,
+            "version",
+            f"version = {version!r}: a version has 1 to 64 letters, digits, dots, dashes, underscores and plus signs, and "
+            "begins with a letter or digit",
+        )
     try:
         record = AgentRecord(
             name=name,
@@ -229,7 +267,22 @@ def define_agent(
         )
     except ValidationError as error:
         raise setting_error(name, error) from None
-    return AgentDefinition(record=record, source=source, options=options, steps=steps, budget=checked)
+    named = (
+        version
+        if isinstance(version, str)
+        else version_of(
+            {**{field: getattr(record, field) for field in _WORKS}, "steps": steps, "options": options},
+            source=source,
+        )
+    )
+    return AgentDefinition(
+        record=record.model_copy(update={"version": named}),
+        source=source,
+        options=options,
+        steps=steps,
+        budget=checked,
+        versioned=version is not None,
+    )
 
 
 def default_queue(name: str) -> str:

@@ -18,6 +18,7 @@ from orchestrator.clock import Clock
 from orchestrator.log import get_logger
 from orchestrator.policy.retry import run_backoff_ms
 from orchestrator.policy.routing import Backoff
+from orchestrator.policy.versions import OnDeploy
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.server_clock import ServerClock
 
@@ -74,6 +75,10 @@ class AgentRecord(BaseModel):
     description: str = ""
     #: What its answers are: `text`, or a `plan` of assignments that is carried out (see `policy.plan`).
     answer: Literal["text", "plan"] = "text"
+    #: The version of its definition; empty: it has none, as an external program.
+    version: Annotated[str, Field(max_length=64)] = ""
+    #: What becomes of a session that began with another version.
+    on_deploy: OnDeploy = "latest"
 
     @property
     def external(self) -> bool:

@@ -36,6 +36,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "approvals": ("orchestrator.cli.approvals:approvals", "List what waits for your yes or no."),
     "approve": ("orchestrator.cli.approvals:approve", "Say yes to what an agent asks."),
     "deny": ("orchestrator.cli.approvals:deny", "Say no to what an agent asks."),
+    "unpin": (
+        "orchestrator.cli.control:unpin",
+        "Let any version of its agent go on with a session.",
+    ),
     "stop": ("orchestrator.cli.control:stop", "Stop a session and, by its policy, its tree."),
     "delete": ("orchestrator.cli.control:delete", "Delete a session; a tombstone with its counts stays."),
     "raise": (

@@ -8,9 +8,12 @@ import click
 
 from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.agents.registry import AgentRegistry
+    from collections.abc import Mapping
+
+    from orchestrator.agents.registry import AgentRecord, AgentRegistry
     from orchestrator.bootstrap import Container
     from orchestrator.config.settings import Settings
 
@@ -23,19 +26,21 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None
     """List the registered agents."""
     from orchestrator.cli.documents import AgentDocument, Agents
     from orchestrator.cli.limits import held_words
-    from orchestrator.runtime.service import is_served, living_agents
+    from orchestrator.runtime.service import is_served, living_agents, living_versions
 
     if context.invoked_subcommand is not None:
         return
     parts = _parts(settings)
     found, living = parts.agents.all(), living_agents(parts.redis)
     served = {record.name: None if record.external else is_served(record, living) for record in found}
+    versions = living_versions(parts.redis)
     limits = {limit.agent: limit for limit in parts.concurrency.agents([r.name for r in found])}
     if as_json:
         documents = [
             AgentDocument.of(r).model_copy(
                 update={
                     "served": served[r.name],
+                    "versions": versions.get(r.name, {}),
                     "at_work": limits[r.name].at_work,
                     "limit": limits[r.name].limit,
                     "paused": limits[r.name].paused,
@@ -48,7 +53,7 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None
     for record in found:
         tier = f" {record.tier}" if record.tier else ""
         nobody = ", NO LIVING WORKER SERVES IT" if served[record.name] is False else ""
-        held = held_words(limits[record.name])
+        held = held_words(limits[record.name]) + _version_words(record, versions.get(record.name, {}))
         say(
             f"{record.name:24} {record.role}{tier}, {record.executor}, queue {record.queue}{held}{nobody}  {record.description}".rstrip()
         )
@@ -57,6 +62,15 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None
             "no agents are registered; start a worker, for example: orchestra up --agents my_agents.py",
             err=True,
         )
+
+
+def _version_words(record: AgentRecord, versions: Mapping[str, int]) -> str:
+    """Which versions there are, where that matters: the sessions of the agent are bound to one, or there are several."""
+    if record.on_deploy == "latest" and len(versions) < 2:
+        return ""
+    words = ", ".join(f"{version} ({counted(number, 'worker')})" for version, number in versions.items())
+    how = "" if record.on_deploy == "latest" else f", on deploy {record.on_deploy}"
+    return f"{how}, version {words or record.version}"
 
 
 @agents.command("register")

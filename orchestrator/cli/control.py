@@ -1,4 +1,4 @@
-"""`orchestra resume`, `stop` and `delete`: what a user does to a session that is there."""
+"""`orchestra resume`, `unpin`, `stop` and `delete`: what a user does to a session that is there."""
 
 from __future__ import annotations
 
@@ -50,6 +50,26 @@ def resume(
             print_json(Resumed(session=session, item=item))
         else:
             say(f"{session} will run with it")
+
+
+@click.command()
+@click.argument("session")
+@json_option
+@stack_options
+def unpin(settings: Settings, *, session: str, as_json: bool) -> None:
+    """Let workers with any version of its agent go on with SESSION.
+
+    It concerns a session that is pinned to the version that it began with, or that refuses to go on with another one.
+    """
+    from orchestrator.cli.documents import Unpinned
+    from orchestrator.client.client import Client
+
+    with Client(settings) as client:
+        changed = client.unpin(session)
+    if as_json:
+        print_json(Unpinned(session=session, changed=changed))
+    else:
+        say(f"{session} goes on with any version" if changed else f"{session} is bound to no version")
 
 
 _wait_option = click.option(

@@ -52,8 +52,9 @@ def unpause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) 
     if kind is None and len(known) == 1:
         kind = "queue" if known[0] == "queue" else "agent"
     kind, agents = _named(parts, name, kind)
-    changed = parts.concurrency.unpause(kind, name, agents=agents)
-    _ring(parts, agents)
+    lanes = _lanes(parts, agents)
+    changed = parts.concurrency.unpause(kind, name, agents=lanes)
+    _ring(parts, lanes)
     how = "goes on" if changed else "was not paused"
     _tell(kind, name, agents, how, paused=False, changed=changed, as_json=as_json)
 
@@ -86,7 +87,7 @@ def limit(
         else:
             _named(parts, name, "agent")
             parts.concurrency.limit_agent(name, _most(most))
-            told.append(name)
+            told += _lanes(parts, [name])
     if each_tree is not None:
         told += parts.concurrency.limit_trees(_most(each_tree))
     _ring(parts, told)
@@ -186,6 +187,13 @@ def _list(parts: Container, *, as_json: bool) -> None:
         say(f"tree {tree.root}, {tree.at_work}{most} at work{blocked}")
     if not (agents or queues or trees or each is not None):
         say("nothing is limited and nothing is paused")
+
+
+def _lanes(parts: Container, agents: Sequence[str]) -> list[str]:
+    """These agents with the lanes of their versions."""
+    from orchestrator.runtime.service import living_agents, with_lanes
+
+    return with_lanes(agents, living_agents(parts.redis))
 
 
 def _ring(parts: Container, agents: Sequence[str]) -> None:

@@ -30,6 +30,7 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     from orchestrator.reconciler.reaper import Reaper
     from orchestrator.redisdb.holders import connected_holders
     from orchestrator.router.deadletters.store import DeadLetters, dead_limits
+    from orchestrator.runtime.service import living_agents, with_lanes
     from orchestrator.streams import GROUPS, INBOX, RedisStreams, all_streams, boxes
 
     parts = Container(client, settings)
@@ -50,7 +51,9 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
         settle=parts.settle,
         trim=trim,
         ring=parts.ring,
-        agents=lambda: [record.name for record in parts.agents.all() if not record.external],
+        agents=lambda: with_lanes(
+            [record.name for record in parts.agents.all() if not record.external], living_agents(client)
+        ),
         concurrency=parts.concurrency,
         connected=lambda: connected_holders(client),
         shards=settings.shards,

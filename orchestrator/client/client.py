@@ -499,6 +499,21 @@ class Client:
         """
         return self._end(session, reason, "deleted")
 
+    def unpin(self, session: str) -> bool:
+        """Let workers with any version of its agent go on with a session; False: they may already.
+
+        It concerns a session that is pinned to the version that it began with, or that refuses to go on with another.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        with self._clear_errors():
+            before = self._ledger.session(session).on_deploy
+            run = self._ledger.unpin(session)
+            if run is not None:
+                self._parts.delivery.send([run])
+            return before != "latest"
+
     def _end(self, session: str, reason: str, state: Literal["stopped", "deleted"]) -> StopVerdict:
         with self._clear_errors():
             about = self._ledger.session(session)

@@ -108,11 +108,17 @@ def _to_run(session: Session, run: Run, snapshot: Snapshot, terms: Terms) -> Blo
             mover=terms.held_back.mover,
             by="at once then",
         )
+    that = f"has version {session.pinned} of" if session.pinned else "serves"
+    start = (
+        f"start a worker that has it, or: orchestra unpin {session.id}"
+        if session.pinned
+        else "start a worker that does, for example: orchestra up --agents my_agents.py"
+    )
     return Blocker(
         session=session.id,
         subject=session.id,
-        waits_for=f"{run.id} is queued for a worker that serves agent {session.agent!r}{again}",
-        mover=f"nobody: {terms.nobody}; start a worker that does, for example: orchestra up --agents my_agents.py"
+        waits_for=f"{run.id} is queued for a worker that {that} agent {session.agent!r}{again}",
+        mover=f"nobody: {terms.nobody}; {start}"
         if terms.nobody
         else "a free worker; the reaper rings workers again while none takes it",
         by="rung for again after a second, then ever more rarely",

@@ -30,6 +30,7 @@ from orchestrator.doctor.repair import repair
 from orchestrator.doctor.snapshot import Snapshot, take
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionState, decode
+from orchestrator.policy.versions import lane_queue, split_lane
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage, refuses_everything
 from orchestrator.runtime.service import is_served, living_agents
@@ -105,9 +106,10 @@ class Doctor:
                 pending=session.pending,
             )
             if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
-                waiting_for[session.agent].append(snapshot.run)
+                waiting_for[session.lane].append(snapshot.run)
             pending += waits.of_pending(snapshot, self._terms_in(snapshot))
             findings += vitals.deaths(snapshot)
+            findings += self._pinned(snapshot)
         with self._readable("the stack", "", findings):
             findings += self._stack(waiting_for)
         if leases:
@@ -172,7 +174,7 @@ class Doctor:
 
     def _prospects(self, session: Session) -> int:
         """How likely a session is to end by itself: 0 for one in which nothing can move."""
-        if session.damage or self._terms_of(session.agent).nobody:
+        if session.damage or self._terms_of(session.lane).nobody:
             return 0
         if session.questions and not session.busy:
             return 1
@@ -183,26 +185,26 @@ class Doctor:
     def _terms_in(self, snapshot: Snapshot) -> waits.Terms:
         """What holds for a session: the terms of its agent, and what keeps its queued run from being taken."""
         session, run = snapshot.session, snapshot.run
-        terms = self._terms_of(session.agent)
+        terms = self._terms_of(session.lane)
         if run is None or run.state != RunState.QUEUED or terms.nobody:
             return terms
         shard = self._ledger.shard(session.id)
         held_back = self._parts.concurrency.held_back(session.agent, shard=shard, root=session.root)
         return replace(terms, held_back=held_back)
 
-    def _terms_of(self, agent: str) -> waits.Terms:
-        """The times that hold for an agent, and who serves it."""
+    def _terms_of(self, lane: str) -> waits.Terms:
+        """The times that hold for an agent, and who serves it, or the version that a session is pinned to."""
+        agent, version = split_lane(lane)
         record = self._parts.agents.get(agent)
         if record is None:
             return replace(self._terms, nobody=f"no agent {agent!r} is registered")
         now = self._clock.monotonic()
         if now >= self._look_again_at:
             self._living, self._look_again_at = living_agents(self._parts.redis), now + _LIVING_S
-        return replace(
-            self._terms,
-            run_limit_s=record.time_limit_s or self._terms.run_limit_s,
-            nobody="" if is_served(record, self._living) else f"no living worker serves {agent!r}",
-        )
+        nobody = "" if is_served(record, self._living) else f"no living worker serves {agent!r}"
+        if version and (lane, lane_queue(lane)) not in self._living:
+            nobody = f"no living worker has version {version} of {agent!r}"
+        return replace(self._terms, run_limit_s=record.time_limit_s or self._terms.run_limit_s, nobody=nobody)
 
     # --- one tree ---------------------------------------------------------------------------
 
@@ -420,9 +422,26 @@ class Doctor:
                 "writer runs",
             )
 
+    def _pinned(self, snapshot: Snapshot) -> Iterator[Problem]:
+        """A session that nobody can take: it is pinned to a version of its agent that no living worker has."""
+        s = snapshot.session
+        over = s.state in CLOSED or (s.state == SessionState.FINISHED and not s.busy)
+        if not s.pinned or over or not (nobody := self._terms_of(s.lane).nobody):
+            return
+        yield Problem(
+            severity=Severity.STUCK,
+            rule="version-unserved",
+            session=s.id,
+            subject=s.lane,
+            message=f"{s.id} is pinned to the version that it began with, and {nobody}: start a worker that has "
+            f"it, or let any version go on with it: orchestra unpin {s.id}",
+        )
+
     def _unserved(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Problem]:
         """Agents that queued runs wait for, and that no living worker serves."""
         for agent, runs in sorted(waiting_for.items()):
+            if split_lane(agent)[1]:
+                continue  # each session that is pinned is named by itself
             if nobody := self._terms_of(agent).nobody:
                 first, more = runs[0], len(runs) - 1
                 wait = (
@@ -442,10 +461,13 @@ class Doctor:
     def _paused(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Problem]:
         """What is paused, and how many runs wait for it to go on."""
         concurrency = self._parts.concurrency
-        held = {limit.agent: limit for limit in concurrency.agents(sorted(waiting_for)) if limit.paused}
+        runs_of: dict[str, list[Run]] = defaultdict(list)
+        for lane, found in waiting_for.items():
+            runs_of[split_lane(lane)[0]] += found
+        held = {limit.agent: limit for limit in concurrency.agents(sorted(runs_of)) if limit.paused}
         for (kind, name), since_ms in sorted(concurrency.paused().items()):
             mine = [a for a, limit in held.items() if name == a or limit.paused == kind == "queue"]
-            runs = sum(len(waiting_for[agent]) for agent in mine)
+            runs = sum(len(runs_of[agent]) for agent in mine)
             yield Problem(
                 severity=Severity.WARNING,
                 rule="paused",

@@ -10,11 +10,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 from orchestrator.errors import DamagedRecord
 from orchestrator.ledger.model import JSON, Item, ItemState, Run, RunState, Session, SessionState, Try
 from orchestrator.policy.budget import Cost
+from orchestrator.policy.versions import OnDeploy
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -33,6 +34,7 @@ _SESSION_NUMBERS = (
     "updated_ms",
     "ended_ms",
 )
+_ON_DEPLOY = get_args(OnDeploy)
 _COSTS = ("requests", "input_tokens", "output_tokens", "nano_usd")
 _RUN_NUMBERS = (
     "number",
@@ -186,6 +188,8 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
         caller=h.get("caller", ""),
         planned=h.get("planned") == "1",
         budgets=tuple(h.get("budgets", "").split()),
+        version=h.get("version", ""),
+        on_deploy=cast("OnDeploy", deploy) if (deploy := h.get("on_deploy")) in _ON_DEPLOY else "latest",
         used=Cost(**{name: facts.number(f"used_{name}") for name in _COSTS}),
         damage=tuple(facts.damage),
         proof=h.get("proof", ""),
@@ -234,6 +238,7 @@ def run(h: Mapping[str, str]) -> Run:
         claimable_ms=numbers.pop("not_before"),
         allowed=numbers.pop("attempts"),
         tries=tuple(_tries(h.get("tries", ""))),
+        version=h.get("version", ""),
         last_steps=h.get("last_steps", ""),
         **numbers,
     )

@@ -327,7 +327,12 @@ class InboxTransitions(Runs):
             case b"run":
                 agent, cause = decode.text(reply[2]), decode.text(reply[3])
                 dispatch = RunRef(
-                    run=detail, session=session_id, agent=agent, cause=cause, ring=reply[5] == b"1"
+                    run=detail,
+                    session=session_id,
+                    agent=agent,
+                    cause=cause,
+                    version=decode.text(reply[6]),
+                    ring=reply[5] == b"1",
                 )
                 return Flushed(outcome="run", dispatch=dispatch, more=reply[4] == b"1")
             case b"busy":

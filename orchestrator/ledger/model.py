@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from orchestrator.policy.budget import Cost
+from orchestrator.policy.versions import OnDeploy, lane_of
 
 JSON = Any
 
@@ -106,6 +107,20 @@ class Session:
         str, ...
     ] = ()  #: sessions whose budgets it counts against, the root first; itself, if it has one
     used: Cost = field(default_factory=Cost)  #: what its own calls of models have cost so far
+    version: str = ""  #: the version of its agent's definition; empty before its first run
+    on_deploy: OnDeploy = (
+        "latest"  #: what becomes of it when its agent has another version, as it was when it began
+    )
+
+    @property
+    def pinned(self) -> str:
+        """The version that a worker must have to take its runs; empty: any will do."""
+        return self.version if self.on_deploy == "pin" else ""
+
+    @property
+    def lane(self) -> str:
+        """Among whose ready runs its own are: its agent's, or those that wait for one version of it."""
+        return lane_of(self.agent, self.pinned)
 
     @property
     def reported_as(self) -> str:
@@ -171,6 +186,7 @@ class Run:
     claimable_ms: int = 0  #: when it may be tried again at the earliest; 0: at any time
     tries: tuple[Try, ...] = ()  #: the last ones that ended without an answer
     steps: int = 0  #: durable steps that it recorded, once it has ended
+    version: str = ""  #: the version of the definition that took it last
     last_steps: str = ""  #: the last of them, once it has ended, as `read_headers` takes them
 
     @property

@@ -40,11 +40,12 @@ class Runs(LaunchTransitions):
     _vouch: Vouch | None  #: proves who says what is put into the ledger; None: nothing is proven
 
     def claim(
-        self, run_id: str, claim_id: str, *, session_id: str, worker: str, agent: str = ""
+        self, run_id: str, claim_id: str, *, session_id: str, worker: str, agent: str = "", version: str = ""
     ) -> Claimed | None:
         """Take a certain queued run under a random claim id; None when another has it or it has ended.
 
-        ``agent`` is the session's; looked up when it is not given.
+        ``agent`` is the session's; looked up when it is not given. ``version`` is what the worker has of it, as in a
+        slot: a run that is pinned to another version is not taken.
         """
         shard = shard_of(run_id)
         agent = agent or decode.text(self.redis.hget(keys.session(session_id), "agent"))
@@ -58,7 +59,7 @@ class Runs(LaunchTransitions):
             keys.ready(shard, agent),
             keys.turns(shard, agent),
         ]
-        reply = self.scripts.run("claim", names, [self._now, run_id, claim_id, worker])
+        reply = self.scripts.run("claim", names, [self._now, run_id, claim_id, worker, version])
         return self._held(claim_id, reply)
 
     def claim_next(self, shard: int, wish: Next) -> None:
@@ -78,6 +79,7 @@ class Runs(LaunchTransitions):
             "1" if wish.rung else "0",
             "" if wish.rank is None else wish.rank,
             *layout.run_and_session(shard),
+            *(slot.versions.get(agent, "") for agent in slot.agents),
         ]
         return names, args
 

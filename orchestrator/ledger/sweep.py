@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.errors import UnknownSession
 from orchestrator.ids import callback_id, shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.model import CLOSED, Session, SessionState
@@ -84,7 +85,43 @@ class SweepTransitions(Termination):
         )
         if reply[0] != b"ready":
             return None
-        return RunRef(run=run_id, session=session, agent=agent, cause=cause, ring=reply[1] == b"1")
+        return RunRef(
+            run=run_id,
+            session=session,
+            agent=agent,
+            cause=cause,
+            version=decode.text(reply[2]),
+            ring=reply[1] == b"1",
+        )
+
+    def unpin(self, session_id: str) -> RunRef | None:
+        """Let any version of its agent go on with a session; its run, if workers are to be told of it.
+
+        Raises:
+            UnknownSession: there is no such session.
+        """
+        shard = shard_of(session_id)
+        about = self.session(session_id)
+        run = about.run
+        while True:
+            reply = self.scripts.run(
+                "unpin",
+                [
+                    keys.session(session_id),
+                    keys.run(run) if run else keys.session(session_id),
+                    keys.ready(shard, about.agent),
+                    keys.turns(shard, about.agent),
+                ],
+                [self._now, run],
+            )
+            if reply[0] != b"run":
+                break
+            run = decode.text(reply[1])
+        if reply[0] == b"unknown":
+            raise UnknownSession(session_id)
+        if reply[0] == b"free" or reply[1] != b"1":
+            return None
+        return RunRef(run=run, session=session_id, agent=about.agent, cause="")
 
     def waiting(self, shard: int) -> list[str]:
         """Sessions with something in their queue."""
@@ -220,7 +257,7 @@ class SweepTransitions(Termination):
     def delete_session(self, session_id: str, root: str) -> int:
         """Remove one session of an expired tree; how many sessions the tree has left. The root goes last."""
         shard = shard_of(session_id)
-        agent = decode.text(self.redis.hget(keys.session(session_id), "agent"))
+        lane = decode.session(decode.mapping(self.redis.hgetall(keys.session(session_id)))).lane
         reply = self.scripts.run(
             "delete_session",
             [
@@ -236,8 +273,8 @@ class SweepTransitions(Termination):
                 keys.waiting(shard),
                 keys.running(shard),
                 keys.queued(shard),
-                keys.ready(shard, agent),
-                keys.turns(shard, agent),
+                keys.ready(shard, lane),
+                keys.turns(shard, lane),
                 *self.owned_keys(session_id),
             ],
             [session_id, root, *self.redis.lrange(keys.runs(session_id), 0, -1)],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.ledger.model import JSON, Item, Run, Session, SessionState
 from orchestrator.policy.budget import Budget
+from orchestrator.policy.versions import lane_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +86,14 @@ class RunRef:
     session: str
     agent: str
     cause: str
+    version: str = ""  #: the version of the agent that a worker must have to take it; empty: any
     #: whether workers are to be told of it: they are not told again and again while all are busy
     ring: bool = field(default=True, compare=False)
+
+    @property
+    def lane(self) -> str:
+        """Among whose ready runs it is."""
+        return lane_of(self.agent, self.version)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +183,9 @@ class Slot:
     worker: str
     agents: tuple[
         str, ...
-    ]  #: in an order that is fair: the first of two equally urgent runs' agents is served
+    ]  #: in an order that is fair: the first of two equally urgent runs' agents is served; lanes of them, too
+    #: Of each of these the definition's version and what it says of deploys: `<version> <on_deploy>`.
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)

@@ -29,6 +29,7 @@ from orchestrator.ledger import (
     SessionState,
 )
 from orchestrator.log import get_logger
+from orchestrator.policy.versions import lane_queue
 from orchestrator.redisdb.client import is_outage
 
 #: Tells workers of runs that are ready; raises when the broker is out of reach.
@@ -56,7 +57,7 @@ def hand_over(runs: Iterable[RunRef], *, ledger: Ledger, agents: AgentRegistry) 
         elif record.external:
             ledger.take_external(run)
         else:
-            found.append((run, record.queue))
+            found.append((run, lane_queue(run.lane) if run.version else record.queue))
     return found
 
 

@@ -244,7 +244,7 @@ def queued(shard: int) -> str:
     "ao:{S}:ready:<agent>", type="zset", owner="ledger", lifetime="permanent; one member for each ready run"
 )
 def ready(shard: int, agent: str) -> str:
-    """An agent's queued runs that a slot may take now; score orders by priority, then by turns of the trees."""
+    """An agent's queued runs that a slot may take now, by priority, then turns of the trees; `<agent>@<version>`: those that only a worker with that version may."""
     return f"{shard_tag(shard)}:ready:{agent}"
 
 

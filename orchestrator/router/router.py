@@ -266,7 +266,7 @@ class Router:
         if not ready:
             return
         try:
-            self._dispatcher.ring((run.agent, queue) for run, queue in ready if run.ring)
+            self._dispatcher.ring((run.lane, queue) for run, queue in ready if run.ring)
         except ServerUnavailable as error:
             # The ledger has them ready; the sweep rings when the broker is back.
             get_logger().warning("ring-failed", error=str(error), runs=len(ready))

@@ -16,7 +16,8 @@ import signal
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
@@ -28,6 +29,7 @@ from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.errors import ServerUnavailable
 from orchestrator.log import configure_logging, get_logger
+from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import check_server, connect, is_outage
 from orchestrator.runtime.parent_death import die_with_parent
@@ -63,6 +65,8 @@ class ServiceRecord:
     alive_until_ms: int
     #: Of a worker: the agents that it serves, and the queue that it reads for each.
     serves: Mapping[str, str] = field(default_factory=dict)
+    #: Of a worker: the version of each agent that it serves.
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def serve(
@@ -157,14 +161,15 @@ def _record(raw: bytes | str) -> ServiceRecord | None:
     """A record; None if it cannot be read: somebody else wrote it."""
     try:
         facts = json.loads(raw)
-        record = ServiceRecord(**{**facts, "serves": dict(facts.get("serves") or {})})
+        own = {name: dict(facts.get(name) or {}) for name in ("serves", "versions")}
+        record = ServiceRecord(**{**facts, **own})
         return replace(record, alive_until_ms=int(record.alive_until_ms))
     except (ValueError, TypeError, AttributeError):
         return None
 
 
 def living_agents(client: redis.Redis) -> frozenset[tuple[str, str]]:
-    """Name and queue of every agent that a living worker serves.
+    """Name and queue of every agent that a living worker serves, and of every lane of a version that one has.
 
     A worker that stops in good order is not among them from that moment, one that is killed after a few heartbeats.
     """
@@ -174,6 +179,21 @@ def living_agents(client: redis.Redis) -> frozenset[tuple[str, str]]:
 def is_served(record: AgentRecord, living: Collection[tuple[str, str]]) -> bool:
     """Whether somebody takes the runs of an agent. Of an external program that is not known, and taken for granted."""
     return record.external or record.system or (record.name, record.queue) in living
+
+
+def with_lanes(agents: Iterable[str], living: Collection[tuple[str, str]]) -> list[str]:
+    """These agents, each followed by the lanes of its versions that a living worker serves."""
+    lanes = sorted(name for name, _ in living if split_lane(name)[1])
+    return [one for agent in agents for one in (agent, *(n for n in lanes if split_lane(n)[0] == agent))]
+
+
+def living_versions(client: redis.Redis) -> dict[str, dict[str, int]]:
+    """The versions of every agent that living workers serve, and how many workers have each."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for record in live_services(client):
+        for agent, version in record.versions.items():
+            found[agent][version] += 1
+    return {agent: dict(sorted(versions.items())) for agent, versions in found.items()}
 
 
 class SignsOfLife:
@@ -186,9 +206,11 @@ class SignsOfLife:
         settings: Settings,
         *,
         serves: Mapping[str, str] = MappingProxyType({}),
+        versions: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._service = service
         self._serves = dict(serves)
+        self._versions = dict(versions)
         self._instance = uuid.uuid4().hex[:12]
         self._client = client
         self._interval_s = settings.heartbeat_s
@@ -229,6 +251,7 @@ class SignsOfLife:
             started_ms=self._started_ms,
             alive_until_ms=now_ms + round(self._interval_s * MISSED_HEARTBEATS * 1000),
             serves=self._serves,
+            versions=self._versions,
         )
         self._client.hset(keys.services(), self._instance, json.dumps(asdict(record)))
         gone = [

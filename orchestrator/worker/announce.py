@@ -12,6 +12,7 @@ from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import Container
 from orchestrator.errors import OrchestraError
 from orchestrator.log import get_logger
+from orchestrator.policy.versions import lane_queue
 from orchestrator.runtime.service import is_served, living_agents
 
 #: Seconds between two announcements; an agent stays known for a day after the last.
@@ -21,9 +22,16 @@ _log = get_logger()
 
 
 def queues_of(catalogue: Mapping[str, AgentDefinition]) -> dict[str, str]:
-    """The agents that a worker serves, and the queue that it reads for each."""
+    """The agents that a worker serves, the lanes of versions among them, and the queue that it reads for each."""
+    own = [definition for definition in catalogue.values() if not definition.record.external]
+    queues = {definition.name: definition.record.queue for definition in own}
+    return queues | {lane: lane_queue(lane) for definition in own for lane in definition.lanes[1:]}
+
+
+def versions_of(catalogue: Mapping[str, AgentDefinition]) -> dict[str, str]:
+    """The agents that a worker serves, and the version that it has of each."""
     records = [definition.record for definition in catalogue.values()]
-    return {record.name: record.queue for record in records if not record.external}
+    return {record.name: record.version for record in records if not record.external}
 
 
 class Announcer:

@@ -17,6 +17,7 @@ from orchestrator.config.stack import resolve_redis_url
 from orchestrator.dispatch import DEFAULT_QUEUE, Dispatcher, RootResults
 from orchestrator.errors import KeyringError
 from orchestrator.keyring.store import KeyStore
+from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb.client import connect
 from orchestrator.worker.execution import presence
 from orchestrator.worker.execution.slot_sharing import SlotSharing, serves
@@ -43,10 +44,16 @@ class Runtime:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The agents whose runs this process takes, by name."""
+        """The agents whose runs this process takes, by name, and the lanes of versions that it has."""
         queues = self.slot_sharing.queues if self.slot_sharing is not None else frozenset[str]()
         judge = serves(self.catalogue, queues)
-        return tuple(sorted(name for name in self.catalogue if judge(name)))
+        found = (lane for definition in self.catalogue.values() for lane in definition.lanes)
+        return tuple(sorted(lane for lane in found if judge(lane)))
+
+    def version_of(self, lane: str) -> str:
+        """What the ledger is told of the definition by which runs of an agent, or of a lane of it, are executed."""
+        definition = self.catalogue.get(split_lane(lane)[0])
+        return f"{definition.record.version} {definition.record.on_deploy}" if definition is not None else ""
 
 
 class RuntimeOfProcess:
@@ -104,7 +111,7 @@ class RuntimeOfProcess:
             agent
             for shard in range(self._settings.shards)
             for agent in ledger.ready(shard, process.served)
-            if held_back(agent, shard=shard) is None
+            if held_back(split_lane(agent)[0], shard=shard) is None
         }
         return sorted(ready)
 

@@ -37,6 +37,7 @@ from orchestrator.cli.documents.sessions import (
     Resumed,
     Sessions,
     Submitted,
+    Unpinned,
 )
 from orchestrator.cli.documents.stack import (
     AgentDocument,
@@ -66,6 +67,7 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "approvals": (ApprovalList,),
     "approve": (Decided,),
     "deny": (Decided,),
+    "unpin": (Unpinned,),
     "stop": (Ended,),
     "delete": (Ended,),
     "prompt": (PromptDocument,),
@@ -143,6 +145,7 @@ __all__ = [
     "Sessions",
     "Submitted",
     "TransferredTrail",
+    "Unpinned",
     "ValidatedDocuments",
     "VerifiedDocuments",
     "Why",

@@ -39,6 +39,13 @@ class Resumed(Document):
     item: str = Field(description="The id of the prompt in its queue.")
 
 
+class Unpinned(Document):
+    """A session that workers with any version of its agent may go on with."""
+
+    session: str = Field(description="The session.")
+    changed: bool = Field(description="False: it was bound to no version.")
+
+
 class Replied(Document):
     """A question that was answered."""
 
@@ -227,6 +234,12 @@ class SessionDocument(Document):
         description="Sessions whose budgets its calls of models count against, the root first; itself, if it has one."
     )
     used: CostDocument = Field(description="What its own calls of models have cost so far.")
+    version: str = Field(
+        description="The version of its agent's definition that it began with, or of its latest run if `on_deploy` is `latest`; empty before its first run."
+    )
+    on_deploy: Literal["latest", "pin", "refuse"] = Field(
+        description="What becomes of it when its agent has another version: any worker takes it, only one that has its version does, or it fails."
+    )
     sealed: bool = Field(description="Whether its prompt is encrypted for its agent.")
     damage: tuple[str, ...] = Field(description="What cannot be read of its record in the ledger.")
 

@@ -35,6 +35,16 @@ class AgentDocument(Document):
         description="Only from these it accepts; null: as the rules say."
     )
     description: str = Field(description="What it is for.")
+    version: str = Field(
+        description="The version of its definition, as a worker announced it last; empty: it has none."
+    )
+    on_deploy: Literal["latest", "pin", "refuse"] = Field(
+        description="What becomes of its sessions when its definition has another version."
+    )
+    versions: dict[str, int] = Field(
+        default_factory=dict,
+        description="Each version that living workers have, and how many workers that are.",
+    )
     served: bool | None = Field(
         default=None,
         description="Whether a living worker serves it now; null: not known, as of a program from outside.",

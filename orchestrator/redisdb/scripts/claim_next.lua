@@ -1,4 +1,5 @@
--- claim_next: a slot takes the next ready run of the agents that it serves, under a random claim id.
+-- claim_next: a slot takes the next ready run of the agents that it serves, under a random claim id. Runs that wait for
+-- one version of an agent are those of an agent of their own here: a lane, `<agent>@<version>`.
 -- The most urgent run goes first; of several agents' equally urgent ones, that of the agent named first, so that a
 -- caller who names them in a new order each time is fair to all. The same claim id, sent twice, is one claim.
 -- Runs of an agent that is paused, or that has as many at work as it may, stay ready. A run of a tree that has as many
@@ -9,6 +10,7 @@
 -- ARGV  1 now or ''  2 claim id  3 worker  4 slot  5 '1': the slot was rung
 --       6 rank to take from if it has any, or '': what has a low priority must not wait for ever
 --       7 key of a run without its id  8 key of a session likewise  9 what follows it for its items  10 for its bodies
+--       11… for each agent the version and on_deploy of the slot's definition, with a space between, or ''
 -- Returns  {'held', … as of claim, number of the agent, {numbers of the agents whose workers are to be told of
 --          more}, {damaged}}
 --          | {'none', {damaged}};  damaged: run, what is wrong, …: these are ready no more until the sweep puts them back
@@ -99,7 +101,7 @@ local function with_more(taken, more)
   for k = 4, #KEYS, 2 do
     local told = more
     if k ~= taken then
-      local name = string.match(KEYS[k], ':ready:(.*)$')
+      local name = agent_of(KEYS[k])
       local limit = not idle[k] and redis.call('HMGET', beside(KEYS[k], 'limits'), 'agent:' .. name, 'default:' .. name)
       told = limit and (limit[1] or limit[2]) and redis.call('EXISTS', KEYS[k]) == 1
     end
@@ -129,7 +131,7 @@ for _ = 1, 1000 do
       local fine, load = found and known, found and s or r
       if fine then fine, load = pcall(load_of, id, s, r) end
       if fine then
-        hold(load, session_key(r.session), run_key(id), KEYS[1], KEYS[2], id, claim, ARGV[3], now)
+        hold(load, session_key(r.session), run_key(id), KEYS[1], KEYS[2], id, claim, ARGV[3], now, ARGV[9 + k / 2])
         redis.call('HSET', KEYS[3], ARGV[4], claim .. ' ' .. id .. ' ' .. (k / 2 - 1))
         return answer(load, k / 2 - 1, with_more(k, more))
       end

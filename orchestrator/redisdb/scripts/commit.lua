@@ -13,7 +13,7 @@
 --       15 proof that the answer, or the reason, is the agent's
 --       16 reference to the memory of the conversation as JSON, or ''
 --       17 digest of the answer, if its parent is not to get it again that had it in a message, or ''
--- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents whose workers are to be
+-- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents (or lanes of them) whose workers are to be
 --          told: this end lets a run of its tree begin}}
 --          | {'lost'} | {'envelope'} | {'retry', attempt} | {'parked', failures} | {'whole'}: it is gone, store it again
 --          | {'parent', its id}: pass that parent's keys | {'questions', id, …}: answer them first

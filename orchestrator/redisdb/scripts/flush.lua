@@ -4,14 +4,15 @@
 -- KEYS  1 session  2 items  3 queue  4 runs  5 run  6 dispatch  7 waiting  8 timers  9 root
 --       10 ready  11 turns, of the session's agent
 -- ARGV  1 now or ''  2 run id  3 number of the run  4 max items  5 max bytes  6 ms until the sweep looks at it
--- Returns  {'run', run id, agent, cause, '1' if more is queued, '1': tell workers of it | '0'} | {'busy', run} | {'empty'}
+-- Returns  {'run', run id, agent, cause, '1' if more is queued, '1': tell workers of it | '0',
+--          version that it is pinned to or ''} | {'busy', run} | {'empty'}
 --          | {'waits', due in ms since the epoch or '0'} | {'closed', state} | {'number', runs so far}
 -- include: base
 -- include: limits
 -- include: ready
 local now = clock(ARGV[1])
 local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'launched', 'delivered',
-  'dead', 'questions', 'owed', 'doomed', 'seq', 'unready', 'root', 'priority')
+  'dead', 'questions', 'owed', 'doomed', 'seq', 'unready', 'root', 'priority', 'version', 'on_deploy')
 if s.id == '' then return { 'closed', 'unknown' } end
 if s.run ~= '' then return { 'busy', s.run } end
 if CLOSED[s.state] then
@@ -78,8 +79,9 @@ local function make_run(ids, cause, more)
     policy[group].parks = nil
   end
   if fires or #kept > 0 then redis.call('HSET', KEYS[1], 'waiting', cjson.encode(policy)) end
-  make_ready(KEYS[10], KEYS[11], ARGV[2], s.root, s.priority)
-  return { 'run', ARGV[2], s.agent, cause, more and '1' or '0', must_ring(KEYS[10], KEYS[11], now) }
+  local ready, turns = in_lane(KEYS[10], KEYS[11], s)
+  make_ready(ready, turns, ARGV[2], s.root, s.priority)
+  return { 'run', ARGV[2], s.agent, cause, more and '1' or '0', must_ring(ready, turns, now), version_of(s) }
 end
 local function sleep_until(due)
   if due > 0 then redis.call('ZADD', KEYS[8], due, 'flush|' .. s.id) end

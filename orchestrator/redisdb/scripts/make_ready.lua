@@ -2,7 +2,7 @@
 -- is looked at again ever more rarely. A run that is tried again becomes ready this way.
 -- KEYS  1 run  2 dispatch  3 session  4 ready  5 turns
 -- ARGV  1 now or ''  2 run id  3 base in ms  4 cap in ms
--- Returns  {'ready', '1': tell workers of it | '0'} | {'wait'} | {'gone', state}
+-- Returns  {'ready', '1': tell workers of it | '0', version that it is pinned to or ''} | {'wait'} | {'gone', state}
 -- include: base
 -- include: limits
 -- include: ready
@@ -23,9 +23,10 @@ if left > 0 then
   redis.call('ZADD', KEYS[2], now + math.min(left, cap), ARGV[2])
   return { 'wait' }
 end
-local s = fields(KEYS[3], 'root', 'priority')
+local s = fields(KEYS[3], 'root', 'priority', 'version', 'on_deploy')
+local ready, turns = in_lane(KEYS[4], KEYS[5], s)
 redis.call('HSET', KEYS[1], 'not_before', 0)
 local looks = redis.call('HINCRBY', KEYS[1], 'dispatches', 1)
 redis.call('ZADD', KEYS[2], now + math.min(cap, base * 2 ^ math.min(looks - 1, 20)), ARGV[2])
-make_ready(KEYS[4], KEYS[5], ARGV[2], s.root, s.priority)
-return { 'ready', must_ring(KEYS[4], KEYS[5], now) }
+make_ready(ready, turns, ARGV[2], s.root, s.priority)
+return { 'ready', must_ring(ready, turns, now), version_of(s) }

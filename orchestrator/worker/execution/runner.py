@@ -24,6 +24,7 @@ from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.errors import (
     BudgetExceeded,
     ClaimLost,
+    DefinitionChanged,
     InputError,
     ModelFailed,
     OrchestraError,
@@ -37,6 +38,7 @@ from orchestrator.ledger import BY_FORCE, Claimed, Committed, Next, Outcome, Out
 from orchestrator.log import get_logger, log_context
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.budget import Budget
+from orchestrator.policy.versions import split_lane
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.approvals import ApprovalRequests
 from orchestrator.worker.context.context import Context
@@ -79,7 +81,15 @@ def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker:
     ledger = runtime.parts.ledger
     try:
         held = retry_outages(
-            lambda: ledger.claim(run, claim_id, session_id=session, worker=worker, agent=agent), what="claim"
+            lambda: ledger.claim(
+                run,
+                claim_id,
+                session_id=session,
+                worker=worker,
+                agent=agent,
+                version=runtime.version_of(agent),
+            ),
+            what="claim",
         )
     except ServerUnavailable as error:
         if not was_refused(error):
@@ -177,12 +187,17 @@ class _RunOfAgent:
         """How the agent ended; None when that cannot be said, because the ledger was out of reach."""
         claim_status = self._claim_status
         try:
+            self._check_version()
             context = self._context = self._make_context()
             return _completed(self._answer(context), context)
         except (ClaimLost, SessionStopped) as error:
             if claim_status.stop_reason:
                 return self._stopped()
             return self._failed(error)
+        except DefinitionChanged as error:
+            self._error = error
+            _log.warning("version-refused", began_with=error.args[1], version=error.args[2])
+            return Outcome(status="failed", text=str(error))
         except RunParked as error:
             return Outcome(status="parked", text=str(error), parked_ms=math.ceil(float(error.args[1]) * 1000))
         except (WorkerShutdown, WorkerTerminate):
@@ -195,6 +210,16 @@ class _RunOfAgent:
                 return self._stopped()
             _log.warning("agent-failed", exc_info=error)
             return self._failed(error)
+
+    def _check_version(self) -> None:
+        """Return if the session may go on with the definition that this worker has.
+
+        Raises:
+            DefinitionChanged: it refuses to go on with another one than it began with.
+        """
+        session, own = self._held.session, self._definition.record.version
+        if session.on_deploy == "refuse" and session.version != own:
+            raise DefinitionChanged(session.agent, session.version, own)
 
     def _open_gateway(self, context: Context) -> dict[str, str]:
         """The environment of programs that take part in the run; the first call opens its socket."""
@@ -315,7 +340,7 @@ class _RunOfAgent:
         """Tells whether a lent slot may take a run of an agent now."""
         served = serves(self._runtime.catalogue, slot_sharing.queues)
         shard, concurrency = shard_of(self._held.session.id), self._runtime.parts.concurrency
-        return lambda agent: served(agent) and concurrency.held_back(agent, shard=shard) is None
+        return lambda lane: served(lane) and concurrency.held_back(split_lane(lane)[0], shard=shard) is None
 
     def _agent_budget(self) -> Budget | None:
         """What all sessions of the agent may spend: each shard has its share of it."""
@@ -341,7 +366,9 @@ class _RunOfAgent:
 
     def _commit(self, outcome: Outcome, following: Next | None = None) -> RunEnd:
         session = self._held.session
-        final = self._claim_status.timed_out or isinstance(self._error, ModelFailed | BudgetExceeded)
+        final = self._claim_status.timed_out or isinstance(
+            self._error, ModelFailed | BudgetExceeded | DefinitionChanged
+        )
         attempts = 1 if final else self._definition.record.attempts
         retry_ms = self._retry_ms()
         if session.task and not session.parent and outcome.status == "completed":

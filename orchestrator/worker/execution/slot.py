@@ -51,6 +51,7 @@ class SlotLoop:
         self._worker = worker
         self._stopping = stopping
         self._agents = runtime.served
+        self._versions = {lane: runtime.version_of(lane) for lane in self._agents}
         self._name = f"{worker}/{os.getpid()}/{threading.get_native_id()}"
         self._taken = 0
 
@@ -116,7 +117,12 @@ class SlotLoop:
             turn, which = divmod(turn // LEAST_URGENT_EVERY, len(_RANKS))
             rank = _RANKS[which]
         turn %= len(self._agents)
-        slot = Slot(name=self._name, worker=self._worker, agents=self._agents[turn:] + self._agents[:turn])
+        slot = Slot(
+            name=self._name,
+            worker=self._worker,
+            agents=self._agents[turn:] + self._agents[:turn],
+            versions=self._versions,
+        )
         return Next(
             slot=slot,
             claim=claim_of_this_process(),

@@ -18,6 +18,7 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger import ItemState, Ledger, RunRef, RunState
 from orchestrator.ledger.decode import text
 from orchestrator.log import get_logger
+from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb import keys
 from orchestrator.worker.execution.retry import retry_outages
 
@@ -85,18 +86,24 @@ class Queued:
             return None
         if queued_before_ms is not None and run.created_ms > queued_before_ms:
             return None
-        agent = text(self._ledger.redis.hget(keys.session(run.session), "agent"))
-        if not self._serves(agent):
+        found = self._ledger.find([run.session])
+        if not found or not self._serves(found[0].lane):
             return None
-        return RunRef(run=run.id, session=run.session, agent=agent, cause=run.cause)
+        session = found[0]
+        return RunRef(
+            run=run.id, session=session.id, agent=session.agent, cause=run.cause, version=session.pinned
+        )
 
 
 def serves(catalogue: Mapping[str, AgentDefinition], queues: frozenset[str]) -> Callable[[str], bool]:
-    """Tells whether a worker with these agents, reading these queues (none: all), may run an agent."""
+    """Tells whether a worker with these agents, reading these queues (none: all), may run an agent, or a lane of it."""
 
-    def judge(agent: str) -> bool:
+    def judge(lane: str) -> bool:
+        agent, version = split_lane(lane)
         definition = catalogue.get(agent)
         if definition is None or definition.record.external:
+            return False
+        if version and version != definition.record.version:
             return False
         return not queues or definition.record.queue in queues
 

@@ -40,20 +40,32 @@ local function load_run(session, run, items, bodies)
   return load
 end
 
+-- What the definition of the worker that takes a run is written down as: a run has its version; a session has the one of
+-- its first run, and goes along with later ones unless it was to be pinned or to refuse.
+-- `known` is `<version> <on_deploy>`, or '' where nobody says.
+local function note_version(load, known)
+  local version, on_deploy = string.match(known or '', '^(%S+) (%S+)$')
+  local s = load.session
+  local before = s.version or ''
+  if not version or (before ~= '' and s.on_deploy ~= 'latest') then return version or '', before, s.on_deploy or '' end
+  return version, version, before == '' and on_deploy or s.on_deploy
+end
+
 -- The run `id` is at work from now on, under `claim`; `load` says so from then on, too.
-local function hold(load, session, run, running, dispatch, id, claim, worker, now)
+local function hold(load, session, run, running, dispatch, id, claim, worker, now, known)
   local function set(key, facts, ...)
     local given = {...}
     for i = 1, #given, 2 do facts[given[i]] = tostring(given[i + 1]) end
     redis.call('HSET', key, ...)
   end
   local at = string.format('%.0f', now)
+  local version, begun_with, on_deploy = note_version(load, known)
   redis.call('ZADD', running, now, id)
   redis.call('ZREM', dispatch, id)
   count_in(running, load.session.agent, load.session.root)
   set(run, load.run, 'state', 'running', 'claim', claim, 'beat', '0', 'worker', worker, 'started_ms', at,
-    'dispatches', '0', 'standing', '0', 'attempt', string.format('%.0f', count(load.run.attempt) + 1))
-  set(session, load.session, 'state', 'running', 'updated_ms', at)
+    'dispatches', '0', 'standing', '0', 'attempt', string.format('%.0f', count(load.run.attempt) + 1), 'version', version)
+  set(session, load.session, 'state', 'running', 'updated_ms', at, 'version', begun_with, 'on_deploy', on_deploy)
 end
 
 -- What the holder of a run is told.

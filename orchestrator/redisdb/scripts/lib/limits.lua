@@ -7,6 +7,9 @@
 -- known here only.
 local function beside(key, name) return string.match(key, '^[^{]*{[^}]*}:') .. name end
 
+-- The agent whose ready runs a key holds; those that wait for one version of it stand beside, under `<agent>@<version>`.
+local function agent_of(ready) return string.match(ready, ':ready:([^@]*)') end
+
 -- A run of the agent in the tree is at work from now on, or goes on after a call.
 local function count_in(key, agent, root)
   redis.call('HINCRBY', beside(key, 'at-work'), 'agent:' .. agent, 1)
@@ -21,7 +24,7 @@ end
 
 -- What keeps an agent's ready runs from being taken: 'paused' | 'limit', or nil. `ready` is the key of these runs.
 local function held_back(ready)
-  local agent, limits = string.match(ready, ':ready:(.*)$'), beside(ready, 'limits')
+  local agent, limits = agent_of(ready), beside(ready, 'limits')
   local l = redis.call('HMGET', limits, 'paused:agent:' .. agent, 'queue:' .. agent, 'agent:' .. agent, 'default:' .. agent)
   if l[1] then return 'paused' end
   if l[2] and redis.call('HEXISTS', limits, 'paused:queue:' .. l[2]) == 1 then return 'paused' end

@@ -5,6 +5,19 @@
 -- Trees take turns within a priority: a run's turn is one after its tree's last one, and never before the present one.
 -- So a tree with ten runs beside one with ten thousand waits for about five of them.
 
+-- The runs of a session that is pinned to a version of its agent are among the ready ones of that version only: a lane of
+-- its own, with both keys. `s` has the session's fields agent, version and on_deploy.
+local function version_of(s) return s.on_deploy == 'pin' and s.version or '' end
+local function lane_of(s)
+  local version = version_of(s)
+  return version == '' and s.agent or s.agent .. '@' .. version
+end
+local function in_lane(ready, turns, s)
+  local version = version_of(s)
+  if version == '' then return ready, turns end
+  return ready .. '@' .. version, turns .. '@' .. version
+end
+
 -- Whether workers are to be told now that the agent has work. A ring that nobody answered is repeated after a
 -- second, and then ever more rarely: all slots may be busy, or no worker may be there.
 -- Nobody is told while the agent is paused or at its limit: a slot that ends a run of it takes the next one.
@@ -56,7 +69,7 @@ local function leave_ready(ready, turns, run, root, score)
   return true
 end
 
--- Up to `room` blocked runs of a tree are ready again. Returns the agents of these whose workers are to be told.
+-- Up to `room` blocked runs of a tree are ready again. Returns the lanes of these whose workers are to be told.
 local function unblock(key, root, room, now)
   local blocked, freed, rung = beside(key, 'blocked:' .. root), {}, {}
   while room > 0 do
@@ -66,18 +79,19 @@ local function unblock(key, root, room, now)
     local fine, r = pcall(fields, beside(key, 'run:' .. id), 'state', 'session', 'not_before')
     -- One that waits for its next try becomes ready by the sweep, and what is damaged is looked at by it.
     if fine and r.state == 'queued' and count(r.not_before) <= now then
-      local known, s = pcall(fields, beside(key, 'session:' .. r.session), 'agent', 'priority', 'run')
+      local known, s = pcall(fields, beside(key, 'session:' .. r.session), 'agent', 'priority', 'run', 'version', 'on_deploy')
       if known and s.run == id then
-        make_ready(beside(key, 'ready:' .. s.agent), beside(key, 'turns:' .. s.agent), id, root, s.priority)
-        freed[s.agent] = true
+        local lane = lane_of(s)
+        make_ready(beside(key, 'ready:' .. lane), beside(key, 'turns:' .. lane), id, root, s.priority)
+        freed[lane] = true
         room = room - 1
       end
     end
   end
   if redis.call('EXISTS', blocked) == 0 then redis.call('SREM', beside(key, 'blocked'), root) end
-  for agent in pairs(freed) do
-    if must_ring(beside(key, 'ready:' .. agent), beside(key, 'turns:' .. agent), now) == '1' then
-      rung[#rung + 1] = agent
+  for lane in pairs(freed) do
+    if must_ring(beside(key, 'ready:' .. lane), beside(key, 'turns:' .. lane), now) == '1' then
+      rung[#rung + 1] = lane
     end
   end
   return rung

@@ -1,0 +1,112 @@
+"""A hundred parked sessions of each mode live through a deploy: the workers stop, the agents change, others start."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+
+import pytest
+
+from orchestrator.bootstrap import build_container
+from orchestrator.client.client import Client
+from orchestrator.errors import SessionFailed
+from orchestrator.ledger import Session, SessionState
+from orchestrator.redisdb.client import connect
+from tests.acceptance.conftest import Background, Terminal, wait_until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
+
+PARKED = 100
+MODES = ("latest", "pin", "refuse")
+
+AGENT = """
+@agent("{mode}_lead", role="coordinator", on_deploy="{mode}")
+def {mode}_lead(ctx):
+    if ctx.cause == "start":
+        ctx.delegate("helper", "help " + ctx.prompt)
+        return "waits"
+    return "{version} was told: " + ctx.callbacks[0].result
+"""
+HELPER = """
+from orchestrator import agent
+
+@agent("helper")
+def helper(ctx):
+    return "done"
+"""
+
+
+def worker(terminal: Terminal, version: str) -> Background:
+    """A worker with one version of the agents."""
+    agents = HELPER + "".join(AGENT.format(mode=mode, version=version) for mode in MODES)
+    (terminal.folder / f"{version}.py").write_text(agents, encoding="utf-8")
+    started = terminal.start(
+        "celery -A workers worker --concurrency 2",
+        ORCHESTRA_AGENTS=f"{version}.py",
+        ORCHESTRA_HEARTBEAT_S="0.5",
+    )
+    started.wait_for(" ready.")
+    return started
+
+
+def of(client: Client, sessions: list[str]) -> list[Session]:
+    time.sleep(0.1)  # looked at again and again: the stack itself needs the processor
+    return build_container(connect(client.settings.redis_url or ""), client.settings).ledger.find(sessions)
+
+
+def states(client: Client, sessions: list[str]) -> Counter[SessionState]:
+    return Counter(session.state for session in of(client, sessions))
+
+
+def test_parked_sessions_live_through_a_deploy(terminal: Terminal) -> None:
+    """`latest` goes on with the new version, `refuse` fails with one sentence, `pin` waits for its own version."""
+    terminal.start("orchestra up --concurrency 1", ORCHESTRA_SWEEP_INTERVAL_S="0.5").wait_for("ready after")
+    old = worker(terminal, "v1")
+    assert terminal.run("orchestra pause helper").returncode == 0
+    with terminal.client() as client:
+        parked = {
+            mode: [client.submit(f"{mode}_lead", str(number)).id for number in range(PARKED)]
+            for mode in MODES
+        }
+        everything = [session for sessions in parked.values() for session in sessions]
+        wait_until(lambda: states(client, everything)[SessionState.IDLE] == 3 * PARKED, "300 parked sessions")
+        old.process.terminate()
+        assert old.process.wait(60) == 0, old.output
+        new = worker(terminal, "v2")
+        assert terminal.run("orchestra unpause helper").returncode == 0
+        wait_until(
+            lambda: (
+                states(client, parked["latest"])[SessionState.FINISHED] == PARKED
+                and states(client, parked["refuse"])[SessionState.FAILED] == PARKED
+            ),
+            "the sessions that need no old worker",
+        )
+        assert {client.result(one) for one in parked["latest"]} == {"v2 was told: done"}
+        began = of(client, parked["refuse"])[0].version
+        with pytest.raises(
+            SessionFailed, match=rf"'refuse_lead' has changed: the session began with version {began}"
+        ):
+            client.result(parked["refuse"][0])
+        wait_until(lambda: all(one.busy for one in of(client, parked["pin"])), "the pinned resumes")
+        assert states(client, parked["pin"])[SessionState.FINISHED] == 0
+
+        seen = terminal.run("orchestra doctor --quick --json")
+        found = json.loads(seen.stdout)
+        named = {f["session"] for f in found["findings"] if f["rule"] == "version-unserved"}
+        assert found["holds"], seen.stdout
+        assert named == set(parked["pin"])
+        why = terminal.run(f"orchestra why {parked['pin'][0]}").stdout
+        assert "no living worker has version" in why
+
+        assert new.process.poll() is None
+        worker(terminal, "v1")  # beside the new one
+        listed = json.loads(terminal.run("orchestra agents --json").stdout)["agents"]
+        of_pin = next(agent for agent in listed if agent["agent"] == "pin_lead")
+        assert sorted(of_pin["versions"].values()) == [1, 1]
+        wait_until(
+            lambda: states(client, parked["pin"])[SessionState.FINISHED] == PARKED, "the pinned sessions"
+        )
+        assert {client.result(one) for one in parked["pin"]} == {"v1 was told: done"}
+    healthy = terminal.run("orchestra doctor --quick --json")
+    assert json.loads(healthy.stdout)["holds"], healthy.stdout + healthy.stderr
