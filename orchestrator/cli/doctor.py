@@ -119,8 +119,10 @@ def _sweep(settings: Settings) -> None:
 
 
 def _say_what_was_fixed(before: Diagnosis, after: Diagnosis) -> None:
+    from orchestrator.doctor.leftovers import RULES
+
     left = {finding.key for finding in after.findings}
-    for finding in (f for f in before.findings if f.severity == "break"):
+    for finding in (f for f in before.findings if f.severity == "break" or f.rule in RULES):
         mark, colour = ("not fixed: ", "red") if finding.key in left else ("fixed: ", "green")
         about = "" if finding.session in finding.message else f"{finding.session}: "
         say(f"{about}{finding.message}  [{finding.rule}]", mark=mark, colour=colour, err=True)

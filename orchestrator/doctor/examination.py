@@ -21,6 +21,7 @@ from orchestrator.doctor import approvals
 from orchestrator.doctor import blockers as waits
 from orchestrator.doctor import health as vitals
 from orchestrator.doctor import invariants as promise
+from orchestrator.doctor import leftovers
 from orchestrator.doctor.authenticity import not_genuine
 from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally
 from orchestrator.doctor.launches import taken
@@ -389,6 +390,7 @@ class Doctor:
         yield from vitals.dropped_letters(client, len(self._shards))
         yield from vitals.results(self._ledger, self._shards)
         yield from approvals.strays(self._ledger, self._shards)
+        yield from self._leftovers()
         yield from self._unserved(waiting_for)
         yield from self._paused(waiting_for)
         yield from vitals.setup(client, self._parts.settings)
@@ -421,6 +423,17 @@ class Doctor:
                 "nobody looked for messages that were taken from the streams unrouted; run the doctor where the audit "
                 "writer runs",
             )
+
+    def _leftovers(self) -> list[Problem]:
+        """What runs left behind, on every look, so that a moving system is not accused."""
+        found = list(leftovers.found(self._ledger))
+        for pause in SECOND_LOOKS:
+            if not found:
+                break
+            self._sleep(pause)
+            still = {f.key for f in leftovers.found(self._ledger)}
+            found = [f for f in found if f.key in still]
+        return found
 
     def _pinned(self, snapshot: Snapshot) -> Iterator[Problem]:
         """A session that nobody can take: it is pinned to a version of its agent that no living worker has."""

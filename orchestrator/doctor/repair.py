@@ -8,6 +8,7 @@ from typing import Final
 
 from orchestrator.bootstrap import Container
 from orchestrator.doctor.findings import Problem, Severity
+from orchestrator.doctor.leftovers import mend
 from orchestrator.ids import child_of
 from orchestrator.log import get_logger
 from orchestrator.redisdb.client import is_outage
@@ -39,6 +40,8 @@ def repair(parts: Container, findings: Iterable[Problem]) -> None:
     Raises:
         redis.RedisError, OSError: Redis is away.
     """
+    findings = list(findings)
+    mend(parts.ledger, findings)
     by_session: dict[str, list[Problem]] = defaultdict(list)
     for finding in findings:
         if finding.severity is Severity.BREAK and finding.session:

@@ -83,6 +83,32 @@ def any_session() -> str:
     return f"{PREFIX}:{{*}}:session:ses_*"
 
 
+def any_of_runs() -> str:
+    """A pattern that the keys beside runs match: effects, journals, reservations."""
+    return f"{PREFIX}:{{*}}:run:run_*:*"
+
+
+def parts_of_run(name: str) -> tuple[str, str]:
+    """The run that a key belongs to, and what it holds of it; empty for the run itself."""
+    run, _, what = name.partition(":run:")[2].partition(":")
+    return run, what
+
+
+def any_budget() -> tuple[str, str]:
+    """Patterns that the keys of budgets match: those of sessions, and those of agents."""
+    return f"{PREFIX}:{{*}}:session:ses_*:budget", f"{PREFIX}:{{*}}:spending:*"
+
+
+def session_in(name: str) -> str:
+    """The session that a key belongs to; empty if it belongs to none."""
+    return name.partition(":session:")[2].partition(":")[0]
+
+
+def any_provider_calls() -> str:
+    """A pattern that the keys of calls at work match."""
+    return f"{PREFIX}:{{calls:*}}:calls:*"
+
+
 @_key("ao:{S}:session:<session>:items", type="hash", owner="ledger", lifetime="as its session")
 def items(session: str) -> str:
     """Item id → JSON record of everything this session is owed or was sent: callbacks, questions, prompts."""

@@ -159,10 +159,12 @@ class ProviderLimits:
         raise RunParked(str(call.lane), f"{wait_s:.6g}")
 
     def _call(self, provider: str, model: str, key: str, tokens: int, time_limit_s: float) -> _Call:
+        claim = self._effects.held.claim
         return _Call(
             lane=Lane(provider=provider, model=model, key=key),
             limit=limit_of(self._limits, provider, model),
-            id=secrets.token_hex(8),
+            # Who holds it: its place is free once that run is not at work under this claim.
+            id=f"{claim.run}|{claim.claim}|{secrets.token_hex(8)}",
             waiter=self._waiter(),
             tokens=tokens,
             time_limit_s=time_limit_s,

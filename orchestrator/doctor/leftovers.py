@@ -1,0 +1,221 @@
+"""What runs leave behind that are not at work any more: journals of steps, reservations, calls of providers.
+
+Each goes with the end of its run, in the same step. One that is still there was put there, or kept, by something else
+than the ledger's transitions; it takes memory, or a part of a budget or of a provider's limit that nobody uses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from orchestrator.doctor.findings import Problem, Severity
+from orchestrator.ledger import Ledger, RunState, decode
+from orchestrator.policy.budget import RESOURCES
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import is_wrong_type
+
+#: What :func:`mend` puts right.
+RULES: Final = frozenset({"journal-left", "reservation-left", "reserved-wrong", "call-left"})
+_BATCH: Final = 500
+#: Looks at the runs at work until none has begun in between.
+_LOOKS: Final = 20
+#: States in which a run has a journal; reservations it has while it is running only.
+_OPEN: Final = frozenset({RunState.QUEUED.value, RunState.RUNNING.value})
+
+
+def found(ledger: Ledger) -> Iterator[Problem]:
+    """Everything of this kind that there is now. Looks through all keys of the server.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    yield from _of_runs(ledger)
+    yield from _reserved(ledger)
+    yield from _calls(ledger)
+
+
+def mend(ledger: Ledger, findings: Iterable[Problem]) -> None:
+    """Put right what these findings name; what has changed meanwhile is left alone.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    chosen = [finding for finding in findings if finding.rule in RULES]
+    for finding in chosen:
+        if finding.rule in ("journal-left", "reservation-left"):
+            ledger.scripts.run("drop_leftovers", [keys.run(finding.subject)], [])
+    # What a run had set aside is in its budgets still.
+    wrong = {finding.subject for finding in chosen if finding.rule == "reserved-wrong"}
+    if any(finding.rule == "reservation-left" for finding in chosen):
+        wrong |= {finding.subject for finding in _reserved(ledger)}
+    for budget in sorted(wrong):
+        ledger.scripts.run("recount_reserved", [keys.running(_shard_in(budget)), budget], [])
+    for finding in chosen:
+        if finding.rule == "call-left":
+            lane, _, call = finding.subject.rpartition(" ")
+            ledger.redis.zrem(lane, call)
+
+
+def _finding(severity: Severity, rule: str, session: str, subject: str, message: str) -> Problem:
+    return Problem(severity=severity, rule=rule, session=session, subject=subject, message=message)
+
+
+# --- journals and reservations -----------------------------------------------------------------
+
+
+def _of_runs(ledger: Ledger) -> Iterator[Problem]:
+    names = (decode.text(key) for key in ledger.redis.scan_iter(match=keys.any_of_runs(), count=10_000))
+    kept: dict[str, set[str]] = defaultdict(set)
+    for name in names:
+        run, what = keys.parts_of_run(name)
+        if what in ("steps", "reserved"):
+            kept[run].add(what)
+    runs = sorted(kept)
+    for start in range(0, len(runs), _BATCH):
+        yield from _left(ledger, {run: kept[run] for run in runs[start : start + _BATCH]})
+
+
+def _left(ledger: Ledger, kept: Mapping[str, set[str]]) -> Iterator[Problem]:
+    for run, whats in kept.items():
+        # Together: a run that ends between two looks takes both with it.
+        pipe = ledger.redis.pipeline(transaction=True)
+        pipe.exists(keys.steps(run))
+        pipe.exists(keys.reserved(run))
+        pipe.hmget(keys.run(run), "state", "session")
+        steps, reserved, facts = pipe.execute(raise_on_error=False)
+        if isinstance(facts, Exception):
+            if not is_wrong_type(facts):
+                raise facts
+            continue  # somebody overwrote the run: that is a finding of its own
+        state, session = (decode.text(value) for value in facts)
+        how = f"is {state}" if state else "is gone"
+        if "steps" in whats and steps and state not in _OPEN:
+            yield _finding(
+                Severity.BREAK,
+                "journal-left",
+                session,
+                run,
+                f"{run} {how}, and the journal of its durable steps is still there",
+            )
+        if "reserved" in whats and reserved and state != RunState.RUNNING:
+            yield _finding(
+                Severity.BREAK,
+                "reservation-left",
+                session,
+                run,
+                f"{run} {how}, and what it had set aside in budgets is still reserved",
+            )
+
+
+# --- budgets -----------------------------------------------------------------------------------
+
+
+def _reserved(ledger: Ledger) -> Iterator[Problem]:
+    """Budgets whose sums are not those of the reservations of the runs at work."""
+    by_shard: dict[int, list[str]] = defaultdict(list)
+    for pattern in keys.any_budget():
+        for key in ledger.redis.scan_iter(match=pattern, count=10_000):
+            name = decode.text(key)
+            by_shard[_shard_in(name)].append(name)
+    for shard, budgets in sorted(by_shard.items()):
+        for budget, what, said, right in _wrong(ledger, shard, sorted(budgets)):
+            session = keys.session_in(budget)
+            whose = f"the budget of {session}" if session else f"the agent's budget {budget}"
+            yield _finding(
+                Severity.BREAK,
+                "reserved-wrong",
+                session,
+                budget,
+                f"{whose} says that {said} {what} are reserved; the runs at work have reserved {right}",
+            )
+
+
+def _wrong(ledger: Ledger, shard: int, budgets: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
+    """Budget, resource, what it says, and what is right."""
+    running = keys.running(shard)
+    runs: list[str] = []
+    replies: list[Any] = []
+    for _ in range(_LOOKS):
+        pipe = ledger.redis.pipeline(transaction=True)
+        pipe.zrange(running, 0, -1)
+        for run in runs:
+            pipe.hvals(keys.reserved(run))
+        for budget in budgets:
+            pipe.hmget(budget, [f"reserved:{what}" for what in RESOURCES])
+        ids, *replies = pipe.execute(raise_on_error=False)
+        now = [decode.text(run) for run in ids]
+        if set(now) <= set(runs):
+            break
+        runs = now  # one has begun meanwhile
+    else:
+        return  # runs come and go too fast to be counted from here
+    right: dict[tuple[str, str], int] = defaultdict(int)
+    for texts in replies[: len(runs)]:
+        for text in texts if isinstance(texts, list) else []:
+            for budget, what, amount in _amounts(text):
+                right[budget, what] += amount
+    for budget, row in zip(budgets, replies[len(runs) :], strict=True):
+        if isinstance(row, Exception):
+            continue  # another type: a finding of its own
+        for what, value in zip(RESOURCES, row, strict=True):
+            if _number(value) != right[budget, what]:
+                yield budget, what, _number(value), right[budget, what]
+
+
+def _amounts(text: bytes) -> Iterator[tuple[str, str, int]]:
+    try:
+        reservation: Any = json.loads(text)
+        amounts = [
+            (str(budget), what, int(reservation.get(what) or 0))
+            for budget in reservation["budgets"]
+            for what in RESOURCES
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return  # it can be given back by nobody; what it took is right when it is counted again
+    yield from amounts
+
+
+def _number(value: object) -> int:
+    try:
+        return int(float(decode.text(value) or 0))
+    except (ValueError, OverflowError):
+        return -1
+
+
+def _shard_in(key: str) -> int:
+    return int(key.partition("{")[2].partition("}")[0], 16)
+
+
+# --- calls of providers ------------------------------------------------------------------------
+
+
+def _calls(ledger: Ledger) -> Iterator[Problem]:
+    """Calls that take a place at a provider, of runs that are not at work any more."""
+    for key in ledger.redis.scan_iter(match=keys.any_provider_calls(), count=10_000):
+        lane = decode.text(key)
+        held: Any = ledger.redis.zrange(lane, 0, -1, withscores=True)
+        for member, until_ms in held:
+            call = decode.text(member)
+            run, _, rest = call.partition("|")
+            claim = rest.partition("|")[0]
+            if not run.startswith("run_") or not claim:
+                continue
+            pipe = ledger.redis.pipeline(transaction=False)
+            pipe.hmget(keys.run(run), "state", "claim", "session")
+            pipe.zscore(lane, call)
+            facts, still = pipe.execute(raise_on_error=False)
+            if isinstance(facts, Exception) or still is None:
+                continue
+            state, holder, session = (decode.text(value) for value in facts)
+            if (state, holder) != (RunState.RUNNING.value, claim) and until_ms > ledger.server_ms():
+                yield _finding(
+                    Severity.STUCK,
+                    "call-left",
+                    session,
+                    f"{lane} {call}",
+                    f"{run} has a place among the calls of {lane.partition('calls:')[2]}, and is not at work under the "
+                    "claim that took it: the place is free when the call's time is over, or by `orchestra doctor --fix`",
+                )

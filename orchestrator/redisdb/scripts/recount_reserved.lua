@@ -1,0 +1,29 @@
+-- recount_reserved: what a budget says is reserved is counted again from the reservations of the runs at work.
+-- Besides KEYS the script reads these, whose keys carry the same hash tag.
+-- KEYS  1 running  2 budget
+-- Returns  how many of its numbers were wrong
+-- Complexity: O(reservations of the shard).
+-- include: base
+-- include: limits
+-- include: budget
+if redis.call('TYPE', KEYS[2]).ok ~= 'hash' then return 0 end
+local right = {}
+for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  local reserved = beside(KEYS[1], 'run:' .. id .. ':reserved')
+  for _, text in ipairs(redis.call('TYPE', reserved).ok == 'hash' and redis.call('HVALS', reserved) or {}) do
+    local fine, one = pcall(cjson.decode, text)
+    for _, budget in ipairs(fine and type(one) == 'table' and one.budgets or {}) do
+      if budget == KEYS[2] then
+        for _, what in ipairs(COUNTED) do right[what] = (right[what] or 0) + count(one[what]) end
+      end
+    end
+  end
+end
+local wrong = 0
+for _, what in ipairs(COUNTED) do
+  if count(redis.call('HGET', KEYS[2], 'reserved:' .. what)) ~= (right[what] or 0) then
+    redis.call('HSET', KEYS[2], 'reserved:' .. what, string.format('%.0f', right[what] or 0))
+    wrong = wrong + 1
+  end
+end
+return wrong

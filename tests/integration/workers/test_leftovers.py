@@ -1,0 +1,180 @@
+"""What a run leaves behind when it is not at work any more: the doctor names it, and takes it away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.doctor import Doctor, examination
+from orchestrator.doctor.findings import Severity
+from orchestrator.doctor.leftovers import RULES
+from orchestrator.ids import new_claim_id
+from orchestrator.ledger import RunState
+from orchestrator.ledger.provider_calls import Granted, Lane
+from orchestrator.policy.provider_limits import ProviderLimit
+from orchestrator.redisdb import keys
+from orchestrator.worker.context.context import Context
+
+from .conftest import StackHarness
+
+LARGE = "x" * 200_000
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
+
+
+def diagnose(stage: StackHarness, *, mend: bool = False) -> list[tuple[str, str]]:
+    """Rule and subject of what is left; with ``mend``, after it was put right."""
+    doctor = Doctor(stage.parts, audit=None, sleep=lambda _: None)
+    found = doctor.examine(watch_leases=False)
+    if mend:
+        doctor.repair(found)
+        found = doctor.examine(watch_leases=False)
+    breaks = [f for f in found.findings if f.severity is Severity.BREAK or f.rule in RULES]
+    assert {f.rule for f in breaks} <= RULES
+    return sorted((f.rule, f.subject) for f in breaks)
+
+
+def restore(stage: StackHarness, kept: dict[str, bytes]) -> None:
+    for name, dumped in kept.items():
+        stage.redis.restore(name, 0, dumped, replace=True)
+
+
+def spent(
+    stage: StackHarness, *, watch: Callable[[Context], object] = lambda ctx: None
+) -> tuple[str, str, dict[str, Any]]:
+    """A session that has ended, its run, and the keys that this run had while it was at work."""
+    kept: dict[str, Any] = {}
+
+    @stage.agent("lead", budget={"requests": 100})
+    def lead(ctx: Context) -> str:
+        ctx.step("small", lambda: 1)
+        ctx.step("large", lambda: LARGE)
+        with ctx.spending.reserve(input_tokens=10, output_tokens=5):
+            watch(ctx)
+            for name in stage.redis.scan_iter(f"ao:*:{ctx.run}:*"):
+                kept[name.decode()] = stage.redis.dump(name)
+        return "done"
+
+    from orchestrator.client.submission import Submission
+    from orchestrator.policy.budget import Budget
+
+    session = Submission(stage.parts).submit("lead", "go", budget=Budget.of({"tokens": 1000})).session
+    assert stage.play(session) == "finished"
+    (run,) = stage.ledger.runs(session)
+    return session, run.id, kept
+
+
+def test_while_runs_are_at_work_nothing_is_left(stage: StackHarness) -> None:
+    seen: list[Any] = []
+    spent(stage, watch=lambda ctx: seen.append(diagnose(stage)))
+    assert seen == [[]]
+    assert diagnose(stage) == []
+
+
+def test_a_journal_of_a_run_that_has_ended_goes(stage: StackHarness) -> None:
+    """With the large values beside it; what people are shown of the steps stays."""
+    session, run, kept = spent(stage)
+    journal = {name: dumped for name, dumped in kept.items() if ":steps" in name}
+    assert len(journal) == 2  # the journal, and a large value
+    before = stage.ledger.runs(session)
+    restore(stage, journal)
+    assert diagnose(stage) == [("journal-left", run)]
+    assert diagnose(stage, mend=True) == []
+    assert not list(stage.redis.scan_iter(f"ao:*:{run}:steps*"))
+    assert stage.ledger.runs(session) == before
+
+
+def test_a_journal_of_a_run_that_is_gone_goes(stage: StackHarness) -> None:
+    """And the run is not there again because of it."""
+    session, run, kept = spent(stage)
+    stage.ledger.delete_session(session, session)
+    restore(stage, {name: dumped for name, dumped in kept.items() if name.endswith((":steps", ":reserved"))})
+    rules = [rule for rule, _ in diagnose(stage)]
+    assert "journal-left" in rules
+    assert "reservation-left" in rules
+    assert diagnose(stage, mend=True) == []
+    assert not list(stage.redis.scan_iter(f"ao:*{run}*"))
+
+
+def test_a_reservation_of_a_run_that_is_not_at_work_comes_back(stage: StackHarness) -> None:
+    """Whether its budgets still count it or not, they count what is reserved in the end."""
+    session, run, kept = spent(stage)
+    restore(stage, {name: dumped for name, dumped in kept.items() if name.endswith(":reserved")})
+    budget = keys.budget(session)
+    stage.redis.hset(budget, "reserved:tokens", 15)
+    assert diagnose(stage) == [("reservation-left", run), ("reserved-wrong", budget)]
+    assert diagnose(stage, mend=True) == []
+    assert stage.redis.hget(budget, "reserved:tokens") == b"0"
+    restore(stage, {name: dumped for name, dumped in kept.items() if name.endswith(":reserved")})
+    assert diagnose(stage, mend=True) == []
+    assert stage.redis.hget(budget, "reserved:tokens") == b"0"
+
+
+@pytest.mark.parametrize("whose", ["session", "agent"])
+def test_a_budget_that_counts_what_nobody_reserved_is_counted_again(stage: StackHarness, whose: str) -> None:
+    """Also while another run holds a reservation, which stays."""
+    seen: list[Any] = []
+
+    def harm(ctx: Context) -> None:
+        budget = keys.budget(ctx.session) if whose == "session" else keys.spending(0, "lead")
+        right = int(stage.redis.hget(budget, "reserved:requests") or 0)
+        stage.redis.hset(budget, "reserved:requests", right + 7)
+        seen.append(diagnose(stage))
+        seen.append(diagnose(stage, mend=True))
+        seen.append(int(stage.redis.hget(budget, "reserved:requests") or 0) - right)
+        seen.append(budget)
+
+    spent(stage, watch=harm)
+    found, left, more, budget = seen
+    assert found == [("reserved-wrong", budget)]
+    assert (left, more) == ([], 0)
+
+
+def test_a_call_of_a_run_that_is_not_at_work_gives_its_place_back(stage: StackHarness) -> None:
+    """One of a run at work keeps it, and so does one that says nothing of its run."""
+    session, run, _ = spent(stage)
+    calls, lane = stage.ledger.provider_calls, Lane(provider="p", model="m")
+
+    def acquire(call: str) -> None:
+        granted = calls.acquire(
+            lane,
+            ProviderLimit(calls=5),
+            call=call,
+            waiter=call,
+            tree=session,
+            tokens=1,
+            time_limit_ms=60_000,
+        )
+        assert isinstance(granted, Granted)
+
+    left = f"{run}|{new_claim_id()}|1"
+    acquire(left)
+    acquire("another")
+    key = keys.provider_calls(lane.account, lane.model)
+    assert diagnose(stage) == [("call-left", f"{key} {left}")]
+    assert diagnose(stage, mend=True) == []
+    assert stage.redis.zrange(key, 0, -1) == [b"another"]
+
+
+def test_a_call_of_a_run_at_work_keeps_its_place(stage: StackHarness) -> None:
+    seen: list[Any] = []
+
+    @stage.agent("caller")
+    def caller(ctx: Context) -> str:
+        with ctx.limits.acquire("p", "m", tokens=1):
+            seen.extend(diagnose(stage, mend=True))
+            (held,) = stage.redis.zrange(
+                keys.provider_calls(Lane(provider="p", model="m").account, "m"), 0, -1
+            )
+            assert held.decode().startswith(f"{ctx.run}|")
+        return "done"
+
+    session = stage.submit("caller")
+    assert stage.play(session) == "finished"
+    assert seen == []
+    assert stage.ledger.runs(session)[0].state is RunState.COMPLETED
