@@ -243,6 +243,7 @@ def ledger_limits(settings: Settings) -> TreeLimits:
         resume_max_bytes=settings.resume_max_bytes,
         inline_bytes=settings.claim_check_above_bytes,
         max_lost_workers=settings.max_lost_workers,
+        fork_runs=settings.fork_runs,
         max_process_deaths=settings.max_process_deaths,
         redispatch_ms=round(settings.redispatch_after_s * 1000),
         question_ms=round((settings.question_time_limit_s or 0) * 1000),

@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "approvals": ("orchestrator.cli.approvals:approvals", "List what waits for your yes or no."),
     "approve": ("orchestrator.cli.approvals:approve", "Say yes to what an agent asks."),
     "deny": ("orchestrator.cli.approvals:deny", "Say no to what an agent asks."),
+    "fork": ("orchestrator.cli.control:fork", "Begin a new tree where a run of a session began."),
     "unpin": (
         "orchestrator.cli.control:unpin",
         "Let any version of its agent go on with a session.",

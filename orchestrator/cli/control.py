@@ -1,4 +1,4 @@
-"""`orchestra resume`, `unpin`, `stop` and `delete`: what a user does to a session that is there."""
+"""`orchestra resume`, `fork`, `unpin`, `stop` and `delete`: what a user does to a session that is there."""
 
 from __future__ import annotations
 
@@ -50,6 +50,58 @@ def resume(
             print_json(Resumed(session=session, item=item))
         else:
             say(f"{session} will run with it")
+
+
+@click.command()
+@click.argument("session")
+@click.argument("prompt", required=False)
+@click.option(
+    "--at", metavar="RUN", required=True, help="The run at which to fork: its id, or its number from 1 on."
+)
+@click.option("--wait", is_flag=True, help="Wait until the new session ends and print its answer.")
+@click.option("--key", help="Idempotency key: the same key is the same fork.")
+@click.option("--budget", metavar="BUDGET", help="What the new tree may spend, such as usd=2,tokens=100000.")
+@timeout_option
+@json_option
+@stack_options
+def fork(
+    settings: Settings,
+    *,
+    session: str,
+    prompt: str | None,
+    at: str,
+    wait: bool,
+    key: str | None,
+    budget: str | None,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Begin a new tree where RUN of SESSION began; SESSION stays as it is.
+
+    The new session has the same agent, and its first run finds what RUN found: the saved state or the memory, and what it
+    was given. PROMPT (- reads it from standard input) takes the place of the task or the words that RUN was given.
+    """
+    from orchestrator.cli.documents import Submitted
+    from orchestrator.client.client import Client
+    from orchestrator.redisdb.retry import RETRY_FOR_S
+
+    check_timeout(timeout, wait=wait)
+    with Client(settings, on_outage=say_outage) as client:
+        handle = client.fork(
+            session,
+            at,
+            prompt=None if prompt is None else text_of(prompt),
+            key=key,
+            budget=budget,
+            retry_for_s=RETRY_FOR_S if wait else 0,
+        )
+        if wait:
+            wait_and_print(client, handle.id, timeout_s=timeout, as_json=as_json)
+        elif as_json:
+            agent = client.session(handle.id).agent
+            print_json(Submitted(session=handle.id, agent=agent, new=handle.new))
+        else:
+            say(handle.id)
 
 
 @click.command()

@@ -139,6 +139,23 @@ class AsyncClient:
         )
         return AsyncSessionHandle(handle.id, self, new=handle.new)
 
+    async def fork(
+        self,
+        session: str,
+        at: str,
+        *,
+        prompt: str | None = None,
+        key: str | None = None,
+        retry_for_s: float = 0,
+        budget: Budget | Mapping[str, Any] | str | None = None,
+    ) -> AsyncSessionHandle:
+        """As :meth:`Client.fork`."""
+        client = await self._client()
+        handle = await asyncio.to_thread(
+            client.fork, session, at, prompt=prompt, key=key, retry_for_s=retry_for_s, budget=budget
+        )
+        return AsyncSessionHandle(handle.id, self, new=handle.new)
+
     async def submit_plan(
         self, plan: str, *, agent: str = "", key: str | None = None, title: str = "", retry_for_s: float = 0
     ) -> AsyncSessionHandle:

@@ -22,6 +22,7 @@ import redis
 from orchestrator.agents.registry import OPERATOR, AgentRecord
 from orchestrator.bootstrap import build_container
 from orchestrator.client.approvals import Approval, answer_approval, open_approvals
+from orchestrator.client.forking import Forking
 from orchestrator.client.history import Event, history
 from orchestrator.client.replies import answer_question
 from orchestrator.client.submission import Submission
@@ -277,6 +278,46 @@ class Client:
         submitted = self._outlast(
             lambda: submission.submit(agent, plan, key=once, title=title or _heading(read), planned=True),
             retry_for_s,
+        )
+        return SessionHandle(submitted.session, self, new=submitted.created or key is None)
+
+    def fork(
+        self,
+        session: str,
+        at: str,
+        *,
+        prompt: str | None = None,
+        key: str | None = None,
+        retry_for_s: float = 0,
+        budget: Budget | Mapping[str, Any] | str | None = None,
+    ) -> SessionHandle:
+        """Begin a new tree where a run of ``session`` began. That session and its tree stay as they are.
+
+        The new root has the same agent. Its first run finds what that run found: the saved state or the memory, the
+        callbacks, messages and prompts that it was given, and the results so far. What earlier runs had launched or asked
+        and that run was not given comes with it, as far as it is there by now; of the rest it is told that nothing
+        will come. What that run did is not done again: its agent decides anew.
+
+        Args:
+            session: any session, a child as well.
+            at: the id of the run, or its number: 1 is the first.
+            prompt: what is said instead of the task or the user's words that the run was given.
+            key: the same key is the same fork, however often it is asked for.
+            retry_for_s: seconds of an outage of Redis that this outlasts.
+            budget: what the new tree may spend; by default the setting `tree_budget`.
+
+        Raises:
+            UnknownSession: there is no such session.
+            InputError: it has no such run, or what that run found is not kept any more (setting `fork_runs`).
+            KeyInUse: the key was used before, for something else.
+            UnknownAgent: no worker serves its agent.
+            PayloadError: what the run was given is not kept any more, or is too large.
+            ServerUnavailable: Redis does not answer.
+        """
+        once, allowed = key or uuid.uuid4().hex, Budget.of(budget)
+        forking = Forking(self._parts)
+        submitted = self._outlast(
+            lambda: forking.fork(session, at, prompt=prompt, key=once, budget=allowed), retry_for_s
         )
         return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 

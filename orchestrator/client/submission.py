@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
+from functools import partial
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
@@ -11,6 +13,7 @@ from orchestrator.crashpoints import failpoint
 from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id, shard_of
 from orchestrator.ledger import Submitted
+from orchestrator.ledger.forks import Fork
 from orchestrator.messages.factory import Thread, summary
 from orchestrator.policy.budget import Budget
 from orchestrator.streams import StreamId
@@ -53,6 +56,7 @@ class Submission:
         task: str = "",
         planned: bool = False,
         budget: Budget | None = None,
+        make_fork: Callable[[str], Fork] | None = None,
     ) -> Submitted:
         """Give ``agent`` a prompt. The same ``key`` is the same session, however often it is submitted.
 
@@ -64,6 +68,7 @@ class Submission:
             task: the Celery task id under which the final answer is stored.
             planned: the prompt is a plan, which the session carries out before its agent is called.
             budget: what the whole tree may spend; by default the setting `tree_budget`.
+            make_fork: stores what a session of this id begins with, if it is a fork.
 
         Raises:
             EmptyPrompt: there is nothing to do.
@@ -103,6 +108,7 @@ class Submission:
             task=task,
             planned=planned,
             budget=budget or Budget.of(parts.settings.tree_budget),
+            make_fork=partial(make_fork, session) if make_fork is not None else None,
         )
         failpoint("submit.written")
         if submitted.agent != agent:

@@ -264,6 +264,12 @@ class Settings(BaseModel):
         description="Runs of one tree that are executed at once, unless `orchestra limit` says otherwise. Unset: as many "
         "as there are slots.",
     )
+    fork_runs: int = Field(
+        10,
+        ge=0,
+        description="Runs of each session, the last ones, at which `orchestra fork` can begin a new tree: so many saved states "
+        "and memories are kept with a session.",
+    )
     tree_budget: str | None = Field(
         None,
         pattern=r"^\s*(requests|tokens|usd)\s*=\s*[0-9.]+\s*(,\s*(requests|tokens|usd)\s*=\s*[0-9.]+\s*)*$",

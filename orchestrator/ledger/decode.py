@@ -188,6 +188,8 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
         caller=h.get("caller", ""),
         planned=h.get("planned") == "1",
         budgets=tuple(h.get("budgets", "").split()),
+        forked_from=h.get("forked_from", ""),
+        forked_at=h.get("forked_at", ""),
         version=h.get("version", ""),
         on_deploy=cast("OnDeploy", deploy) if (deploy := h.get("on_deploy")) in _ON_DEPLOY else "latest",
         used=Cost(**{name: facts.number(f"used_{name}") for name in _COSTS}),

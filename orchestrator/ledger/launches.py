@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from orchestrator.errors import ClaimLost, LimitExceeded
 from orchestrator.ids import callback_id, is_session_id, run_id, shard_of
 from orchestrator.ledger import decode, layout
+from orchestrator.ledger.forks import Fork
 from orchestrator.ledger.model import SessionState
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.spending import budget_facts
@@ -49,12 +50,13 @@ class LaunchTransitions(LedgerReader):
         task: str = "",
         planned: bool = False,
         budget: Budget | None = None,
+        make_fork: Callable[[], Fork] | None = None,
     ) -> Submitted:
         """Make a root session and publish its task-delegation.
 
         The same id, submitted again, changes nothing and tells what is there. ``task`` is the id of
         the Celery result that the root owes, and ``budget`` what its whole tree may spend. ``planned``: the prompt is
-        a plan for the session to carry out.
+        a plan for the session to carry out. ``make_fork`` stores what the session begins with, if it is a fork.
         """
         facts: dict[str, Arg] = {
             "agent": agent,
@@ -67,20 +69,40 @@ class LaunchTransitions(LedgerReader):
         }
         if planned:
             facts["planned"] = "1"
-        shard = shard_of(session_id)
-        reply = self.scripts.run(
-            "submit",
-            [
-                keys.session(session_id),
-                keys.bodies(session_id),
-                keys.tree(session_id),
-                keys.roots(shard),
-                keys.totals(shard),
-                layout.stream(session_id, envelope),
-                keys.budget(session_id),
-            ],
-            [self._now, session_id, prompt, envelope.data, budget_facts(budget), *layout.pairs(facts)],
-        )
+        shard, reply = shard_of(session_id), [b"whole"]
+        while reply[0] == b"whole":
+            texts, kept = "", "[]"
+            if make_fork is not None:
+                fork = make_fork()
+                texts, kept = json.dumps(dict(fork.texts)), json.dumps(fork.kept)
+                facts |= {
+                    "forked_from": fork.session,
+                    "forked_at": fork.run,
+                    "sealed": "1" if fork.sealed else "",
+                }
+            reply = self.scripts.run(
+                "submit",
+                [
+                    keys.session(session_id),
+                    keys.bodies(session_id),
+                    keys.tree(session_id),
+                    keys.roots(shard),
+                    keys.totals(shard),
+                    layout.stream(session_id, envelope),
+                    keys.budget(session_id),
+                    keys.large_texts(session_id),
+                ],
+                [
+                    self._now,
+                    session_id,
+                    prompt,
+                    envelope.data,
+                    budget_facts(budget),
+                    texts,
+                    kept,
+                    *layout.pairs(facts),
+                ],
+            )
         created = reply[0] == b"created"
         return Submitted(
             session=session_id,

@@ -107,6 +107,8 @@ class Session:
         str, ...
     ] = ()  #: sessions whose budgets it counts against, the root first; itself, if it has one
     used: Cost = field(default_factory=Cost)  #: what its own calls of models have cost so far
+    forked_from: str = ""  #: the session that it is a fork of
+    forked_at: str = ""  #: the run of that session at which it begins
     version: str = ""  #: the version of its agent's definition; empty before its first run
     on_deploy: OnDeploy = (
         "latest"  #: what becomes of it when its agent has another version, as it was when it began

@@ -156,7 +156,6 @@ class Runs(LaunchTransitions):
         state = "" if outcome.state is None else json.dumps(outcome.state)
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
         memory = self._keep_memory(claim.session, outcome)
-        before = self._memory_ref(claim.session) if memory.ref is not None else ""
         questions = "open" if answer_questions is not None else ""
         while True:
             call: tuple[list[str], list[Arg]] = (
@@ -189,6 +188,7 @@ class Runs(LaunchTransitions):
                     else "",
                     memory.json,
                     digest_of(outcome.text) if outcome.once and short.ref is None else "",
+                    self.limits.fork_runs,
                 ],
             )
             if following is None or following.asked:
@@ -214,7 +214,6 @@ class Runs(LaunchTransitions):
                     return RetryLater(failures=int(reply[1]))
                 case _:
                     self._replicate("commit", claim.run)
-                    self._drop_memory(claim.session, before, memory)
                     return Committed(
                         session_state=SessionState(decode.text(reply[1])),
                         over=reply[2] == b"1",
@@ -248,15 +247,6 @@ class Runs(LaunchTransitions):
         if outcome.memory is None or outcome.status != "completed":
             return Shortened(text="", ref=None)
         return self.wholes.shorten(session, outcome.memory, above_bytes=0)
-
-    def _drop_memory(self, session: str, before: str, kept: Shortened) -> None:
-        """Delete the memory that a commit has replaced; one that a crash leaves here goes with the session."""
-        sha256 = str(json.loads(before)["sha256"]) if before else ""
-        if sha256 and sha256 != kept.sha256 and self._memory_ref(session) == kept.json:
-            pipeline = self.redis.pipeline(transaction=False)
-            pipeline.unlink(keys.large_text(session, sha256))
-            pipeline.srem(keys.large_texts(session), sha256)
-            pipeline.execute()
 
     def _memory_ref(self, session: str) -> str:
         return decode.text(self.redis.hget(keys.bodies(session), "memory") or b"")

@@ -217,7 +217,12 @@ class Termination(InboxTransitions):
         """The keys of every run of a session, of their effects, and of the large texts that it has said, ``but`` some."""
         runs = [decode.text(run) for run in self.redis.lrange(keys.runs(session_id), 0, -1)]
         of_runs = [key for run in runs for key in _keys_of_run(run)]
-        return [keys.budget(session_id), *of_runs, *self.wholes.keys_of(session_id, but=but)]
+        return [
+            keys.budget(session_id),
+            keys.past(session_id),
+            *of_runs,
+            *self.wholes.keys_of(session_id, but=but),
+        ]
 
     def require(self, session_id: str) -> None:
         """Make sure that a session exists.

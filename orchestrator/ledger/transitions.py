@@ -38,6 +38,8 @@ class TreeLimits:
     max_process_deaths: int = 3
     redispatch_ms: int = 10_000
     redispatch_cap_ms: int = 600_000
+    #: Runs of each session that keep what they found, so that it can be forked there.
+    fork_runs: int = 10
     #: How long a question may stay open; 0: as long as it takes.
     question_ms: int = 0
     tree_ttl_ms: int = 7 * 86_400_000

@@ -139,6 +139,12 @@ def runs(session: str) -> str:
     return f"{_of(session)}:session:{session}:runs"
 
 
+@_key("ao:{S}:session:<session>:past", type="hash", owner="ledger", lifetime="as its session")
+def past(session: str) -> str:
+    """What its last runs found when they began: `state:<number>`, `memory:<number>` of a run; `from`, the first of them."""
+    return f"{_of(session)}:session:{session}:past"
+
+
 @_key("ao:{S}:session:<session>:large-texts", type="set", owner="ledger", lifetime="as its session")
 def large_texts(session: str) -> str:
     """SHA-256 of each large text that this session has said; the bodies hold its beginning."""

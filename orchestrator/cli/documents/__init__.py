@@ -67,6 +67,7 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "approvals": (ApprovalList,),
     "approve": (Decided,),
     "deny": (Decided,),
+    "fork": (Submitted, Answer),
     "unpin": (Unpinned,),
     "stop": (Ended,),
     "delete": (Ended,),

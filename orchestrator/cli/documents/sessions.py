@@ -234,6 +234,8 @@ class SessionDocument(Document):
         description="Sessions whose budgets its calls of models count against, the root first; itself, if it has one."
     )
     used: CostDocument = Field(description="What its own calls of models have cost so far.")
+    forked_from: str = Field(description="The session that it is a fork of; else empty.")
+    forked_at: str = Field(description="The run of that session at which it begins; else empty.")
     version: str = Field(
         description="The version of its agent's definition that it began with, or of its latest run if `on_deploy` is `latest`; empty before its first run."
     )

@@ -13,6 +13,7 @@
 --       15 proof that the answer, or the reason, is the agent's
 --       16 reference to the memory of the conversation as JSON, or ''
 --       17 digest of the answer, if its parent is not to get it again that had it in a message, or ''
+--       18 runs that keep what they found, so that the session can be forked there
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents (or lanes of them) whose workers are to be
 --          told: this end lets a run of its tree begin}}
 --          | {'lost'} | {'envelope'} | {'retry', attempt} | {'parked', failures} | {'whole'}: it is gone, store it again
@@ -24,9 +25,10 @@
 -- include: budget
 -- include: termination
 -- include: tries
+-- include: past
 local now = clock(ARGV[1])
 local claim, status, text = ARGV[2], ARGV[3], ARGV[4]
-local r = fields(RUN, 'id', 'state', 'claim', 'items', 'attempt', 'failures', 'stop', 'stop_state', 'standing')
+local r = fields(RUN, 'id', 'state', 'claim', 'items', 'attempt', 'failures', 'stop', 'stop_state', 'standing', 'number')
 if r.claim ~= claim then return { 'lost' } end
 if r.state ~= 'running' then
   if not ENDED[r.state] then return { 'lost' } end
@@ -242,11 +244,16 @@ if ARGV[10] ~= '' then
   keep(KEYS[20], KEYS[21], whole.sha256)
   redis.call('HSET', BODIES, 'whole', ARGV[10])
 end
-if ARGV[5] ~= '' then redis.call('HSET', BODIES, 'state', ARGV[5]) end
+if ARGV[5] ~= '' then
+  note_past(S, 'state', count(r.number))
+  redis.call('HSET', BODIES, 'state', ARGV[5])
+end
 if ARGV[16] ~= '' then
   keep(KEYS[22], KEYS[21], cjson.decode(ARGV[16]).sha256)
+  note_past(S, 'memory', count(r.number))
   redis.call('HSET', BODIES, 'memory', ARGV[16])
 end
+if ARGV[5] ~= '' or ARGV[16] ~= '' then forget_past(S, KEYS[21], count(r.number), tonumber(ARGV[18])) end
 if policy then
   from_here_on(policy)
   redis.call('HSET', S, 'waiting', cjson.encode(policy), 'waiting_since', now)

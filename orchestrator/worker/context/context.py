@@ -12,6 +12,7 @@ from orchestrator.display.text import counted
 from orchestrator.errors import InputError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
+from orchestrator.ledger.forks import FORKED
 from orchestrator.ledger.large_text import beginning
 from orchestrator.policy.approval import Decision, Default
 from orchestrator.policy.budget import describe
@@ -420,7 +421,9 @@ class Context(Delegating):
         if self.attempt > 1 and not self.replays:
             return False
         now = self._find(self.session)
-        delivered_now = sum(item.kind == "completion" for item in self._held.items)
+        delivered_now = sum(
+            item.kind == "completion" and not item.extra.get(FORKED) for item in self._held.items
+        )
         return now.pending > delivered_now or bool(now.questions)
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from orchestrator.ledger import Claimed, Item, ItemState, Ledger
+from orchestrator.ledger.forks import seed_of
 from orchestrator.messages.authenticity import callback_from
 from orchestrator.policy.callback_text import (
     Callback,
@@ -114,6 +115,17 @@ class View:
         return self._all
 
     def _read_results(self) -> tuple[Callback, ...]:
+        return self._results_before_fork() + self._own_results()
+
+    def _results_before_fork(self) -> tuple[Callback, ...]:
+        """What the session that this one is a fork of had been given by then."""
+        seed = seed_of(self._ledger, self.session) if self._held.session.forked_at else None
+        if seed is None:
+            return ()
+        given = [(item, text) for item, text in (*seed.earlier, *seed.given) if item.kind == "completion"]
+        return tuple(callback_of(item, text, self._ledger) for item, text in given)
+
+    def _own_results(self) -> tuple[Callback, ...]:
         items = [item for item in self._ledger.items(self.session) if self._is_delivered(item)]
         texts = self._ledger.texts(self.session, [item.id for item in items])
         checked = self._verifier.items([(item, texts.get(item.id, "")) for item in items])

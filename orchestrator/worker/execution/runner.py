@@ -35,6 +35,7 @@ from orchestrator.errors import (
 )
 from orchestrator.ids import shard_of
 from orchestrator.ledger import BY_FORCE, Claimed, Committed, Next, Outcome, Outgoing, RetryLater, RunRef
+from orchestrator.ledger.forks import seed_of
 from orchestrator.log import get_logger, log_context
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.budget import Budget
@@ -294,7 +295,7 @@ class _RunOfAgent:
     def _make_context(self) -> Context:
         runtime = self._runtime
         verifier = Verifier(self._effects, runtime.parts.authenticity)
-        self._effects.held = verifier.held()
+        self._effects.held = self._as_forked(verifier.held())
         decrypter = Decrypter(self._effects, runtime.parts.opener)
         queued = None
         if runtime.slot_sharing is not None:
@@ -334,6 +335,20 @@ class _RunOfAgent:
             approvals=ApprovalRequests(
                 self._effects, blocking, verifier, time_limit_s=runtime.parts.settings.approval_time_limit_s
             ),
+        )
+
+    def _as_forked(self, held: Claimed) -> Claimed:
+        """The first run of a fork finds what the run found at which its tree was forked."""
+        if not held.session.forked_at or held.run.number > 1:
+            return held
+        seed = self._effects.retrying("fork", lambda: seed_of(self._ledger, held.session.id))
+        if seed is None:
+            return held
+        return dataclasses.replace(
+            held,
+            run=dataclasses.replace(held.run, cause=seed.cause),
+            items=(*held.items, *(item for item, _ in seed.given)),
+            texts={**held.texts, **{item.id: text for item, text in seed.given}},
         )
 
     def _may_take(self, slot_sharing: SlotSharing) -> Callable[[str], bool]:

@@ -70,9 +70,10 @@ def test_a_key_that_a_provider_repeats_is_written_down_nowhere(
         assert not path.is_file() or SECRET.encode() not in path.read_bytes()
 
 
-def test_only_the_last_memory_is_kept(
+def test_without_runs_to_fork_only_the_last_memory_is_kept(
     stage: StackHarness, theatre: Harness, model: Model, serve: Serve, redis: redis_py.Redis
 ) -> None:
+    object.__setattr__(stage.ledger.limits, "fork_runs", 0)
     serve(Script(*[Say(f"answer {n}") for n in range(4)]))
     model("clerk", instructions="You remember.")
     session = stage.submit("clerk")

@@ -1,0 +1,230 @@
+"""`Client.fork`: a new tree that begins where a run of another session began. The other one stays as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.agents.registry import OPERATOR
+from orchestrator.bootstrap import Container
+from orchestrator.client.submission import Submission
+from orchestrator.errors import InputError, KeyInUse, PayloadError
+from orchestrator.ledger import Item, ItemState, Run, RunState, Session, SessionState, Submitted, decode
+from orchestrator.ledger.forks import Fork, Found, Seed, as_given, found_by
+from orchestrator.ledger.large_text import Shortened
+from orchestrator.policy.budget import Budget
+from orchestrator.redisdb import keys
+
+#: States in which a run is in the past.
+_ENDED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.STOPPED})
+#: Runs that an error names.
+_NAMED = 5
+
+
+class Forking:
+    """Makes forks for the operator."""
+
+    def __init__(self, parts: Container) -> None:
+        self._parts = parts
+        self._ledger = parts.ledger
+
+    def fork(
+        self, session_id: str, at: str, *, prompt: str | None, key: str | None, budget: Budget | None
+    ) -> Submitted:
+        """See `Client.fork`.
+
+        Raises:
+            UnknownSession: there is no such session.
+            InputError: it cannot be forked there; the error says why.
+            KeyInUse: the key was used before, for another session.
+            EmptyPrompt, UnknownAgent, StreamFull: as of a submission.
+            PayloadError: what the run was given is not kept any more, or is larger than the store takes.
+        """
+        about = self._ledger.session(session_id)
+        run = self._run(about, at)
+        found = self._found(about, run)
+        said = self._ledger.texts(about.id, ["prompt"]).get("prompt", "")
+        if about.sealed and run.cause == "start" and prompt is None:
+            raise InputError(f"the task of {about.id} is encrypted for its agent; give the fork a prompt")
+        if prompt is not None and run.cause == "callbacks":
+            raise InputError(
+                f"{run.id} was resumed by callbacks and has no prompt to replace: leave the prompt out, and resume the "
+                "new session with it"
+            )
+        submitted = Submission(self._parts).submit(
+            about.agent,
+            prompt if prompt is not None and run.cause == "start" else said,
+            key=key,
+            title=f"{about.title[:100]} (fork of {about.id} at {run.id})",
+            budget=budget,
+            planned=about.planned and run.cause == "start" and prompt is None,
+            make_fork=lambda new: self._make(new, about, run, found, prompt),
+        )
+        if not submitted.created and self._ledger.session(submitted.session).forked_at != run.id:
+            raise KeyInUse(key, submitted.session, submitted.agent, "prompt")
+        return submitted
+
+    def _run(self, about: Session, at: str) -> Run:
+        """The run of a session at which it is to be forked, by its id or its number."""
+        if about.state is SessionState.DELETED:
+            raise InputError(f"session {about.id} was deleted, and nothing is kept of its runs")
+        runs = self._ledger.runs(about.id)
+        chosen = [run for run in runs if at in (run.id, str(run.number))]
+        if not chosen:
+            last = ", ".join(run.id for run in runs[-_NAMED:]) or "none yet"
+            raise InputError(f"session {about.id} has no run {at!r}; its last runs: {last}")
+        if chosen[0].state not in _ENDED:
+            raise InputError(
+                f"{chosen[0].id} is {chosen[0].state}: a session is forked at a run that has ended"
+            )
+        return chosen[0]
+
+    def _found(self, about: Session, run: Run) -> Found:
+        found = found_by(self._ledger, about.id, run.number)
+        if found is None:
+            kept = self._ledger.limits.fork_runs
+            raise InputError(
+                f"what {run.id} found is not kept any more: {about.id} has had {about.runs} runs, and the last {kept} "
+                "can be forked (setting fork_runs); choose a later one"
+            )
+        record = self._parts.agents.get(about.agent)
+        if record is not None and (record.external or (record.executor == "command" and found.memory)):
+            raise InputError(
+                f"agent {about.agent!r} is a program that keeps its conversation itself: it can be forked at its first run "
+                "only"
+                if not record.external
+                else f"agent {about.agent!r} is an external program, and what it knows is not here: it cannot be forked"
+            )
+        return found
+
+    # --- what the new session begins with -----------------------------------------------------
+
+    def _make(self, new: str, about: Session, run: Run, found: Found, prompt: str | None) -> Fork:
+        wholes = self._ledger.wholes
+        copied: list[str] = []
+
+        def given(item: Item, text: str) -> tuple[Item, str]:
+            own, said = as_given(*self._genuine(about, item, text), session=new)
+            ref = own.extra.get("whole")
+            if ref:
+                copy = wholes.shorten(new, wholes.read(ref), above_bytes=0)
+                copied.append(copy.sha256)
+                own = replace(own, extra={**own.extra, "whole": copy.ref})
+            return own, prompt if prompt is not None and own.kind == "prompt" else said
+
+        seed = Seed(
+            cause=run.cause,
+            given=tuple(given(*one) for one in (*self._carried(about, run), *self._outstanding(about, run))),
+            earlier=tuple(given(*one) for one in self._earlier(about, run)),
+        )
+        try:
+            return Fork(
+                session=about.id,
+                run=run.id,
+                state=json.dumps(found.state) if found.state is not None else "",
+                memory=wholes.shorten(new, found.memory, above_bytes=0) if found.memory else _NOTHING,
+                seed=wholes.shorten(new, seed.dump(), above_bytes=0),
+                wholes=tuple(copied),
+                sealed=about.sealed and prompt is None,
+            )
+        except PayloadError as error:
+            raise PayloadError(
+                f"{run.id} cannot be forked: what it was given is too large: {error}"
+            ) from error
+
+    def _genuine(self, about: Session, item: Item, text: str) -> tuple[Item, str]:
+        """An item, or a refusal in its place: what was edited in the ledger is handed on to nobody."""
+        authenticity = self._parts.authenticity
+        if not item.extra.get("proof") or not authenticity.reads_as_operator:
+            return item, text
+        fault = authenticity.item_fault(about.id, item, text, reader=OPERATOR)
+        if not fault:
+            return item, text
+        extra = {name: value for name, value in item.extra.items() if name in ("group", "answers")}
+        return replace(
+            item, status="failed", title="", extra=extra
+        ), f"[not genuine, left out of the fork: {fault}]"
+
+    def _texts(self, about: Session, items: list[Item]) -> Iterator[tuple[Item, str]]:
+        texts = self._ledger.texts(about.id, [item.id for item in items])
+        yield from ((item, texts.get(item.id, "")) for item in items)
+
+    def _carried(self, about: Session, run: Run) -> Iterator[tuple[Item, str]]:
+        """What the run was given. What its own calls took, it takes again from children of its own."""
+        known = {item.id: item for item in self._ledger.items(about.id)}
+        items = [known[name] for name in run.items if name in known]
+        yield from self._texts(about, [item for item in items if not item.extra.get("taken")])
+
+    def _earlier(self, about: Session, run: Run) -> Iterator[tuple[Item, str]]:
+        """The results that the runs before it were given."""
+        before = {
+            name for one in self._ledger.runs(about.id) if one.number < run.number for name in one.items
+        }
+        items = [
+            item
+            for item in self._ledger.items(about.id)
+            if item.id in before
+            and item.kind == "completion"
+            and (item.state is ItemState.DELIVERED or item.extra.get("rejected"))
+        ]
+        yield from self._texts(about, items)
+
+    def _outstanding(self, about: Session, run: Run) -> Iterator[tuple[Item, str]]:
+        """What the runs before it had launched or asked, and it was not given: as far as that has come since.
+
+        Nothing will come of the rest in the new tree: it is told so.
+        """
+        runs = self._ledger.runs(about.id)
+        had = {name for one in runs if one.number <= run.number for name in one.items}
+        wanted = [name for one in runs if one.number < run.number for name in self._awaited(one.id)]
+        known = {item.id: item for item in self._ledger.items(about.id)}
+        left = [known[name] for name in dict.fromkeys(wanted) if name not in had and name in known]
+        for item, text in self._texts(about, [item for item in left if item.callback]):
+            if item.status in ("completed", "partial-success", "failed") and text:
+                yield item, text
+            else:
+                reason = f"session {item.child} had not ended when this tree was forked at {run.id}, and belongs to another one"
+                yield replace(item, status="failed", extra=_kept(item)), reason
+        replies = {str(item.extra.get("answers")): item for item in known.values() if item.kind == "reply"}
+        for question in [name for name in dict.fromkeys(wanted) if name not in known]:
+            reply = replies.get(question)
+            if reply is not None and reply.id not in had:
+                yield from self._texts(about, [reply])
+            elif reply is None:
+                yield _no_reply(question, about), f"no reply had come when this tree was forked at {run.id}"
+
+    def _awaited(self, run: str) -> Iterator[str]:
+        """The callbacks and questions that a run's effects have made."""
+        raw: Any = self._ledger.redis.hvals(keys.effects(run))
+        for text in raw:
+            effect = json.loads(decode.text(text))
+            if effect.get("child"):
+                yield str(effect["callback"])
+            elif effect.get("asks"):
+                yield str(effect["item"])
+
+
+_NOTHING = Shortened(text="", ref=None)
+
+
+def _kept(item: Item) -> dict[str, Any]:
+    return {name: item.extra[name] for name in ("group",) if name in item.extra}
+
+
+def _no_reply(question: str, about: Session) -> Item:
+    return Item(
+        id=question,
+        kind="reply",
+        state=ItemState.CLAIMED,
+        child=about.parent,
+        agent=about.delegator,
+        status="failed",
+        priority="high",
+        seq=0,
+        size=0,
+        run="",
+        reason="",
+        extra={"answers": question},
+    )

@@ -1,0 +1,128 @@
+"""What a fork begins with: what a run of another session had found, as the first run of a new one finds it.
+
+The state and the memory are the new session's own from the beginning. What the run was given, and what the earlier runs
+had been given, is a large text of the new session: none of it is owed to anybody, so none of it is counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from orchestrator.ids import item_id
+from orchestrator.ledger import decode
+from orchestrator.ledger.large_text import Shortened
+from orchestrator.ledger.model import JSON, Item, ItemState
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.redisdb import keys
+
+#: The mark of an item that came with a fork.
+FORKED = "forked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a run found when it began."""
+
+    state: JSON
+    memory: str  #: empty: none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seed:
+    """What the first run of a fork is given, and what all of its runs count among the results so far."""
+
+    cause: Literal["start", "callbacks", "user"]
+    given: tuple[tuple[Item, str], ...] = ()
+    earlier: tuple[tuple[Item, str], ...] = ()
+
+    def dump(self) -> str:
+        """The seed as it is kept."""
+        rows = {name: [[asdict(i), text] for i, text in getattr(self, name)] for name in ("given", "earlier")}
+        return json.dumps({"cause": self.cause, **rows})
+
+    @classmethod
+    def load(cls, text: str) -> Seed:
+        """What :meth:`dump` made."""
+        raw = json.loads(text)
+        rows = {name: tuple((_item(i), text) for i, text in raw[name]) for name in ("given", "earlier")}
+        return cls(cause=raw["cause"], **rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fork:
+    """Where a new root begins: what its ledger records begin with, and which large texts they refer to."""
+
+    session: str  #: the one that is forked
+    run: str
+    state: str  #: as JSON; empty: none
+    memory: Shortened
+    seed: Shortened
+    wholes: tuple[str, ...] = ()  #: SHA-256 of the large texts that the seed refers to
+    sealed: bool = False
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """What the new session has beside its prompt."""
+        kept = {"fork": self.seed.json, "memory": self.memory.json, "state": self.state}
+        return {name: text for name, text in kept.items() if text}
+
+    @property
+    def kept(self) -> list[str]:
+        """The large texts that are to live as long as the new session."""
+        return [sha for sha in (self.seed.sha256, self.memory.sha256, *self.wholes) if sha]
+
+
+def found_by(ledger: LedgerReader, session_id: str, number: int) -> Found | None:
+    """What the run of that number found when it began; None: that is not kept any more.
+
+    Raises:
+        PayloadError: the memory is not kept any more, or was altered.
+    """
+    pipe = ledger.redis.pipeline(transaction=True)
+    pipe.hgetall(keys.past(session_id))
+    pipe.hmget(keys.bodies(session_id), "state", "memory")
+    raw, now = pipe.execute()
+    past = decode.mapping(raw)
+    if number < int(past.get("from", "0")):
+        return None
+    state, memory = (
+        _replaced(past, what, number, decode.text(value))
+        for what, value in zip(("state", "memory"), now, strict=True)
+    )
+    return Found(
+        state=json.loads(state or "null"), memory=ledger.wholes.read(json.loads(memory)) if memory else ""
+    )
+
+
+def _replaced(past: Mapping[str, str], what: str, number: int, now: str) -> str:
+    """What the first run from this one on has replaced; else what is there now."""
+    later = [int(name.partition(":")[2]) for name in past if name.startswith(f"{what}:")]
+    first = min((at for at in later if at >= number), default=None)
+    return now if first is None else past[f"{what}:{first}"]
+
+
+def seed_of(ledger: LedgerReader, session_id: str) -> Seed | None:
+    """What a session began with, if it is a fork.
+
+    Raises:
+        PayloadError: it is not kept any more, or was altered.
+    """
+    ref = decode.text(ledger.redis.hget(keys.bodies(session_id), "fork") or b"")
+    return Seed.load(ledger.wholes.read(json.loads(ref))) if ref else None
+
+
+def as_given(item: Item, text: str, *, session: str) -> tuple[Item, str]:
+    """An item of another session as a fork is given it: nobody waits for a reply to it."""
+    # The id of a question says who is to be replied to, which is a session of another tree.
+    name = item.id if item.kind == "completion" else item_id(session, f"fork:{item.id}")
+    extra = {
+        key: value for key, value in item.extra.items() if key not in ("question", "proof", "taken", "said")
+    }
+    return replace(item, id=name, state=ItemState.CLAIMED, extra={**extra, FORKED: True}), text
+
+
+def _item(raw: Mapping[str, Any]) -> Item:
+    return Item(**{**raw, "state": ItemState(raw["state"])})

@@ -1,0 +1,72 @@
+"""A fork of a model agent's session has the memory of that time, and its tool calls have the results that had come."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.client.client import Client
+from orchestrator.errors import InputError
+from orchestrator.ledger import SessionState
+from orchestrator.redisdb import keys
+from orchestrator.testing import ByInstructions, Call, Request, Say, Script
+
+from ..workers.conftest import StackHarness
+from ..workers.theatre import Harness
+from .conftest import Model, Serve
+
+
+def test_a_fork_goes_on_with_the_memory_of_that_time(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    """Nothing that was paid before is paid again: no child is launched, and one request answers."""
+    answers = iter(["first", "second", "third"])
+
+    def answer(request: Request) -> Say:
+        assert "red as ever" in request.last
+        return Say(next(answers))
+
+    lead = Script(Say(calls=[Call("delegate", agent="painter", task="paint", wait=True)]), answer)
+    server = serve(
+        ByInstructions(
+            {"You lead": lead, "You paint": Script(Say("<response>red as ever</response>"))},
+        )
+    )
+    model("lead", role="coordinator", instructions="You lead.")
+    model("painter", instructions="You paint.")
+    session = stage.submit("lead", "decorate")
+    assert theatre.answer(session) == "first"
+    paid = len(server.answered)
+    with Client(stage.settings) as client:
+        runs = client.runs(session)
+        fork = client.fork(session, runs[-1].id)
+        assert theatre.answer(fork.id) == "second"
+        assert len(server.answered) == paid + 1
+        assert [one.agent for one in client.tree(fork.id)] == ["lead"]
+        assert "decorate" in str(server.requests[-1].messages)
+        assert client.result(session) == "first"
+
+
+def test_memories_of_the_last_runs_are_kept_and_no_others(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    object.__setattr__(stage.ledger.limits, "fork_runs", 2)
+    server = serve(lambda request: Say(f"heard {request.last.strip()[-20:]}"))
+    model("parrot", instructions="You repeat.", protocol=False)
+    session = stage.submit("parrot", "one")
+    theatre.answer(session)
+    with Client(stage.settings) as client:
+        for word in ("two", "three", "four"):
+            item = client.resume(session, word)
+            client.wait(session, timeout_s=60, item=item)
+        assert (
+            stage.redis.scard(keys.large_texts(session)) == 3
+        )  # what the last two runs found, and what is there now
+        assert len(list(stage.redis.scan_iter(f"ao:*:session:{session}:whole:*"))) == 3
+        with pytest.raises(InputError, match="is not kept any more"):
+            client.fork(session, "2")
+        fork = client.fork(session, "3")
+        assert client.wait(fork.id, timeout_s=60).state is SessionState.FINISHED
+        said = str(server.requests[-1].messages)
+        assert "two" in said
+        assert "three" in said
+        assert "four" not in said

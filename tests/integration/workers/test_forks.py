@@ -1,0 +1,341 @@
+"""A fork begins a new tree where a run of another session began, and that one stays as it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from orchestrator.client.client import Client
+from orchestrator.doctor import Doctor, examination
+from orchestrator.errors import InputError, KeyInUse, UnknownSession
+from orchestrator.ids import root_session_id
+from orchestrator.ledger import RunRef, RunState, SessionState
+from orchestrator.redisdb import keys
+from orchestrator.worker.context.context import Context
+
+from .conftest import StackHarness
+from .theatre import Harness
+
+LARGE = "y" * 2_000_000
+
+
+@pytest.fixture
+def theatre(stage: StackHarness) -> Iterator[Harness]:
+    with Harness(stage) as running:
+        yield running
+
+
+@pytest.fixture
+def client(stage: StackHarness) -> Iterator[Client]:
+    with Client(stage.settings) as opened:
+        yield opened
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def hold_back(theatre: Harness, *agents: str) -> None:
+    """Let nobody take runs of these agents, and of no others."""
+    theatre.held_back = lambda run: run.agent in agents
+
+
+def let_go(stage: StackHarness, theatre: Harness, session: str, agent: str) -> None:
+    """Execute what was held back of an agent in a tree."""
+    for member in stage.ledger.tree(session):
+        if member.agent == agent:
+            until(lambda member=member: stage.ledger.session(member.id).run)
+            run = stage.ledger.session(member.id).run
+            theatre.give_again(RunRef(run=run, session=member.id, agent=agent, cause="start"))
+
+
+def counter(
+    stage: StackHarness, name: str = "counter", **options: Any
+) -> list[tuple[str, str, dict[str, Any]]]:
+    """An agent that counts what it is told in its state; what each of its runs found."""
+    seen: list[tuple[str, str, dict[str, Any]]] = []
+
+    @stage.agent(name, **options)
+    def count(ctx: Context) -> str:
+        seen.append((ctx.cause, ctx.prompt, dict(ctx.state)))
+        words = [*ctx.state.get("words", []), ctx.prompt]
+        ctx.state["words"] = words
+        return " ".join(words)
+
+    return seen
+
+
+def told(theatre: Harness, client: Client, session: str, *prompts: str) -> None:
+    """Give a session more prompts, one run each."""
+    for prompt in prompts:
+        item = client.resume(session, prompt)
+        client.wait(session, timeout_s=60, item=item)
+
+
+def everything(stage: StackHarness, session: str) -> dict[bytes, Any]:
+    """All that the ledger has of a session, but whether its result was stored for its caller."""
+    found: dict[bytes, Any] = {
+        name: stage.redis.hgetall(name) if stage.redis.type(name) == b"hash" else stage.redis.dump(name)
+        for name in stage.redis.scan_iter(f"ao:*:session:{session}*")
+    }
+    found[keys.session(session).encode()].pop(b"settled_ms", None)
+    return found
+
+
+def test_a_fork_finds_the_saved_state_of_that_run(
+    stage: StackHarness, theatre: Harness, client: Client
+) -> None:
+    """And what it was told there; with other words it goes another way. The old session is not touched."""
+    seen = counter(stage)
+    session = stage.submit("counter", "one")
+    assert theatre.answer(session) == "one"
+    told(theatre, client, session, "two", "three")
+    before = everything(stage, session)
+    runs = client.runs(session)
+    again = client.fork(session, runs[1].id)
+    assert again.result(timeout_s=60) == "one two"
+    assert seen[-1][0] == "user"
+    assert "two" in seen[-1][1]
+    other = client.fork(session, "3", prompt="four")
+    assert other.result(timeout_s=60) == "one two four"
+    first = client.fork(session, "1", prompt="nine")
+    assert first.result(timeout_s=60) == "nine"
+    assert seen[-1] == ("start", "nine", {})
+    assert everything(stage, session) == before
+    about = client.session(again.id)
+    assert (about.forked_from, about.forked_at, about.parent, about.root) == (
+        session,
+        runs[1].id,
+        "",
+        again.id,
+    )
+    told(theatre, client, again.id, "five")
+    assert again.result(timeout_s=60) == "one two five"
+
+
+def test_a_fork_can_be_forked(stage: StackHarness, theatre: Harness, client: Client) -> None:
+    counter(stage)
+    session = stage.submit("counter", "one")
+    theatre.answer(session)
+    told(theatre, client, session, "two")
+    fork = client.fork(session, "2", prompt="three")
+    assert fork.result(timeout_s=60) == "one three"
+    assert client.fork(fork.id, "1", prompt="four").result(timeout_s=60) == "one four"
+
+
+def test_a_run_that_failed_is_where_a_repaired_agent_goes_on(
+    stage: StackHarness, theatre: Harness, client: Client
+) -> None:
+    """Its callbacks are dead in the old session, and given once more in the new one."""
+    broken = [True]
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.state["launched"] = [ctx.delegate("helper", word) for word in ("a", "b")]
+            ctx.wait_for("all")
+            return "waits"
+        if broken[0]:
+            raise ValueError("a bug")
+        assert len(ctx.state["launched"]) == 2
+        return ",".join(sorted(one.result for one in ctx.callbacks)) + f";{len(ctx.all_results)}"
+
+    stage.agent("helper")(lambda ctx: f"did {ctx.prompt}")
+    session = stage.submit("lead")
+    assert theatre.finish(session).state is SessionState.FAILED
+    run = client.runs(session)[-1]
+    assert run.state is RunState.FAILED
+    broken[0] = False
+    fork = client.fork(session, run.id)
+    assert fork.result(timeout_s=60) == "did a,did b;2"
+    assert client.tree(fork.id) == [client.session(fork.id)]  # nobody was launched again
+    assert client.session(session).state is SessionState.FAILED
+
+
+def test_results_of_earlier_runs_are_there_and_what_was_outstanding_comes(
+    stage: StackHarness, theatre: Harness, client: Client
+) -> None:
+    """In one run: what has come since as it came, and of what has not that nothing will."""
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            for name in ("first", "second", "third"):
+                ctx.delegate(name, "do")
+            ctx.wait_for("any")
+        found = sorted(f"{one.agent}:{one.result or one.error[:20]}" for one in ctx.callbacks)
+        total = sorted(one.agent for one in ctx.all_results)
+        return f"{found} of {total}"
+
+    for name in ("first", "second"):
+        stage.agent(name)(lambda ctx: "done")
+    stage.agent("third")(lambda ctx: "done")
+    hold_back(theatre, "second", "third")
+    session = stage.submit("lead")
+    until(lambda: stage.ledger.session(session).delivered == 1)
+    hold_back(theatre, "third")
+    let_go(stage, theatre, session, "second")
+    until(lambda: stage.ledger.session(session).delivered == 2)
+    runs = client.runs(session)
+    assert len(runs) == 3
+    fork = client.fork(session, runs[1].id)
+    third = next(one.id for one in client.tree(session) if one.agent == "third")
+    told_of = f"third:session {third[:12]}"
+    assert (
+        fork.result(timeout_s=60)
+        == f"['first:done', 'second:done', '{told_of}'] of ['first', 'second', 'third']"
+    )
+    later = client.fork(session, runs[2].id)
+    assert later.result(timeout_s=60) == f"['second:done', '{told_of}'] of ['first', 'second', 'third']"
+    hold_back(theatre)
+    let_go(stage, theatre, session, "third")
+    theatre.answer(session)
+
+
+def test_large_results_are_the_new_trees_own(stage: StackHarness, theatre: Harness, client: Client) -> None:
+    """They outlive the tree that they came from."""
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("helper", "write")
+            return "waits"
+        return str(len(ctx.callbacks[0].result)) if ctx.prompt else ""
+
+    stage.agent("helper")(lambda ctx: LARGE)
+    session = stage.submit("lead")
+    assert theatre.answer(session) == str(len(LARGE))
+    hold_back(theatre, "lead")
+    fork = client.fork(session, "2")
+    for member in reversed(stage.ledger.tree(session)):
+        stage.ledger.delete_session(member.id, session)
+    hold_back(theatre)
+    let_go(stage, theatre, fork.id, "lead")
+    assert fork.result(timeout_s=60) == str(len(LARGE))
+
+
+def test_only_the_last_runs_can_be_forked(stage: StackHarness, theatre: Harness, client: Client) -> None:
+    """As many as the setting says; the error says so, and nothing else is kept."""
+    object.__setattr__(stage.ledger.limits, "fork_runs", 3)
+    counter(stage)
+    session = stage.submit("counter", "1")
+    theatre.answer(session)
+    told(theatre, client, session, "2", "3", "4", "5")
+    kept = {name.decode() for name in stage.redis.hkeys(keys.past(session))}
+    assert kept == {"from", "state:3", "state:4", "state:5"}
+    with pytest.raises(InputError, match=r"is not kept any more: .* has had 5 runs.*setting fork_runs"):
+        client.fork(session, "2")
+    assert client.fork(session, "3", prompt="x").result(timeout_s=60) == "1 2 x"
+    for member in reversed(stage.ledger.tree(session)):
+        stage.ledger.delete_session(member.id, session)
+    assert not stage.redis.exists(keys.past(session))
+
+
+def test_what_cannot_be_forked_is_refused(stage: StackHarness, theatre: Harness, client: Client) -> None:
+    counter(stage)
+    session = stage.submit("counter", "one")
+    theatre.answer(session)
+    with pytest.raises(UnknownSession):
+        client.fork(root_session_id("nobody"), "1")
+    with pytest.raises(InputError, match=r"has no run '7'; its last runs: run_"):
+        client.fork(session, "7")
+    hold_back(theatre, "counter")
+    client.resume(session, "two")
+    until(lambda: stage.ledger.session(session).busy)
+    with pytest.raises(InputError, match="is queued: a session is forked at a run that has ended"):
+        client.fork(session, "2")
+    client.delete(session)
+    until(lambda: stage.ledger.session(session).state is SessionState.DELETED)
+    with pytest.raises(InputError, match="was deleted, and nothing is kept of its runs"):
+        client.fork(session, "1")
+
+
+def test_a_resume_by_callbacks_has_no_prompt_to_replace(
+    stage: StackHarness, theatre: Harness, client: Client
+) -> None:
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("helper", "help")
+        return "done"
+
+    stage.agent("helper")(lambda ctx: "done")
+    session = stage.submit("lead")
+    theatre.answer(session)
+    with pytest.raises(InputError, match="has no prompt to replace"):
+        client.fork(session, "2", prompt="other")
+
+
+def test_the_same_key_is_the_same_fork(stage: StackHarness, theatre: Harness, client: Client) -> None:
+    """However often it is asked for, and also when the first answer was lost on the way; of another run it is refused."""
+    counter(stage)
+    session = stage.submit("counter", "one")
+    theatre.answer(session)
+    told(theatre, client, session, "two")
+    first = client.fork(session, "2", key="k")
+    again = client.fork(session, "2", key="k")
+    assert (first.id, first.new) == (again.id, True)
+    assert not again.new
+    assert first.result(timeout_s=60) == "one two"
+    assert len(client.runs(first.id)) == 1
+    with pytest.raises(KeyInUse):
+        client.fork(session, "1", key="k")
+
+
+def test_nothing_that_the_first_run_of_a_fork_does_reaches_the_old_tree(
+    stage: StackHarness, theatre: Harness, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question that it was asked there is not answered here, and the promise holds for both trees."""
+    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
+    replied: list[str] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("helper", "help")
+        for one in ctx.callbacks:
+            if one.kind == "query":
+                replied.append(f"{ctx.session} {one.can_reply}")
+                if one.can_reply:
+                    ctx.reply(one, "blue")
+        return "done"
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> str:
+        return ctx.ask("which colour?")
+
+    session = stage.submit("lead")
+    theatre.answer(session)
+    asked = next(run.id for run in client.runs(session) if run.cause == "callbacks")
+    before = everything(stage, session)
+    fork = client.fork(session, asked)
+    assert fork.result(timeout_s=60) == "done"
+    assert replied == [f"{session} True", f"{fork.id} False"]
+    assert everything(stage, session) == before
+    seen = Doctor(stage.parts, audit=None, sleep=lambda _: None).examine(watch_leases=False)
+    assert seen.holds, seen.findings
+
+
+def test_a_worker_that_dies_at_the_first_run_of_a_fork_changes_nothing(
+    stage: StackHarness, client: Client
+) -> None:
+    """Its next try finds the same."""
+    seen = counter(stage, attempts=2)
+    session = stage.submit("counter", "one")
+    stage.play(session)
+    client.resume(session, "two")
+    stage.resume(session)
+    fork = client.fork(session, "2").id
+    run = stage.start(fork)
+    assert stage.ledger.claim(run.run, "c" * 32, session_id=fork, worker="w") is not None
+    (lease,) = stage.ledger.leases(0)
+    assert stage.ledger.release(lease) == "queued"
+    assert stage.again(run) == "finished"
+    assert stage.ledger.result(fork)[1] == "one two"
+    assert seen[-1][2] == {"words": ["one"]}
