@@ -2,6 +2,7 @@
 -- it is running, the journal of its steps unless it is running or queued. The doctor asks for it; `recount_reserved`
 -- puts right what the budgets say then.
 -- KEYS  1 run
+-- ARGV  none
 -- Returns  how many keys went
 -- Complexity: O(steps that the run recorded).
 -- include: base

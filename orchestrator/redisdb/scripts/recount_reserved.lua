@@ -1,6 +1,7 @@
 -- recount_reserved: what a budget says is reserved is counted again from the reservations of the runs at work.
 -- Besides KEYS the script reads these, whose keys carry the same hash tag.
 -- KEYS  1 running  2 budget
+-- ARGV  none
 -- Returns  how many of its numbers were wrong
 -- Complexity: O(reservations of the shard).
 -- include: base
