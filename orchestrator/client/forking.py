@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.client.submission import Submission
-from orchestrator.errors import InputError, KeyInUse, PayloadError
+from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, PayloadError
 from orchestrator.ledger import Item, ItemState, Run, RunState, Session, SessionState, Submitted, decode
 from orchestrator.ledger.forks import Fork, Found, Seed, as_given, found_by
 from orchestrator.ledger.large_text import Shortened
@@ -43,6 +43,8 @@ class Forking:
             PayloadError: what the run was given is not kept any more, or is larger than the store takes.
         """
         about = self._ledger.session(session_id)
+        if prompt is not None and not prompt.strip():
+            raise EmptyPrompt(about.agent)
         run = self._run(about, at)
         found = self._found(about, run)
         said = self._ledger.texts(about.id, ["prompt"]).get("prompt", "")
@@ -128,6 +130,9 @@ class Forking:
                 seed=wholes.shorten(new, seed.dump(), above_bytes=0),
                 wholes=tuple(copied),
                 sealed=about.sealed and prompt is None,
+                waiting=_policies(about),
+                # An heir belongs to the old tree.
+                close_policy=about.close_policy if about.close_policy in ("stop", "abandon") else "stop",
             )
         except PayloadError as error:
             raise PayloadError(
@@ -204,6 +209,16 @@ class Forking:
                 yield str(effect["callback"])
             elif effect.get("asks"):
                 yield str(effect["item"])
+
+
+def _policies(about: Session) -> str:
+    """How a session waits, without what was counted and timed for the old tree."""
+    policies = about.waiting if isinstance(about.waiting, dict) else {}
+    kept = {
+        group: {name: rule[name] for name in ("mode", "k", "window_ms") if name in rule}
+        for group, rule in policies.items()
+    }
+    return json.dumps(kept) if kept else ""
 
 
 _NOTHING = Shortened(text="", ref=None)

@@ -62,6 +62,20 @@ class Fork:
     seed: Shortened
     wholes: tuple[str, ...] = ()  #: SHA-256 of the large texts that the seed refers to
     sealed: bool = False
+    waiting: str = ""  #: its waiting policies, as JSON
+    close_policy: str = "stop"
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the record of the new session says of it."""
+        sealed = "1" if self.sealed else ""
+        return {
+            "forked_from": self.session,
+            "forked_at": self.run,
+            "sealed": sealed,
+            "waiting": self.waiting,
+            "close_policy": self.close_policy,
+        }
 
     @property
     def texts(self) -> Mapping[str, str]:

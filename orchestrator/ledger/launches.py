@@ -75,11 +75,7 @@ class LaunchTransitions(LedgerReader):
             if make_fork is not None:
                 fork = make_fork()
                 texts, kept = json.dumps(dict(fork.texts)), json.dumps(fork.kept)
-                facts |= {
-                    "forked_from": fork.session,
-                    "forked_at": fork.run,
-                    "sealed": "1" if fork.sealed else "",
-                }
+                facts |= fork.facts
             reply = self.scripts.run(
                 "submit",
                 [

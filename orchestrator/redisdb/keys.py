@@ -84,8 +84,8 @@ def any_session() -> str:
 
 
 def any_of_runs() -> str:
-    """A pattern that the keys beside runs match: effects, journals, reservations."""
-    return f"{PREFIX}:{{*}}:run:run_*:*"
+    """A pattern that journals of steps and reservations match, and none of the other keys beside runs."""
+    return f"{PREFIX}:{{*}}:run:run_*:[rs]*"
 
 
 def parts_of_run(name: str) -> tuple[str, str]:

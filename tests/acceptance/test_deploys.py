@@ -37,12 +37,12 @@ def helper(ctx):
 """
 
 
-def worker(terminal: Terminal, version: str) -> Background:
+def worker(terminal: Terminal, version: str, *options: str) -> Background:
     """A worker with one version of the agents."""
     agents = HELPER + "".join(AGENT.format(mode=mode, version=version) for mode in MODES)
     (terminal.folder / f"{version}.py").write_text(agents, encoding="utf-8")
     started = terminal.start(
-        "celery -A workers worker --concurrency 2",
+        " ".join(["celery -A workers worker --concurrency 2", *options]),
         ORCHESTRA_AGENTS=f"{version}.py",
         ORCHESTRA_HEARTBEAT_S="0.5",
     )
@@ -100,7 +100,8 @@ def test_parked_sessions_live_through_a_deploy(terminal: Terminal) -> None:
         assert "no living worker has version" in why
 
         assert new.process.poll() is None
-        worker(terminal, "v1")  # beside the new one
+        # Beside the new one, with one of its queues only: it reads that of the version as well.
+        worker(terminal, "v1", "-Q", "orchestra.pin_lead")
         listed = json.loads(terminal.run("orchestra agents --json").stdout)["agents"]
         of_pin = next(agent for agent in listed if agent["agent"] == "pin_lead")
         assert sorted(of_pin["versions"].values()) == [1, 1]

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.client.client import Client
 from orchestrator.doctor import Doctor, examination
-from orchestrator.errors import InputError, KeyInUse, UnknownSession
+from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, UnknownSession
 from orchestrator.ids import root_session_id
 from orchestrator.ledger import RunRef, RunState, SessionState
 from orchestrator.redisdb import keys
@@ -198,6 +198,31 @@ def test_results_of_earlier_runs_are_there_and_what_was_outstanding_comes(
     theatre.answer(session)
 
 
+def test_a_fork_waits_as_its_session_did(stage: StackHarness, theatre: Harness, client: Client) -> None:
+    """For children that it launches without saying again what it waits for; deadlines were those of the old tree."""
+    seen: list[int] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        seen.append(len(ctx.callbacks))
+        if ctx.cause == "start":
+            ctx.wait_for("all", deadline_s=3600)
+            return "ready"
+        if ctx.cause == "user":
+            for word in ("a", "b", "c"):
+                ctx.delegate("helper", word)
+        return f"{len(ctx.callbacks)}"
+
+    stage.agent("helper")(lambda ctx: "done")
+    session = stage.submit("lead")
+    theatre.answer(session)
+    told(theatre, client, session, "go")
+    assert theatre.answer(session) == "3"
+    fork = client.fork(session, "2")
+    assert fork.result(timeout_s=60) == "3"
+    assert client.session(fork.id).waiting == {"": {"mode": "all"}}
+
+
 def test_large_results_are_the_new_trees_own(stage: StackHarness, theatre: Harness, client: Client) -> None:
     """They outlive the tree that they came from."""
 
@@ -243,6 +268,8 @@ def test_what_cannot_be_forked_is_refused(stage: StackHarness, theatre: Harness,
     theatre.answer(session)
     with pytest.raises(UnknownSession):
         client.fork(root_session_id("nobody"), "1")
+    with pytest.raises(EmptyPrompt):
+        client.fork(session, "1", prompt=" ")
     with pytest.raises(InputError, match=r"has no run '7'; its last runs: run_"):
         client.fork(session, "7")
     hold_back(theatre, "counter")
