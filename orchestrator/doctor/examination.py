@@ -17,11 +17,10 @@ from orchestrator.audit.verification import rolled_back
 from orchestrator.bootstrap import Container
 from orchestrator.clock import Clock, SystemClock, isoformat
 from orchestrator.display.text import counted
-from orchestrator.doctor import approvals
+from orchestrator.doctor import approvals, leftovers
 from orchestrator.doctor import blockers as waits
 from orchestrator.doctor import health as vitals
 from orchestrator.doctor import invariants as promise
-from orchestrator.doctor import leftovers
 from orchestrator.doctor.authenticity import not_genuine
 from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally
 from orchestrator.doctor.launches import taken
