@@ -52,7 +52,8 @@ def json_documents() -> str:
 
     rows = ["| command | prints |", "| --- | --- |"]
     for command, models in DOCUMENTS.items():
-        ways = ("", ", or with `--wait` ", ", or with `--dry-run` ")
+        second = "--text" if command == "watch" else "--wait"
+        ways = ("", f", or with `{second}` ", ", or with `--dry-run` ")
         printed_by = "".join(way + _link(model) for way, model in zip(ways, models, strict=False))
         rows.append(f"| `{command}` | {printed_by} |")
     models: dict[str, type[Document]] = {}

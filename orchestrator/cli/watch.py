@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
 
 import click
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Client
     from orchestrator.config.settings import Settings
     from orchestrator.ledger import Session
+    from orchestrator.ledger.live_text import LiveEvent
 
 #: Lines of the terminal that the tree leaves free.
 _SPARE_ROWS = 4
@@ -49,13 +51,14 @@ def watch(
     """Follow SESSION and everything below it until it ends.
 
     On a terminal: a live tree. To a pipe: one line for each change. With --json: one JSON document a line.
-    With --text: the text of a model agent while it is written.
+    With --text: the text of a model agent while it is written; with --json as well, one piece a line. Each has a
+    `position`: --after reads on behind it.
     """
     if as_text:
-        if as_json:
-            raise click.UsageError("--text shows text; `Client.stream` gives the events as values")
-        _show_text(settings, session, after=after, timeout_s=timeout)
+        _show_text(settings, session, after=after, timeout_s=timeout, as_json=as_json)
         return
+    if after:
+        raise click.UsageError("--after says where to read on in a text: it needs --text")
     from orchestrator.cli.render import PromiseCount
     from orchestrator.client.client import Client
 
@@ -74,20 +77,37 @@ def watch(
             say(str(PromiseCount.of(picture)))
 
 
-def _show_text(settings: Settings, session: str, *, after: str, timeout_s: float | None) -> None:
+def _show_text(
+    settings: Settings, session: str, *, after: str, timeout_s: float | None, as_json: bool
+) -> None:
     from orchestrator.client.client import Client
 
     with Client(settings, on_outage=say_outage) as client:
         try:
             for event in client.stream(session, after=after, timeout_s=timeout_s):
-                if event.kind == "text":
-                    say(event.text, lines=True, newline=False)
-                elif event.kind == "replaced":
-                    say("\n[its run is tried again; what it wrote last is replaced]")
-                elif event.kind == "call":
-                    say(f"\n[calls {event.tool}]")
+                (_print_event if as_json else _say_event)(event)
+                after = event.position
         except TimeoutError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(f"{error}; read on with --after {after or '0-0'}") from error
+        except KeyboardInterrupt:
+            on = f"orchestra watch {session} --text --after {after or '0-0'}"
+            say(f"\nStopped watching; the session continues: {on}", lines=True, err=True)
+            sys.exit(130)
+
+
+def _print_event(event: LiveEvent) -> None:
+    from orchestrator.cli.documents import LiveText
+
+    print_json_line(LiveText.of(asdict(event)))
+
+
+def _say_event(event: LiveEvent) -> None:
+    if event.kind == "text":
+        say(event.text, lines=True, newline=False)
+    elif event.kind == "replaced":
+        say("\n[its run is tried again; what it wrote last is replaced]", lines=True)
+    elif event.kind == "call":
+        say(f"\n[calls {event.tool}]", lines=True)
 
 
 def _pictures(

@@ -641,6 +641,7 @@ class Client:
 
         Raises:
             TimeoutError: it is not over after ``timeout_s`` seconds.
+            InputError: ``after`` is no position.
             UnknownSession: there is no such session.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
@@ -655,7 +656,9 @@ class Client:
                 raise TimeoutError(f"session {session} is not over after {timeout_s:g} s")
 
     def stream_step(self, session: str, after: str = "") -> tuple[list[LiveEvent], bool]:
-        """As :meth:`stream`, in steps of a quarter of a second at most: events, and whether the session had ended before.
+        """As :meth:`stream`, in steps of a quarter of a second: events, and whether the session had ended before.
+
+        While Redis is away it waits, as all that waits does.
 
         Raises:
             UnknownSession: there is no such session.

@@ -33,6 +33,7 @@ from orchestrator.cli.documents.sessions import (
     Decided,
     Ended,
     Events,
+    LiveText,
     Replied,
     Resumed,
     Sessions,
@@ -51,13 +52,13 @@ from orchestrator.cli.documents.stack import (
 )
 from orchestrator.cli.documents.worktrees import RemovedWorktree, WorktreeList
 
-#: Command → what it prints; where there are two, the second is what it prints with ``--wait``; a third, with
-#: ``--dry-run``.
+#: Command → what it prints; where there are two, the second is what it prints with ``--wait``, or `watch` with ``--text``; a
+#: third, with ``--dry-run``.
 DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "submit": (Submitted, Answer),
     "plan": (Submitted, Answer, PlanDocument),
     "result": (Answer,),
-    "watch": (Sessions,),
+    "watch": (Sessions, LiveText),
     "sessions": (Sessions,),
     "tree": (Sessions,),
     "budget": (BudgetsDocument,),
@@ -131,6 +132,7 @@ __all__ = [
     "FullMessages",
     "Keys",
     "LimitsDocument",
+    "LiveText",
     "Messages",
     "Paused",
     "PlanDocument",

@@ -32,6 +32,19 @@ class Answer(Document):
     )
 
 
+class LiveText(Document):
+    """One piece of what a session is writing."""
+
+    position: str = Field(description="Where it is; `--after` reads on behind it.")
+    kind: Literal["begin", "text", "call", "result", "replaced"] = Field(
+        description="`begin`: an answer of the model begins; `text`: more of it; `call`, `result`: of a tool; `replaced`: the run is tried again, and what came since `since` is void."
+    )
+    run: str = Field(description="The run that writes it.")
+    text: str = Field(description="Of `text`: the piece; of `result`: its beginning.")
+    tool: str = Field(description="Of `call` and `result`: the tool.")
+    since: str = Field(description="Of `replaced`: the position of the first piece that is void.")
+
+
 class Resumed(Document):
     """A prompt that was given to a session."""
 

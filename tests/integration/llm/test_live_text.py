@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pytest
 
@@ -11,9 +13,12 @@ from orchestrator.client.async_client import AsyncClient
 from orchestrator.client.client import Client
 from orchestrator.testing import Call, Cut, Say, Script
 
+from ..client.conftest import Orchestra, orchestra
 from ..workers.conftest import StackHarness
 from ..workers.theatre import Harness
 from .conftest import Model, Serve
+
+__all__ = ["orchestra"]
 
 STORY = "Once upon a time there was a lease that nobody renewed, and a journal that knew everything."
 
@@ -88,3 +93,23 @@ def test_a_new_try_shows_no_tool_call_twice(
     assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
     kinds = [event.kind for event in client.stream(session) if event.kind != "text"]
     assert kinds == ["begin", "call", "result", "begin", "replaced", "begin"]
+
+
+def test_a_terminal_shows_the_pieces_as_json_and_reads_on_after_one(
+    stage: StackHarness, model: Model, serve: Serve, client: Client, orchestra: Orchestra
+) -> None:
+    serve(Script(Cut("Once upon a time there was another story"), Say(STORY)))
+    model("teller", instructions="You tell.")
+    dispatch = stage.start(session := stage.submit("teller"))
+    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
+    lines = orchestra("watch", session, "--text", "--json").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [asdict(event) for event in client.stream(session)]
+    middle = json.loads(lines[2])["position"]
+    rest = orchestra("watch", session, "--text", "--json", "--after", middle)
+    assert rest.stdout.splitlines() == lines[3:]
+    plain = orchestra("watch", session, "--text").stdout
+    assert plain.endswith(f"\n[its run is tried again; what it wrote last is replaced]\n{STORY}")
+    refused = orchestra("watch", session, "--text", "--after", "yesterday")
+    assert refused.exit_code == 1
+    assert "'yesterday' is no position of a live text" in " ".join(refused.stderr.split())
+    assert orchestra("watch", session, "--after", middle).exit_code == 2
