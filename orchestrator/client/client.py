@@ -127,10 +127,10 @@ def read_answer(ledger: Ledger, authenticity: Authenticity, session: str) -> str
         raise answer
     if answer is None or not authenticity.reads_as_operator:
         return answer
-    about, text, whole = ledger.answer_as_kept(session)
+    about, text, whole, attached = ledger.answer_as_kept(session)
     if about.state is not SessionState.FINISHED:
         return read_answer(ledger, authenticity, session)  # it was resumed or deleted meanwhile
-    if fault := authenticity.answer_fault(about, text, whole):
+    if fault := authenticity.answer_fault(about, text, whole, attached):
         raise NotGenuine(session, about.agent, fault)
     return ledger.wholes.read(whole) if whole else text
 
@@ -595,7 +595,16 @@ class Client:
             UnknownSession: there is no such session.
         """
         with self._clear_errors():
-            return self._ledger.attachment(self._ledger.session(session).id, name)
+            about, text, whole, attached = self._ledger.answer_as_kept(session)
+            ref = attached.get(name)
+            if ref is None:
+                return None
+            authenticity = self._parts.authenticity
+            if authenticity.reads_as_operator and (
+                fault := authenticity.answer_fault(about, text, whole, attached)
+            ):
+                raise NotGenuine(session, about.agent, fault)
+            return self._ledger.wholes.read(ref)
 
     def sessions(self, *, limit: int = 50) -> list[Session]:
         """The latest root sessions, newest first."""

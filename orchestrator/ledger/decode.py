@@ -199,6 +199,16 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
     )
 
 
+def attachments(h: Mapping[str, str]) -> dict[str, Any]:
+    """What is attached to a session's answer: references to large texts by name; what cannot be read is nothing."""
+    try:
+        found = json.loads(h.get("attachments") or "{}")
+    except ValueError:
+        return {}
+    fits = isinstance(found, dict) and all(isinstance(ref, dict) for ref in found.values())
+    return found if fits else {}
+
+
 def unreadable_session(session_id: str, why: str) -> Session:
     """A session of which nothing can be read."""
     whole = session({"id": session_id, "state": SessionState.DAMAGED, "root": session_id}, session_id)

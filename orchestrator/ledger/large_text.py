@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
@@ -62,11 +62,22 @@ class LargeTexts:
         octets = text.encode(errors="surrogatepass")
         if len(octets) <= above_bytes:
             return Shortened(text=text, ref=None)
-        ref = self._store(session).put(octets, ttl_s=UNUSED_TTL_S)
         head = octets[: min(HEAD_BYTES, above_bytes)].decode(errors="ignore")
-        return Shortened(text=head, ref={"session": session, **asdict(ref)})
+        return Shortened(text=head, ref=self._put(session, octets))
 
-    def read(self, ref: dict[str, Any]) -> str:
+    def put(self, session: str, text: str) -> dict[str, Any]:
+        """Store a text of any size for ``session``; what refers to it.
+
+        Raises:
+            PayloadError: it is larger than the store takes.
+            redis.RedisError: it could not be stored.
+        """
+        return self._put(session, text.encode(errors="surrogatepass"))
+
+    def _put(self, session: str, octets: bytes) -> dict[str, Any]:
+        return {"session": session, **asdict(self._store(session).put(octets, ttl_s=UNUSED_TTL_S))}
+
+    def read(self, ref: Mapping[str, Any]) -> str:
         """The whole that a reference names.
 
         Raises:

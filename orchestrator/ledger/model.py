@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -216,3 +217,9 @@ class Item:
     callback: bool = True  #: False: a delegation that owes nothing
     at_ms: int = 0
     extra: JSON = field(default_factory=dict)
+
+    @property
+    def large_texts(self) -> tuple[Mapping[str, JSON], ...]:
+        """References to the whole of its text, if that is large, and to what is attached to it."""
+        whole, attached = self.extra.get("whole"), self.extra.get("attachments") or {}
+        return (*([whole] if whole else []), *attached.values())

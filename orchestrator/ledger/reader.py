@@ -85,10 +85,6 @@ class LedgerReader:
         values = self.redis.hmget(keys.bodies(session_id), list(names))
         return {n: decode.text(v) for n, v in zip(names, values, strict=True) if v is not None}
 
-    def attachment(self, session_id: str, name: str) -> str | None:
-        """What a session has attached to its answer under this name, if anything."""
-        return self.texts(session_id, [f"attachment:{name}"]).get(f"attachment:{name}")
-
     def result(self, session_id: str) -> tuple[SessionState, str | None]:
         """The state of a session and its latest answer, or the reason for which it was closed.
 
@@ -104,8 +100,8 @@ class LedgerReader:
             return session.state, self.wholes.read(json.loads(texts["whole"]))
         return session.state, texts.get("result")
 
-    def answer_as_kept(self, session_id: str) -> tuple[Session, str, dict[str, Any] | None]:
-        """A session, its latest answer as its agent vouches for it, and what refers to the whole of a large one.
+    def answer_as_kept(self, session_id: str) -> tuple[Session, str, dict[str, Any] | None, dict[str, Any]]:
+        """A session, its latest answer as its agent vouches for it, what refers to the whole of a large one, and what is attached.
 
         All of one moment.
 
@@ -117,8 +113,9 @@ class LedgerReader:
         pipe.hgetall(keys.session(session_id))
         pipe.hmget(keys.bodies(session_id), ["result", "whole"])
         facts, (text, whole) = pipe.execute()
-        session = decode.session(decode.mapping(facts), session_id)
-        return session, decode.text(text), json.loads(whole) if whole else None
+        read = decode.mapping(facts)
+        session = decode.session(read, session_id)
+        return session, decode.text(text), json.loads(whole) if whole else None, decode.attachments(read)
 
     def tree(self, root: str) -> list[Session]:
         """Every session of a tree, in the order in which they were launched."""

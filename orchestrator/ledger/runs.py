@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from orchestrator.errors import ClaimLost
 from orchestrator.ids import shard_of
@@ -29,9 +29,6 @@ from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 
 _log = get_logger()
-
-#: How the field of an attachment begins among the bodies of a session.
-ATTACHMENT: Final = "attachment:"
 
 
 class Runs(LaunchTransitions):
@@ -157,6 +154,7 @@ class Runs(LaunchTransitions):
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
         memory = self._keep_memory(claim.session, outcome)
         questions = "open" if answer_questions is not None else ""
+        attached = self._keep_attachments(claim.session, outcome) if envelope is not None else {}
         while True:
             call: tuple[list[str], list[Arg]] = (
                 [
@@ -165,6 +163,7 @@ class Runs(LaunchTransitions):
                     layout.whole(claim.session, short),
                     keys.large_texts(claim.session),
                     layout.whole(claim.session, memory),
+                    *(keys.large_text(claim.session, str(ref["sha256"])) for ref in attached.values()),
                 ],
                 [
                     self._now,
@@ -183,12 +182,15 @@ class Runs(LaunchTransitions):
                     questions,
                     json.dumps(list(outcome.steps_left_out)),
                     json.dumps(list(outcome.steps_failed)),
-                    self.vouch_for_end(about, status, short.text, whole=short.ref, by=about.agent)
+                    self.vouch_for_end(
+                        about, status, short.text, whole=short.ref, attachments=attached, by=about.agent
+                    )
                     if envelope is not None and about is not None
                     else "",
                     memory.json,
                     digest_of(outcome.text) if outcome.once and short.ref is None else "",
                     self.limits.fork_runs,
+                    json.dumps(attached) if attached else "",
                 ],
             )
             if following is None or following.asked:
@@ -198,9 +200,11 @@ class Runs(LaunchTransitions):
             match reply[0]:
                 case b"envelope":
                     envelope = make_envelope()
+                    attached = self._keep_attachments(claim.session, outcome)
                 case b"whole":
                     short = self._shorten(claim.session, outcome.text)
                     memory = self._keep_memory(claim.session, outcome)
+                    attached = attached and self._keep_attachments(claim.session, outcome)
                 case b"questions":
                     assert answer_questions is not None
                     names = [decode.text(name) for name in reply[1:]]
@@ -223,12 +227,21 @@ class Runs(LaunchTransitions):
                     )
 
     def vouch_for_end(
-        self, about: Session, status: str, said: str, *, whole: Mapping[str, Any] | None = None, by: str
+        self,
+        about: Session,
+        status: str,
+        said: str,
+        *,
+        whole: Mapping[str, Any] | None = None,
+        attachments: Mapping[str, Any] | None = None,
+        by: str,
     ) -> str:
         """The proof that ``by`` says how a session ended: its answer or its failure; empty where nobody vouches."""
         if self._vouch is None:
             return ""
-        return self._vouch(Statement.of_end(about, status, said, whole), by=by, to=about.delegator)
+        return self._vouch(
+            Statement.of_end(about, status, said, whole, attachments), by=by, to=about.delegator
+        )
 
     def reject(self, claim: Claim, item_id: str, reason: str) -> bool:
         """Let an item that a run carries die, because nobody vouches for it; False when it is not the run's any more.
@@ -247,6 +260,12 @@ class Runs(LaunchTransitions):
         if outcome.memory is None or outcome.status != "completed":
             return Shortened(text="", ref=None)
         return self.wholes.shorten(session, outcome.memory, above_bytes=0)
+
+    def _keep_attachments(self, session: str, outcome: Outcome) -> dict[str, Any]:
+        """Store what is attached to an answer; the references by name. It expires by itself if the commit does not come."""
+        if outcome.status != "completed":
+            return {}
+        return {name: self.wholes.put(session, text) for name, text in sorted(outcome.attachments.items())}
 
     def _memory_ref(self, session: str) -> str:
         return decode.text(self.redis.hget(keys.bodies(session), "memory") or b"")
@@ -327,16 +346,6 @@ class Runs(LaunchTransitions):
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)
         return decode.text(reply[1]) if reply[0] == b"exists" else value
-
-    def attach(self, claim: Claim, name: str, text: str) -> None:
-        """Attach a text to what a session will answer; a later one of the same name replaces it.
-
-        Raises:
-            ClaimLost: the run is not held under this claim any more.
-        """
-        names = [keys.bodies(claim.session), keys.run(claim.run)]
-        if self.scripts.run("attach", names, [claim.claim, f"{ATTACHMENT}{name}", text])[0] == b"lost":
-            raise ClaimLost(claim.run)
 
     def status(
         self, claim: Claim, *, effect: str, progress: int | None, activity: str, envelope: Outgoing | None

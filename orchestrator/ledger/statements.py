@@ -41,7 +41,10 @@ class Statement(NamedTuple):
         facts = [str(get(name) or "") for name in _NAMES]
         facts += ["1" if get(name) else "" for name in _FLAGS]
         whole = get("whole")
-        facts.append(json.dumps({n: str(v) for n, v in whole.items()}, sort_keys=True) if whole else "")
+        facts.append(_reference(whole) if whole else "")
+        if attached := get("attachments"):
+            named = {name: _reference(ref) for name, ref in attached.items()}
+            facts.append(json.dumps(named, sort_keys=True))
         return cls(
             id=item,
             to=to,
@@ -67,9 +70,14 @@ class Statement(NamedTuple):
 
     @classmethod
     def of_end(
-        cls, session: Session, status: str, text: str, whole: Mapping[str, Any] | None = None
+        cls,
+        session: Session,
+        status: str,
+        text: str,
+        whole: Mapping[str, Any] | None = None,
+        attachments: Mapping[str, Any] | None = None,
     ) -> Statement:
-        """The end of a session: its answer, or with the status `failed` the reason."""
+        """The end of a session: its answer with what is attached to it, or with the status `failed` the reason."""
         about = {
             "kind": "completion",
             "child": session.id,
@@ -77,6 +85,7 @@ class Statement(NamedTuple):
             "status": status,
             "title": session.title,
             "whole": whole,
+            "attachments": attachments,
         }
         return cls.of_record(callback_id(session.id), session.parent, about, text)
 
@@ -85,6 +94,11 @@ class Statement(NamedTuple):
         parts = "".join([f"{len(part)}:{part}" for part in (self.id, self.to, *self.facts)])
         # BLAKE2 is a part of Python, and begins quicker than what has to be fetched from OpenSSL.
         return _DOMAIN + hashlib.blake2b(_octets(self.text), digest_size=32).digest() + _octets(parts)
+
+
+def _reference(ref: Mapping[str, Any]) -> str:
+    """A reference to a large text, digest and all."""
+    return json.dumps({name: str(value) for name, value in ref.items()}, sort_keys=True)
 
 
 def _octets(text: str) -> bytes:

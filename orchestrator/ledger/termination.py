@@ -209,8 +209,8 @@ class Termination(InboxTransitions):
         heard: set[str] = set()
         for other in self.find(spoken_to):
             if other.state is not SessionState.DELETED:
-                wholes = (item.extra.get("whole") or {} for item in self.items(other.id))
-                heard |= {w["sha256"] for w in wholes if w.get("session") == session_id}
+                refs = (ref for item in self.items(other.id) for ref in item.large_texts)
+                heard |= {ref["sha256"] for ref in refs if ref.get("session") == session_id}
         return heard & said
 
     def owned_keys(self, session_id: str, *, but: Collection[str] = ()) -> list[str]:

@@ -225,6 +225,8 @@ class Outcome:
     steps_failed: tuple[str, ...] = ()  #: steps whose errors the run failed with
     memory: str | None = None  #: what the executor keeps of the conversation, or None to leave it as it is
     once: bool = False  #: whether the parent is not to get an answer again that it had in a message
+    #: What is attached to the answer, by name; dropped where the run does not end the session with an answer.
+    attachments: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

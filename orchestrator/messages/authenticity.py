@@ -70,10 +70,16 @@ class Authenticity:
             Statement.of_item(session, item, text), str(item.extra.get("proof", "")), reader=reader
         )
 
-    def answer_fault(self, session: Session, text: str, whole: Mapping[str, Any] | None) -> str:
-        """:meth:`fault` of the final answer of a session, as the operator can tell."""
+    def answer_fault(
+        self, session: Session, text: str, whole: Mapping[str, Any] | None, attachments: Mapping[str, Any]
+    ) -> str:
+        """:meth:`fault` of the final answer of a session and of what is attached to it, as the operator can tell."""
         faults = [
-            self.fault(Statement.of_end(session, status, text, whole), session.proof, reader=OPERATOR)
+            self.fault(
+                Statement.of_end(session, status, text, whole, attachments),
+                session.proof,
+                reader=OPERATOR,
+            )
             for status in ("completed", "partial-success")
         ]
         return faults[0] if all(faults) else ""

@@ -1,7 +1,7 @@
 -- commit: the holder ends its run: answer, saved state, callbacks consumed, and what follows for the parent.
 -- The envelope reports an end of the session; where the script needs one and got none it changes nothing and says so.
 -- KEYS  as in lib/termination.lua, then 19 effects  20 whole text, or the session  21 large_texts
---       22 memory of the conversation, or the session
+--       22 memory of the conversation, or the session  23… what is attached to the answer
 -- ARGV  1 now or ''  2 claim id  3 status completed | failed | stopped | parked  4 text  5 saved state or ''
 --       6 waiting policy or ''  7 envelope or ''  8 attempts the agent has  9 ms until it may be tried again
 --       10 reference to the whole as JSON, where the text is its beginning, or ''
@@ -14,6 +14,7 @@
 --       16 reference to the memory of the conversation as JSON, or ''
 --       17 digest of the answer, if its parent is not to get it again that had it in a message, or ''
 --       18 runs that keep what they found, so that the session can be forked there
+--       19 references to what is attached, as a JSON object by name, or ''; kept where the session ends
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents (or lanes of them) whose workers are to be
 --          told: this end lets a run of its tree begin}}
 --          | {'lost'} | {'envelope'} | {'retry', attempt} | {'parked', failures} | {'whole'}: it is gone, store it again
@@ -191,6 +192,9 @@ local over = pending <= 0 and not waits and count(s.questions) - #unasked <= 0 a
 if over and ARGV[7] == '' then return { 'envelope' } end
 if ARGV[10] ~= '' and redis.call('EXISTS', KEYS[20]) == 0 then return { 'whole' } end
 if ARGV[16] ~= '' and redis.call('EXISTS', KEYS[22]) == 0 then return { 'whole' } end
+for k = 23, #KEYS do
+  if redis.call('EXISTS', KEYS[k]) == 0 then return { 'whole' } end
+end
 
 local of_group = {}
 for _, id in ipairs(carried) do
@@ -235,7 +239,7 @@ for _, id in ipairs(unasked) do
   end
 end
 end_run(r.id, 'completed', '', now, r, s)
-redis.call('HDEL', S, 'trouble', 'proof')
+redis.call('HDEL', S, 'trouble', 'proof', 'attachments')
 redis.call('HSET', BODIES, 'result', text)
 redis.call('HDEL', BODIES, 'whole')
 local whole = nil
@@ -267,7 +271,13 @@ if over then
     owe_result(s.id, now)
     result_owed = '1'
   end
-  tell_parent(s, 'completed', text, now, ARGV[15], whole)
+  local attachments = nil
+  if ARGV[19] ~= '' then
+    attachments = cjson.decode(ARGV[19])
+    for k = 23, #KEYS do keep(KEYS[k], KEYS[21], string.match(KEYS[k], '[^:]*$')) end
+    redis.call('HSET', S, 'attachments', ARGV[19])
+  end
+  tell_parent(s, 'completed', text, now, ARGV[15], whole, attachments)
   local said = ARGV[17] ~= '' and s.parent ~= '' and redis.call('HGET', S, 'said:' .. ARGV[17])
   local earlier = said and item(P_ITEMS, said)
   if earlier and earlier.state == 'queued' then

@@ -37,6 +37,8 @@ T = TypeVar("T")
 SHOWN: Final = 20
 #: Bytes that an attachment may have; of a longer one the beginning is kept.
 MAX_ATTACHMENT_BYTES: Final = 4 * 1024 * 1024
+#: Texts that one answer may have attached.
+MAX_ATTACHMENTS: Final = 100
 
 
 class Context(Delegating):
@@ -97,6 +99,8 @@ class Context(Delegating):
         self.replays = False
         #: Whether the answer is a text agent's, which its parent is given once, also if it was sent as a message before.
         self.answers_in_text = False
+        #: What is attached to the answer of this run, by name.
+        self.attachments: dict[str, str] = {}
 
     # --- policies ----------------------------------------------------------------------------
 
@@ -388,8 +392,11 @@ class Context(Delegating):
         """
         if not 0 < len(name) <= 100:
             raise InputError(f"attach({name!r}): a name has 1 to 100 characters")
-        kept = beginning(text, MAX_ATTACHMENT_BYTES)
-        self._effects.attempt("attach", lambda: self._ledger.attach(self._held.claim, name, kept))
+        self._claim_status.check()
+        if name not in self.attachments and len(self.attachments) >= MAX_ATTACHMENTS:
+            raise InputError(f"attach({name!r}): an answer has {MAX_ATTACHMENTS} attachments at most")
+        # Stored by the commit, and only if this run ends the session with an answer.
+        self.attachments[name] = beginning(text, MAX_ATTACHMENT_BYTES)
 
     @property
     def claim_lost(self) -> bool:

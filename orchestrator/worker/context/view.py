@@ -157,10 +157,13 @@ def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
         callback_from(item, text),
         size=int(ref["size"]) if ref else -1,
         fetch=(lambda: retry_outages(lambda: ledger.wholes.read(ref), what="full")) if ref else None,
-        fetch_attachment=lambda name: retry_outages(
-            lambda: ledger.attachment(item.child, name) if item.child else None, what="attachment"
-        ),
+        fetch_attachment=lambda name: _attached(item, name, ledger),
     )
+
+
+def _attached(item: Item, name: str, ledger: Ledger) -> str | None:
+    ref = (item.extra.get("attachments") or {}).get(name)
+    return None if ref is None else retry_outages(lambda: ledger.wholes.read(ref), what="attachment")
 
 
 def _without(item: Item, name: str) -> Item:

@@ -522,6 +522,7 @@ def _completed(text: str, context: Context) -> Outcome:
         steps_left_out=context.steps.left_out,
         memory=context.new_memory,
         once=context.answers_in_text,
+        attachments=context.attachments,
     )
 
 

@@ -35,8 +35,9 @@ local function stirs(parent, record)
 end
 
 -- A child has ended: its parent's callback goes from owed to queued, or dies where nobody can take it.
--- `whole` refers to the whole of a large text, of which `text` is the beginning; `proof` is who says so.
-local function tell_parent(s, status, text, now, proof, whole)
+-- `whole` refers to the whole of a large text, of which `text` is the beginning; `proof` is who says so; `attachments`
+-- refers to what is attached to the answer.
+local function tell_parent(s, status, text, now, proof, whole, attachments)
   proof = proof or ''
   if s.parent == '' or s.told == '1' then
     redis.call('HSET', S, 'proof', proof)
@@ -81,6 +82,7 @@ local function tell_parent(s, status, text, now, proof, whole)
   redis.call('HINCRBY', P, group_field(record.group, 'owed'), -1)
   record.size = #text
   record.whole = whole
+  record.attachments = attachments
   record.proof = proof
   redis.call('HSET', P_BODIES, id, text)
   if reason then
@@ -126,7 +128,7 @@ local function close_session(s, state, reason, now, proof)
   redis.call('HSET', S, 'state', state, 'run', '', 'reason', reason, 'updated_ms', now, 'ended_ms', now)
   redis.call('HSET', BODIES, 'result', reason)
   redis.call('HDEL', BODIES, 'whole')
-  redis.call('HDEL', S, 'doomed')
+  redis.call('HDEL', S, 'doomed', 'attachments')
   if count(s.questions) > 0 then close_approvals(S, ITEMS, 'session ' .. state .. ': ' .. reason) end
   bury(redis.call('ZRANGE', QUEUE, 0, -1), 'session ' .. state .. ': ' .. reason)
   redis.call('DEL', QUEUE)
