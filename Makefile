@@ -112,6 +112,17 @@ docs: .venv/.dev ## Write the generated parts of the documentation anew
 docs-check: .venv/.dev ## Whether the generated parts are up to date
 	@$(BIN)/python -m cogapp -I docs --check --diff $$(grep -rl '\[\[\[cog' docs README.md)
 
+# Builds pages and nothing else, so it shares nothing with what runs.
+.venv-site/.site: requirements/site.txt | $(BIN)/python
+	@echo "installing what builds the site (once)"
+	@$(BIN)/python -m venv .venv-site
+	@.venv-site/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/site.txt
+	@touch $@
+
+.PHONY: site
+site: .venv-site/.site ## Build the documentation as a site into site/; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/python -m mkdocs build
+
 picture: .venv/.main ## Run the demo and take the pictures of the README anew
 	@$(BIN)/python docs/picture.py
 	@$(BIN)/python docs/flower_picture.py
@@ -127,4 +138,4 @@ release: .venv/.dev ## Make a release: make release VERSION=1.2.3 (changelog, ta
 	@sh ./.ci/release "$(VERSION)"
 
 clean: ## Remove what was built and measured; the virtual environment stays
-	@rm -rf build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf build dist site htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import click
@@ -114,3 +115,26 @@ def _type(annotation: Any) -> str:
     if inner:
         return " or ".join(map(_type, inner))
     return _link(annotation)
+
+
+def contents() -> str:
+    """The titles of all pages, by the reason for which somebody reads them."""
+    here = Path(__file__).parent
+    parts = []
+    for heading, folder in _PARTS.items():
+        pages = sorted((here / folder).glob("*.md")) if folder else sorted(here.glob("*.md"))
+        titles = [(page.read_text().partition("\n")[0].removeprefix("# "), page) for page in pages]
+        lines = [f"- [{title}]({page.relative_to(here)})" for title, page in titles if page.name != "index.md"]
+        parts.append("\n".join([f"## {heading}", "", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+#: What a part of the documentation is for → its folder.
+_PARTS = {
+    "Learn it": "tutorial",
+    "Do something": "howto",
+    "Understand it": "explanation",
+    "Look it up": "reference",
+    "The whole, and the ways in from outside": "",
+    "Why it is so: decisions": "adr",
+}
