@@ -124,7 +124,9 @@ def contents() -> str:
     for heading, folder in _PARTS.items():
         pages = sorted((here / folder).glob("*.md")) if folder else sorted(here.glob("*.md"))
         titles = [(page.read_text().partition("\n")[0].removeprefix("# "), page) for page in pages]
-        lines = [f"- [{title}]({page.relative_to(here)})" for title, page in titles if page.name != "index.md"]
+        lines = [
+            f"- [{title}]({page.relative_to(here)})" for title, page in titles if page.name != "index.md"
+        ]
         parts.append("\n".join([f"## {heading}", "", *lines]))
     return "\n\n".join(parts) + "\n"
 
