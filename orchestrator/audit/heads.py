@@ -1,4 +1,4 @@
-"""Signed heads: how far both tables of an audit database have come, in the operator's words.
+"""Signed heads: how far the tables of an audit database have come, in the operator's words.
 
 The chain shows a change to whoever knows where it must end. A head says that, and nobody changes it without the key.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from orchestrator.audit.proof import Keys
 from orchestrator.audit.vouching import fault_of, vouch
@@ -17,6 +17,8 @@ from orchestrator.envelope.signature import Signer
 
 #: Stands before the head in what is signed. An envelope begins with ``<``: neither passes for the other.
 _DOMAIN: Final = b"agent-orchestra audit head 1\n"
+#: The tables that have a chain.
+TABLES: Final = ("messages", "dead_letters", "transitions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +27,24 @@ class End:
 
     seq: int = 0
     chain: str = ""
+    #: Of transitions: how many entries its rows hold, and those before it.
+    entries: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        """As it is signed."""
+        known = {"seq": self.seq, "chain": self.chain}
+        return {**known, "entries": self.entries} if self.entries else known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The ends of both tables at a moment, in ms since the epoch."""
+    """The ends of the tables at a moment, in ms since the epoch."""
 
     #: The name of the database among all.
     database: str
     messages: End
     dead_letters: End
+    transitions: End = End()
     at_ms: int = 0
     key_id: str = ""
     #: Base64 of the signature over everything above.
@@ -42,16 +52,20 @@ class Head:
 
     def end(self, table: str) -> End:
         """The end of one table."""
-        return self.messages if table == "messages" else self.dead_letters
+        found: End = getattr(self, table)
+        return found
 
     def follows(self, other: Head) -> bool:
-        """Whether this head says at least as much of both tables as another one, and more of one of them."""
-        ours = [(self.end(table).seq, other.end(table).seq) for table in ("messages", "dead_letters")]
+        """Whether this head says at least as much of every table as another one, and more of one of them."""
+        ours = [(self.end(table).seq, other.end(table).seq) for table in TABLES]
         return all(mine >= theirs for mine, theirs in ours) and any(mine > theirs for mine, theirs in ours)
 
     def to_json(self) -> str:
         """The head as it is stored."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        facts = asdict(self) | {table: self.end(table).facts() for table in TABLES}
+        if not self.transitions.seq:  # a head of a time before there were any says nothing of them
+            del facts["transitions"]
+        return json.dumps(facts, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Head | None:
@@ -59,7 +73,8 @@ class Head:
         try:
             facts = json.loads(text)
             messages, dead = (End(**facts.pop(table)) for table in ("messages", "dead_letters"))
-            return cls(messages=messages, dead_letters=dead, **facts)
+            steps = End(**facts.pop("transitions", {}))
+            return cls(messages=messages, dead_letters=dead, transitions=steps, **facts)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -123,7 +138,7 @@ class HeadSigner:
         elif stored != self.known and (fault := stored.fault(self._keys)):
             raise HeadChanged(f"the stored head does not count: {fault}")
         last = stored or before
-        for table in ("messages", "dead_letters"):
+        for table in TABLES:
             if before.end(table) != last.end(table):
                 raise HeadChanged(
                     f"{table} ends at row {before.end(table).seq}, and not with the row {last.end(table).seq} that was signed"

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 
 #: The revision that this program reads and writes: the newest in the folder of migrations.
-REVISION: Final = "0004"
+REVISION: Final = "0005"
 
 METADATA: Final = MetaData()
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
@@ -91,6 +91,33 @@ DEAD_LETTERS: Final = Table(
     Index("dead_letters_by_entry", "stream", "entry_id"),
 )
 
+#: What the ledger changed: a row for the entries of one shard that were read together.
+TRANSITIONS: Final = Table(
+    "transitions",
+    METADATA,
+    _seq(),
+    _text("stream"),  # shard/ledger/transitions
+    _text("first_id"),  # ids of the first and the last entry
+    _text("last_id"),
+    _number("first_ms"),
+    _number("last_ms"),
+    _number("entries"),  # how many
+    _number("total"),  # how many with those of all rows before
+    _number("received_ms"),
+    Column("document", LargeBinary, nullable=False),  # see `transitions.pack`
+    _text("sha256"),  # of document
+    _text("chain"),
+    Index("transitions_by_time", "stream", "last_ms"),
+)
+
+#: Which rows of transitions are about a session; made from their documents.
+TRANSITION_SESSIONS: Final = Table(
+    "transition_sessions",
+    METADATA,
+    Column("session", Text, primary_key=True),
+    Column("seq", _NUMBER, primary_key=True, autoincrement=False),
+)
+
 #: One row: where the tables end, signed by the operator.
 HEADS: Final = Table(
     "heads",
@@ -136,5 +163,16 @@ CHAINED: Final = {
         "attempts",
         "at_ms",
         "received_ms",
+    ],
+    "transitions": [
+        "stream",
+        "first_id",
+        "last_id",
+        "first_ms",
+        "last_ms",
+        "entries",
+        "total",
+        "received_ms",
+        "sha256",
     ],
 }

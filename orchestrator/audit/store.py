@@ -1,7 +1,7 @@
 """The audit database: rows are only ever added, each chained to the one before; read by anybody.
 
 Each row's ``chain`` is a hash over the row and the chain of the row before, so that changing, removing or
-inserting a row anywhere shows in every later one. The operator signs where both tables end, in the same
+inserting a row anywhere shows in every later one. The operator signs where the tables end, in the same
 transaction as their rows.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +28,17 @@ from orchestrator.audit.amendments import REDACTION, TOMBSTONE, Amended, Amendme
 from orchestrator.audit.database import Database
 from orchestrator.audit.heads import End, Head, HeadChanged, HeadSigner
 from orchestrator.audit.records import DeadRecord, MessageRecord
-from orchestrator.audit.schema import AMENDMENTS, CHAINED, DEAD_LETTERS, HEADS, MESSAGES, METADATA
+from orchestrator.audit.schema import (
+    AMENDMENTS,
+    CHAINED,
+    DEAD_LETTERS,
+    HEADS,
+    MESSAGES,
+    METADATA,
+    TRANSITION_SESSIONS,
+    TRANSITIONS,
+)
+from orchestrator.audit.transitions import StepsRecord, digest, ms_of, order_of, sessions_in, unpack
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import AuditError, KeyringError
 
@@ -36,7 +47,13 @@ _SALT: Final = 16
 _JSON: Final = TypeAdapter(list[Any])
 #: Rows that one fetch takes while a whole table is walked over.
 _STEP: Final = 1000
-_CHAINED_TABLES: Final = {"messages": MESSAGES, "dead_letters": DEAD_LETTERS}
+_CHAINED_TABLES: Final = {"messages": MESSAGES, "dead_letters": DEAD_LETTERS, "transitions": TRANSITIONS}
+#: The time of a row, for pruning.
+_TIMES: Final = {
+    "messages": MESSAGES.c.published_ms,
+    "dead_letters": DEAD_LETTERS.c.at_ms,
+    "transitions": TRANSITIONS.c.last_ms,
+}
 _WHY_DEAD: Final = func.coalesce(
     select(DEAD_LETTERS.c.rule + ": " + DEAD_LETTERS.c.reason)
     .where(DEAD_LETTERS.c.stream == MESSAGES.c.stream, DEAD_LETTERS.c.entry_id == MESSAGES.c.entry_id)
@@ -116,23 +133,30 @@ class AuditStore:
 
     # --- writing -----------------------------------------------------------------------------
 
-    def add(self, messages: Sequence[MessageRecord], dead: Sequence[DeadRecord] = ()) -> int:
+    def add(
+        self,
+        messages: Sequence[MessageRecord],
+        dead: Sequence[DeadRecord] = (),
+        transitions: Sequence[StepsRecord] = (),
+    ) -> int:
         """Write records that are not there yet and sign where they end, all in one transaction; how many were new.
+
+        Of transitions each step counts.
 
         Raises:
             AuditError: the disk is full, the server away, or the operator's key gone; nothing of the batch was
                 written.
         """
-        if not messages and not dead:
+        if not messages and not dead and not transitions:
             return 0
         signer = self._signer()
         try:
             # Nearly always all of them are new: looking first would cost every batch a look at every row.
-            return self._add(messages, dead, signer, look=False)
+            return self._add(messages, dead, transitions, signer, look=False)
         except IntegrityError:
             pass
         try:
-            return self._add(messages, dead, signer, look=True)
+            return self._add(messages, dead, transitions, signer, look=True)
         except IntegrityError as error:
             hint = "let `orchestra audit verify` say what was changed; nothing is lost meanwhile"
             raise AuditError(self.name, str(error.orig), hint) from error
@@ -141,6 +165,7 @@ class AuditStore:
         self,
         messages: Sequence[MessageRecord],
         dead: Sequence[DeadRecord],
+        transitions: Sequence[StepsRecord],
         signer: Signer | None,
         *,
         look: bool,
@@ -148,18 +173,22 @@ class AuditStore:
         with self.database.write() as db:
             if look:
                 messages, dead = _unwritten(db, messages), _unwritten_dead(db, dead)
-                if not messages and not dead:
-                    return 0
+            transitions = [new for record in transitions if (new := _unwritten_steps(db, record)).steps]
+            if not messages and not dead and not transitions:
+                return 0
             before = self._ends(db)
             after = Head(
                 database=self.id,
                 messages=_append_messages(db, before.messages, messages) if messages else before.messages,
                 dead_letters=_append_dead(db, before.dead_letters, dead) if dead else before.dead_letters,
+                transitions=_append_steps(db, before.transitions, transitions)
+                if transitions
+                else before.transitions,
             )
             signed = None if signer is None else self._sign(db, before, after, signer)
         if signed is not None and self._heads is not None:
             self._heads.known = signed
-        return len(messages) + len(dead)
+        return len(messages) + len(dead) + sum(len(record.steps) for record in transitions)
 
     def _signer(self) -> Signer | None:
         """The operator's signer; None where it does not sign: never in a database of which it has signed a part."""
@@ -197,6 +226,7 @@ class AuditStore:
             database=self.id,
             messages=_end(db, "messages"),
             dead_letters=_end(db, "dead_letters"),
+            transitions=_end(db, "transitions"),
         )
 
     # --- taking out --------------------------------------------------------------------------
@@ -233,7 +263,7 @@ class AuditStore:
         """
         removed = {}
         with self.database.write() as db:
-            for name, time in (("messages", MESSAGES.c.published_ms), ("dead_letters", DEAD_LETTERS.c.at_ms)):
+            for name, time in _TIMES.items():
                 table, end = _CHAINED_TABLES[name], _end(db, name)
                 first = db.execute(select(func.min(table.c.seq)).where(time >= before_ms)).scalar()
                 last = end.seq if first is None else int(first) - 1
@@ -256,16 +286,13 @@ class AuditStore:
                 counts.update(known.counts)
             elif known.kind == REDACTION and name == "messages" and known.seq <= last:
                 db.execute(_same_amendment(known))
-        if name == "messages":
-            counts.update(
-                {
-                    row[0]: row[1]
-                    for row in db.execute(
-                        select(table.c.stream, func.count()).where(gone).group_by(table.c.stream)
-                    )
-                }
-            )
+        if name != "dead_letters":
+            entries = func.count() if name == "messages" else func.sum(TRANSITIONS.c.entries)
+            rows = db.execute(select(table.c.stream, entries).where(gone).group_by(table.c.stream))
+            counts.update({row[0]: int(row[1]) for row in rows})
         db.execute(table.delete().where(gone))
+        if name == "transitions":
+            db.execute(TRANSITION_SESSIONS.delete().where(TRANSITION_SESSIONS.c.seq <= last))
         tombstone = Amendment(
             kind=TOMBSTONE, table=name, seq=last, chain=chain, counts=dict(counts), at_ms=at_ms
         )
@@ -316,12 +343,14 @@ class AuditStore:
         """How many entries of each stream were written, those included that the operator has removed."""
         query = select(MESSAGES.c.stream, func.count()).group_by(MESSAGES.c.stream)
         counts = Counter({row[0]: row[1] for row in self.query(query)})
+        steps = select(TRANSITIONS.c.stream, func.sum(TRANSITIONS.c.entries)).group_by(TRANSITIONS.c.stream)
+        counts.update({row[0]: int(row[1]) for row in self.query(steps)})
         for amendment in self.amendments():
             counts.update(amendment.counts)
         return dict(counts)
 
     def total(self) -> int:
-        """How many entries are written."""
+        """How many messages are written."""
         return int(self.query(select(func.count()).select_from(MESSAGES))[0][0])
 
     def snapshot(self) -> AbstractContextManager[None]:
@@ -329,7 +358,7 @@ class AuditStore:
         return self.database.snapshot()
 
     def ends(self) -> Head:
-        """Where both tables end, unsigned."""
+        """Where the tables end, unsigned."""
         with self.database.read() as db:
             return self._ends(db)
 
@@ -345,7 +374,7 @@ class AuditStore:
             return _amendments(db)
 
     def broken_chain(self, amended: Amended = NOT_AMENDED) -> Iterator[Break]:
-        """Walk over both tables and name each row that does not fit its chain; ``amended``: what may be lacking."""
+        """Walk over the tables and name each row that does not fit its chain; ``amended``: what may be lacking."""
         for name, table in _CHAINED_TABLES.items():
             begin = amended.begins.get(name, End())
             chain, expected = begin.chain, begin.seq + 1
@@ -358,6 +387,8 @@ class AuditStore:
                 values = chained_of(row)
                 if name == "messages":
                     values = (*values[:-1], row.commitment or row.sha256)
+                if name == "transitions" and digest(row.document) != row.sha256:
+                    yield Break(table=name, seq=row.seq, what="its entries are not what was published")
                 is_redacted = (
                     name == "messages" and amended.redacted.get(row.seq) == row.chain and not row.xml
                 )
@@ -366,6 +397,22 @@ class AuditStore:
                 elif _link(chain, values) != row.chain:
                     yield Break(table=name, seq=row.seq, what="its facts, or the row before it, were changed")
                 chain, expected = row.chain, row.seq + 1
+        yield from self._unindexed()
+
+    def _unindexed(self) -> Iterator[Break]:
+        """Rows of transitions that a search for a session does not find: the index is made from them."""
+        listed = self.each(select(TRANSITION_SESSIONS).order_by(TRANSITION_SESSIONS.c.seq))
+        known = groupby(listed, key=attrgetter("seq"))
+        seq, sessions = next(((seq, {row.session for row in rows}) for seq, rows in known), (0, set()))
+        for row in self.each(select(TRANSITIONS.c.seq, TRANSITIONS.c.document).order_by(TRANSITIONS.c.seq)):
+            while seq and seq < row.seq:
+                seq, sessions = next(((seq, {row.session for row in rows}) for seq, rows in known), (0, set()))
+            try:
+                wanted = sessions_in(unpack(row.document))
+            except ValueError:
+                continue  # named above
+            if wanted != (sessions if seq == row.seq else set()):
+                yield Break(table="transitions", seq=row.seq, what="its index of sessions was changed")
 
     def unrefused(self) -> Iterator[Any]:
         """Every message with text and without a dead letter, for itself or for another attempt with the same octets."""
@@ -425,6 +472,36 @@ def _append_dead(db: Connection, end: End, records: Sequence[DeadRecord]) -> End
     return End(seq=seq, chain=chain)
 
 
+def _append_steps(db: Connection, end: End, records: Sequence[StepsRecord]) -> End:
+    seq, chain, total, rows, about = end.seq, end.chain, end.entries, [], []
+    for record in records:
+        seq, total = seq + 1, total + len(record.steps)
+        document = record.document
+        first, last = record.steps[0].entry_id, record.steps[-1].entry_id
+        facts = (record.stream, first, last, ms_of(first), ms_of(last), len(record.steps), total)
+        sha256 = digest(document)
+        chain = _link(chain, (*facts, record.received_ms, sha256))
+        rows.append((seq, *facts, record.received_ms, document, sha256, chain))
+        about += [(session, seq) for session in sessions_in(record.steps)]
+    db.exec_driver_sql(_insert(db.dialect, "transitions"), rows)
+    if about:
+        db.exec_driver_sql(_insert(db.dialect, "transition_sessions"), about)
+    return End(seq=seq, chain=chain, entries=total)
+
+
+def _unwritten_steps(db: Connection, record: StepsRecord) -> StepsRecord:
+    """Those that are not in the database, each once, in their order."""
+    new = {step.entry_id: step for step in record.steps}
+    ids = sorted(new, key=order_of)
+    query = select(TRANSITIONS.c.document).where(
+        TRANSITIONS.c.stream == record.stream,
+        TRANSITIONS.c.last_ms >= ms_of(ids[0]),
+        TRANSITIONS.c.first_ms <= ms_of(ids[-1]),
+    )
+    written = {step.entry_id for (document,) in db.execute(query) for step in unpack(document)}
+    return replace(record, steps=[new[entry_id] for entry_id in ids if entry_id not in written])
+
+
 def _unwritten(db: Connection, records: Sequence[MessageRecord]) -> list[MessageRecord]:
     """Those that are not in the database, each once."""
     new = {(record.stream, record.entry_id): record for record in reversed(records)}
@@ -447,15 +524,21 @@ def _unwritten_dead(db: Connection, records: Sequence[DeadRecord]) -> list[DeadR
 
 
 def _end(db: Connection, table: str) -> End:
-    row = db.exec_driver_sql(f"SELECT seq, chain FROM {table} ORDER BY seq DESC LIMIT 1").fetchone()  # noqa: S608
+    entries = "total" if table == "transitions" else "0"
+    row = db.exec_driver_sql(
+        f"SELECT seq, chain, {entries} FROM {table} ORDER BY seq DESC LIMIT 1"  # noqa: S608 - names of ours
+    ).fetchone()
     if row is None:  # nothing was ever written, or the operator has removed all of it
         query = select(AMENDMENTS.c.document).where(
             AMENDMENTS.c.kind == TOMBSTONE, AMENDMENTS.c.subject == table
         )
         document = db.execute(query).scalar()
         tombstone = Amendment.from_json(document) if document else None
-        return End(seq=tombstone.seq, chain=tombstone.chain) if tombstone else End()
-    return End(seq=row[0], chain=row[1])
+        if tombstone is None:
+            return End()
+        removed = sum(tombstone.counts.values()) if table == "transitions" else 0
+        return End(seq=tombstone.seq, chain=tombstone.chain, entries=removed)
+    return End(seq=row[0], chain=row[1], entries=row[2])
 
 
 def _amendments(db: Connection) -> list[Amendment]:

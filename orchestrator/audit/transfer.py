@@ -9,14 +9,29 @@ from pathlib import Path
 from typing import Any, Final
 
 import zstandard
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, LargeBinary, insert, select
 
-from orchestrator.audit.schema import AMENDMENTS, DEAD_LETTERS, FACTS, HEADS, MESSAGES, METADATA, REVISION
+from orchestrator.audit.heads import TABLES
+from orchestrator.audit.schema import (
+    AMENDMENTS,
+    DEAD_LETTERS,
+    FACTS,
+    HEADS,
+    MESSAGES,
+    METADATA,
+    REVISION,
+    TRANSITION_SESSIONS,
+    TRANSITIONS,
+)
 from orchestrator.audit.store import AuditStore
 from orchestrator.errors import AuditError
 
 _FORMAT: Final = "agent-orchestra audit trail"
-_TABLES: Final = (FACTS, AMENDMENTS, MESSAGES, DEAD_LETTERS, HEADS)
+_TABLES: Final = (FACTS, AMENDMENTS, MESSAGES, DEAD_LETTERS, TRANSITIONS, TRANSITION_SESSIONS, HEADS)
+#: Columns that hold octets, which a line has in base64.
+_OCTETS: Final = {
+    table.name: column.name for table in _TABLES for column in table.c if isinstance(column.type, LargeBinary)
+}
 #: Rows that one statement writes.
 _STEP: Final = 500
 #: Octets of the longest line that is read.
@@ -39,7 +54,8 @@ def export(store: AuditStore, target: Path) -> int:
                         values = dict(row._mapping)  # noqa: SLF001 - the public name of it in SQLAlchemy
                         if table is MESSAGES:
                             messages += 1
-                            values["xml"] = b64encode(values["xml"]).decode()
+                        if octets := _OCTETS.get(table.name):
+                            values[octets] = b64encode(values[octets]).decode()
                         out.write(_line({"table": table.name, **values}))
             out.write(_line({"end": messages}))
         part.replace(target)
@@ -56,7 +72,7 @@ def load(source: Path, store: AuditStore) -> int:
     Raises:
         AuditError: the file is not a whole exported trail, or the database is not empty.
     """
-    if store.ends().messages.seq or store.ends().dead_letters.seq:
+    if any(store.ends().end(table).seq for table in TABLES):
         raise AuditError(store.name, "it is not empty", "import into a new database")
     messages = 0
     with store.database.write() as db:
@@ -81,8 +97,8 @@ def _batches(source: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             yield name, rows
             rows = []
         name = table
-        if table == MESSAGES.name:
-            values["xml"] = b64decode(values["xml"])
+        if octets := _OCTETS.get(table):
+            values[octets] = b64decode(values[octets])
         rows.append(values)
     if rows:
         yield name, rows

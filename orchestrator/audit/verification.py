@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from orchestrator.audit.amendments import Amended
-from orchestrator.audit.heads import End, Head
+from orchestrator.audit.heads import TABLES, End, Head
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import Proof
 from orchestrator.audit.store import AuditStore, Break
 from orchestrator.errors import AuditError
-
-_TABLES = ("messages", "dead_letters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +97,7 @@ def _heads(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: 
     if stored is None:
         if noted is not None and noted.signature:
             yield Break(table="heads", seq=0, what="the signed head was removed from the database")
-        elif signed_here and (ends.messages.seq or ends.dead_letters.seq):
+        elif signed_here and any(ends.end(table).seq for table in TABLES):
             what = "the operator has not signed where it ends; `orchestra audit writer` does, after an upgrade too"
             yield Break(table="heads", seq=0, what=what)
         return
@@ -109,7 +107,7 @@ def _heads(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: 
         yield Break(table="heads", seq=0, what=what)
         return
     yield from _against(store, proof, stored)
-    for table in _TABLES:
+    for table in TABLES:
         if ends.end(table).seq > stored.end(table).seq:
             first = stored.end(table).seq + 1
             what = f"the rows from {first} to {ends.end(table).seq} are under no signed head"
@@ -119,7 +117,7 @@ def _heads(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: 
 def _against(store: AuditStore, proof: Proof, head: Head) -> Iterator[Break]:
     """Where the database lacks what a head says was written, and what the operator has not removed."""
     begins = Amended.by(a for a in store.amendments() if not a.fault(proof.keys, store.id)).begins
-    for table in _TABLES:
+    for table in TABLES:
         end = head.end(table)
         begin = begins.get(table, End())
         if end.seq < begin.seq or not end.seq:

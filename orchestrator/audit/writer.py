@@ -1,4 +1,4 @@
-"""The audit writer: a consumer group of its own on every stream, batched, off the hot path; misses nothing.
+"""The audit writer: a consumer group of its own on every stream of messages and of the ledger's transitions, batched, off the hot path; misses nothing.
 
 An entry is acknowledged after the commit that wrote it. What a dead writer held is reclaimed; what is written
 already is not written twice. Any number of copies may write to one database, or each to its own.
@@ -18,6 +18,7 @@ from orchestrator.audit.heads import Head
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.records import DeadRecord, read_entry
 from orchestrator.audit.store import AuditStore
+from orchestrator.audit.transitions import Step, StepsRecord
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import AuditError
@@ -30,7 +31,16 @@ from orchestrator.redisdb.groups import (
     forget_consumers,
     is_missing_group,
 )
-from orchestrator.streams import AUDIT_GROUP, GROUPS, Entry, Portion, RedisStreams, StreamId
+from orchestrator.streams import (
+    AUDIT_GROUP,
+    GROUPS,
+    LEDGER,
+    Entry,
+    Portion,
+    RedisStreams,
+    StreamId,
+    transition_streams,
+)
 
 #: Entries that one read takes from one stream: after an outage a commit costs more than all else in it.
 BATCH: Final = 500
@@ -42,6 +52,10 @@ _RECLAIM_EVERY_S: Final = 5.0
 _DEAD_EVERY_S: Final = 0.5
 _RETRY_S: Final = 2.0
 _LINGER_S: Final = 0.25
+#: How often a writer waits before it writes, while so many entries come in each wait, and until it has so many.
+_LINGERS: Final = 4
+_BUSY: Final = 50
+_MOST: Final = 2000
 #: Seconds between two heads that are kept in a file while there is no pause: each costs the disk a flush.
 _KEEP_EVERY_S: Final = 1.0
 
@@ -68,8 +82,9 @@ class AuditWriter:
         self._store = store
         self._streams = RedisStreams(client)
         self._consumer = consumer
-        self._sources = list(sources)
         self._shards = sorted({stream.shard for stream in sources})
+        ledgers = [stream for stream in transition_streams(max(self._shards, default=-1) + 1) if stream.shard in self._shards]
+        self._sources = [*sources, *ledgers]
         self._clock = clock or SystemClock()
         self._reclaim_idle_ms = reclaim_idle_ms
         self._facts = facts or FactsReader()
@@ -79,7 +94,8 @@ class AuditWriter:
         self._next_dead = 0.0
         self._next_tidy = time.monotonic() + TIDY_EVERY_S
         # Before anything is read: a stream is trimmed only below what this group has acknowledged.
-        self._streams.ensure_groups(GROUPS, self._sources)
+        self._streams.ensure_groups(GROUPS, sources)
+        self._streams.ensure_groups([AUDIT_GROUP], ledgers)
         self._ensure_dead_groups()
         noted: Any = client.hget(keys.audit_heads(), store.id)
         store.believe(Head.from_json(noted) if noted is not None else None)
@@ -117,10 +133,16 @@ class AuditWriter:
             self._next_tidy = now + TIDY_EVERY_S
         everything = [Portion(self._sources, BATCH)]
         entries = self._streams.read(AUDIT_GROUP, self._consumer, everything, block_ms=block_ms)
-        if linger is not None and 0 < len(entries) < BATCH:
-            # Few big transactions cost the disk, and everybody else on it, less than many small ones.
+        # Few big transactions cost the disk, and everybody else on it, less than many small ones.
+        for _ in range(_LINGERS if linger is not None and entries else 0):
+            assert linger is not None
+            if len(entries) >= _MOST:
+                break
             linger()
-            entries += self._streams.read(AUDIT_GROUP, self._consumer, everything)
+            more = self._streams.read(AUDIT_GROUP, self._consumer, everything)
+            entries += more
+            if len(more) < _BUSY:
+                break
         written += self._write(entries)
         if not entries or time.monotonic() >= self._next_keep:
             self._keep_head()
@@ -133,9 +155,15 @@ class AuditWriter:
             return 0
         failpoint("audit.read")
         received_ms = self._clock.now_ms()
-        written = self._store.add(
-            [read_entry(entry, received_ms=received_ms, reader=self._facts) for entry in self._held]
-        )
+        steps: dict[str, list[Step]] = {}
+        messages = []
+        for entry in self._held:
+            if entry.stream.type == LEDGER:
+                steps.setdefault(str(entry.stream), []).append(Step.of(entry))
+            else:
+                messages.append(read_entry(entry, received_ms=received_ms, reader=self._facts))
+        records = [StepsRecord(stream=name, steps=s, received_ms=received_ms) for name, s in steps.items()]
+        written = self._store.add(messages, transitions=records)
         failpoint("audit.written")
         entries, self._held = self._held, []
         self._streams.acknowledge(AUDIT_GROUP, entries)

@@ -10,7 +10,7 @@ import click
 
 from orchestrator.cli.options import SubCommands, json_option, known_type, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
-from orchestrator.cli.trail import export_trail, import_trail, prune, redact
+from orchestrator.cli.trail import export_trail, import_trail, prune, redact, transitions
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def audit() -> None:
     """Search, show and verify the audit trail; run its writer."""
 
 
-for command in (prune, redact, export_trail, import_trail):
+for command in (prune, redact, export_trail, import_trail, transitions):
     audit.add_command(command)
 
 
@@ -248,6 +248,8 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
                     "intact": found.intact,
                     "messages": found.messages,
                     "published": found.published,
+                    "steps": found.steps,
+                    "steps_published": found.steps_published,
                     "not_written_yet": found.waiting,
                     "missing": found.lost,
                     "breaks": found.breaks,
@@ -267,6 +269,7 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
             say(f"not compared with what was published: {found.unreached}", err=True)
         else:
             say(f"published {found.published}, written {found.written}, still to be written {found.waiting}")
+            say(f"steps of the ledger: published {found.steps_published}, written {found.steps}")
     if not found.intact:
         click.get_current_context().exit(1)
 

@@ -28,7 +28,7 @@ from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.router.delayed.parked import DelayedMessages
-from orchestrator.streams import ROUTER_GROUP, RedisStreams, StreamId, all_streams
+from orchestrator.streams import LEDGER, ROUTER_GROUP, RedisStreams, StreamId, all_streams, transition_streams
 
 #: Looks at what seems to be lost, and the seconds between them: a writer may be at work between two reads.
 _LOOKS: Final = 8
@@ -45,7 +45,10 @@ class Inspected:
     published: int | None = None
     written: int | None = None
     waiting: int | None = None
-    #: Entries that nobody will write any more.
+    #: Steps of the ledger that were written so far, and that were published; None: Redis was not asked.
+    steps: int = 0
+    steps_published: int | None = None
+    #: Entries and steps that nobody will write any more.
     lost: int = 0
     #: The streams that they were in.
     where: str = ""
@@ -78,7 +81,7 @@ def inspect(settings: Settings) -> Inspected:
             signed_here=signed_here,
             undecided=lambda suspects: {suspect.sha256 for suspect in suspects},
         )
-        return Inspected(breaks=list(breaks), messages=store.total(), unreached=str(error))
+        return Inspected(breaks=list(breaks), messages=store.total(), steps=_steps(store), unreached=str(error))
     parts = build_container(client, resolve(settings))
     try:
         return _online(store, parts, signed_here=signed_here)
@@ -107,7 +110,7 @@ def inspect_file(settings: Settings, file: Path) -> Inspected:
             signed_here=folder.current(OPERATOR) is not None,
             undecided=lambda suspects: {suspect.sha256 for suspect in suspects},
         )
-        found = Inspected(breaks=list(breaks), messages=store.total(), unreached="it is a file")
+        found = Inspected(breaks=list(breaks), messages=store.total(), steps=_steps(store), unreached="it is a file")
         store.close()
     return found
 
@@ -129,15 +132,18 @@ def _online(store: AuditStore, parts: Container, *, signed_here: bool) -> Inspec
     found = list(breaks)
     elsewhere = _elsewhere(parts, store.id, proof)
     coverage = _settled(reader, parts, elsewhere)
-    missing = sum(max(0, row.missing) for row in coverage)
+    messages = [row for row in coverage if row.stream.type != LEDGER]
+    missing = sum(max(0, row.missing) for row in messages)
     lost = max(0, sum(row.lost for row in coverage) - elsewhere)
-    published = sum(row.published for row in coverage)
+    published = sum(row.published for row in messages)
     return Inspected(
         breaks=found,
         messages=store.total(),
         published=published,
         written=published - missing,
-        waiting=missing - sum(row.lost for row in coverage),
+        waiting=missing - sum(row.lost for row in messages),
+        steps=_steps(store),
+        steps_published=sum(row.published for row in coverage if row.stream.type == LEDGER),
         lost=lost,
         where=", ".join(str(row.stream) for row in coverage if row.lost) if lost else "",
     )
@@ -145,7 +151,8 @@ def _online(store: AuditStore, parts: Container, *, signed_here: bool) -> Inspec
 
 def _settled(reader: AuditReader, parts: Container, elsewhere: int) -> list[Coverage]:
     """What is written of what was published, looked at until nothing seems lost, or a few times."""
-    streams, sources = RedisStreams(parts.redis), all_streams(parts.settings.shards)
+    shards = parts.settings.shards
+    streams, sources = RedisStreams(parts.redis), [*all_streams(shards), *transition_streams(shards)]
     coverage = reader.coverage(streams, sources)
     for _ in range(_LOOKS - 1):
         if sum(row.lost for row in coverage) <= elsewhere:
@@ -161,7 +168,13 @@ def _elsewhere(parts: Container, database: str, proof: Proof) -> int:
     """How many entries the other databases of this stack hold, as far as the operator stands for that."""
     heads: Any = parts.redis.hgetall(keys.audit_heads())
     others = [Head.from_json(text) for name, text in heads.items() if name.decode() != database]
-    return sum(head.messages.seq for head in others if head is not None and not head.fault(proof.keys))
+    believed = [head for head in others if head is not None and not head.fault(proof.keys)]
+    return sum(head.messages.seq + head.transitions.entries for head in believed)
+
+
+def _steps(store: AuditStore) -> int:
+    """How many steps of the ledger were written so far, those included that the operator has removed."""
+    return store.ends().transitions.entries
 
 
 def _unaudited(parts: Container) -> int:

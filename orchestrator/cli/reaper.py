@@ -31,7 +31,15 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     from orchestrator.redisdb.holders import connected_holders
     from orchestrator.router.deadletters.store import DeadLetters, dead_limits
     from orchestrator.runtime.service import living_agents, with_lanes
-    from orchestrator.streams import GROUPS, INBOX, RedisStreams, all_streams, boxes
+    from orchestrator.streams import (
+        AUDIT_GROUP,
+        GROUPS,
+        INBOX,
+        RedisStreams,
+        all_streams,
+        boxes,
+        transition_streams,
+    )
 
     parts = Container(client, settings)
     streams, known = RedisStreams(client), all_streams(settings.shards)
@@ -40,6 +48,7 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
         programs = [record.name for record in parts.agents.all() if record.external]
         # What a program's own group has not read yet stays, in the streams of messages as in its inbox.
         dropped = streams.trim(GROUPS, known, also=programs)
+        dropped += streams.trim([AUDIT_GROUP], transition_streams(settings.shards))
         for program in programs:
             dropped += streams.trim([program], boxes(INBOX, [program], settings.shards))
         return dropped + dead.expire(limits)

@@ -38,7 +38,10 @@ def prune(*, settings: Settings, older_than: str, dry_run: bool, as_json: bool) 
     if as_json:
         print_json(PrunedTrail(**removed, removed=not dry_run))
         return
-    what = f"{counted(removed['messages'], 'message')} and {counted(removed['dead_letters'], 'dead letter')}"
+    what = (
+        f"{counted(removed['messages'], 'message')}, {counted(removed['dead_letters'], 'dead letter')} and "
+        f"{counted(removed['transitions'], 'row')} of transitions"
+    )
     say(f"{'would remove' if dry_run else 'removed'} {what} from {settings.audit_name}")
 
 
@@ -99,6 +102,59 @@ def import_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
         print_json(TransferredTrail(file=str(file), messages=messages))
     else:
         say(f"{settings.audit_name}: {counted(messages, 'message')} from {file}")
+
+
+@click.command("transitions")
+@click.argument("session", required=False)
+@click.option("--kind", type=click.Choice(["session", "run", "callback", "item", "step", "budget", "approval"]))
+@click.option("--since", help="How long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z).")
+@click.option("--until", help="The same, for the end of the time searched.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Changes of a page.")
+@click.option("--before", help="The next page: what the page before says.")
+@json_option
+@stack_options
+def transitions(
+    *,
+    settings: Settings,
+    session: str | None,
+    kind: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    before: str | None,
+    as_json: bool,
+) -> None:
+    """List what the ledger changed, newest first: sessions, runs, callbacks, items, steps, budgets."""
+    from orchestrator.audit.changes import Changes
+    from orchestrator.audit.store import AuditStore
+    from orchestrator.cli.audit import parse_time
+    from orchestrator.cli.documents import TransitionDocument, Transitions
+    from orchestrator.clock import isoformat
+
+    changes = Changes(AuditStore(settings.audit_database, read_only=True))
+    try:
+        page, following = changes.page(
+            session=session,
+            kind=kind,
+            since_ms=parse_time(since),
+            until_ms=parse_time(until),
+            before=before,
+            limit=limit,
+        )
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--before") from error
+    if as_json:
+        documents = tuple(TransitionDocument.made(change) for change in page)
+        print_json(Transitions(transitions=documents, next=following))
+        return
+    for change in page:
+        what = change.session if change.id == "-" else f"{change.id} of {change.session}"
+        detail = f" ({change.detail})" if change.detail else ""
+        say(f"{isoformat(change.at_ms)}  {change.kind} {what}: {change.state}{detail}  by {change.by}")
+    if not page:
+        say("nothing found", err=True)
+    if following is not None:
+        say(f"older ones: --before {following}", err=True)
 
 
 def _to_amend(settings: Settings) -> tuple[AuditStore, FileSigner]:

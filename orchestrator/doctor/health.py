@@ -25,6 +25,7 @@ from orchestrator.streams import (
     all_streams,
     boxes,
     stream_key,
+    transition_streams,
 )
 from orchestrator.streams.pressure import SOFT
 
@@ -77,7 +78,8 @@ def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterat
     seconds, _ = client.time()
     for group in GROUPS:
         outboxes = boxes(OUTBOX, programs, shards) if group == ROUTER_GROUP else []
-        read = [*all_streams(shards), *outboxes]
+        ledger = transition_streams(shards) if group == AUDIT_GROUP else []
+        read = [*all_streams(shards), *outboxes, *ledger]
         for stream, since_ms in port.unread_since(group, read).items():
             waited_s = int(seconds) - since_ms // 1000
             if waited_s * 1000 > LATE_MS:

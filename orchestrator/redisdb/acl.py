@@ -45,7 +45,7 @@ KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "callbacks": _LEDGER | _COMMON | {"conversation"},
         "reaper": _LEDGER | _COMMON | _DEAD | {"conversation", "inbox"},
         "worker": _LEDGER | _COMMON | _PROVIDERS | {"conversation"},
-        "audit": _COMMON | {"dead", "audit_heads"},
+        "audit": _COMMON | {"dead", "audit_heads", "transitions"},
         "operator": _EVERYTHING,
         "console": _EVERYTHING,
     }

@@ -369,6 +369,17 @@ def session_events(shard: int) -> str:
     return f"{shard_tag(shard)}:session-events"
 
 
+@_key(
+    "ao:{S}:transitions",
+    type="stream",
+    owner="ledger",
+    lifetime="permanent; trimmed below what the audit writer has acknowledged",
+)
+def transitions(shard: int) -> str:
+    """What each step of a script changed in the ledger, for the audit trail: the script, and a line for each change."""
+    return f"{shard_tag(shard)}:transitions"
+
+
 @_key("ao:{S}:totals", type="hash", owner="ledger", lifetime="permanent")
 def totals(shard: int) -> str:
     """Counters of the shard: envelopes published for each stream, messages dropped from each inbox that was full."""

@@ -8,6 +8,7 @@ from orchestrator.streams.port import (
     FROM_FIELD,
     GROUPS,
     INBOX,
+    LEDGER,
     MESSAGE_TYPES,
     OUTBOX,
     PRIORITIES,
@@ -20,6 +21,7 @@ from orchestrator.streams.port import (
     all_streams,
     boxes,
     consumer_name,
+    transition_streams,
 )
 from orchestrator.streams.redis_streams import RedisStreams, stream_key
 
@@ -29,6 +31,7 @@ __all__ = [
     "FROM_FIELD",
     "GROUPS",
     "INBOX",
+    "LEDGER",
     "MESSAGE_TYPES",
     "OUTBOX",
     "PRIORITIES",
@@ -43,4 +46,5 @@ __all__ = [
     "boxes",
     "consumer_name",
     "stream_key",
+    "transition_streams",
 ]

@@ -41,9 +41,13 @@ FROM_FIELD = "from"
 OUTBOX = "out"
 INBOX = "in"
 
+#: What stands for the type and the priority in the stream of a shard's transitions.
+LEDGER = "ledger"
+TRANSITIONS = "transitions"
+
 
 class StreamId(NamedTuple):
-    """One stream: all messages of one type and priority in one shard, or the outbox or inbox of an external program."""
+    """One stream of a shard: all messages of one type and priority, an external program's outbox or inbox, transitions."""
 
     shard: int
     type: str
@@ -168,6 +172,11 @@ def consumer_name(service: str) -> str:
 def boxes(kind: str, programs: Iterable[str], shards: int = 1) -> list[StreamId]:
     """The outboxes (``OUTBOX``) or inboxes (``INBOX``) of external programs."""
     return [StreamId(shard, kind, program) for program in programs for shard in range(shards)]
+
+
+def transition_streams(shards: int = 1) -> list[StreamId]:
+    """The streams in which the ledger says what it changed; only the audit writer reads them."""
+    return [StreamId(shard, LEDGER, TRANSITIONS) for shard in range(shards)]
 
 
 def all_streams(

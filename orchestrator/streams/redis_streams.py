@@ -26,6 +26,8 @@ def stream_key(stream: StreamId) -> str:
             return keys.outbox(stream.shard, stream.priority)
         case port.INBOX:
             return keys.inbox(stream.shard, stream.priority)
+        case port.LEDGER:
+            return keys.transitions(stream.shard)
     return keys.messages(stream.shard, stream.type, stream.priority)
 
 

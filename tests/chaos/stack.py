@@ -30,6 +30,7 @@ from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.parent_death import is_alive
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
+from tests.transitions import disagreements
 
 HERE = Path(__file__).parent
 #: What runs a stack, by the name of the process.
@@ -257,10 +258,10 @@ class Stack:
         wait_until(
             lambda: not self.unaudited(), "the audit trail", timeout_s=timeout_s, explain=self.unaudited
         )
+        store = AuditStore(self.settings.audit_database, read_only=True)
+        assert disagreements(self.ledger, store, self.roots()) == []
         parts = build_container(self.redis, self.settings)
-        diagnosis = Doctor(
-            parts, audit=AuditReader(AuditStore(self.settings.audit_database, read_only=True))
-        ).examine(watch_leases=False)
+        diagnosis = Doctor(parts, audit=AuditReader(store)).examine(watch_leases=False)
         breaks = [f for f in diagnosis.findings if f.severity in (Severity.BREAK, Severity.STUCK)]
         assert not breaks, breaks
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator
 
 from orchestrator.cli.documents.base import Document, FindingDocument, Time
+from orchestrator.clock import isoformat
+
+if TYPE_CHECKING:
+    from orchestrator.audit.transitions import Transition
 
 
 class Published(Document):
@@ -210,6 +214,10 @@ class AuditState(Document):
     intact: bool = Field(description="Whether the trail is what was written.")
     messages: int = Field(description="Entries that it holds.")
     published: int | None = Field(description="Entries that were published; null: Redis was not asked.")
+    steps: int = Field(description="Steps of the ledger that were written so far.")
+    steps_published: int | None = Field(
+        description="Steps of the ledger that were published; null: Redis was not asked."
+    )
     not_written_yet: int | None = Field(
         description="Published entries that a writer is still to write; null: Redis was not asked."
     )
@@ -217,11 +225,40 @@ class AuditState(Document):
     breaks: tuple[AuditBreak, ...] = Field(description="Where it is not what was written.")
 
 
+class TransitionDocument(Document):
+    """One change of one thing in the ledger."""
+
+    at: Time = Field(description="When.")
+    kind: str = Field(description="session, run, callback, item, step, budget or approval.")
+    session: str = Field(description="Its session.")
+    id: str = Field(description="Its id; '-': the session itself.")
+    state: str = Field(description="The state that it has from then on.")
+    detail: str = Field(description="What else is known of it.")
+    by: str = Field(description="The step of the ledger that made it.")
+    stream: str = Field(description="The stream of that step.")
+    entry_id: str = Field(description="Its entry there; what has the same was changed at once.")
+
+    @classmethod
+    def made(cls, transition: Transition) -> TransitionDocument:
+        """That of a transition of the trail."""
+        names = ("kind", "session", "id", "state", "detail", "by", "stream", "entry_id")
+        facts = {name: getattr(transition, name) for name in names}
+        return cls(at=isoformat(transition.at_ms), **facts)
+
+
+class Transitions(Document):
+    """A page of what the ledger changed, newest first."""
+
+    transitions: tuple[TransitionDocument, ...] = Field(description="The changes.")
+    next: str | None = Field(description="Where the next page begins, for `--before`; null: nothing is older.")
+
+
 class PrunedTrail(Document):
     """The oldest part of the trail that was removed."""
 
     messages: int = Field(description="Rows of messages.")
     dead_letters: int = Field(description="Rows of dead letters.")
+    transitions: int = Field(description="Rows of transitions; a row has many steps of the ledger.")
     removed: bool = Field(description="Whether they were removed; false: `--dry-run`.")
 
 

@@ -1,7 +1,8 @@
 """Loads the Lua scripts beside this module and runs them, one by one or in one round trip.
 
 One file is one transition. A file starts with a header (what it does, KEYS, ARGV, Returns) and may
-name shared parts from ``lib/`` in lines ``-- include: name``. Every script is idempotent for the same
+name shared parts from ``lib/`` in lines ``-- include: name``. What a script that includes ``base`` changes is
+published for the audit trail in the same step (``lib/transition.lua``). Every script is idempotent for the same
 arguments, because redis-py repeats a command whose answer was lost.
 """
 
@@ -29,10 +30,15 @@ _INCLUDE = re.compile(r"^-- include: (\w+)\n", re.MULTILINE)
 def source(name: str) -> str:
     """The text of script ``name``, its includes in place."""
     folder = resources.files(__name__)
+
+    def part(name: str) -> str:
+        return (folder / "lib" / f"{name}.lua").read_text(encoding="utf-8")
+
     text = (folder / f"{name}.lua").read_text(encoding="utf-8")
-    return _INCLUDE.sub(
-        lambda found: (folder / "lib" / f"{found[1]}.lua").read_text(encoding="utf-8") + "\n", text
-    )
+    step = _INCLUDE.sub(lambda found: part(found[1]) + "\n", text)
+    if "base" not in _INCLUDE.findall(text):
+        return step
+    return part("transition").replace("NAME", name).replace("-- step\n", step)
 
 
 @cache

@@ -13,4 +13,6 @@ redis.call('HSET', KEYS[2], 'state', 'running', 'claim', 'foreign', 'worker', AR
 redis.call('ZREM', KEYS[3], ARGV[2])
 leave_ready(KEYS[4], KEYS[5], ARGV[2], redis.call('HGET', KEYS[1], 'root') or '')
 redis.call('HSET', KEYS[1], 'state', 'running', 'updated_ms', now)
+changed('run', session_of(KEYS[1]), ARGV[2], 'running', 'program=' .. ARGV[3])
+changed('session', session_of(KEYS[1]), '-', 'running')
 return 1

@@ -14,6 +14,7 @@ for i = 1, #KEYS, 2 do
   if found ~= ARGV[i + 1] or waits then return { 'in use', KEYS[i] } end
 end
 for i = 1, #KEYS, 2 do
+  if redis.call('HGET', KEYS[i], 'state') ~= 'deleted' then changed('session', session_of(KEYS[i]), '-', 'deleted') end
   redis.call('HSET', KEYS[i], 'state', 'deleted', 'run', '', 'reason', ARGV[1])
 end
 return { 'retired' }

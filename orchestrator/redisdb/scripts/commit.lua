@@ -102,6 +102,7 @@ if #asked > 0 then
   -- One that had given its answer before it was asked has given it still.
   local state = count(redis.call('HGET', S, 'ended_ms')) > 0 and 'finished' or 'idle'
   redis.call('HSET', S, 'state', state, 'run', '', 'updated_ms', now)
+  changed('session', s.id, '-', state)
   redis.call('HDEL', S, 'trouble')
   redis.call('ZADD', WAITING, 'NX', now, s.id)
   spoken_to = true
@@ -265,6 +266,7 @@ end
 if parked then redis.call('ZADD', TIMERS, parked, 'flush|' .. s.id) end
 local state = over and 'finished' or 'idle'
 redis.call('HSET', S, 'state', state, 'run', '', 'updated_ms', now, 'ended_ms', over and now or 0)
+changed('session', s.id, '-', state)
 local result_owed = '0'
 if over then
   if s.parent == '' then

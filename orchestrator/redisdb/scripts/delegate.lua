@@ -94,6 +94,8 @@ for _, l in ipairs(fresh) do
     'message', l.message, 'chain', l.chain, 'caller', l.caller)
   redis.call('HSET', l.bodies, 'prompt', l.prompt)
   -- What is spent below a session counts against its budget.
+  changed('session', l.id, '-', 'pending', 'agent=' .. l.agent, 'parent=' .. (handed and l.caller or p.id))
+  if l.limits ~= '' then changed('budget', l.id, '-', 'limited', l.limits) end
   local budgets = set_budget(l.budget, l.limits) and p.budgets .. ' ' .. l.id or p.budgets
   if budgets ~= '' then redis.call('HSET', l.child, 'budgets', budgets) end
   last = math.max(now, last and last + 1 / 4096 or now)
@@ -104,6 +106,7 @@ for _, l in ipairs(fresh) do
     group = l.group, on_failure = l.on_failure, on_close = l.on_close ~= '' and l.on_close or nil, at_ms = now }
   records[#records + 1] = l.callback
   records[#records + 1] = cjson.encode(record)
+  item_changed(KEYS[2], l.callback, record)
   if handed then
     record.group = ''
     record.on_failure = 'deliver'

@@ -14,7 +14,7 @@ for i = 3, #ARGV do
 end
 close_approvals(KEYS[1], KEYS[2])
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])
-redis.call('ZREM', KEYS[6], ARGV[1])
+if redis.call('ZREM', KEYS[6], ARGV[1]) == 1 then changed('session', ARGV[1], '-', 'removed') end
 redis.call('ZREM', KEYS[9], ARGV[1])
 redis.call('ZREM', KEYS[10], ARGV[1])
 if ARGV[1] == ARGV[2] then

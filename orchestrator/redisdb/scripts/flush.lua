@@ -60,6 +60,7 @@ local function make_run(ids, cause, more)
   redis.call('HSET', KEYS[5], 'id', ARGV[2], 'session', s.id, 'number', ARGV[3], 'cause', cause, 'state', 'queued',
     'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', #ids > 0 and cjson.encode(ids) or '[]',
     'worker', '', 'created_ms', now, 'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
+  changed('run', s.id, ARGV[2], 'queued', cause)
   redis.call('RPUSH', KEYS[4], ARGV[2])
   redis.call('HINCRBY', KEYS[9], 'resumes', 1)
   redis.call('HSET', KEYS[1], 'run', ARGV[2], 'runs', ARGV[3], 'updated_ms', now)

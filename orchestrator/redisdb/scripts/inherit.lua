@@ -27,6 +27,7 @@ end
 if above ~= '' then return { 'moved' } end
 record.inherited = true
 save(KEYS[4], ARGV[1], record)
+item_changed(KEYS[4], ARGV[1], record)
 record.inherited = nil
 redis.call('HINCRBY', KEYS[3], 'launched', 1)
 redis.call('HINCRBY', KEYS[3], 'owed', 1)

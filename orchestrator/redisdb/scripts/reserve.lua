@@ -9,7 +9,7 @@
 -- include: base
 -- include: budget
 local now, id = clock(ARGV[1]), ARGV[3]
-local r = fields(KEYS[1], 'state', 'claim')
+local r = fields(KEYS[1], 'state', 'claim', 'session')
 if r.state ~= 'running' or r.claim ~= ARGV[2] then return { 'lost' } end
 if redis.call('HEXISTS', KEYS[2], id) == 1 then return { 'reserved' } end
 local need = { requests = tonumber(ARGV[4]), tokens = tonumber(ARGV[5]), nano = tonumber(ARGV[6]) }
@@ -45,4 +45,5 @@ for k = limited and 3 or 4, #KEYS do
 end
 need.budgets = budgets
 redis.call('HSET', KEYS[2], id, cjson.encode(need))
+changed('budget', r.session, id, 'reserved', 'requests=' .. ARGV[4], 'tokens=' .. ARGV[5], 'nano_usd=' .. ARGV[6])
 return { 'reserved' }

@@ -70,6 +70,8 @@ if ARGV[18] ~= '0' then redis.call('ZADD', KEYS[13], ARGV[18], 'review|' .. ARGV
 redis.call('HSET', KEYS[6], 'id', ARGV[3], 'session', ARGV[2], 'number', 1, 'cause', 'start', 'state', 'queued',
   'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
   'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
+changed('session', ARGV[2], '-', 'pending', 'agent=' .. s.agent, 'parent=' .. p.id)
+changed('run', ARGV[2], ARGV[3], 'queued', 'start')
 redis.call('RPUSH', KEYS[5], ARGV[3])
 redis.call('ZADD', KEYS[7], now + tonumber(ARGV[14]), ARGV[3])
 mark(KEYS[8], ARGV[5], ARGV[15], ARGV[6])

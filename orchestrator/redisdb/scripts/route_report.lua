@@ -51,6 +51,7 @@ redis.call('ZREM', WAITING, s.id)
 end_run(s.run, 'completed', '', now)
 redis.call('HSET', BODIES, 'result', ARGV[3])
 redis.call('HSET', S, 'state', 'finished', 'run', '', 'updated_ms', now, 'ended_ms', now)
+changed('session', s.id, '-', 'finished')
 if s.parent == '' then redis.call('ZADD', RESULTS, 'NX', now, s.id) end
 tell_parent(s, ARGV[2], ARGV[3], now, ARGV[9])
 session_stop(s)

@@ -31,4 +31,6 @@ for what, more in pairs({ requests = ARGV[5], input_tokens = ARGV[6], output_tok
   if more ~= '0' then redis.call('HINCRBY', KEYS[1], 'used_' .. what, more) end
 end
 redis.call('HSET', KEYS[1], 'updated_ms', now)
+changed('budget', session_of(KEYS[1]), ARGV[3], 'spent', 'requests=' .. ARGV[5], 'input_tokens=' .. ARGV[6],
+  'output_tokens=' .. ARGV[7], 'nano_usd=' .. ARGV[8])
 return { 'done' }

@@ -60,6 +60,7 @@ local function start(k, a)
     redis.call('HSET', run, 'id', id, 'session', s.id, 'number', 1, 'cause', 'start', 'state', 'queued',
       'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
       'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
+    changed('run', s.id, id, 'queued', 'start')
     redis.call('RPUSH', runs, id)
     redis.call('HSET', session, 'run', id, 'runs', 1, 'updated_ms', now)
     redis.call('ZADD', KEYS[1], due, id)

@@ -34,4 +34,6 @@ if not known[1] then
   redis.call('HINCRBY', KEYS[1], 'steps', 1)
 end
 redis.call('HSET', KEYS[1], 'step', key, 'updated_ms', now)
+changed('step', session_of(KEYS[1]), string.match(KEYS[2], '[^:]+$'), string.match(ARGV[4], '"how": ?"(%l+)"') or 'recorded',
+  (string.gsub(key, '%c', ' ')))
 return { 'done' }

@@ -22,6 +22,7 @@ if CLOSED[s.state] or (at_rest and not deleting) then
   if not (deleting and s.state ~= 'deleted') then return { 'over', s.state } end
   -- a session that has ended keeps what it told its parent; only its own records are closed
   redis.call('HSET', S, 'state', 'deleted', 'reason', ARGV[2], 'updated_ms', now)
+  changed('session', s.id, '-', 'deleted')
   redis.call('ZADD', CLOSING, now, s.id)
   if s.parent == '' then owe_result(s.id, now) end
   session_stop(s)
@@ -34,7 +35,10 @@ if s.run ~= '' then
   -- A program outside of the stack holds no lease and hears no heartbeat: there is nobody to ask.
   if r.state == 'running' and ARGV[4] ~= '1' and r.claim ~= 'foreign' then
     -- What is to be deleted is, whoever asks for less later.
-    if r.stop_state ~= 'deleted' then redis.call('HSET', RUN, 'stop', ARGV[2], 'stop_state', ARGV[3]) end
+    if r.stop_state ~= 'deleted' then
+      redis.call('HSET', RUN, 'stop', ARGV[2], 'stop_state', ARGV[3])
+      if r.stop_state ~= ARGV[3] then changed('run', s.id, s.run, 'running', 'asked to be ' .. ARGV[3]) end
+    end
     return { 'asked', s.run }
   end
   if r.state == 'queued' then unstarted = s.run end

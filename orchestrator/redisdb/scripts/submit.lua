@@ -27,7 +27,11 @@ redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', ARGV[2], 'parent', '', 'depth
 redis.call('HSET', KEYS[2], 'prompt', ARGV[3])
 for name, text in pairs(texts) do redis.call('HSET', KEYS[2], name, text) end
 for _, sha256 in ipairs(kept) do keep(KEYS[1] .. ':whole:' .. sha256, KEYS[8], sha256) end
-if set_budget(KEYS[7], ARGV[5]) then redis.call('HSET', KEYS[1], 'budgets', ARGV[2]) end
+changed('session', ARGV[2], '-', 'pending', 'agent=' .. redis.call('HGET', KEYS[1], 'agent'))
+if set_budget(KEYS[7], ARGV[5]) then
+  redis.call('HSET', KEYS[1], 'budgets', ARGV[2])
+  changed('budget', ARGV[2], '-', 'limited', ARGV[5])
+end
 redis.call('ZADD', KEYS[3], now, ARGV[2])
 redis.call('ZADD', KEYS[4], now, ARGV[2])
 return { 'created', 'pending', '' }

@@ -70,7 +70,7 @@ if lowest == nil then
   return 0
 end
 local dropped = redis.call('XTRIM', KEYS[1], 'MINID', lowest)
-local kind = string.match(KEYS[1], ':msg:(.*)$')
+local kind = string.match(KEYS[1], ':msg:(.*)$') or string.match(KEYS[1], ':transitions$') and 'ledger:transitions'
 if dropped > 0 and kind then
   redis.call('HINCRBY', KEYS[2], 'trimmed:' .. kind, dropped)
 end

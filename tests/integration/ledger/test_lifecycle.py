@@ -655,7 +655,7 @@ def test_an_expired_tree_leaves_no_key(play: Play, ledger: Ledger, redis) -> Non
     of_messages = (b":msg:", b":seen:", b":conversation:")
     left = {k.decode() for k in redis.scan_iter() if not any(part in k for part in of_messages)}
     assert all(redis.ttl(k) > 0 for k in redis.scan_iter("*:conversation:*"))
-    assert left <= {keys.session_events(0), keys.totals(0), keys.format_version()}
+    assert left <= {keys.session_events(0), keys.transitions(0), keys.totals(0), keys.format_version()}
 
 
 def test_what_is_not_there_is_named(ledger: Ledger) -> None:

@@ -16,6 +16,13 @@ end
 
 local function count(text) return tonumber(text) or 0 end
 
+-- What this step changes in the ledger, for the audit trail: the kind of thing, its session, its id ('-': the session
+-- itself), the state it has now, and what else is known of it. See lib/transition.lua.
+local function changed(...) changes[#changes + 1] = table.concat({...}, ' ') end
+
+-- The session whose key this is, or the key of something that belongs to it.
+local function session_of(key) return string.match(key, ':session:([^:]+)') or '-' end
+
 local CLOSED = { failed = true, stopped = true, deleted = true }
 local ENDED = { completed = true, failed = true, stopped = true }
 local RANK = { critical = 0, high = 1, normal = 2, low = 3 }
@@ -36,14 +43,29 @@ local function publish(stream, totals, envelope, ...)
   return kind .. ':' .. id
 end
 
+-- The state in which each item was read or written last.
+local states = {}
+
 -- Read an item of a session; nil when it is not there.
 local function item(items, id)
   local text = redis.call('HGET', items, id)
   if not text then return nil end
-  return cjson.decode(text)
+  local record = cjson.decode(text)
+  states[record] = record.state
+  return record
 end
 
-local function save(items, id, record) redis.call('HSET', items, id, cjson.encode(record)) end
+local function item_changed(items, id, record)
+  changed(record.kind == 'completion' and 'callback' or 'item', session_of(items), id, record.state, record.kind)
+end
+
+local function save(items, id, record)
+  redis.call('HSET', items, id, cjson.encode(record))
+  if states[record] ~= record.state then
+    states[record] = record.state
+    item_changed(items, id, record)
+  end
+end
 
 -- How many callbacks of a group a session has `launched`, and how many of them are `owed`, `delivered` or `dead`.
 local function group_field(group, what) return 'group:' .. (group or '') .. ':' .. what end

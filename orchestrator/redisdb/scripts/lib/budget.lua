@@ -22,9 +22,13 @@ local function give_back(run)
   local kind = redis.call('TYPE', reserved).ok
   if kind == 'none' then return end
   if kind == 'hash' then
-    for _, text in ipairs(redis.call('HVALS', reserved)) do
-      local fine, reservation = pcall(cjson.decode, text)
-      if fine and type(reservation) == 'table' and reservation.budgets then unreserve(reservation) end
+    local all = redis.call('HGETALL', reserved)
+    for i = 1, #all, 2 do
+      local fine, reservation = pcall(cjson.decode, all[i + 1])
+      if fine and type(reservation) == 'table' and reservation.budgets then
+        unreserve(reservation)
+        changed('budget', redis.call('HGET', run, 'session') or '-', all[i], 'returned')
+      end
     end
   end
   redis.call('UNLINK', reserved)

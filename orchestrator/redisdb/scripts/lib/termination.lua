@@ -126,6 +126,7 @@ end
 -- The session ends for good: `state` is failed, stopped or deleted.
 local function close_session(s, state, reason, now, proof)
   redis.call('HSET', S, 'state', state, 'run', '', 'reason', reason, 'updated_ms', now, 'ended_ms', now)
+  changed('session', s.id, '-', state)
   redis.call('HSET', BODIES, 'result', reason)
   redis.call('HDEL', BODIES, 'whole')
   redis.call('HDEL', S, 'doomed', 'attachments')
@@ -181,6 +182,7 @@ end
 local function end_run(id, state, reason, now, r, s)
   stop_counting(now, r, s)
   redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)
+  changed('run', session_of(S), id, state)
   drop_steps(RUN)
   give_back(RUN)
   redis.call('ZREM', RUNNING, id)

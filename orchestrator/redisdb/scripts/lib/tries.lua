@@ -24,6 +24,7 @@ local function queue_again(id, reason, trouble, wait_ms, now)
   local due = wait_ms > 0 and now + wait_ms or 0
   stop_counting(now)
   redis.call('HSET', RUN, 'state', 'queued', 'claim', '', 'reason', reason, 'not_before', due, 'wait', wait_ms)
+  changed('run', session_of(S), id, 'queued', 'again_in_ms=' .. wait_ms)
   redis.call('HSET', S, 'trouble', trouble)
   give_back(RUN)
   redis.call('ZREM', RUNNING, id)

@@ -1,0 +1,129 @@
+"""Transitions: what each step of a script changed in the ledger, as the audit trail keeps them.
+
+Entries that were read together are one row, compressed: a run costs the trail little beside its messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import zstandard
+from pydantic import TypeAdapter
+
+from orchestrator.streams import Entry
+
+_LEVEL: Final = 3
+#: Octets of the entries of a row, decompressed: more than what a writer reads at once can have.
+_MOST: Final = 1 << 30
+#: The second word of a line.
+_SESSION: Final = re.compile(r"^\w+ (ses_[0-9a-f]{26}) ", re.MULTILINE)
+_JSON: Final = TypeAdapter(list[Any])
+
+
+class Step(NamedTuple):
+    """One entry: what one step of a script changed, a line for each thing."""
+
+    entry_id: str
+    #: The script.
+    by: str
+    changes: str
+
+    @classmethod
+    def of(cls, entry: Entry) -> Step:
+        """The step that an entry of a stream of transitions stands for."""
+        return cls(entry.id, *next(iter(entry.extra.items()), ("", "")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """One change of one thing."""
+
+    #: ms since the epoch.
+    at_ms: int
+    #: Stream and entry of the step that it was made in, and the script.
+    stream: str
+    entry_id: str
+    by: str
+    #: session | run | callback | item | step | budget | approval
+    kind: str
+    session: str
+    #: Its id; '-': the session itself.
+    id: str
+    state: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsRecord:
+    """The steps of one stream that are written together, oldest first."""
+
+    stream: str
+    steps: Sequence[Step]
+    received_ms: int
+
+    @property
+    def document(self) -> bytes:
+        """The steps as they are stored."""
+        return pack(self.steps)
+
+
+def pack(steps: Sequence[Step]) -> bytes:
+    """Steps as a document: a JSON list of [entry id, script, changes], compressed with zstd."""
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(_JSON.dump_json([list(step) for step in steps]))
+
+
+def unpack(document: bytes) -> list[Step]:
+    """The inverse of :func:`pack`.
+
+    Raises:
+        ValueError: it is no such document.
+    """
+    try:
+        rows = json.loads(zstandard.ZstdDecompressor().decompress(document, max_output_size=_MOST))
+        return [Step(*row) for row in rows]
+    except (zstandard.ZstdError, TypeError) as error:
+        raise ValueError(f"not a document of transitions: {error}") from error
+
+
+def transitions_of(stream: str, step: Step) -> Iterator[Transition]:
+    """The changes that a step made, in their order."""
+    at_ms = ms_of(step.entry_id)
+    for line in step.changes.split("\n"):
+        kind, session, identifier, state, detail, *_ = [*line.split(" ", 4), "", "", "", ""]
+        yield Transition(
+            at_ms=at_ms,
+            stream=stream,
+            entry_id=step.entry_id,
+            by=step.by,
+            kind=kind,
+            session=session,
+            id=identifier,
+            state=state,
+            detail=detail,
+        )
+
+
+def sessions_in(steps: Sequence[Step]) -> set[str]:
+    """The sessions whose changes the steps are."""
+    return {session for step in steps for session in _SESSION.findall(step.changes)}
+
+
+def ms_of(entry_id: str) -> int:
+    """The time in the id of an entry."""
+    return int(entry_id.partition("-")[0])
+
+
+def order_of(entry_id: str) -> tuple[int, int]:
+    """What ids of entries are compared by."""
+    ms, _, number = entry_id.partition("-")
+    return int(ms), int(number or 0)
+
+
+def digest(document: bytes) -> str:
+    """The SHA-256 of a document."""
+    return hashlib.sha256(document).hexdigest()

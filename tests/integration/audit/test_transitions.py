@@ -1,0 +1,227 @@
+"""The ledger's transitions are in the audit trail: all of them, each once, chained as messages are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+from click.testing import CliRunner
+
+from orchestrator.audit import AuditStore, AuditWriter
+from orchestrator.audit.changes import Changes
+from orchestrator.audit.heads import HeadSigner
+from orchestrator.bootstrap import build_container
+from orchestrator.cli import main
+from orchestrator.config.settings import load_settings
+from orchestrator.ledger import Ledger, TreeLimits
+from orchestrator.redisdb import keys
+from orchestrator.streams import all_streams
+from tests.documents import hold_to_models
+from tests.integration.ledger.conftest import Play
+from tests.postgres import TrailDatabase
+from tests.transitions import disagreements
+
+
+@pytest.fixture
+def play(redis: redis_py.Redis) -> Play:
+    """Plays sessions."""
+    return Play(Ledger(redis, limits=TreeLimits(resume_max_items=50, max_lost_workers=2)))
+
+
+@pytest.fixture
+def writer(
+    redis: redis_py.Redis, trail_database: TrailDatabase, tmp_path: Path
+) -> Callable[..., AuditWriter]:
+    """Makes writers on one database."""
+
+    def make(consumer: str = "a1", **options: int) -> AuditWriter:
+        keyring = build_container(redis, load_settings(data=tmp_path)).keyring
+        store = AuditStore(trail_database.where, heads=HeadSigner(lambda: keyring.signer("operator"), keyring))
+        return AuditWriter(redis, store, consumer=consumer, sources=all_streams(), **options)
+
+    return make
+
+
+def a_tree(play: Play, seed: str = "root") -> str:
+    """A root with a child that answers, one that fails, and one that is stopped; done when the root has answered."""
+    root = play.submit(seed)
+    parent = play.run(root)
+    children = [play.delegate(parent, name) for name in ("a", "b", "c")]
+    play.commit(parent.claim)
+    play.finish(children[0])
+    play.finish(children[1], status="failed")
+    play.ledger.stop(children[2], "enough")
+    play.commit(play.resume(root).claim)
+    return root
+
+
+def published(redis: redis_py.Redis) -> int:
+    return int(redis.hget(keys.totals(0), "published:ledger:transitions") or 0)
+
+
+def test_the_trail_leads_to_what_the_ledger_has(
+    redis: redis_py.Redis, play: Play, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
+) -> None:
+    """Sessions, runs and callbacks, step by step; as many steps as were published, and none twice."""
+    root = a_tree(play)
+    writer().run_once()
+    store = AuditStore(trail_database.where, read_only=True)
+    assert disagreements(play.ledger, store, [root]) == []
+    changes = Changes(store)
+    said = [(c.kind, c.state) for c in changes.of(root) if c.kind in ("session", "run")]
+    start = [("session", "pending"), ("run", "queued"), ("run", "running"), ("session", "running")]
+    again = [("run", "queued"), ("run", "running"), ("session", "running")]
+    ends = [("run", "completed"), ("session", "idle"), ("run", "completed"), ("session", "finished")]
+    assert said == [*start, *ends[:2], *again, *ends[2:]]
+    assert {c.by for c in changes.of(root)} >= {"submit", "start", "claim", "delegate", "commit", "flush"}
+    steps = {c.entry_id for c in changes.page(limit=10_000)[0]}
+    assert len(steps) == published(redis) == store.ends().transitions.entries
+    assert store.counts()["00/ledger/transitions"] == published(redis)
+    assert list(store.broken_chain()) == []
+
+
+def test_what_is_read_again_is_kept_once(
+    redis: redis_py.Redis, play: Play, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
+) -> None:
+    """A writer that died after its commit, a group that was removed, and two writers that each had a part."""
+    one = writer()
+    root = a_tree(play)
+    entries = one._streams.read("audit", "a1", [_portion()])
+    one._streams.acknowledge = lambda *_: 0  # type: ignore[method-assign,assignment]
+    one._held = entries[::2]
+    one._write([])
+    two = writer("a2", reclaim_idle_ms=0)
+    assert two.run_once() == len(entries) - len(entries[::2]) + _messages(redis)
+    redis.xgroup_destroy(keys.transitions(0), "audit")
+    more = a_tree(play, "another")
+    while two.run_once() or _unread(redis):
+        pass
+    store = AuditStore(trail_database.where, read_only=True)
+    assert store.ends().transitions.entries == published(redis)
+    assert disagreements(play.ledger, store, [root, more]) == []
+    assert list(store.broken_chain()) == []
+
+
+def _portion() -> object:
+    from orchestrator.streams import Portion, transition_streams
+
+    return Portion(transition_streams(), 1000)
+
+
+def _messages(redis: redis_py.Redis) -> int:
+    totals = redis.hgetall(keys.totals(0))
+    return sum(int(n) for name, n in totals.items() if name.startswith(b"published:") and b"ledger" not in name)
+
+
+def _unread(redis: redis_py.Redis) -> bool:
+    groups = {row["name"]: row for row in redis.xinfo_groups(keys.transitions(0))}
+    return b"audit" not in groups or groups[b"audit"]["last-delivered-id"] != redis.xinfo_stream(
+        keys.transitions(0)
+    )["last-generated-id"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("UPDATE transitions SET stream = 'x' WHERE seq = 2", "facts"),
+        ("UPDATE transitions SET document = ? WHERE seq = 2", "entries"),
+        ("DELETE FROM transitions WHERE seq = 2", "missing"),
+        ("DELETE FROM transitions WHERE seq = 3", "cut off"),
+        ("DELETE FROM transition_sessions WHERE seq = 2", "index"),
+    ],
+)
+def test_tampering_shows(
+    play: Play,
+    writer: Callable[..., AuditWriter],
+    trail_database: TrailDatabase,
+    redis_url: str,
+    tmp_path: Path,
+    statement: str,
+    what: str,
+) -> None:
+    """A row that is changed, removed or cut off is named; before, the trail is intact."""
+    one = writer()
+    for seed in ("one", "two", "three"):
+        play.submit(seed)
+        one.run_once()
+    arguments = ["audit", "verify", "--data", str(tmp_path), "--redis-url", redis_url]
+    # The envelopes of the play are signed by nobody: only what is said of transitions counts here.
+    good = CliRunner().invoke(main, arguments)
+    assert "transitions row" not in good.output
+    assert "steps of the ledger: published 3, written 3" in good.output
+    with trail_database.tamper() as db:
+        db.execute(statement, [b"\0"] * statement.count("?"))
+    bad = CliRunner().invoke(main, arguments)
+    lines = [line for line in bad.output.splitlines() if "transitions row" in line]
+    assert lines
+    assert what in lines[0]
+
+
+def test_they_are_pruned_and_carried_with_the_messages(
+    redis: redis_py.Redis,
+    play: Play,
+    writer: Callable[..., AuditWriter],
+    trail_database: TrailDatabase,
+    redis_url: str,
+    tmp_path: Path,
+) -> None:
+    """An exported trail has them; what is pruned is counted as written still."""
+    a_tree(play)
+    writer().run_once()
+    options = ["--data", str(tmp_path), "--redis-url", redis_url]
+    file = tmp_path / "trail.zst"
+    assert CliRunner().invoke(main, ["audit", "export", str(file), *options]).exit_code == 0
+    copy = AuditStore(tmp_path / "copy.sqlite")
+    from orchestrator.audit.transfer import load
+
+    load(file, copy)
+    original = AuditStore(trail_database.where, read_only=True)
+    assert Changes(copy).page(limit=10_000) == Changes(original).page(limit=10_000)
+    pruned = CliRunner().invoke(main, ["audit", "prune", "--older-than", "0s", "--json", *options])
+    hold_to_models(["audit", "prune", "--json"], pruned.output)
+    assert Changes(original).page() == ([], None)
+    assert original.counts()["00/ledger/transitions"] == published(redis)
+    play.submit("after")
+    writer("a2").run_once()
+    assert original.ends().transitions.entries == published(redis)
+    said = CliRunner().invoke(main, ["audit", "verify", *options])
+    assert "transitions row" not in said.output
+
+
+def test_they_are_listed_a_page_at_a_time(
+    play: Play, writer: Callable[..., AuditWriter], redis_url: str, tmp_path: Path, trail_database: TrailDatabase
+) -> None:
+    """Of a session, of a kind, of a time; every page goes on where the one before ended."""
+    root = a_tree(play)
+    writer().run_once()
+    options = ["--data", str(tmp_path), "--redis-url", redis_url, "--json"]
+
+    def page(*arguments: str) -> dict[str, list[dict[str, str]]]:
+        import json
+
+        result = CliRunner().invoke(main, ["audit", "transitions", *arguments, *options])
+        hold_to_models(["audit", "transitions", "--json"], result.output)
+        found: dict[str, list[dict[str, str]]] = json.loads(result.output)
+        return found
+
+    whole = page(root)["transitions"]
+    assert {change["session"] for change in whole} == {root}
+    assert whole[0]["state"] == "finished"
+    parts, before = [], None
+    while True:
+        part = page(root, "--limit", "3", *(["--before", str(before)] if before else []))
+        parts += part["transitions"]
+        before = part["next"]
+        if before is None:
+            break
+    assert parts == whole
+    callbacks = page("--kind", "callback")["transitions"]
+    assert {change["kind"] for change in callbacks} == {"callback"}
+    assert {change["state"] for change in callbacks} >= {"owed", "queued", "claimed", "delivered"}
+    assert page("--until", "2020-01-01T00:00:00Z")["transitions"] == []
+    text = CliRunner().invoke(main, ["audit", "transitions", root, *options[:-1]]).output
+    assert f"session {root}: finished  by commit\n" in text
+    bad = CliRunner().invoke(main, ["audit", "transitions", "--before", "x", *options])
+    assert (bad.exit_code, "12.34" in bad.output) == (2, True)
