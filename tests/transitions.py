@@ -25,7 +25,5 @@ def disagreements(ledger: Ledger, store: AuditStore, roots: list[str]) -> list[s
             for run in ledger.runs(session.id):
                 compare("run", session.id, run.id, run.state)
             for item in ledger.items(session.id):
-                compare(
-                    "callback" if item.kind == "completion" else "item", session.id, item.id, item.state
-                )
+                compare("callback" if item.kind == "completion" else "item", session.id, item.id, item.state)
     return found

@@ -406,7 +406,9 @@ class AuditStore:
         seq, sessions = next(((seq, {row.session for row in rows}) for seq, rows in known), (0, set()))
         for row in self.each(select(TRANSITIONS.c.seq, TRANSITIONS.c.document).order_by(TRANSITIONS.c.seq)):
             while seq and seq < row.seq:
-                seq, sessions = next(((seq, {row.session for row in rows}) for seq, rows in known), (0, set()))
+                seq, sessions = next(
+                    ((seq, {row.session for row in rows}) for seq, rows in known), (0, set())
+                )
             try:
                 wanted = sessions_in(unpack(row.document))
             except ValueError:

@@ -83,7 +83,11 @@ class AuditWriter:
         self._streams = RedisStreams(client)
         self._consumer = consumer
         self._shards = sorted({stream.shard for stream in sources})
-        ledgers = [stream for stream in transition_streams(max(self._shards, default=-1) + 1) if stream.shard in self._shards]
+        ledgers = [
+            stream
+            for stream in transition_streams(max(self._shards, default=-1) + 1)
+            if stream.shard in self._shards
+        ]
         self._sources = [*sources, *ledgers]
         self._clock = clock or SystemClock()
         self._reclaim_idle_ms = reclaim_idle_ms

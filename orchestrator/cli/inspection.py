@@ -81,7 +81,9 @@ def inspect(settings: Settings) -> Inspected:
             signed_here=signed_here,
             undecided=lambda suspects: {suspect.sha256 for suspect in suspects},
         )
-        return Inspected(breaks=list(breaks), messages=store.total(), steps=_steps(store), unreached=str(error))
+        return Inspected(
+            breaks=list(breaks), messages=store.total(), steps=_steps(store), unreached=str(error)
+        )
     parts = build_container(client, resolve(settings))
     try:
         return _online(store, parts, signed_here=signed_here)
@@ -110,7 +112,9 @@ def inspect_file(settings: Settings, file: Path) -> Inspected:
             signed_here=folder.current(OPERATOR) is not None,
             undecided=lambda suspects: {suspect.sha256 for suspect in suspects},
         )
-        found = Inspected(breaks=list(breaks), messages=store.total(), steps=_steps(store), unreached="it is a file")
+        found = Inspected(
+            breaks=list(breaks), messages=store.total(), steps=_steps(store), unreached="it is a file"
+        )
         store.close()
     return found
 

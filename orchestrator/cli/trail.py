@@ -106,7 +106,9 @@ def import_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
 
 @click.command("transitions")
 @click.argument("session", required=False)
-@click.option("--kind", type=click.Choice(["session", "run", "callback", "item", "step", "budget", "approval"]))
+@click.option(
+    "--kind", type=click.Choice(["session", "run", "callback", "item", "step", "budget", "approval"])
+)
 @click.option("--since", help="How long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z).")
 @click.option("--until", help="The same, for the end of the time searched.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Changes of a page.")

@@ -250,7 +250,9 @@ class Transitions(Document):
     """A page of what the ledger changed, newest first."""
 
     transitions: tuple[TransitionDocument, ...] = Field(description="The changes.")
-    next: str | None = Field(description="Where the next page begins, for `--before`; null: nothing is older.")
+    next: str | None = Field(
+        description="Where the next page begins, for `--before`; null: nothing is older."
+    )
 
 
 class PrunedTrail(Document):

@@ -38,7 +38,9 @@ def writer(
 
     def make(consumer: str = "a1", **options: int) -> AuditWriter:
         keyring = build_container(redis, load_settings(data=tmp_path)).keyring
-        store = AuditStore(trail_database.where, heads=HeadSigner(lambda: keyring.signer("operator"), keyring))
+        store = AuditStore(
+            trail_database.where, heads=HeadSigner(lambda: keyring.signer("operator"), keyring)
+        )
         return AuditWriter(redis, store, consumer=consumer, sources=all_streams(), **options)
 
     return make
@@ -112,14 +114,18 @@ def _portion() -> object:
 
 def _messages(redis: redis_py.Redis) -> int:
     totals = redis.hgetall(keys.totals(0))
-    return sum(int(n) for name, n in totals.items() if name.startswith(b"published:") and b"ledger" not in name)
+    return sum(
+        int(n) for name, n in totals.items() if name.startswith(b"published:") and b"ledger" not in name
+    )
 
 
 def _unread(redis: redis_py.Redis) -> bool:
     groups = {row["name"]: row for row in redis.xinfo_groups(keys.transitions(0))}
-    return b"audit" not in groups or groups[b"audit"]["last-delivered-id"] != redis.xinfo_stream(
-        keys.transitions(0)
-    )["last-generated-id"]
+    return (
+        b"audit" not in groups
+        or groups[b"audit"]["last-delivered-id"]
+        != redis.xinfo_stream(keys.transitions(0))["last-generated-id"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,7 +197,11 @@ def test_they_are_pruned_and_carried_with_the_messages(
 
 
 def test_they_are_listed_a_page_at_a_time(
-    play: Play, writer: Callable[..., AuditWriter], redis_url: str, tmp_path: Path, trail_database: TrailDatabase
+    play: Play,
+    writer: Callable[..., AuditWriter],
+    redis_url: str,
+    tmp_path: Path,
+    trail_database: TrailDatabase,
 ) -> None:
     """Of a session, of a kind, of a time; every page goes on where the one before ended."""
     root = a_tree(play)

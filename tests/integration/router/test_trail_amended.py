@@ -86,7 +86,12 @@ def test_a_tombstone_stands_for_what_was_pruned(stack: Stack, database: TrailDat
     write(stack)
     plan = run(stack, "audit", "prune", "--older-than", iso(newest), "--dry-run", "--json")
     hold_to_models(["audit", "prune", "--json"], plan.stdout)
-    assert json.loads(plan.stdout) == {"messages": with_all, "dead_letters": 1, "transitions": 0, "removed": False}
+    assert json.loads(plan.stdout) == {
+        "messages": with_all,
+        "dead_letters": 1,
+        "transitions": 0,
+        "removed": False,
+    }
     assert run(stack, "audit", "prune", "--older-than", iso(newest)).exit_code == 0
     good = verify(stack)
     assert (good.exit_code, "2 messages" in good.stdout) == (0, True), good.output
