@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import redis
 from lxml import etree
 
 from orchestrator.audit.ordinary import Facts, read_ordinary
@@ -35,6 +36,8 @@ _NS: Final = f"{{{NAMESPACE}}}"
 _TASK_ID: Final = f"{_NS}task-id"
 #: The elements of a body in which a task-id may stand, beside the body itself.
 _AROUND: Final = frozenset({f"{_NS}task", f"{_NS}review", f"{_NS}escalation"})
+_STATUS: Final = f"{_NS}status"
+_WITH_STATUS: Final = frozenset({"status-update", "task-completion"})
 _APART: Final = frozenset({f"{_NS}compressed-payload", f"{_NS}claim-check"})
 
 
@@ -63,11 +66,17 @@ class FactsReader:
         self._keys = keys
 
     def read(self, octets: bytes) -> Facts:
-        """The facts of an envelope. Raises nothing because of what the octets are."""
+        """The facts of an envelope. Raises nothing because of what the octets are.
+
+        Raises:
+            redis.ConnectionError: its body is stored, and Redis does not answer.
+        """
         if not octets or len(octets) > self._limits.size:
             return NOTHING
         try:
             return read_ordinary(octets) or self.parsed(octets)
+        except redis.ConnectionError:  # a body that cannot be fetched now is fetched later
+            raise
         except Exception:  # noqa: BLE001 - nothing a message holds may end the writer: its bytes are kept all the same
             get_logger().exception("facts-not-read", octets=len(octets))
             return NOTHING
@@ -83,29 +92,39 @@ class FactsReader:
         header = read_header(root, text)
         if header is None:
             return NOTHING
-        return _facts(header, self._task_id(root, octets))
-
-    def _task_id(self, root: etree._Element, octets: bytes) -> str:
         body = root[1]
         first = body[0]
         if first.tag in _APART:
-            return self._task_id_apart(root, octets)
-        text = (first if first.tag in _AROUND else body).findtext(_TASK_ID)
-        return collapse(text) if text else ""
+            return self._apart(header, root, octets)
+        task = (first if first.tag in _AROUND else body).findtext(_TASK_ID)
+        how = body.findtext(_STATUS) if body.get("type") in _WITH_STATUS else None
+        return _facts(header, collapse(task) if task else "", collapse(how) if how else "")
 
-    def _task_id_apart(self, root: etree._Element, octets: bytes) -> str:
-        """The task-id in a body that is compressed or stored; empty if it cannot be opened, or is encrypted."""
+    def _apart(self, header: Header, root: etree._Element, octets: bytes) -> Facts:
+        """The facts where the body is compressed or stored, and the body that is stored.
+
+        The task-id is empty if the body cannot be opened, or is encrypted.
+        """
         if self._opener is None:
-            return ""
+            return _facts(header, "")
+        stored = b""
         try:
             if self._keys is not None:
                 verify(root, self._keys)
-            return task_id_of(self._opener.fetch(decode(octets, limits=self._limits)))
-        except (SignatureError, KeyringError, InvalidEnvelope, PayloadError, DecryptionError):
-            return ""
+            message = decode(octets, limits=self._limits)
+            stored = self._opener.stored(message)
+            opened = self._opener.fetch(message)
+            body = opened.body
+            status = body.status if isinstance(body, (StatusUpdate, TaskCompletion)) else ""
+            return _facts(header, task_id_of(opened), status)._replace(body=stored)
+        except PayloadError as error:
+            get_logger().warning("body-not-kept", message=header.message_id, reason=str(error))
+        except (SignatureError, KeyringError, InvalidEnvelope, DecryptionError):
+            pass
+        return _facts(header, "")._replace(body=stored)
 
 
-def _facts(header: Header, task_id: str) -> Facts:
+def _facts(header: Header, task_id: str, status: str = "") -> Facts:
     message_id = header.message_id.lower()
     chain = header.conversation_chain
     return Facts(
@@ -116,6 +135,7 @@ def _facts(header: Header, task_id: str) -> Facts:
         parent_id=chain[0].lower() if chain else "",
         task_id=task_id,
         sent=str(header.timestamp),
+        status=status,
     )
 
 

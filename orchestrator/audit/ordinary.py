@@ -68,16 +68,17 @@ _SIGNATURE: Final = (
 )
 _BODIES: Final = {
     "task-delegation": _one("task", _TASK_ID + _one("title", _TEXT) + _one("description", _TEXT))
+    + "(?P<status>)"
     + _maybe(
         "assignment",
         _maybe("assigned-to", _WORD) + _maybe("assigned-by", _WORD) + _maybe("assigned-timestamp", _MOMENT),
     ),
     "status-update": _TASK_ID
-    + _one("status", "(?:in-progress|blocked|completed|failed)")
+    + _one("status", "(?P<status>in-progress|blocked|completed|failed)")
     + _maybe("progress-percentage", "(?:100|[1-9]?[0-9])")
     + _maybe("current-activity", _TEXT),
     "task-completion": _TASK_ID
-    + _one("status", "(?:success|partial-success|failed)")
+    + _one("status", "(?P<status>success|partial-success|failed)")
     + _one("summary", _TEXT)
     + _maybe("completion-timestamp", _MOMENT)
     + _maybe("result", _TEXT),
@@ -106,6 +107,10 @@ class Facts(NamedTuple):
     parent_id: str = ""
     task_id: str = ""
     sent: str = ""
+    #: How a task stands, by a status-update or a task-completion.
+    status: str = ""
+    #: The body as it is stored apart from its envelope; empty: it is not, or is gone.
+    body: bytes = b""
 
 
 def read_ordinary(octets: bytes) -> Facts | None:
@@ -117,9 +122,9 @@ def read_ordinary(octets: bytes) -> Facts | None:
     found = None if pattern is None else pattern.fullmatch(octets)
     if found is None or not (octets.isascii() or _fits_xml(octets)):
         return None
-    message_id, sent, sender, recipient, correlation, chain, task_id = [
-        "" if part is None else part.decode()
-        for part in found.group("id", "sent", "sender", "recipient", "correlation", "chain", "task")
+    names = ("id", "sent", "sender", "recipient", "correlation", "chain", "task", "status")
+    message_id, sent, sender, recipient, correlation, chain, task_id, status = [
+        "" if part is None else part.decode() for part in found.group(*names)
     ]
     try:
         datetime.fromisoformat(sent)
@@ -130,7 +135,8 @@ def read_ordinary(octets: bytes) -> Facts | None:
     if chain[_INDEX::_REF] != _NUMBERS[: len(refs)] or len({message_id, *refs}) <= len(refs):
         return None
     parent_id = refs[0] if refs else ""
-    return Facts(message_id, sender, recipient, correlation.lower() or message_id, parent_id, task_id, sent)
+    correlation = correlation.lower() or message_id
+    return Facts(message_id, sender, recipient, correlation, parent_id, task_id, sent, status)
 
 
 def _fits_xml(octets: bytes) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -17,12 +17,18 @@ from orchestrator.audit.proof import Proof
 from orchestrator.audit.records import MessageRecord
 from orchestrator.audit.schema import DEAD_LETTERS, MESSAGES
 from orchestrator.audit.store import IS_DEAD, AuditStore
-from orchestrator.audit.text import says
+from orchestrator.audit.text import body_of, text_of
+from orchestrator.audit.words import find, has_words, words_of
 from orchestrator.ids import is_session_id
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.streams import AUDIT_GROUP, RedisStreams, StreamId
 
 _M = MESSAGES.c
+#: The outcome of a message that became a dead letter.
+DEAD = "dead"
+#: Numbers that a first look into the index takes, and the most that a later one does.
+_STEP = 500
+_MOST = 16_000
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -154,13 +160,19 @@ class AuditReader:
         correlation: str | None = None,
         attempt: int | None = None,
         rule: str | None = None,
+        outcome: str | None = None,
+        message_id: str | None = None,
         before: int | None = None,
         since_ms: int | None = None,
         until_ms: int | None = None,
         dead: bool = False,
         limit: int = 100,
     ) -> list[MessageRecord]:
-        """The latest messages that meet every condition given, newest first; ``before``: of those with lower numbers."""
+        """The latest messages that meet every condition given, newest first; ``before``: of those with lower numbers.
+
+        ``text``: words that follow each other in what the message says. ``outcome``: `dead`, or how the task stands by a
+        message that is not dead.
+        """
         conditions: list[ColumnElement[bool]] = [
             column == value
             for column, value in (
@@ -171,6 +183,8 @@ class AuditReader:
                 (_M.priority, priority),
                 (_M.correlation_id, correlation.lower() if correlation else None),
                 (_M.attempt, attempt),
+                (_M.message_id, message_id.lower() if message_id else None),
+                (_M.status, outcome if outcome != DEAD else None),
             )
             if value is not None
         ]
@@ -180,15 +194,41 @@ class AuditReader:
             conditions.append(_M.published_ms < until_ms)
         if before is not None:
             conditions.append(_M.seq < before)
-        if dead:
+        if outcome is not None and outcome != DEAD:
+            conditions.append(~IS_DEAD)
+        if dead or outcome == DEAD:
             conditions.append(IS_DEAD)
         if rule is not None:
             conditions.append(IS_DEAD.where(DEAD_LETTERS.c.rule == rule))
         newest = (_M.seq.desc(),)
         if text is None:
             return self._store.messages(*conditions, order=newest, limit=limit)
-        records = self._store.each_message(*conditions, order=newest)
-        return list(islice((record for record in records if says(record.xml, text)), limit))
+        return list(islice(self._saying(words_of(text), conditions, before), limit))
+
+    def _saying(
+        self, phrase: Sequence[str], conditions: Sequence[ColumnElement[bool]], before: int | None
+    ) -> Iterator[MessageRecord]:
+        """The messages that say a phrase and meet the conditions, newest first: those not indexed yet, then the others."""
+        if not phrase:
+            return
+        newest = (_M.seq.desc(),)
+        indexed = self._store.indexed()
+        for record in self._store.each_message(_M.seq > indexed, *conditions, order=newest):
+            stored = self._store.body(record.body) if record.body else None
+            if has_words(text_of(record.xml, stored or b""), phrase):
+                yield record
+        below, step = min(indexed + 1, before or indexed + 1), _STEP
+        while True:
+            with self._store.database.read() as db:
+                found = find(db, phrase, below=below, most=step)
+            numbers = list(dict.fromkeys(found))
+            for start in range(0, len(numbers), _STEP):
+                yield from self._store.messages(
+                    _M.seq.in_(numbers[start : start + _STEP]), *conditions, order=newest
+                )
+            if len(found) < step:
+                return
+            below, step = numbers[-1], min(2 * step, _MOST)
 
     def launches(
         self, correlation_id: str, *, parents: Mapping[str, Parent], proof: Proof
@@ -256,6 +296,14 @@ class AuditReader:
             _M.stream == mention.stream,
             _M.sha256 == digest.scalar_subquery(),
         )
+
+    def body(self, record: MessageRecord) -> bytes:
+        """The body of a message as a whole element: the stored one, the compressed one, or that of its envelope.
+
+        What is encrypted stays so. Nothing: the message has none that can be read, or its text was removed.
+        """
+        stored = self._store.body(record.body) if record.body else None
+        return stored if stored is not None else body_of(record.xml)
 
     def coverage(self, streams: RedisStreams, sources: Sequence[StreamId]) -> list[Coverage]:
         """How much of each stream that was ever published is written: the audit must miss nothing.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrator.audit.facts import FactsReader
@@ -38,6 +38,11 @@ class MessageRecord:
     #: What makes the commitment of it, and the commitment that the chain covers; see `store.commit`.
     salt: str = ""
     commitment: str = ""
+    #: How a task stands, by a status-update or a task-completion; else empty.
+    status: str = ""
+    #: SHA-256 of its body, where that travelled apart and is kept; and that body, while it is being written.
+    body: str = ""
+    body_octets: bytes = field(default=b"", repr=False)
     #: Why it is a dead letter, as `rule: reason`; empty: it is not a dead letter.
     dead: str = ""
 
@@ -83,4 +88,7 @@ def read_entry(entry: Entry, *, received_ms: int, reader: FactsReader = _READER)
         xml=data,
         sha256=hashlib.sha256(data).hexdigest(),
         received_ms=received_ms,
+        status=facts.status,
+        body=hashlib.sha256(facts.body).hexdigest() if facts.body else "",
+        body_octets=facts.body,
     )

@@ -14,10 +14,11 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 #: The revision that this program reads and writes: the newest in the folder of migrations.
-REVISION: Final = "0005"
+REVISION: Final = "0006"
 
 METADATA: Final = MetaData()
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
@@ -64,7 +65,9 @@ MESSAGES: Final = Table(
     _text("sha256"),  # of xml; redacted: ''
     _text("chain"),
     _added_text("salt"),  # random; redacted: ''
-    _added_text("commitment"),  # to sha256 under the salt; '' in rows of versions 1 and 2
+    _added_text("commitment"),  # to sha256, body and status under the salt; '' in rows of versions 1 and 2
+    _added_text("status"),  # of a status-update or a task-completion; under the commitment, too
+    _added_text("body"),  # SHA-256 of the body that is kept in `bodies`; '': none is, or redacted
     UniqueConstraint("stream", "entry_id"),
     Index("messages_by_message", "message_id"),
     Index("messages_by_conversation", "correlation_id", "seq"),
@@ -73,6 +76,16 @@ MESSAGES: Final = Table(
     Index("messages_by_sender", "sender", "seq"),
     Index("messages_by_recipient", "recipient", "seq"),
     Index("messages_by_time", "published_ms"),
+    Index("messages_by_status", "status", "seq"),
+    Index("messages_by_body", "body", sqlite_where=text("body != ''"), postgresql_where=text("body != ''")),
+)
+
+#: Bodies that travelled apart, each once. Beside this table is `message_words`; see `words`.
+BODIES: Final = Table(
+    "bodies",
+    METADATA,
+    Column("sha256", Text, primary_key=True),  # of the body as it was stored
+    Column("content", LargeBinary, nullable=False),  # compressed with zstd
 )
 
 DEAD_LETTERS: Final = Table(

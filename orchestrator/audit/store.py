@@ -24,12 +24,14 @@ from sqlalchemy import ColumnElement, Connection, Delete, Executable, and_, func
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import IntegrityError
 
+from orchestrator.audit import bodies, words
 from orchestrator.audit.amendments import REDACTION, TOMBSTONE, Amended, Amendment
 from orchestrator.audit.database import Database
 from orchestrator.audit.heads import End, Head, HeadChanged, HeadSigner
 from orchestrator.audit.records import DeadRecord, MessageRecord
 from orchestrator.audit.schema import (
     AMENDMENTS,
+    BODIES,
     CHAINED,
     DEAD_LETTERS,
     HEADS,
@@ -38,6 +40,7 @@ from orchestrator.audit.schema import (
     TRANSITION_SESSIONS,
     TRANSITIONS,
 )
+from orchestrator.audit.text import text_of
 from orchestrator.audit.transitions import StepsRecord, digest, ms_of, order_of, sessions_in, unpack
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import AuditError, KeyringError
@@ -47,6 +50,8 @@ _SALT: Final = 16
 _JSON: Final = TypeAdapter(list[Any])
 #: Rows that one fetch takes while a whole table is walked over.
 _STEP: Final = 1000
+#: Characters that are indexed in one transaction, give or take one message.
+_TEXT_AT_ONCE: Final = 16 * 1024 * 1024
 _CHAINED_TABLES: Final = {"messages": MESSAGES, "dead_letters": DEAD_LETTERS, "transitions": TRANSITIONS}
 #: The time of a row, for pruning.
 _TIMES: Final = {
@@ -100,6 +105,9 @@ class AuditStore:
         #: Why rows are not signed, where the operator's key is not at hand; else empty.
         self.unsigned = ""
         self._heads = heads
+        #: Up to which message the words are indexed, and the last message, as far as this writer knows; None: not at all.
+        self._indexed: int | None = None
+        self._last = 0
         self.database = Database(where, read_only=read_only)
 
     @property
@@ -173,6 +181,9 @@ class AuditStore:
         with self.database.write() as db:
             if look:
                 messages, dead = _unwritten(db, messages), _unwritten_dead(db, dead)
+            large = {record.body: record.body_octets for record in messages if record.body}
+            if large:
+                bodies.keep(db, large)
             transitions = [new for record in transitions if (new := _unwritten_steps(db, record)).steps]
             if not messages and not dead and not transitions:
                 return 0
@@ -186,6 +197,7 @@ class AuditStore:
                 else before.transitions,
             )
             signed = None if signer is None else self._sign(db, before, after, signer)
+        self._last = after.messages.seq
         if signed is not None and self._heads is not None:
             self._heads.known = signed
         return len(messages) + len(dead) + sum(len(record.steps) for record in transitions)
@@ -229,6 +241,44 @@ class AuditStore:
             transitions=_end(db, "transitions"),
         )
 
+    # --- words -------------------------------------------------------------------------------
+
+    def unindexed(self) -> int:
+        """How many messages have no words in the index yet, as far as this writer knows."""
+        if self._indexed is None:
+            self._indexed, self._last = self.indexed(), self.ends().messages.seq
+        return max(0, self._last - self._indexed)
+
+    def indexed(self) -> int:
+        """The number of the last message whose words are in the index."""
+        with self.database.read() as db:
+            return words.last(db)
+
+    def index(self, most: int) -> int:
+        """Put the words of up to so many messages into the index, oldest first; how many.
+
+        Raises:
+            AuditError: the database cannot be written to; nothing was.
+        """
+        if not self.unindexed():
+            return 0
+        with self.database.write() as db:
+            start = words.last(db)
+            query = select(MESSAGES.c.seq, MESSAGES.c.xml, BODIES.c.content).outerjoin(
+                BODIES, BODIES.c.sha256 == MESSAGES.c.body
+            )
+            query = query.where(MESSAGES.c.seq > start).order_by(MESSAGES.c.seq).limit(most)
+            texts, size, last = [], 0, start
+            for seq, xml, content in db.execute(query):
+                said = text_of(bytes(xml), bodies.body_of(bytes(content)) if content else b"")
+                texts.append((seq, said))
+                last, size = seq, size + len(said)
+                if size > _TEXT_AT_ONCE:
+                    break
+            words.index(db, texts)
+        self._indexed = last if texts else max(self._last, last)
+        return len(texts)
+
     # --- taking out --------------------------------------------------------------------------
 
     def redact(self, message_id: str, reason: str, signer: Signer, *, at_ms: int) -> int:
@@ -244,12 +294,16 @@ class AuditStore:
             rows = db.execute(query).fetchall()
             for seq, chain, commitment in rows:
                 # The chain of a row without a commitment covers the digest itself.
-                digest = {"sha256": "", "salt": ""} if commitment else {}
-                db.execute(MESSAGES.update().where(MESSAGES.c.seq == seq).values(xml=b"", **digest))
+                digests = {"sha256": "", "salt": "", "body": ""} if commitment else {}
+                db.execute(MESSAGES.update().where(MESSAGES.c.seq == seq).values(xml=b"", **digests))
+                words.forget(db, seq, seq)
                 redaction = Amendment(
                     kind=REDACTION, table="messages", seq=seq, chain=chain, reason=reason, at_ms=at_ms
                 )
                 self._amend(db, redaction, signer)
+            if rows:
+                bodies.forget(db)
+                words.erase(db)
         self.database.forget_removed()
         return len(rows)
 
@@ -291,6 +345,9 @@ class AuditStore:
             rows = db.execute(select(table.c.stream, entries).where(gone).group_by(table.c.stream))
             counts.update({row[0]: int(row[1]) for row in rows})
         db.execute(table.delete().where(gone))
+        if name == "messages":
+            bodies.forget(db)
+            words.forget(db, 0, last)
         if name == "transitions":
             db.execute(TRANSITION_SESSIONS.delete().where(TRANSITION_SESSIONS.c.seq <= last))
         tombstone = Amendment(
@@ -349,6 +406,11 @@ class AuditStore:
             counts.update(amendment.counts)
         return dict(counts)
 
+    def body(self, sha256: str) -> bytes | None:
+        """A stored body as it was published; None: the trail does not have it."""
+        rows = self.query(select(BODIES.c.content).where(BODIES.c.sha256 == sha256))
+        return bodies.body_of(bytes(rows[0][0])) if rows else None
+
     def total(self) -> int:
         """How many messages are written."""
         return int(self.query(select(func.count()).select_from(MESSAGES))[0][0])
@@ -398,6 +460,18 @@ class AuditStore:
                     yield Break(table=name, seq=row.seq, what="its facts, or the row before it, were changed")
                 chain, expected = row.chain, row.seq + 1
         yield from self._unindexed()
+        yield from self._without_body()
+
+    def _without_body(self) -> Iterator[Break]:
+        """Messages whose stored body is not what their envelope names, or not there any more."""
+        rows = self.each(select(BODIES.c.sha256, BODIES.c.content))
+        bad = set(bodies.altered((row[0], row[1]) for row in rows))
+        known = select(BODIES.c.sha256).where(BODIES.c.sha256 == MESSAGES.c.body).exists()
+        query = select(MESSAGES.c.seq, MESSAGES.c.body, known).where(MESSAGES.c.body != "")
+        for seq, sha256, there in self.each(query.order_by(MESSAGES.c.seq)):
+            if not there or sha256 in bad:
+                what = "its stored body is missing" if not there else "its stored body was changed"
+                yield Break(table="messages", seq=seq, what=what)
 
     def _unindexed(self) -> Iterator[Break]:
         """Rows of transitions that a search for a session does not find: the index is made from them."""
@@ -444,7 +518,8 @@ def _insert(dialect: Dialect, table: str) -> str:
     return str(insert(METADATA.tables[table]).compile(dialect=dialect))
 
 
-_MESSAGE_VALUES: Final = [c.name for c in MESSAGES.c if c.name not in ("seq", "chain", "salt", "commitment")]
+_MADE: Final = ("seq", "chain", "salt", "commitment", "status", "body")
+_MESSAGE_VALUES: Final = [c.name for c in MESSAGES.c if c.name not in _MADE]
 _message_values: Final = attrgetter(*_MESSAGE_VALUES)
 _dead_values: Final = attrgetter(*CHAINED["dead_letters"])
 
@@ -454,11 +529,11 @@ def _append_messages(db: Connection, end: End, records: Sequence[MessageRecord])
     seq, chain, rows = end.seq, end.chain, []
     for number, record in enumerate(records):
         salt = salts[number * 2 * _SALT : (number + 1) * 2 * _SALT]
-        commitment = commit(salt, record.sha256)
+        commitment = commit(salt, record.sha256 + record.status + record.body)
         seq += 1
         values = _message_values(record)  # in the order of the chain, then the bytes and their digest
         chain = _link(chain, (*values[:-2], commitment))
-        rows.append((seq, *values, chain, salt, commitment))
+        rows.append((seq, *values, chain, salt, commitment, record.status, record.body))
     db.exec_driver_sql(_insert(db.dialect, "messages"), rows)
     return End(seq=seq, chain=chain)
 
@@ -566,7 +641,7 @@ def _record(row: Any) -> MessageRecord:
 
 
 def commit(salt: str, sha256: str) -> str:
-    """The commitment to a message's digest, which says nothing about the message once the salt is gone."""
+    """The commitment to a message's digest and that of its stored body, which says nothing about the message once the salt is gone."""
     return hashlib.sha256(f"{salt}{sha256}".encode()).hexdigest()
 
 
@@ -574,7 +649,7 @@ def _is_committed(row: Any) -> bool:
     """Whether the bytes of a message are those that its chain covers."""
     if hashlib.sha256(row.xml).hexdigest() != row.sha256:
         return False
-    return not row.commitment or commit(row.salt, row.sha256) == row.commitment
+    return not row.commitment or commit(row.salt, row.sha256 + row.status + row.body) == row.commitment
 
 
 def _link(chain: str, values: Sequence[Any]) -> str:

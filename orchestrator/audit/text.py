@@ -1,10 +1,8 @@
-"""The text of an envelope as its sender meant it, for a search: no markup, no escapes, decompressed."""
+"""What people read in an envelope: the text of its body, without markup and escapes, decompressed; never what is encrypted."""
 
 from __future__ import annotations
 
-import re
 from base64 import b64decode
-from functools import lru_cache
 from typing import Final
 
 from lxml import etree
@@ -14,50 +12,83 @@ from orchestrator.envelope.model_values import NAMESPACE, unspaced
 from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
 from orchestrator.errors import PayloadError
 
-#: Octets of a body that is decompressed for a search; what travels apart because it is larger is not in the trail.
-_MOST: Final = 16 * 1024 * 1024
+#: Octets of a body that is decompressed for a search.
+_MOST: Final = 64 * 1024 * 1024
 _LIMITS: Final = ParseLimits(size=_MOST)
+_BODY: Final = f"{{{NAMESPACE}}}body"
 _COMPRESSED: Final = f"{{{NAMESPACE}}}compressed-payload"
-#: What XML may spell in several ways, or changes while it is read.
-_SPELT: Final = re.compile("[&<>\"'\r\n]")
-#: What may spell any character in another way, or hides text: references, CDATA and comments, compression.
-_MARKS: Final = (b"&#", b"<!", b"compressed-payload")
-_PLAIN_START: Final = b"<agent-message "
+_ENCRYPTED: Final = "{http://www.w3.org/2001/04/xmlenc#}EncryptedData"
 
 
-@lru_cache(maxsize=8)
-def text_of(xml: bytes) -> str:
-    """All text of an envelope, a line for each element; of what cannot be parsed, its octets as they are."""
+def text_of(xml: bytes, stored: bytes = b"") -> str:
+    """The text of the body of an envelope, a line for each element; of what cannot be parsed, its octets as they are.
+
+    ``stored`` is the body that is stored apart from it.
+    """
     try:
         root = parse(xml, DEFAULT_LIMITS).root
     except Unparsable:
         return xml.decode("utf-8", "replace")
-    pieces = [str(piece) for piece in root.itertext()]
-    pieces += [_inflated(element) for element in root.iter(_COMPRESSED)]
+    pieces = [piece for body in root.iter(_BODY) for piece in _read(body)]
+    if stored:
+        pieces += _parsed(stored)
     return "\n".join(pieces)
 
 
-def says(xml: bytes, needle: str) -> bool:
-    """Whether the text of an envelope has ``needle`` in it.
-
-    Before an envelope is read its octets are searched for what every spelling of the needle has in common, where
-    there are no other spellings.
-    """
-    common = max(_SPELT.split(needle), key=len).encode()
-    if xml.startswith(_PLAIN_START) and common not in xml and not any(mark in xml for mark in _MARKS):
-        return False
-    return needle in text_of(xml)
-
-
-def _inflated(element: etree._Element) -> str:
-    """The text of a compressed body; empty if it cannot be opened."""
+def body_of(xml: bytes) -> bytes:
+    """The body in an envelope as an element of its own, decompressed; nothing if there is none that can be read."""
     try:
-        octets = payload.decompress(
+        body = parse(xml, DEFAULT_LIMITS).root.find(_BODY)
+    except Unparsable:
+        return b""
+    if body is None:
+        return b""
+    packed = body.find(_COMPRESSED)
+    return etree.tostring(body, with_tail=False) if packed is None else _decompressed(packed)
+
+
+def indented(xml: bytes) -> list[str]:
+    """The lines of an envelope for people, with indentation; of what cannot be parsed, its octets as they are."""
+    try:
+        root = parse(xml, DEFAULT_LIMITS).root
+    except Unparsable:
+        return xml.decode("utf-8", "replace").splitlines()
+    etree.indent(root)
+    return etree.tostring(root, encoding="unicode").splitlines()
+
+
+def _read(element: etree._Element) -> list[str]:
+    """The texts of an element and of those in it."""
+    opened: list[str] = []
+    for packed in list(element.iter(_COMPRESSED)):
+        opened += _inflated(packed)
+        packed.text = ""
+    for encrypted in list(element.iter(_ENCRYPTED)):
+        for part in encrypted.iter():
+            part.text = part.tail = ""
+    return [*(str(piece) for piece in element.itertext()), *opened]
+
+
+def _inflated(element: etree._Element) -> list[str]:
+    """The texts of a compressed body; none if it cannot be opened."""
+    octets = _decompressed(element)
+    return _parsed(octets) if octets else []
+
+
+def _decompressed(element: etree._Element) -> bytes:
+    try:
+        return payload.decompress(
             b64decode(unspaced(element.text or ""), validate=True),
             size=int(element.get("size", "0")),
             sha256=element.get("sha256", ""),
             max_bytes=_MOST,
         )
-        return "\n".join(str(piece) for piece in parse(octets, _LIMITS).root.itertext())
-    except (ValueError, PayloadError, Unparsable):
-        return ""
+    except (ValueError, PayloadError):
+        return b""
+
+
+def _parsed(octets: bytes) -> list[str]:
+    try:
+        return _read(parse(octets, _LIMITS).root)
+    except Unparsable:
+        return []

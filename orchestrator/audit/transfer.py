@@ -14,6 +14,7 @@ from sqlalchemy import Connection, LargeBinary, insert, select
 from orchestrator.audit.heads import TABLES
 from orchestrator.audit.schema import (
     AMENDMENTS,
+    BODIES,
     DEAD_LETTERS,
     FACTS,
     HEADS,
@@ -27,7 +28,7 @@ from orchestrator.audit.store import AuditStore
 from orchestrator.errors import AuditError
 
 _FORMAT: Final = "agent-orchestra audit trail"
-_TABLES: Final = (FACTS, AMENDMENTS, MESSAGES, DEAD_LETTERS, TRANSITIONS, TRANSITION_SESSIONS, HEADS)
+_TABLES: Final = (FACTS, AMENDMENTS, BODIES, MESSAGES, DEAD_LETTERS, TRANSITIONS, TRANSITION_SESSIONS, HEADS)
 #: Columns that hold octets, which a line has in base64.
 _OCTETS: Final = {
     table.name: column.name for table in _TABLES for column in table.c if isinstance(column.type, LargeBinary)
@@ -35,7 +36,7 @@ _OCTETS: Final = {
 #: Rows that one statement writes.
 _STEP: Final = 500
 #: Octets of the longest line that is read.
-_LONGEST: Final = 64 * 1024 * 1024
+_LONGEST: Final = 1 << 30
 
 
 def export(store: AuditStore, target: Path) -> int:

@@ -16,7 +16,7 @@ import redis
 from orchestrator.audit.facts import FactsReader
 from orchestrator.audit.heads import Head
 from orchestrator.audit.kept import KeptHeads
-from orchestrator.audit.records import DeadRecord, read_entry
+from orchestrator.audit.records import DeadRecord, MessageRecord, read_entry
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.transitions import Step, StepsRecord
 from orchestrator.clock import Clock, SystemClock
@@ -56,6 +56,11 @@ _LINGER_S: Final = 0.25
 _LINGERS: Final = 4
 _BUSY: Final = 50
 _MOST: Final = 2000
+#: Octets of stored bodies that one transaction writes, give or take one body.
+_BODIES: Final = 32 * 1024 * 1024
+#: Messages that are indexed at once, and so many that wait for it that it is done although there is more to write.
+_INDEX: Final = 500
+_INDEX_LATE: Final = 20_000
 #: Seconds between two heads that are kept in a file while there is no pause: each costs the disk a flush.
 _KEEP_EVERY_S: Final = 1.0
 
@@ -148,6 +153,8 @@ class AuditWriter:
             if len(more) < _BUSY:
                 break
         written += self._write(entries)
+        if not entries or self._store.unindexed() > _INDEX_LATE:
+            self._store.index(_INDEX)
         if not entries or time.monotonic() >= self._next_keep:
             self._keep_head()
         return written
@@ -155,24 +162,33 @@ class AuditWriter:
     def _write(self, entries: Sequence[Entry]) -> int:
         """Commit, then acknowledge; what could not be committed is held and goes first the next time."""
         self._held += entries
-        if not self._held:
-            return 0
-        failpoint("audit.read")
+        written = 0
+        while self._held:
+            failpoint("audit.read")
+            number, messages, steps = self._records()
+            written += self._store.add(messages, transitions=steps)
+            failpoint("audit.written")
+            done, self._held = self._held[:number], self._held[number:]
+            self._streams.acknowledge(AUDIT_GROUP, done)
+            self._note_head()
+        return written
+
+    def _records(self) -> tuple[int, list[MessageRecord], list[StepsRecord]]:
+        """What is to be written of the entries held, up to so many octets of stored bodies; of how many entries."""
         received_ms = self._clock.now_ms()
+        messages: list[MessageRecord] = []
         steps: dict[str, list[Step]] = {}
-        messages = []
-        for entry in self._held:
+        size = number = 0
+        for number, entry in enumerate(self._held, 1):  # noqa: B007 - the number of the last one is wanted
             if entry.stream.type == LEDGER:
                 steps.setdefault(str(entry.stream), []).append(Step.of(entry))
-            else:
-                messages.append(read_entry(entry, received_ms=received_ms, reader=self._facts))
+                continue
+            messages.append(read_entry(entry, received_ms=received_ms, reader=self._facts))
+            size += len(messages[-1].body_octets)
+            if size > _BODIES:
+                break
         records = [StepsRecord(stream=name, steps=s, received_ms=received_ms) for name, s in steps.items()]
-        written = self._store.add(messages, transitions=records)
-        failpoint("audit.written")
-        entries, self._held = self._held, []
-        self._streams.acknowledge(AUDIT_GROUP, entries)
-        self._note_head()
-        return written
+        return number, messages, records
 
     def _note_head(self) -> None:
         """Tell Redis how far this database has come, so that an end that is cut off shows."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from orchestrator.audit import AuditReader, AuditStore, AuditWriter, MessageRecord, Node
     from orchestrator.config.settings import Settings
 
+#: What a message can have come to.
+OUTCOMES = ("dead", "success", "partial-success", "failed", "completed", "in-progress", "blocked")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -49,22 +51,28 @@ def writer(settings: Settings) -> None:
 
 @audit.command("show")
 @click.argument("identifier", metavar="ID|CORRELATION-ID|SESSION")
-@click.option("--xml", is_flag=True, help="Print the XML of one message, byte for byte.")
+@click.option("--xml", is_flag=True, help="Print the XML: of one message byte for byte, of more below each message.")
+@click.option("--body", is_flag=True, help="Print the body of one message whole, also where it travelled apart.")
 @click.option("--mermaid", is_flag=True, help="Print a sequence diagram as Mermaid text.")
 @json_option
 @stack_options
-def show(*, settings: Settings, identifier: str, xml: bool, mermaid: bool, as_json: bool) -> None:
+def show(*, settings: Settings, identifier: str, xml: bool, body: bool, mermaid: bool, as_json: bool) -> None:
     """Show a message, or a conversation or a session's part of it as a tree."""
     from orchestrator.cli.documents import FullMessages
 
-    records = messages_about(_reader(settings), identifier, settings)
+    reader = _reader(settings)
+    records = messages_about(reader, identifier, settings)
     if not records:
         raise click.ClickException(nothing_about(identifier, settings))
-    if xml:
-        if len({record.message_id for record in records}) > 1:
+    alone = len({record.message_id for record in records}) == 1
+    if body:
+        if not alone:
             raise click.ClickException(
                 f"{identifier} stands for {counted(len(records), 'message')}; give one message-id"
             )
+        write_raw(reader.body(records[0]), newline=False)
+        return
+    if xml and alone:
         write_raw(records[0].xml, newline=False)
         return
     if mermaid:
@@ -73,11 +81,11 @@ def show(*, settings: Settings, identifier: str, xml: bool, mermaid: bool, as_js
         say(sequence_diagram(records), lines=True)
     elif as_json:
         print_json(FullMessages.of({"messages": records}))
-    elif len({record.message_id for record in records}) == 1:
+    elif alone:
         for record in records:
             _print_message(record)
     else:
-        print_conversation(records)
+        print_conversation(records, xml=xml)
 
 
 @audit.command("search")
@@ -90,6 +98,12 @@ def show(*, settings: Settings, identifier: str, xml: bool, mermaid: bool, as_js
 @click.option("--task", "--session", help="Task-id or session id.")
 @click.option("--attempt", type=click.IntRange(1), help="Number of the attempt to deliver it.")
 @click.option("--rule", help="Rule by which it became a dead letter.")
+@click.option("--message", "message_id", help="Message-id.")
+@click.option(
+    "--outcome",
+    type=click.Choice(OUTCOMES),
+    help="dead: it became a dead letter; else how the task stands, by a message that did not.",
+)
 @click.option("--since", help="How long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z).")
 @click.option("--until", help="The same, for the end of the time searched.")
 @click.option("--dead", is_flag=True, help="Only messages that became dead letters.")
@@ -114,9 +128,11 @@ def search(
     correlation: str | None,
     attempt: int | None,
     rule: str | None,
+    message_id: str | None,
+    outcome: str | None,
     before: int | None,
 ) -> None:
-    """Find messages, newest first; TEXT is looked for in what they say, not in their markup."""
+    """Find messages, newest first; the words of TEXT are looked for, one after the other, in what messages say."""
     from orchestrator.cli.documents import Messages
 
     records = _reader(settings).search(
@@ -133,6 +149,8 @@ def search(
         correlation=correlation,
         attempt=attempt,
         rule=rule,
+        message_id=message_id,
+        outcome=outcome,
         before=before,
     )
     following = records[-1].seq if len(records) == limit else None
@@ -286,23 +304,29 @@ def _reader(settings: Settings) -> AuditReader:
     return AuditReader(_store(settings))
 
 
-def print_conversation(records: list[MessageRecord]) -> None:
-    """Print messages as a tree by their chains."""
+def print_conversation(records: list[MessageRecord], *, xml: bool = False) -> None:
+    """Print messages as a tree by their chains, with their XML if wanted."""
     from orchestrator.audit import trees
 
     count = len({record.message_id or record.entry_id for record in records})
     say(f"conversation {records[0].correlation_id}, {counted(count, 'message')}")
     for root in trees(records):
-        _print_node(root, "", "")
+        _print_node(root, xml=xml)
 
 
-def _print_node(top: Node, first: str, rest: str) -> None:
+def _print_node(top: Node, *, xml: bool) -> None:
+    from orchestrator.audit.text import indented
+
     # A stack of our own: a conversation may be deeper than Python's.
-    waiting = [(top, first, rest)]
+    waiting = [(top, "", "")]
     while waiting:
         node, head, indent = waiting.pop()
         say(f"{node.record.published}  {head}{describe(node.record)}")
         last = len(node.replies) - 1
+        if xml:
+            margin = indent + ("│ " if node.replies else "  ")
+            for line in indented(node.record.xml):
+                say(f"{'':{len(node.record.published)}}  {margin}{line}")
         waiting += [
             (reply, indent + ("└ " if number == last else "├ "), indent + ("  " if number == last else "│ "))
             for number, reply in reversed(list(enumerate(node.replies)))
@@ -315,7 +339,8 @@ def describe(record: MessageRecord) -> str:
     dead = f"  DEAD {record.dead}" if record.dead else ""
     again = f" (attempt {record.attempt})" if record.attempt > 1 else ""
     who = f"{record.sender or '?'} → {record.recipient or '?'}"
-    return f"{record.type} {who}{task} {record.priority}{again}{dead}"
+    status = f" {record.status}" if record.status else ""
+    return f"{record.type} {who}{task} {record.priority}{status}{again}{dead}"
 
 
 def messages_about(reader: AuditReader, identifier: str, settings: Settings) -> list[MessageRecord]:

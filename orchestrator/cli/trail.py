@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
     from orchestrator.keyring.store import FileSigner
 
+#: Messages whose words are indexed in one transaction.
+_INDEXED_AT_ONCE = 500
+
 
 @click.command("prune")
 @click.option("--older-than", required=True, help="How long ago (90d, 12w) or a time (2026-01-31T08:00:00Z).")
@@ -97,7 +100,10 @@ def import_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
     from orchestrator.audit.transfer import load
     from orchestrator.cli.documents import TransferredTrail
 
-    messages = load(file, AuditStore(settings.audit_database))
+    store = AuditStore(settings.audit_database)
+    messages = load(file, store)
+    while store.index(_INDEXED_AT_ONCE):
+        pass
     if as_json:
         print_json(TransferredTrail(file=str(file), messages=messages))
     else:

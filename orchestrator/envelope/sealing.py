@@ -186,6 +186,14 @@ class Opener:
         """
         return self._opened(message, decrypt=False)
 
+    def stored(self, message: AgentMessage) -> bytes:
+        """The octets that are stored apart from the message; none where it has its body with it.
+
+        Raises:
+            PayloadError: they are too large, missing or altered.
+        """
+        return self._blobs.get(_ref(message.body)) if isinstance(message.body, ClaimCheckBody) else b""
+
     def _opened(self, message: AgentMessage, *, decrypt: bool) -> AgentMessage:
         body, reached = message.body, -1
         while isinstance(body, _ORDER) and (decrypt or not isinstance(body, EncryptedBody)):

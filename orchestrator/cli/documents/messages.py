@@ -42,6 +42,12 @@ class MessageDocument(Document):
     stream: str = Field(description="Its stream: `shard/type/priority`.")
     entry: str = Field(validation_alias="entry_id", description="The id of its entry in the stream.")
     dead: str = Field(description="Why it is a dead letter, `rule: reason`; empty: it is not a dead letter.")
+    status: str = Field(
+        description="How the task stands, by a status-update or a task-completion; else empty."
+    )
+    body: str = Field(
+        description="SHA-256 of its body, where that travelled apart and is kept (`--body` prints it); else empty."
+    )
     seq: int = Field(description="Its number in the audit trail.")
     sha256: str = Field(description="The SHA-256 of its bytes.")
     chain: str = Field(description="The hash that chains it to the one before.")

@@ -384,7 +384,13 @@ def test_the_migrations_make_the_tables_that_the_program_reads(trail_database: T
     """On each database; a reader refuses what is older or newer and says what to do."""
     AuditStore(trail_database.where).close()
     with closing_engine(trail_database.where) as engine, engine.connect() as db:
-        assert compare_metadata(MigrationContext.configure(db), METADATA) == []
+
+        def ours(_: object, name: str | None, kind: str, *__: object) -> bool:
+            # The index of words is made and kept by statements of each database's own.
+            return kind != "table" or not str(name).startswith("message_words")
+
+        context = MigrationContext.configure(db, opts={"include_object": ours})
+        assert compare_metadata(context, METADATA) == []
     for revision, hint in (("0001", "`orchestra audit writer`"), ("9999", "upgrade agent-orchestra")):
         with trail_database.tamper() as tampering:
             tampering.execute("UPDATE alembic_version SET version_num = ?", [revision])

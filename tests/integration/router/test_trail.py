@@ -112,7 +112,7 @@ def test_a_large_completion_is_found_by_its_task(stack: Stack) -> None:
         session = root_session_id(f"large {number}")
         text = (
             "".join(chr(noise.randrange(33, 127)) for _ in range(size // 2))
-            + "needle & thread"
+            + " needle & thread "
             + "x" * (size // 2)
         )
         given = stack.envelope(
@@ -137,7 +137,9 @@ def test_a_large_completion_is_found_by_its_task(stack: Stack) -> None:
         assert types == {"task-delegation", "task-completion"}
         shown = json.loads(run(stack, "audit", "show", session, "--json").stdout)["messages"]
         assert [row["type"] for row in shown] == ["task-delegation", "task-completion"]
-        assert [row["type"] for row in found(stack, "needle & thread")] == ["task-completion"]
+        assert [row["type"] for row in found(stack, "needle & thread")] == ["task-completion"] * (
+            number + 1
+        )
     assert json.loads(run(stack, "audit", "report", "--json").stdout)["tasks_completed"] == 2
 
 
@@ -197,13 +199,15 @@ def test_the_doctor_does_not_believe_a_forged_launch(stack: Stack) -> None:
 
 
 def rechain(db: Tampering) -> None:
-    """Make the chain of both tables fit what is in them now: anybody who can write the file can."""
+    """Make the chain of each table fit what is in them now: anybody who can write the file can."""
     from orchestrator.audit import store
     from orchestrator.audit.schema import CHAINED
 
     for table, columns in CHAINED.items():
         chain = ""
-        names = [name if name != "sha256" else "commitment" for name in columns]
+        names = [
+            "commitment" if (table, name) == ("messages", "sha256") else name for name in columns
+        ]
         for row in db.execute(f"SELECT seq, {', '.join(names)} FROM {table} ORDER BY seq").fetchall():
             chain = store._link(chain, row[1:])
             db.execute(f"UPDATE {table} SET chain = ? WHERE seq = ?", (chain, row[0]))

@@ -1,0 +1,59 @@
+"""Bodies that travelled apart from their envelopes, kept whole in the audit database, each once.
+
+The envelope of a message names its body by digest, so that the chain, which covers the envelope, covers the body too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import zstandard
+from sqlalchemy import Connection, select
+
+from orchestrator.audit.schema import BODIES, MESSAGES
+
+#: Octets that a body may have: more than any limit of a stack.
+_MOST: Final = 1 << 30
+_IS_REFERRED_TO: Final = select(MESSAGES.c.seq).where(MESSAGES.c.body == BODIES.c.sha256).exists()
+
+
+def keep(db: Connection, bodies: Mapping[str, bytes]) -> None:
+    """Write bodies by their digests that are not there yet, compressed."""
+    there = {row[0] for row in db.execute(select(BODIES.c.sha256).where(BODIES.c.sha256.in_(bodies)))}
+    rows = [
+        {"sha256": sha256, "content": zstandard.ZstdCompressor(level=3).compress(octets)}
+        for sha256, octets in bodies.items()
+        if sha256 not in there
+    ]
+    if rows:
+        db.execute(BODIES.insert(), rows)
+
+
+def forget(db: Connection) -> None:
+    """Remove the bodies that no message refers to any more."""
+    db.execute(BODIES.delete().where(~_IS_REFERRED_TO))
+
+
+def body_of(content: bytes) -> bytes:
+    """A body as it was stored.
+
+    Raises:
+        ValueError: somebody has changed it.
+    """
+    try:
+        return zstandard.ZstdDecompressor().decompress(content, max_output_size=_MOST)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"not a compressed body: {error}") from error
+
+
+def altered(rows: Iterable[tuple[str, bytes]]) -> Iterator[str]:
+    """The digests whose bodies are not what they name, of rows with digest and content."""
+    for sha256, content in rows:
+        try:
+            if hashlib.sha256(body_of(content)).hexdigest() == sha256:
+                continue
+        except ValueError:
+            pass
+        yield sha256

@@ -1,0 +1,94 @@
+"""The full-text index of the trail: which words each message has, for SQLite's FTS5 and PostgreSQL's tsvector.
+
+Words are split here, so that both databases find the same. A long text is several rows, which share a few words, so
+that no row is too long for PostgreSQL and a phrase is found across them. The writer indexes when nothing else is to be
+written. Each message has at least one row, so that the last row says how far it has come; what follows is searched
+without an index.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, text
+
+_WORD: Final = re.compile(r"[^\W_]+")
+#: Octets up to which a word is told from another: PostgreSQL's are shorter than 2 KiB.
+_LONGEST: Final = 200
+#: Words of a row, and those that it shares with the one before: PostgreSQL knows 16,383 places.
+_STEP: Final = 10_000
+_SHARED: Final = 50
+#: Rows of one message, and their place in the number of a row.
+_PARTS: Final = 1 << 10
+
+
+def words_of(said: str) -> list[str]:
+    """The words of a text, in order, in lower case."""
+    return [word[:_LONGEST] for word in _WORD.findall(said.casefold())]
+
+
+def has_words(said: str, phrase: Sequence[str]) -> bool:
+    """Whether the words follow each other in a text."""
+    return f" {' '.join(phrase)} " in f" {' '.join(words_of(said))} "
+
+
+def index(db: Connection, texts: Sequence[tuple[int, str]]) -> None:
+    """Add the texts of messages, given with their numbers."""
+    sqlite = db.dialect.name == "sqlite"
+    rows = [
+        {"id": seq * _PARTS + part, "words": " ".join(words) if sqlite else _vector(words)}
+        for seq, said in texts
+        for part, words in enumerate(_parts(words_of(said)))
+    ]
+    if rows:
+        value = ":words" if sqlite else "CAST(:words AS tsvector)"
+        db.execute(text(f"INSERT INTO message_words (rowid, words) VALUES (:id, {value})"), rows)  # noqa: S608
+
+
+def last(db: Connection) -> int:
+    """The number of the last message that is indexed; 0: none is."""
+    found = db.execute(text("SELECT rowid FROM message_words ORDER BY rowid DESC LIMIT 1")).scalar()
+    return int(found or 0) // _PARTS
+
+
+def forget(db: Connection, first: int, final: int) -> None:
+    """Remove the words of the messages from one number to another."""
+    limits = {"first": first * _PARTS, "last": (final + 1) * _PARTS - 1}
+    db.execute(text("DELETE FROM message_words WHERE rowid BETWEEN :first AND :last"), limits)
+
+
+def erase(db: Connection) -> None:
+    """Let SQLite keep no trace of words that were removed; PostgreSQL does so when it vacuums the table."""
+    if db.dialect.name == "sqlite":
+        db.exec_driver_sql("INSERT INTO message_words (message_words) VALUES ('optimize')")
+
+
+def find(db: Connection, phrase: Sequence[str], *, below: int, most: int) -> list[int]:
+    """The numbers of the newest messages that have the words one after the other; not more than ``most`` rows' worth."""
+    if db.dialect.name == "sqlite":
+        # FTS5 matches its own table by name; the words hold no quotation marks.
+        condition, query = "message_words MATCH :query", f'"{" ".join(phrase)}"'
+    else:
+        condition, query = "words @@ CAST(:query AS tsquery)", " <-> ".join(f"'{word}'" for word in phrase)
+    statement = f"SELECT rowid FROM message_words WHERE {condition} AND rowid < :below ORDER BY rowid DESC LIMIT :most"  # noqa: S608
+    values: dict[str, Any] = {"query": query, "below": below * _PARTS, "most": most}
+    return [row[0] // _PARTS for row in db.execute(text(statement), values)]
+
+
+def _parts(words: Sequence[str]) -> Iterator[Sequence[str]]:
+    for part, start in enumerate(range(0, max(1, len(words)), _STEP)):
+        if part == _PARTS:
+            return
+        yield words[max(0, start - _SHARED) : start + _STEP]
+
+
+def _vector(words: Sequence[str]) -> str:
+    """Words as PostgreSQL writes a tsvector, each with its places."""
+    places: dict[str, list[str]] = {}
+    for number, word in enumerate(words, 1):
+        known = places.setdefault(word, [])
+        if len(known) < 255:  # PostgreSQL keeps no more of them
+            known.append(str(number))
+    return " ".join(f"'{word}':{','.join(numbers)}" for word, numbers in places.items())

@@ -1,0 +1,213 @@
+"""Large bodies are kept whole in the trail, each once, for as long as the trail says; and their words are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from sqlalchemy import text as sql
+
+from orchestrator.audit import AuditStore
+from orchestrator.envelope.codec import decode
+from orchestrator.envelope.model import Message
+from tests.integration.router.conftest import Stack
+from tests.integration.router.test_trail import found, run, verify, writer
+from tests.integration.router.test_trail_amended import store_of
+from tests.postgres import TrailDatabase
+
+
+@pytest.fixture(autouse=True)
+def database(trail_database: TrailDatabase) -> TrailDatabase:
+    """The audit database of the stack, of each kind in turn."""
+    return trail_database
+
+
+def large(word: str, size: int = 1_500_000) -> str:
+    """A text that is stored apart from its envelope, with a word in the middle and words of every kind."""
+    noise = Random(7)
+    words = [f"{noise.randrange(1 << 40):x}" for _ in range(size // 11)]
+    words[len(words) // 2] = word
+    return " ".join(words)
+
+
+def say(stack: Stack, text: str, *, recipient: str = "reviewer") -> str:
+    """Publish a message of the lead as it travels; its id."""
+    plain = decode(stack.envelope(Message(content=text), recipient=recipient))
+    sealed = stack.parts.encrypter.sign(plain, stack.parts.keyring.signer("lead"))
+    stack.publish(sealed, "message")
+    return plain.header.message_id
+
+
+def forget_payloads(stack: Stack) -> None:
+    """As time does."""
+    for key in stack.redis.scan_iter("*:blob:*"):
+        stack.redis.delete(key)
+
+
+def write(stack: Stack) -> None:
+    """All that is published, and its words."""
+    one = writer(stack)
+    while one.run_once():
+        pass
+
+
+def test_a_stored_body_outlives_the_payload_store(stack: Stack, database: TrailDatabase) -> None:
+    """Kept whole and once for all messages that have it; shown when Redis has forgotten it; carried by an export."""
+    text = large("ne1edle")
+    first, second = say(stack, text), say(stack, text)
+    write(stack)
+    forget_payloads(stack)
+    store = store_of(stack)
+    assert len(store.query(sql("SELECT sha256 FROM bodies"))) == 1
+    for message in (first, second):
+        shown = run(stack, "audit", "show", message, "--body")
+        assert shown.exit_code == 0
+        assert text in shown.stdout
+    assert verify(stack).exit_code == 0
+    assert {row["message_id"] for row in found(stack, "NE1EDLE")} == {first, second}
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("DELETE FROM bodies", "its stored body is missing"),
+        ("UPDATE bodies SET content = ?", "its stored body was changed"),
+        ("UPDATE messages SET body = ''", "its XML is not what was published"),
+        ("UPDATE messages SET status = 'success'", "its XML is not what was published"),
+    ],
+)
+def test_a_body_that_is_changed_or_removed_is_found(
+    stack: Stack, database: TrailDatabase, statement: str, what: str
+) -> None:
+    say(stack, large("x"))
+    write(stack)
+    with database.tamper() as db:
+        db.execute(statement, [b"\0"] * statement.count("?"))
+    bad = verify(stack)
+    assert (bad.exit_code, f"messages row 1: {what}" in bad.stdout) == (1, True), bad.output
+
+
+def test_what_is_redacted_and_pruned_takes_its_body_and_its_words_along(
+    stack: Stack, database: TrailDatabase, tmp_path: Path
+) -> None:
+    """A body goes with the last message that has it; neither file nor index keeps a word of it."""
+    text = large("personaldatum")
+    first, second, third = say(stack, text), say(stack, text), say(stack, "another plainword")
+    write(stack)
+    assert len(found(stack, "personaldatum")) == 2
+    run(stack, "audit", "redact", first, "--reason", "asked")
+    store = store_of(stack)
+    assert len(store.query(sql("SELECT sha256 FROM bodies"))) == 1
+    assert [row["message_id"] for row in found(stack, "personaldatum")] == [second]
+    run(stack, "audit", "redact", second, "--reason", "asked")
+    assert store.query(sql("SELECT sha256 FROM bodies")) == []
+    assert found(stack, "personaldatum") == []
+    if isinstance(database.where, Path):
+        files = list(database.where.parent.glob("audit.sqlite*"))
+        assert not any(b"personaldatum" in file.read_bytes() for file in files)
+    assert verify(stack).exit_code == 0
+    assert [row["message_id"] for row in found(stack, "plainword")] == [third]
+    run(stack, "audit", "prune", "--older-than", "0s")
+    assert found(stack, "plainword") == []
+    assert store.query(sql("SELECT rowid FROM message_words")) == []
+    say(stack, "later plainword")
+    write(stack)
+    assert len(found(stack, "plainword")) == 1
+    assert verify(stack).exit_code == 0
+
+
+def test_an_exported_trail_has_its_bodies(stack: Stack, tmp_path: Path) -> None:
+    message = say(stack, large("needle"))
+    write(stack)
+    file = tmp_path / "trail.zst"
+    assert run(stack, "audit", "export", str(file)).exit_code == 0
+    assert run(stack, "audit", "verify", "--file", str(file)).exit_code == 0
+    from orchestrator.audit.transfer import load
+
+    copy = AuditStore(tmp_path / "copy.sqlite")
+    load(file, copy)
+    (record,) = copy.messages()
+    assert record.message_id == message
+    assert b" needle " in (copy.body(record.body) or b"")
+
+
+def test_a_body_that_was_gone_before_the_writer_came_is_no_damage(stack: Stack) -> None:
+    """The trail has the envelope, with the digest of what it does not have."""
+    say(stack, large("x"))
+    forget_payloads(stack)
+    write(stack)
+    (record,) = store_of(stack).messages()
+    assert record.body == ""
+    assert verify(stack).exit_code == 0
+
+
+def test_words_are_found_in_what_is_indexed_and_in_what_is_not_yet(stack: Stack) -> None:
+    """Phrases, escapes, letters of any script; the newest first, a page at a time, with the other conditions."""
+    texts = ["Tom & Jerry <eat> cheese", "jerry & tom", "Änderung am Straßenplan", "日本 語 text", "snake_case word"]
+    ids = [say(stack, text) for text in texts]
+    one = writer(stack)
+    one.run_once()
+
+    def check() -> None:
+        def ids_of(*arguments: str) -> list[object]:
+            return [row["message_id"] for row in found(stack, *arguments)]
+
+        assert ids_of("tom") == [ids[1], ids[0]]
+        assert ids_of("Tom & Jerry") == [ids[0]]
+        assert ids_of("Jerry <eat>") == [ids[0]]
+        assert ids_of("STRASSENPLAN") == [ids[2]]
+        assert ids_of("日本") == [ids[3]]
+        assert ids_of("case word") == [ids[4]]
+        assert ids_of("cheese Änderung") == []
+        assert ids_of("tom", "--limit", "1") == [ids[1]]
+        assert ids_of("tom", "--before", "2") == [ids[0]]
+        assert ids_of("tom", "--recipient", "nobody") == []
+        assert ids_of("&") == []
+        assert ids_of("message") == []  # markup is no text
+
+    check()
+    assert store_of(stack).indexed() == 0
+    while one.run_once():
+        pass
+    one.run_once()
+    assert store_of(stack).indexed() == len(ids)
+    check()
+
+
+def test_what_is_encrypted_is_not_indexed(stack: Stack) -> None:
+    """Nor is the base64 of it, or of a signature."""
+    from orchestrator.audit.text import text_of
+
+    xml = (
+        b'<agent-message xmlns="http://agent-orchestra.local/protocol/1.0"><header/><body type="message">'
+        b'<x:EncryptedData xmlns:x="http://www.w3.org/2001/04/xmlenc#"><x:CipherData><x:CipherValue>c2VjcmV0'
+        b"</x:CipherValue></x:CipherData></x:EncryptedData></body><signature>c2ln</signature></agent-message>"
+    )
+    assert text_of(xml).strip() == ""
+
+
+def test_messages_are_found_by_what_they_came_to(stack: Stack) -> None:
+    """By the status of a completion, and as dead letters."""
+    from orchestrator.envelope.model import TaskCompletion
+
+    ids = {}
+    for status in ("success", "failed"):
+        body = TaskCompletion(task_id="T-1", status=status, summary="s")
+        data = stack.envelope(body, sender="reviewer", recipient="lead")
+        ids[status] = decode(data).header.message_id
+        stack.publish(data, "task-completion", "high")
+    stack.publish(b"junk", "message")
+    while stack.router().run_once().done:
+        pass
+    write(stack)
+
+    def ids_of(*arguments: str) -> list[object]:
+        return [row["message_id"] for row in found(stack, *arguments)]
+
+    dead = {row["message_id"] for row in found(stack, "--outcome", "dead")}
+    assert "" in dead
+    for status, message in ids.items():
+        assert ids_of("--outcome", status) == [m for m in [message] if m not in dead]
+        assert ids_of("--message", message.upper()) == [message]
+    assert ids_of("--outcome", "blocked") == []
