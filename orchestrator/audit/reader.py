@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, literal, select, tuple_
 
 from orchestrator.agents.registry import SYSTEM_AGENTS
 from orchestrator.audit.amendments import TOMBSTONE
@@ -29,6 +29,8 @@ DEAD = "dead"
 #: Numbers that a first look into the index takes, and the most that a later one does.
 _STEP = 500
 _MOST = 16_000
+#: Messages that are read for them at once.
+_PAGE = 100
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -188,22 +190,34 @@ class AuditReader:
             )
             if value is not None
         ]
-        if since_ms is not None:
-            conditions.append(_M.published_ms >= since_ms)
-        if until_ms is not None:
-            conditions.append(_M.published_ms < until_ms)
+        # Without anything else to go by the index of times gives what was published last first.
+        newest: tuple[ColumnElement[int], ...] = (_M.seq.desc(),)
+        if not conditions and text is None and (since_ms is not None or until_ms is not None):
+            newest = (_M.published_ms.desc(), _M.seq.desc())
+        conditions += self._times(since_ms, until_ms)
         if before is not None:
-            conditions.append(_M.seq < before)
+            conditions.append(self._below_page(before) if len(newest) > 1 else _M.seq < before)
         if outcome is not None and outcome != DEAD:
             conditions.append(~IS_DEAD)
         if dead or outcome == DEAD:
             conditions.append(IS_DEAD)
         if rule is not None:
             conditions.append(IS_DEAD.where(DEAD_LETTERS.c.rule == rule))
-        newest = (_M.seq.desc(),)
         if text is None:
             return self._store.messages(*conditions, order=newest, limit=limit)
         return list(islice(self._saying(words_of(text), conditions, before), limit))
+
+    @staticmethod
+    def _times(since_ms: int | None, until_ms: int | None) -> list[ColumnElement[bool]]:
+        since = [] if since_ms is None else [_M.published_ms >= since_ms]
+        return since if until_ms is None else [*since, _M.published_ms < until_ms]
+
+    def _below_page(self, before: int) -> ColumnElement[bool]:
+        """What comes after a message where the newest by time are first."""
+        rows = self._store.query(select(_M.published_ms).where(_M.seq == before))
+        if not rows:
+            return _M.seq < before
+        return tuple_(_M.published_ms, _M.seq) < tuple_(literal(rows[0][0]), literal(before))
 
     def _saying(
         self, phrase: Sequence[str], conditions: Sequence[ColumnElement[bool]], before: int | None
@@ -222,10 +236,9 @@ class AuditReader:
             with self._store.database.read() as db:
                 found = find(db, phrase, below=below, most=step)
             numbers = list(dict.fromkeys(found))
-            for start in range(0, len(numbers), _STEP):
-                yield from self._store.messages(
-                    _M.seq.in_(numbers[start : start + _STEP]), *conditions, order=newest
-                )
+            for start in range(0, len(numbers), _PAGE):
+                page = numbers[start : start + _PAGE]
+                yield from self._store.messages(_M.seq.in_(page), *conditions, order=newest)
             if len(found) < step:
                 return
             below, step = numbers[-1], min(2 * step, _MOST)

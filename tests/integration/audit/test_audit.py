@@ -256,7 +256,11 @@ def test_launches_are_read_from_the_envelopes(
 
 
 def test_messages_are_found_by_what_is_known_of_them(
-    streams: RedisStreams, writer: Callable[..., AuditWriter], redis_url: str, tmp_path: Path
+    streams: RedisStreams,
+    writer: Callable[..., AuditWriter],
+    redis_url: str,
+    tmp_path: Path,
+    trail_database: TrailDatabase,
 ) -> None:
     """Text, type, sender and time narrow a search; the newest comes first."""
     for number in range(3):
@@ -275,6 +279,14 @@ def test_messages_are_found_by_what_is_known_of_them(
     assert senders("--type", "task-delegation") == ["lead"]
     assert senders("--sender", "agent-0", "--limit", "1") == ["agent-0"]
     assert senders("--until", "2020-01-01T00:00:00Z") == []
+    assert senders("--since", "1h") == ["lead", "agent-2", "agent-1", "agent-0"]
+    assert senders("--since", "1h", "--limit", "2") == ["lead", "agent-2"]
+    whole = AuditReader(AuditStore(trail_database.where)).search(since_ms=0)
+    pages, before = [], None
+    while page := AuditReader(AuditStore(trail_database.where)).search(since_ms=0, limit=1, before=before):
+        pages += page
+        before = page[-1].seq
+    assert pages == whole
 
 
 def test_an_absent_database_is_named(tmp_path: Path) -> None:
