@@ -51,8 +51,12 @@ def writer(settings: Settings) -> None:
 
 @audit.command("show")
 @click.argument("identifier", metavar="ID|CORRELATION-ID|SESSION")
-@click.option("--xml", is_flag=True, help="Print the XML: of one message byte for byte, of more below each message.")
-@click.option("--body", is_flag=True, help="Print the body of one message whole, also where it travelled apart.")
+@click.option(
+    "--xml", is_flag=True, help="Print the XML: of one message byte for byte, of more below each message."
+)
+@click.option(
+    "--body", is_flag=True, help="Print the body of one message whole, also where it travelled apart."
+)
 @click.option("--mermaid", is_flag=True, help="Print a sequence diagram as Mermaid text.")
 @json_option
 @stack_options

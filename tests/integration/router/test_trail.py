@@ -137,9 +137,7 @@ def test_a_large_completion_is_found_by_its_task(stack: Stack) -> None:
         assert types == {"task-delegation", "task-completion"}
         shown = json.loads(run(stack, "audit", "show", session, "--json").stdout)["messages"]
         assert [row["type"] for row in shown] == ["task-delegation", "task-completion"]
-        assert [row["type"] for row in found(stack, "needle & thread")] == ["task-completion"] * (
-            number + 1
-        )
+        assert [row["type"] for row in found(stack, "needle & thread")] == ["task-completion"] * (number + 1)
     assert json.loads(run(stack, "audit", "report", "--json").stdout)["tasks_completed"] == 2
 
 
@@ -205,9 +203,7 @@ def rechain(db: Tampering) -> None:
 
     for table, columns in CHAINED.items():
         chain = ""
-        names = [
-            "commitment" if (table, name) == ("messages", "sha256") else name for name in columns
-        ]
+        names = ["commitment" if (table, name) == ("messages", "sha256") else name for name in columns]
         for row in db.execute(f"SELECT seq, {', '.join(names)} FROM {table} ORDER BY seq").fetchall():
             chain = store._link(chain, row[1:])
             db.execute(f"UPDATE {table} SET chain = ? WHERE seq = ?", (chain, row[0]))

@@ -144,7 +144,13 @@ def test_a_body_that_was_gone_before_the_writer_came_is_no_damage(stack: Stack) 
 
 def test_words_are_found_in_what_is_indexed_and_in_what_is_not_yet(stack: Stack) -> None:
     """Phrases, escapes, letters of any script; the newest first, a page at a time, with the other conditions."""
-    texts = ["Tom & Jerry <eat> cheese", "jerry & tom", "Änderung am Straßenplan", "日本 語 text", "snake_case word"]
+    texts = [
+        "Tom & Jerry <eat> cheese",
+        "jerry & tom",
+        "Änderung am Straßenplan",
+        "日本 語 text",
+        "snake_case word",
+    ]
     ids = [say(stack, text) for text in texts]
     one = writer(stack)
     one.run_once()
