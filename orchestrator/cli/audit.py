@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator.cli.options import SubCommands, json_option, known_type, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
+from orchestrator.cli.replay import replay_command
 from orchestrator.cli.trail import export_trail, import_trail, prune, redact, transitions
 from orchestrator.display.text import counted
 
@@ -92,25 +94,40 @@ def show(*, settings: Settings, identifier: str, xml: bool, body: bool, mermaid:
         print_conversation(records, xml=xml)
 
 
+_SEARCH_OPTIONS = (
+    click.option("--type", "message_type", callback=known_type, help="Message type."),
+    click.option("--sender", help="Name of the sender."),
+    click.option("--recipient", help="Name of the recipient."),
+    click.option("--priority", help="Priority of the stream."),
+    click.option("--correlation", help="Correlation-id of a conversation."),
+    click.option("--task", "--session", "task_id", help="Task-id or session id."),
+    click.option("--message", "message_id", help="Message-id."),
+    click.option("--attempt", type=click.IntRange(1), help="Number of the attempt to deliver it."),
+    click.option("--rule", help="Rule by which it became a dead letter."),
+    click.option(
+        "--outcome",
+        type=click.Choice(OUTCOMES),
+        help="dead: it became a dead letter; else how the task stands, by a message that did not.",
+    ),
+    click.option("--since", help="How long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z)."),
+    click.option("--until", help="The same, for the end of the time searched."),
+    click.option("--dead", is_flag=True, help="Only messages that became dead letters."),
+)
+
+
+def search_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The conditions of a search, as the reader of the trail names them, `since` and `until` aside."""
+    for option in reversed(_SEARCH_OPTIONS):
+        command = option(command)
+    return command
+
+
+audit.add_command(replay_command(search_options))
+
+
 @audit.command("search")
 @click.argument("text", required=False)
-@click.option("--type", "message_type", callback=known_type, help="Message type.")
-@click.option("--sender", help="Name of the sender.")
-@click.option("--recipient", help="Name of the recipient.")
-@click.option("--priority", help="Priority of the stream.")
-@click.option("--correlation", help="Correlation-id of a conversation.")
-@click.option("--task", "--session", help="Task-id or session id.")
-@click.option("--attempt", type=click.IntRange(1), help="Number of the attempt to deliver it.")
-@click.option("--rule", help="Rule by which it became a dead letter.")
-@click.option("--message", "message_id", help="Message-id.")
-@click.option(
-    "--outcome",
-    type=click.Choice(OUTCOMES),
-    help="dead: it became a dead letter; else how the task stands, by a message that did not.",
-)
-@click.option("--since", help="How long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z).")
-@click.option("--until", help="The same, for the end of the time searched.")
-@click.option("--dead", is_flag=True, help="Only messages that became dead letters.")
+@search_options
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Messages of a page.")
 @click.option("--before", type=click.IntRange(1), help="The next page: what the page before says.")
 @json_option
@@ -119,43 +136,23 @@ def search(
     *,
     settings: Settings,
     text: str | None,
-    message_type: str | None,
-    sender: str | None,
-    recipient: str | None,
-    task: str | None,
     since: str | None,
     until: str | None,
-    dead: bool,
     limit: int,
-    as_json: bool,
-    priority: str | None,
-    correlation: str | None,
-    attempt: int | None,
-    rule: str | None,
-    message_id: str | None,
-    outcome: str | None,
     before: int | None,
+    as_json: bool,
+    **conditions: Any,
 ) -> None:
     """Find messages, newest first; the words of TEXT are looked for, one after the other, in what messages say."""
     from orchestrator.cli.documents import Messages
 
     records = _reader(settings).search(
         text=text,
-        message_type=message_type,
-        sender=sender,
-        recipient=recipient,
-        task_id=task,
         since_ms=parse_time(since),
         until_ms=parse_time(until),
-        dead=dead,
         limit=limit,
-        priority=priority,
-        correlation=correlation,
-        attempt=attempt,
-        rule=rule,
-        message_id=message_id,
-        outcome=outcome,
         before=before,
+        **conditions,
     )
     following = records[-1].seq if len(records) == limit else None
     if as_json:
@@ -167,41 +164,6 @@ def search(
         say("nothing found", err=True)
     if following is not None:
         say(f"older ones: --before {following}", err=True)
-
-
-@audit.command("replay")
-@click.argument("message_id", metavar="MESSAGE-ID")
-@click.option(
-    "--sign-unverified",
-    is_flag=True,
-    help="Sign it as the operator, although its sender is not known to have said it; the audit trail says so.",
-)
-@json_option
-@stack_options
-def replay(*, settings: Settings, message_id: str, sign_unverified: bool, as_json: bool) -> None:
-    """Say a message once more, as a new one that names it; a task of our own starts again as a root session.
-
-    The original is verified first, and refused if its sender is not known to have said it.
-    """
-    from orchestrator.bootstrap import build_container
-    from orchestrator.cli.documents import ReplayedDocument
-    from orchestrator.config.stack import resolve, resolve_redis_url
-    from orchestrator.redisdb.client import connect
-    from orchestrator.router.deadletters.replay import Replays
-
-    records = _reader(settings).find(message_id)
-    if not records or records[0].message_id != message_id.lower():
-        raise click.ClickException(
-            f"no message {message_id!r} is in {settings.audit_name}; `orchestra audit search` lists what is there"
-        )
-    settings = resolve(settings)
-    client = connect(resolve_redis_url(settings), name="orchestra-audit-replay")
-    replays = Replays(build_container(client, settings))
-    replayed = replays.again(records[0].xml, sign_unverified=sign_unverified)
-    if as_json:
-        print_json(ReplayedDocument.made(replayed.how, replayed.id))
-    else:
-        say(f"{message_id} replayed as a new {replayed.how}: {replayed.id}")
 
 
 @audit.command("report")

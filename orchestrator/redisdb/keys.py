@@ -438,6 +438,12 @@ def inbox(shard: int, program: str) -> str:
     return f"{shard_tag(shard)}:in:{program}"
 
 
+@_key("ao:{S}:replayed:<message>", type="string", owner="router", lifetime="seven days")
+def replayed(shard: int, message_id: str) -> str:
+    """The entry of a message that a replay of the audit trail has published, by its new message-id."""
+    return f"{shard_tag(shard)}:replayed:{message_id}"
+
+
 @_key(
     "ao:{S}:seen:<message-id>:<sender>",
     type="string",

@@ -94,7 +94,7 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "dlq drop": (Dropped,),
     "audit show": (FullMessages,),
     "audit search": (Messages,),
-    "audit replay": (ReplayedDocument,),
+    "audit replay": (ReplayedDocument, ReplayedMessages),
     "audit report": (AuditReport,),
     "audit verify": (AuditState,),
     "audit prune": (PrunedTrail,),

@@ -126,15 +126,19 @@ class ReplayedDocument(Document):
     """A message that was sent once more."""
 
     dead_letter: str = Field(default="", description="The dead letter it was; empty: it was none.")
-    how: Literal["message", "task", "copy", "refused"] = Field(
-        description="`message`: a new message of its sender; `task`: a new root session; `copy`: the same bytes; "
-        "`refused`: nothing was sent."
+    replays: str = Field(default="", description="The old message; empty: it was a dead letter.")
+    how: Literal["message", "task", "copy", "refused", "skipped"] = Field(
+        description="`message`: a new message; `task`: a new root session; `copy`: the same bytes; "
+        "`refused`, `skipped`: nothing was sent."
+    )
+    done: bool = Field(
+        default=True, description="Whether this was done; false: `--dry-run`, refused or skipped."
     )
     message_id: str = Field(default="", description="The new message; else empty.")
     session: str = Field(default="", description="The new root session; else empty.")
     entry: str = Field(default="", description="The new entry of the same bytes; else empty.")
     rule: str = Field(default="", description="The rule for which it was refused; else empty.")
-    reason: str = Field(default="", description="Why it was refused, in words; else empty.")
+    reason: str = Field(default="", description="Why it was refused or skipped, in words; else empty.")
 
     @classmethod
     def made(cls, how: str, new_id: str, *, dead_letter: str = "") -> ReplayedDocument:
@@ -149,7 +153,7 @@ class ReplayedDocument(Document):
 
 
 class ReplayedMessages(Document):
-    """Dead letters that were replayed."""
+    """Dead letters, or messages of the trail, that were replayed."""
 
     replayed: tuple[ReplayedDocument, ...] = Field(description="What was made of each.")
 

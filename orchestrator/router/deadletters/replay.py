@@ -22,10 +22,11 @@ from orchestrator.envelope.model import AgentMessage, Party
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.prompt_text import prompt_of, title_of
+from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, Refused, Unverified
-from orchestrator.ids import derived_uuid, is_session_id, new_message_id, root_session_id
+from orchestrator.ids import SessionId, derived_uuid, is_session_id, new_message_id, root_session_id
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.authorisation import refusal
 from orchestrator.policy.priority import priority_of
@@ -39,6 +40,8 @@ from orchestrator.router.validation.validator import party
 from orchestrator.streams import ENVELOPE_FIELD, RedisStreams, StreamId, stream_key
 
 _MARK_MS: Final = 86_400_000
+#: Milliseconds within which the trail has what was replayed.
+_REPLAYED_MS: Final = 7 * 86_400_000
 #: The field of a replayed entry that names its dead letter.
 REPLAYS_FIELD: Final = "replays"
 
@@ -66,11 +69,25 @@ class Original:
     fault: tuple[str, str] | None
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """What a message is to become once more."""
+
+    message: AgentMessage
+    fault: tuple[str, str] | None
+    replayed: Replayed
+    launch: Launch | None
+    #: Whether the operator says it, and not its sender.
+    by_operator: bool = True
+
+
 class Replays:
     """Takes dead letters out again, and says again what the audit trail holds."""
 
-    def __init__(self, parts: Container, *, clock: Clock | None = None) -> None:
+    def __init__(self, parts: Container, *, clock: Clock | None = None, opener: Opener | None = None) -> None:
+        """``opener`` fetches bodies that travelled apart; None: that of the stack."""
         self._parts = parts
+        self._opener = opener or parts.opener
         self._clock = clock or SystemClock()
         self._scripts = Scripts(parts.redis)
         self._validator = build_validator(parts, self._clock)
@@ -98,7 +115,8 @@ class Replays:
         launch = self._launch(message) if fault else self._own_launch(message)
         if launch is not None:
             # Derived from the dead letter's id, so that two people who replay it at once make one session.
-            session = self._submit(message, launch, seed=f"replay|{dead_letter.id}")
+            session = self._session(f"replay|{dead_letter.id}")
+            self._submit(message, launch, session=session)
             note = f"{what} as session {session}{_by_operator(fault)}"
             return Replayed(how="task", id=session) if self._note(dead_letter, note) else None
         renewed = self._renewed(message, by_operator=fault is not None)
@@ -117,8 +135,19 @@ class Replays:
         left = self._leave(dead_letter, published, marked=(sender, message_id))
         return Replayed(how="message", id=message_id) if left else None
 
-    def again(self, octets: bytes, *, sign_unverified: bool = False) -> Replayed:
+    def plan(self, octets: bytes, *, sign_unverified: bool = False, seed: str = "") -> Replayed:
+        """What :meth:`again` would make of it, with the same id if there is a ``seed``; nothing is published.
+
+        Raises:
+            Unverified, Refused: as :meth:`again`.
+        """
+        return self._planned(octets, sign_unverified=sign_unverified, seed=seed).replayed
+
+    def again(self, octets: bytes, *, sign_unverified: bool = False, seed: str = "") -> Replayed:
         """Say once more what was said before, as a new message that names the old one; a task begins again as a root.
+
+        The operator says and signs it; where an operator may not say this, its sender does. A note of the operator's in
+        the audit trail names the old message of a task. With the same ``seed`` it is the same message or session again.
 
         ``sign_unverified`` as in :meth:`replay`.
 
@@ -126,25 +155,47 @@ class Replays:
             Unverified: the octets are no valid envelope, or its sender is not known to have signed it.
             Refused: the key of its sender is not in this data folder, or its body is encrypted.
         """
+        planned = self._planned(octets, sign_unverified=sign_unverified, seed=seed)
+        message, replayed = planned.message, planned.replayed
+        shard = shard_of_message(message, self._parts.settings.shards)
+        streams = RedisStreams(self._parts.redis)
+        if planned.launch is not None:
+            self._submit(message, planned.launch, session=replayed.id)
+        else:
+            renewed = self._renewed(message, by_operator=planned.by_operator, message_id=replayed.id)
+            assert renewed is not None, "the plan has looked"
+            stream = self._stream_of(message, shard)
+            # Published before by a replay that was cut short, and perhaps not in the trail yet.
+            places = [stream_key(stream), keys.totals(shard), keys.replayed(shard, replayed.id)]
+            self._scripts.run("publish_once", places, [_REPLAYED_MS, renewed[0]])
+        if planned.fault or planned.launch is not None:
+            what = "session" if replayed.how == "task" else "message"
+            by = _by_operator(planned.fault) or f" for {_who()}"
+            text = f"message {message.header.message_id} was replayed as {what} {replayed.id}{by}"
+            streams.publish(*self._noted(replayed.id, text, shard=shard))
+        return replayed
+
+    def _planned(self, octets: bytes, *, sign_unverified: bool, seed: str) -> _Planned:
         original = self._verified(octets, "the message", sign_unverified=sign_unverified)
         message, fault = original.message, original.fault
-        old = message.header.message_id
         launch = self._launch(message) if fault else self._own_launch(message)
-        shard = shard_of_message(message, self._parts.settings.shards)
         if launch is not None:
-            replayed = Replayed(how="task", id=self._submit(message, launch, seed=new_message_id()))
-        else:
-            renewed = self._renewed(message, by_operator=fault is not None)
-            if renewed is None:
-                raise _not_to_be_signed(message) if fault else _not_renewed(message)
-            data, message_id = renewed
-            RedisStreams(self._parts.redis).publish(self._stream_of(message, shard), data)
-            replayed = Replayed(how="message", id=message_id)
-        if fault:
-            what = "session" if replayed.how == "task" else "message"
-            text = f"message {old} was replayed as {what} {replayed.id}{_by_operator(fault)}"
-            RedisStreams(self._parts.redis).publish(*self._noted(replayed.id, text, shard=shard))
-        return replayed
+            session = self._session(f"replay|{seed}" if seed else new_message_id())
+            return _Planned(message, fault, Replayed(how="task", id=session), launch)
+        by_operator = fault is not None or self._operator_may_say(message)
+        here = by_operator or self._parts.keyring.store.current(message.header.sender.agent_name) is not None
+        if not here or self._is_encrypted(message):
+            raise _not_to_be_signed(message) if fault else _not_renewed(message)
+        new_id = derived_uuid("replay", seed) if seed else new_message_id()
+        return _Planned(message, fault, Replayed(how="message", id=new_id), None, by_operator)
+
+    def _operator_may_say(self, message: AgentMessage) -> bool:
+        """Whether the operator may send a message of that type to that recipient."""
+        name = message.header.recipient.agent_name
+        recipient = system_record(name) if name in SYSTEM_AGENTS else self._parts.agents.get(name)
+        return recipient is not None and not refusal(
+            message.body.type, party(system_record(OPERATOR)), party(recipient), self._parts.routing
+        )
 
     def _verified(self, octets: bytes, what: str, *, sign_unverified: bool) -> Original:
         """The message in ``octets``, with what keeps its signature from counting now, if anything.
@@ -197,18 +248,20 @@ class Replays:
         if message.body.type not in LAUNCHES:
             return None
         try:
-            body = self._parts.opener.open(message).body
+            body = self._opener.open(message).body
         except (PayloadError, DecryptionError, InvalidEnvelope):
             return None
         return body if isinstance(body, (TaskDelegation, ReviewRequest, Escalation)) else None
 
     def _is_encrypted(self, message: AgentMessage) -> bool:
         try:
-            return isinstance(self._parts.opener.fetch(message).body, EncryptedBody)
+            return isinstance(self._opener.fetch(message).body, EncryptedBody)
         except (PayloadError, InvalidEnvelope):
             return True  # nobody can tell
 
-    def _renewed(self, message: AgentMessage, *, by_operator: bool = False) -> tuple[bytes, str] | None:
+    def _renewed(
+        self, message: AgentMessage, *, by_operator: bool = False, message_id: str = ""
+    ) -> tuple[bytes, str] | None:
         """The message as a new one and its id, signed by its sender or by the operator as its sender.
 
         None: that cannot be made here. One that counts without a signature gets none.
@@ -223,7 +276,7 @@ class Replays:
         if expiration is not None:
             lifetime_ms = expiration.instant_ms - header.timestamp.instant_ms
             expiration = Timestamp.from_ms(now_ms + max(1, lifetime_ms))
-        message_id = new_message_id()
+        message_id = message_id or new_message_id()
         renewed = header.model_copy(
             update={
                 "message_id": message_id,
@@ -240,9 +293,11 @@ class Replays:
         signer = self._parts.keyring.signer(party.agent_name)
         return sign_message(unsigned, signer, now_ms=now_ms), message_id
 
-    def _submit(self, message: AgentMessage, body: Launch, *, seed: str) -> str:
+    def _session(self, seed: str) -> SessionId:
+        return root_session_id(seed, self._parts.settings.shards)
+
+    def _submit(self, message: AgentMessage, body: Launch, *, session: str) -> None:
         parts = self._parts
-        session = root_session_id(seed, parts.settings.shards)
         recipient, title, prompt = message.header.recipient.agent_name, title_of(body), prompt_of(body)
         thread = Thread(correlation=derived_uuid("conversation", session))
         envelope = parts.message_factory.delegation(
@@ -261,7 +316,6 @@ class Replays:
             correlation=thread.correlation,
             title=title,
         )
-        return session
 
     def drop(self, dead_letter: DeadLetter) -> bool:
         """Remove a dead letter for good; the audit trail keeps who, what and why. False: it is gone already."""

@@ -1,0 +1,11 @@
+-- publish_once: append an envelope to its stream and count it, unless that was done before under the same mark.
+-- KEYS  1 stream  2 totals  3 mark
+-- ARGV  1 ms that the mark lives  2 envelope
+-- Returns  entry id, the one of before if there was one
+-- Complexity: O(1).
+local before = redis.call('GET', KEYS[3])
+if before then return before end
+local id = redis.call('XADD', KEYS[1], '*', 'envelope', ARGV[2])
+redis.call('HINCRBY', KEYS[2], 'published:' .. string.match(KEYS[1], ':msg:(.*)$'), 1)
+redis.call('SET', KEYS[3], id, 'PX', ARGV[1])
+return id
