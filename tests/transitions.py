@@ -25,5 +25,10 @@ def disagreements(ledger: Ledger, store: AuditStore, roots: list[str]) -> list[s
             for run in ledger.runs(session.id):
                 compare("run", session.id, run.id, run.state)
             for item in ledger.items(session.id):
-                compare("callback" if item.kind == "completion" else "item", session.id, item.id, item.state)
+                kind = {"completion": "callback"}.get(item.kind, "item")
+                if item.id.startswith("apr_"):
+                    kind = "approval"
+                # A person's answer leaves the record of the question as it is.
+                if last.get((kind, session.id, item.id)) != "answered":
+                    compare(kind, session.id, item.id, item.state)
     return found

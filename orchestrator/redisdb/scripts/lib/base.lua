@@ -55,8 +55,13 @@ local function item(items, id)
   return record
 end
 
+-- An approval is a question to a person: its item is in the records of the session that asks, and it is in the index of
+-- open ones, which is found from any key of the shard.
+local function is_approval(id) return string.sub(id, 1, 4) == 'apr_' end
+
 local function item_changed(items, id, record)
-  changed(record.kind == 'completion' and 'callback' or 'item', session_of(items), id, record.state, record.kind)
+  local what = record.kind == 'completion' and 'callback' or is_approval(id) and 'approval' or 'item'
+  changed(what, session_of(items), id, record.state, record.kind)
 end
 
 local function save(items, id, record)
@@ -93,10 +98,6 @@ local function is_met(key, rule, group)
   local k, left = tonumber(rule.k) or 1, launched - had
   return left - dead - owed >= k or (left >= k and left - dead < k)
 end
-
--- An approval is a question to a person: its item is in the records of the session that asks, and it is in the index of
--- open ones, which is found from any key of the shard.
-local function is_approval(id) return string.sub(id, 1, 4) == 'apr_' end
 
 -- The approval is open no longer. Where nobody has answered it, `reason` says why nobody will.
 local function close_approval(items, id, reason)

@@ -22,7 +22,10 @@ local function place(now, id, record, text, opens, answers, by_user)
     if is_approval(answers) and by_user ~= true then return { 'person' } end
     if redis.call('HDEL', KEYS[1], 'question:' .. answers) == 0 then return { 'answered' } end
     redis.call('HINCRBY', KEYS[1], 'questions', -1)
-    if is_approval(answers) then close_approval(KEYS[2], answers) end
+    if is_approval(answers) then
+      close_approval(KEYS[2], answers)
+      changed('approval', session_of(KEYS[2]), answers, 'answered')
+    end
   end
   if opens == '1' then
     redis.call('HSET', KEYS[9], 'question:' .. id, s.id)
