@@ -51,7 +51,7 @@ def worker(terminal: Terminal, version: str, *options: str) -> Background:
 
 
 def of(client: Client, sessions: list[str]) -> list[Session]:
-    time.sleep(0.1)  # looked at again and again: the stack itself needs the processor
+    time.sleep(0.5)  # looked at again and again: the stack itself needs the processor
     return build_container(connect(client.settings.redis_url or ""), client.settings).ledger.find(sessions)
 
 
