@@ -142,3 +142,36 @@ def test_a_large_batch_is_sent_in_pieces(redis: redis_py.Redis) -> None:
     """With small and large commands, all answered in order."""
     texts = [str(number) * (1 if number % 7 else 100_000) for number in range(300)]
     assert exchange(redis, [("ECHO", text) for text in texts]) == [text.encode() for text in texts]
+
+
+def test_a_thread_that_ends_leaves_its_connection_to_the_next(redis: redis_py.Redis) -> None:
+    """An agent may start a thread for every call."""
+    exchange(redis, [("ECHO", "mine")])
+    before = connections(redis)
+    for _ in range(10):
+        thread = threading.Thread(target=lambda: exchange(redis, [("ECHO", "theirs")]))
+        thread.start()
+        thread.join()
+    assert connections(redis) - before <= 1
+
+
+def test_a_signal_handler_asks_over_a_connection_of_its_own(redis_url: str) -> None:
+    """It runs in the thread whose own round trip it interrupts."""
+    client, other = connect(redis_url), connect(redis_url)
+    said: list[object] = []
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        said.extend(exchange(client, [("ECHO", "from the handler")]))
+        other.rpush("list", "for the caller")
+
+    before = signal.signal(signal.SIGALRM, ask)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        assert exchange(client, [("BLPOP", "list", 5)]) == [[b"list", b"for the caller"]]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert said == [b"from the handler"]
+    assert exchange(client, [("ECHO", "mine")]) == [b"mine"]
+    client.close()
+    other.close()
