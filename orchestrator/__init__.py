@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Client
     from orchestrator.client.current import CurrentSession, current_session
     from orchestrator.config.settings import Settings, load_settings
+    from orchestrator.dispatch.recurring import recurring
     from orchestrator.errors import (
         AgentsFileError,
         AwaitsApproval,
@@ -79,6 +80,7 @@ __all__ = [
     "load_settings",
     "model_agent",
     "parse_callbacks",
+    "recurring",
 ]
 
 _HOME = {
@@ -100,6 +102,7 @@ _HOME = {
     "load_settings": "orchestrator.config.settings",
     "model_agent": "orchestrator.agents.model_agents",
     "parse_callbacks": "orchestrator.policy.callback_text",
+    "recurring": "orchestrator.dispatch.recurring",
 }
 
 

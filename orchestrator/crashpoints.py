@@ -42,7 +42,9 @@ POINTS: Final = (
     "callbacks.handled",
     "reaper.released",
     "reaper.redispatched",
+    "reaper.submitted",
     "reaper.pruned",
+    "notifier.delivered",
     "audit.read",
     "audit.written",
 )

@@ -33,7 +33,8 @@
     ├── NoResponse                an agent that answers in text gave no answer that its parent could be given
     ├── Retry                     an agent asks for another try of its run, later
     ├── RunParked                 a run waits for the limits of a provider, without its slot
-    │   └── AwaitsApproval        … for a person's yes or no
+    │   ├── AwaitsApproval        … for a person's yes or no
+    │   └── RunSleeps             a run waits for a time or for a person, without its slot
     ├── StepFailed                a durable step of a run raised, and has no retries left
     ├── ModelFailed               a model agent got no answer from its model, and would get none by trying again
     ├── RunFailed                 how a run ended, for Celery's events and Flower
@@ -306,6 +307,15 @@ class AwaitsApproval(RunParked):
     """
 
     template = "approval {0} is a person's to give; the run waits without its slot"
+
+
+class RunSleeps(RunParked):
+    """A run frees its slot until a time has come or a person has replied. Raised with (what it waits for, seconds).
+
+    Let it pass through: the run is tried again then, and no attempt is used up.
+    """
+
+    template = "waits for {0}, without its slot"
 
 
 class StepFailed(OrchestraError):

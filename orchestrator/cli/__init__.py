@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "budget": ("orchestrator.cli.budget:budget", "Show what a session may spend, and who spent it."),
     "logs": ("orchestrator.cli.sessions:logs", "Show what happened in a session, in order."),
     "resume": ("orchestrator.cli.control:resume", "Give a session another prompt."),
+    "questions": ("orchestrator.cli.reply:questions", "List what agents ask you."),
     "reply": ("orchestrator.cli.reply:reply", "Answer a question of an agent."),
     "approvals": ("orchestrator.cli.approvals:approvals", "List what waits for your yes or no."),
     "approve": ("orchestrator.cli.approvals:approve", "Say yes to what an agent asks."),
@@ -72,6 +73,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "acl": ("orchestrator.cli.acl:acl", "Print what a part of the stack may do on its Redis."),
     "dlq": ("orchestrator.cli.dlq:dlq", "List, show, replay and drop dead letters."),
+    "notifications": (
+        "orchestrator.cli.notifier:notifications",
+        "Try notifications; list, retry and drop those that were given up.",
+    ),
     "audit": ("orchestrator.cli.audit:audit", "Search, replay and verify the audit trail; run its writer."),
     "send": ("orchestrator.cli.send:send", "Publish an envelope from a file."),
     "conversation": (
@@ -85,6 +90,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "router": ("orchestrator.cli.router:router", "Run one router."),
     "callbacks": ("orchestrator.cli.callbacks:callbacks", "Run one callback service."),
     "reaper": ("orchestrator.cli.reaper:reaper", "Run one reaper."),
+    "notifier": ("orchestrator.cli.notifier:notifier", "Run one notifier: tell a webhook or a command."),
 }
 
 

@@ -7,11 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.clock import isoformat
 from orchestrator.display.text import counted
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.policy.budget import describe
 
 _STYLES = {
+    SessionState.SCHEDULED: "dim",
     SessionState.PENDING: "dim",
     SessionState.RUNNING: "bold cyan",
     SessionState.IDLE: "yellow",
@@ -29,6 +31,7 @@ _RANK = {
     SessionState.IDLE: 2,
     SessionState.STOPPED: 3,
     SessionState.DELETED: 3,
+    SessionState.SCHEDULED: 4,
     SessionState.PENDING: 4,
     SessionState.FINISHED: 5,
 }
@@ -157,6 +160,7 @@ def session_line(session: Session, below: Sequence[Session] = (), *, width: int 
     about = (
         (f"DAMAGED: {session.damage[0]}; see `orchestra doctor`" if session.damage else "")
         or session.reason
+        or (f"begins {isoformat(session.due_ms)}" if session.state is SessionState.SCHEDULED else "")
         or session.parked
         or _awaited_person(session)
         or session.trouble

@@ -1,7 +1,9 @@
-"""`orchestra reply`: a user's answer to a question of an agent."""
+"""`orchestra questions` and `orchestra reply`: what agents ask the user, and the answers."""
 
 from __future__ import annotations
 
+import json
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 import click
@@ -14,12 +16,35 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.argument("session", required=False)
+@json_option
+@stack_options
+def questions(settings: Settings, *, session: str | None, as_json: bool) -> None:
+    """List what root sessions ask you, oldest first; with SESSION, every open question in its tree."""
+    from orchestrator.cli.documents import Questions
+    from orchestrator.client.client import Client
+
+    with Client(settings) as client:
+        found = client.questions(session)
+    if as_json:
+        print_json(Questions.of({"questions": found}))
+        return
+    for asked in found:
+        kind = "" if asked.kind == "query" else f" [{asked.kind}]"
+        say(f"{asked.id}{kind}  {asked.agent}: {asked.title}")
+        say(indent(asked.text.rstrip(), "    "), lines=True)
+        if asked.context is not None:
+            say(indent(json.dumps(asked.context, ensure_ascii=False, indent=2), "    "), lines=True)
+    say("answer: orchestra reply QUESTION TEXT" if found else "no open questions", err=True)
+
+
+@click.command()
 @click.argument("question")
 @click.argument("text")
 @json_option
 @stack_options
 def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> None:
-    """Answer QUESTION (its id, as `orchestra why` and `orchestra logs` show it) with TEXT (- reads standard input)."""
+    """Answer QUESTION (its id, as `orchestra questions` lists it) with TEXT (- reads standard input)."""
     from orchestrator.cli.documents import Replied
     from orchestrator.client.client import Client
 

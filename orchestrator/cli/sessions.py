@@ -16,16 +16,28 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
+@click.option(
+    "--state",
+    type=click.Choice(
+        ["scheduled", "pending", "running", "idle", "finished", "failed", "stopped", "deleted"]
+    ),
+    help="Only those in this state; `scheduled`: those that begin later, the next one first.",
+)
 @json_option
 @stack_options
-def sessions(settings: Settings, *, limit: int, as_json: bool) -> None:
+def sessions(settings: Settings, *, limit: int, state: str | None, as_json: bool) -> None:
     """List the latest root sessions, newest first."""
     from orchestrator.cli.documents import Sessions
     from orchestrator.cli.render import age, agent_width, session_line
     from orchestrator.client.client import Client
 
     with Client(settings) as client:
-        found = client.sessions(limit=limit)
+        if state == "scheduled":
+            found = client.scheduled()[:limit]
+        elif state is not None:
+            found = [one for one in client.sessions(limit=1_000_000) if one.state == state][:limit]
+        else:
+            found = client.sessions(limit=limit)
     if as_json:
         print_json(Sessions.of({"sessions": found}))
         return
@@ -33,7 +45,9 @@ def sessions(settings: Settings, *, limit: int, as_json: bool) -> None:
     for session in found:
         line = session_line(session, width=width)
         say(f"{session.id}  {age(session.created_ms):>6} ago  {line}")
-    if not found:
+    if not found and state is not None:
+        say(f"no session is {state}", err=True)
+    elif not found:
         say('no sessions yet; submit one: orchestra submit AGENT "PROMPT"', err=True)
 
 

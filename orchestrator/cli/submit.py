@@ -31,6 +31,12 @@ timeout_option = click.option(
     metavar="LIMITS",
     help="What the whole tree may spend: some of requests=N, tokens=N and usd=N, separated by commas.",
 )
+@click.option(
+    "--at",
+    metavar="WHEN",
+    help="Begin then, ISO 8601, such as 2026-12-01T09:00 (local time) or 2026-12-01T09:00Z.",
+)
+@click.option("--in", "after", metavar="DURATION", help="Begin after this time, such as 90s, 2h30m or 1d.")
 @timeout_option
 @json_option
 @stack_options
@@ -43,18 +49,25 @@ def submit(
     key: str | None,
     title: str,
     budget: str | None,
+    at: str | None,
+    after: str | None,
     timeout: float | None,
     as_json: bool,
 ) -> None:
     """Give AGENT a PROMPT (- reads it from standard input) and print the id of its session.
 
-    With --wait: print the final answer and exit with 0, or print the failure and exit with 1.
+    With --wait: print the final answer and exit with 0, or print the failure and exit with 1. With --at or --in the
+    session begins later; `orchestra sessions --state scheduled` lists it, `orchestra stop` cancels it.
     """
     from orchestrator.cli.documents import Submitted
     from orchestrator.client.client import Client
+    from orchestrator.policy.moments import parse_duration, parse_moment
     from orchestrator.redisdb.retry import RETRY_FOR_S
 
     check_timeout(timeout, wait=wait)
+    if at is not None and after is not None:
+        raise click.UsageError("--at and --in both say when it begins: give one of them")
+    when = parse_moment(at) if at is not None else parse_duration(after) if after is not None else None
     with Client(settings, on_outage=say_outage) as client:
         submitted = client.submit(
             agent,
@@ -63,6 +76,7 @@ def submit(
             title=title,
             retry_for_s=RETRY_FOR_S if wait else 0,
             budget=budget,
+            at=when,
         )
         session = submitted.id
         if key is not None and not submitted.new:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
@@ -111,6 +112,7 @@ class AsyncClient:
     attachment = _in_thread(Client.attachment)
     session = _in_thread(Client.session)
     sessions = _in_thread(Client.sessions)
+    scheduled = _in_thread(Client.scheduled)
     tree = _in_thread(Client.tree)
     budgets = _in_thread(Client.budgets)
     parse_callbacks = _in_thread(Client.parse_callbacks)
@@ -131,11 +133,12 @@ class AsyncClient:
         title: str = "",
         retry_for_s: float = 0,
         budget: Budget | Mapping[str, Any] | str | None = None,
+        at: datetime | timedelta | float | None = None,
     ) -> AsyncSessionHandle:
         """As :meth:`Client.submit`."""
         client = await self._client()
         handle = await asyncio.to_thread(
-            client.submit, agent, prompt, key=key, title=title, retry_for_s=retry_for_s, budget=budget
+            client.submit, agent, prompt, key=key, title=title, retry_for_s=retry_for_s, budget=budget, at=at
         )
         return AsyncSessionHandle(handle.id, self, new=handle.new)
 

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
@@ -24,7 +25,7 @@ from orchestrator.bootstrap import build_container
 from orchestrator.client.approvals import Approval, answer_approval, open_approvals
 from orchestrator.client.forking import Forking
 from orchestrator.client.history import Event, history
-from orchestrator.client.replies import answer_question
+from orchestrator.client.replies import answer_question, open_questions
 from orchestrator.client.submission import Submission
 from orchestrator.client.submission_tokens import LIFETIME_S, SubmissionToken, make_token
 from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Waiting, Watching, subtree
@@ -225,6 +226,7 @@ class Client:
         title: str = "",
         retry_for_s: float = 0,
         budget: Budget | Mapping[str, Any] | str | None = None,
+        at: datetime | timedelta | float | None = None,
     ) -> SessionHandle:
         """Give ``agent`` a prompt: a new root session, in the ledger when this returns.
 
@@ -236,8 +238,11 @@ class Client:
             patience_s: seconds of an outage of Redis that this outlasts; the session is made once.
             budget: what the whole tree may spend, such as `{"tokens": 100_000, "usd": 2}` or `"usd=2"`; by default the
                 setting `tree_budget`.
+            at: when it is to begin: a `datetime` with a time zone, seconds since the epoch, or a `timedelta` from now.
+                Until then its state is `scheduled`, and `stop` cancels it. A time that has passed is now.
 
         Raises:
+            InputError: ``at`` is no time, or more than a century ahead.
             EmptyPrompt: there is nothing to do.
             KeyInUse: the key was used before, for another agent or prompt.
             UnknownAgent: no worker serves such an agent.
@@ -247,10 +252,18 @@ class Client:
         once = key or uuid.uuid4().hex
         submission = Submission(self._parts)
         allowed = Budget.of(budget)
+        when = self._moment(at, retry_for_s)
         submitted = self._outlast(
-            lambda: submission.submit(agent, prompt, key=once, title=title, budget=allowed), retry_for_s
+            lambda: submission.submit(agent, prompt, key=once, title=title, budget=allowed, at=when),
+            retry_for_s,
         )
         return SessionHandle(submitted.session, self, new=submitted.created or key is None)
+
+    def _moment(self, at: datetime | timedelta | float | None, retry_for_s: float) -> datetime | float | None:
+        """A time from now as one by the clock of Redis; the same in every try."""
+        if not isinstance(at, timedelta):
+            return at
+        return self._outlast(self._ledger.server_ms, retry_for_s) / 1000 + at.total_seconds()
 
     def submit_plan(
         self, plan: str, *, agent: str = "", key: str | None = None, title: str = "", retry_for_s: float = 0
@@ -471,9 +484,7 @@ class Client:
         if asker is None and session_of_approval(question):
             raise InputError(f"{question} is an approval: say yes or no with `orchestra approve` or `deny`")
         if asker is None:
-            raise InputError(
-                f"{question!r} is not the id of a question; `orchestra why SESSION` names what a session waits for"
-            )
+            raise InputError(f"{question!r} is not the id of a question; `orchestra questions` lists them")
         if not isinstance(text, str):
             raise InputError(f"a reply is text, not {type(text).__name__}; give a str")
         if not text.strip():
@@ -616,6 +627,12 @@ class Client:
             ]
         return sorted(found, key=lambda root: root.created_ms, reverse=True)[:limit]
 
+    def scheduled(self) -> list[Session]:
+        """The sessions that were submitted to begin later, the next one first."""
+        with self._clear_errors():
+            found = [s for shard in range(self.settings.shards) for s in self._ledger.scheduled(shard)]
+        return sorted(found, key=lambda session: session.due_ms)
+
     def tree(self, session: str) -> list[Session]:
         """A session and everything below it, each after its parent, in the order of their launches.
 
@@ -699,21 +716,21 @@ class Client:
         with self._clear_errors():
             return checked_callbacks(self._ledger, self._parts.authenticity, session, text)
 
-    def questions(self, session: str) -> list[Callback]:
-        """The open questions of a session and everything below it, in the order of the tree.
+    def questions(self, session: str | None = None) -> list[Callback]:
+        """The open questions of a session and everything below it; without one, those that roots ask you, oldest first.
+
+        Answer one with :meth:`reply`.
 
         Raises:
             UnknownSession: there is no such session.
         """
-        found = []
         with self._clear_errors():
-            for asker in subtree(self._ledger, session):
-                for question in asker.questions:
-                    item = self._ledger.item(asker.parent, question) if asker.parent else None
-                    if item is not None:
-                        text = self._ledger.texts(asker.parent, [question]).get(question, "")
-                        found.append(callback_from(item, text))
-        return found
+            if session is not None:
+                askers = subtree(self._ledger, session)
+                return [callback_from(*one) for one in open_questions(self._ledger, askers)]
+            roots = [root for shard in range(self.settings.shards) for root in self._ledger.asking(shard)]
+            found = open_questions(self._ledger, roots)
+            return [callback_from(*one) for one in sorted(found, key=lambda one: one[0].at_ms)]
 
     def runs(self, session: str) -> list[Run]:
         """The runs of a session, oldest first; each names the callbacks it carried."""

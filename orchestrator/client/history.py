@@ -11,6 +11,9 @@ from orchestrator.ids import approval_of
 from orchestrator.ledger import Item, ItemState, Ledger, Run, Session, StepHeader, Try
 from orchestrator.ledger.journal import read_headers
 
+#: Seconds that nobody means as a time: the run waits for a person.
+_FOREVER_S = 10 * 365 * 86_400
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
@@ -103,9 +106,9 @@ def _of_try(run: Run, tried: Try, *, first: bool) -> list[tuple[int, Event]]:
     }
     took = (tried.ended_ms - tried.started_ms) / 1000
     wait_s = (tried.again_ms - tried.ended_ms) / 1000
-    next_one = (
-        "" if not tried.again_ms else f"; tried again in {wait_s:.3g} s" if wait_s > 0 else "; tried again"
-    )
+    next_one = "; tried again" if tried.again_ms else ""
+    if 0 < wait_s < _FOREVER_S:
+        next_one += f" in {wait_s:.3g} s"
     text = f"attempt {tried.attempt} {how[tried.how]} after {took:.3f} s: {tried.reason}{next_one}"
     event = Event(at="", what="attempt", text=text, run=run.id, detail=tried.traceback)
     return [*events, (tried.ended_ms, event)]

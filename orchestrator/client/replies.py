@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.errors import WrongState
 from orchestrator.ids import reply_id
+from orchestrator.ledger import CLOSED, Item, Ledger, Session
 from orchestrator.messages.factory import Thread
+
+
+def open_questions(ledger: Ledger, askers: Iterable[Session]) -> list[tuple[Item, str]]:
+    """What these sessions have asked and has no reply yet, each with its text; nothing of sessions that have ended."""
+    found = []
+    for asker in askers:
+        holder = asker.parent or asker.id  # a root asks the user, and has the question itself
+        for question in asker.questions if asker.state not in CLOSED else ():
+            item = None if question in asker.approvals else ledger.item(holder, question)
+            if item is not None:
+                found.append((item, ledger.texts(holder, [question]).get(question, "")))
+    return found
 
 
 def answer_question(parts: Container, asker: str, question: str, text: str) -> None:
@@ -20,7 +35,8 @@ def answer_question(parts: Container, asker: str, question: str, text: str) -> N
     """
     ledger = parts.ledger
     session = ledger.session(asker)
-    item = ledger.item(session.parent, question) if session.parent else None
+    asked = session.parent or session.id  # a root asks the user, and has the question itself
+    item = ledger.item(asked, question)
     if item is None or question not in session.questions:
         raise WrongState(f"question {question}", "not open", "it has its reply, or was withdrawn")
     letter = parts.message_factory.reply(
@@ -43,4 +59,4 @@ def answer_question(parts: Container, asker: str, question: str, text: str) -> N
     )
     if not placed:
         raise WrongState(f"question {question}", "answered", "it has its reply already")
-    ledger.withdraw(question, asker=asker, asked=session.parent, reason="answered by the operator")
+    ledger.withdraw(question, asker=asker, asked=asked, reason="answered by the operator")

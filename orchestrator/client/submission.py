@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 
 from orchestrator.agents.registry import OPERATOR
@@ -16,6 +17,7 @@ from orchestrator.ledger import Submitted
 from orchestrator.ledger.forks import Fork
 from orchestrator.messages.factory import Thread, summary
 from orchestrator.policy.budget import Budget
+from orchestrator.policy.moments import moment_ms
 from orchestrator.streams import StreamId
 
 
@@ -57,6 +59,7 @@ class Submission:
         planned: bool = False,
         budget: Budget | None = None,
         make_fork: Callable[[str], Fork] | None = None,
+        at: datetime | float | None = None,
     ) -> Submitted:
         """Give ``agent`` a prompt. The same ``key`` is the same session, however often it is submitted.
 
@@ -69,8 +72,11 @@ class Submission:
             planned: the prompt is a plan, which the session carries out before its agent is called.
             budget: what the whole tree may spend; by default the setting `tree_budget`.
             make_fork: stores what a session of this id begins with, if it is a fork.
+            at: when it is to begin, as a `datetime` with a time zone or in seconds since the epoch; by default, and where
+                that has passed, at once.
 
         Raises:
+            InputError: the prompt is no text, or ``at`` no time.
             EmptyPrompt: there is nothing to do.
             KeyInUse: the key was used before, for another agent or prompt.
             UnknownAgent: no worker serves such an agent.
@@ -88,6 +94,7 @@ class Submission:
         session = root_session_id(key or uuid.uuid4().hex, parts.settings.shards)
         thread = Thread(correlation=derived_uuid("conversation", session))
         heading = title or summary(prompt)
+        at_ms = 0 if at is None else moment_ms(at, now_ms=parts.ledger.server_ms(), what="at")
         letter = parts.message_factory.delegation(
             sender=OPERATOR,
             recipient=agent,
@@ -109,6 +116,7 @@ class Submission:
             planned=planned,
             budget=budget or Budget.of(parts.settings.tree_budget),
             make_fork=partial(make_fork, session) if make_fork is not None else None,
+            at_ms=at_ms,
         )
         failpoint("submit.written")
         if submitted.agent != agent:

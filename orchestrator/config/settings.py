@@ -27,7 +27,13 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.config.urls import check_audit_url, check_broker_url, check_redis_url, redact_url
+from orchestrator.config.urls import (
+    check_audit_url,
+    check_broker_url,
+    check_notify_url,
+    check_redis_url,
+    redact_url,
+)
 from orchestrator.errors import ConfigurationError
 from orchestrator.ids import MAX_SHARDS
 
@@ -88,6 +94,8 @@ Folders = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_split_agents)]
 AgentSources = Annotated[tuple[str, ...], BeforeValidator(_split_agents)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
+NotifyUrl = Annotated[str, AfterValidator(check_notify_url)]
+NotifyEvent = Literal["question", "finished", "failed", "stopped", "dead"]
 ProviderLimits = Annotated[
     dict[str, dict[Literal["requests_per_minute", "tokens_per_minute", "calls"], Count]],
     BeforeValidator(_from_json),
@@ -371,6 +379,35 @@ class Settings(BaseModel):
         "Flower). It knows no authentication: anyone who can write to the broker can then stop every worker.",
     )
 
+    # Notifications
+    notify_url: NotifyUrl | None = Field(
+        None,
+        repr=False,
+        description="URL (`http` or `https`) that the notifier posts events to, as CloudEvents in JSON. Unset: none.",
+    )
+    notify_command: str | None = Field(
+        None,
+        min_length=1,
+        description="Command with arguments, split as a shell does and run without one, that gets each event on its standard "
+        "input. Unset: none.",
+    )
+    notify_events: Annotated[tuple[NotifyEvent, ...], BeforeValidator(_split_agents)] = Field(
+        ("question", "finished", "failed", "stopped", "dead"),
+        description="Events that are told, separated by commas: `question` (a root asks the user), `finished`, `failed` and "
+        "`stopped` (a root has ended), `dead` (a callback is not delivered).",
+    )
+    notify_secret_file: AbsolutePath | None = Field(
+        None,
+        description="File with the secret that signs webhooks, readable by its owner only. Unset: `notify-secret` in the "
+        "data folder, which the first notifier makes.",
+    )
+    notify_timeout_s: Seconds = Field(10, description="Seconds that one delivery may take.")
+    notify_attempts: Count = Field(
+        15,
+        description="Attempts to deliver one event to one target, after waits of 1 s, 2 s, 4 s, … and at most an hour; "
+        "then it is dead.",
+    )
+
     # Logs
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest level of log lines that are written."
@@ -394,6 +431,8 @@ class Settings(BaseModel):
         for name in ("redis_url", "broker_url"):
             url = getattr(self, name)
             yield name, url if url is None else redact_url(url)
+        # Its path may be what makes it secret.
+        yield "notify_url", "***" if self.notify_url else None
 
     @property
     def command_timeout_s(self) -> float:
@@ -417,6 +456,16 @@ class Settings(BaseModel):
     def audit_name(self) -> str:
         """The audit database as people may see it, without its password."""
         return redact_url(self.audit_url) if self.audit_url else str(self.audit_file)
+
+    @property
+    def notifies(self) -> bool:
+        """Whether somebody is to be told of events."""
+        return bool(self.notify_url or self.notify_command)
+
+    @property
+    def notify_secret_path(self) -> Path:
+        """The file of the secret that signs webhooks."""
+        return self.notify_secret_file or self.data / "notify-secret"
 
     @property
     def keys_dir(self) -> Path:

@@ -35,6 +35,28 @@ def redact_url(url: str) -> str:
     return text
 
 
+def check_notify_url(url: str) -> str:
+    """Return ``url`` as given if events can be posted to it.
+
+    Raises:
+        ValueError: with a sentence that says what is wrong and holds no part of the URL, which may be secret.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+        fine = (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and url.isprintable()
+            and " " not in url
+        )
+    except ValueError:
+        fine = False
+    if not fine:
+        raise ValueError("not a URL that events can be posted to; write it like https://host/path")
+    return url
+
+
 def check_redis_url(url: str) -> str:
     """Return ``url`` as given if redis-py can take it.
 

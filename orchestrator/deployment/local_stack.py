@@ -34,11 +34,12 @@ SERVICES = {
 }
 
 
-def service_specs() -> list[ChildSpec]:
-    """One process for each service."""
+def service_specs(settings: Settings) -> list[ChildSpec]:
+    """One process for each service that these settings ask for."""
+    services = {**SERVICES, "notifier": ("notifier",)} if settings.notifies else SERVICES
     return [
         ChildSpec(name=name, command=(*python_module("orchestrator"), *arguments), stage=2)
-        for name, arguments in SERVICES.items()
+        for name, arguments in services.items()
     ]
 
 
@@ -149,7 +150,9 @@ class LocalStack:
             k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.endswith("_CONFIG")
         }
         self._supervisor = Supervisor(
-            self._specs if self._specs is not None else [*service_specs(), worker_spec(self.settings)],
+            self._specs
+            if self._specs is not None
+            else [*service_specs(self.settings), worker_spec(self.settings)],
             env={**environment, **self.settings.to_env()},
             logs=given.logs_dir,
             log_suffix=f".{others + 1}" if others else "",

@@ -43,7 +43,7 @@ def of_session(session: Session, snapshot: Snapshot, terms: Terms) -> Blocker | 
         return _at_work(session, run, terms)
     if session.damage or snapshot.damage:
         return _damaged(session, snapshot)
-    if session.state == SessionState.PENDING:
+    if session.state in (SessionState.SCHEDULED, SessionState.PENDING):
         return _unrouted(session)
     if session.state in CLOSED:
         return _closed(session, terms)
@@ -87,8 +87,8 @@ def _closed(session: Session, terms: Terms) -> Blocker | None:
 
 
 def _to_run(session: Session, run: Run, snapshot: Snapshot, terms: Terms) -> Blocker:
-    if run.claimable_ms and session.approvals:  # it is parked, and goes on with the answer
-        return _asking(session, session.questions[0], snapshot)
+    if run.claimable_ms and session.questions and (session.approvals or not session.parent):
+        return _asking(session, session.questions[0], snapshot)  # it is parked, and goes on with the answer
     again = f" (its last try: {run.reason})" if run.reason else ""
     if run.claimable_ms:
         # The tries that were lost with their worker do not count.
@@ -126,6 +126,14 @@ def _to_run(session: Session, run: Run, snapshot: Snapshot, terms: Terms) -> Blo
 
 
 def _unrouted(session: Session) -> Blocker:
+    if session.state == SessionState.SCHEDULED:
+        return Blocker(
+            session=session.id,
+            subject=session.id,
+            waits_for="its time: it was submitted to begin later",
+            mover=f"the reaper; or you: orchestra stop {session.id}",
+            by=isoformat(session.due_ms),
+        )
     if session.parked:
         return Blocker(
             session=session.id,
@@ -211,13 +219,18 @@ def _asking(session: Session, question: str, snapshot: Snapshot) -> Blocker:
         session=session.id,
         subject=session.id,
         waits_for="; ".join([*map(_reply_to, session.questions), *map(str, outstanding(snapshot))]),
-        mover=f"session {session.parent}, which was asked, or you: orchestra reply {question} TEXT",
+        mover=_who_replies(session, question),
         by=f"{isoformat(due)}: then it is told that no reply came" if due else "no limit of its own",
     )
 
 
 def _answer(approval: str) -> str:
     return f"you: orchestra approve {approval}, or orchestra deny {approval}"
+
+
+def _who_replies(session: Session, question: str) -> str:
+    you = f"you: orchestra reply {question} TEXT"
+    return f"session {session.parent}, which was asked, or {you}" if session.parent else you
 
 
 def _reply_to(question: str) -> str:
@@ -310,7 +323,7 @@ def held_up_by(snapshot: Snapshot) -> list[str]:
     if run is not None and run.state == RunState.RUNNING:
         called: list[str] = [child for item in run.awaits if (child := child_of(item))]
         return called or ([session.parent] if any(map(question_of, run.awaits)) else [])
-    if run is not None or session.state == SessionState.PENDING:
+    if run is not None or session.state in (SessionState.SCHEDULED, SessionState.PENDING):
         return []
     out = still_out(snapshot) or [i for i in snapshot.items if i.state == ItemState.OWED]
     owed = [item.child for item in out]

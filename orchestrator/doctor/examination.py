@@ -178,7 +178,7 @@ class Doctor:
             return 0
         if session.questions and not session.busy:
             return 1
-        if session.state == SessionState.PENDING:
+        if session.state in (SessionState.SCHEDULED, SessionState.PENDING):
             return 2
         return 4 if session.busy else 3
 
@@ -364,7 +364,9 @@ class Doctor:
             message = "is to be ended for over a minute: is a callback service running?"
         elif snapshot.queue and is_ready(snapshot) and not snapshot.window_until_ms:
             message = f"has {counted(len(snapshot.queue), 'item')} queued for over a minute and no run: is a callback service running?"
-        elif len(s.questions) > len(s.approvals) and said is not None:
+        elif (
+            s.parent and len(s.questions) > len(s.approvals) and said is not None
+        ):  # a person may take any time
             message = f"waits for over a minute for {said.waits_for}; {said.mover}"
         elif over and "results" in snapshot.indexed:
             message = (

@@ -25,6 +25,7 @@ def of_tree(snapshot: Snapshot) -> Iterator[Problem]:
     """Of those what holds of a deleted session, too."""
     yield from _session(snapshot)
     yield from _root(snapshot)
+    yield from _schedule(snapshot)
 
 
 def _found(snapshot: Snapshot, rule: str, subject: str, message: str) -> Problem:
@@ -66,6 +67,13 @@ def _session(snapshot: Snapshot) -> Iterator[Problem]:
     ):
         if wanted and name not in snapshot.indexed:
             yield _found(snapshot, "session-unindexed", name, f"is not in {consequence}")
+
+
+def _schedule(snapshot: Snapshot) -> Iterator[Problem]:
+    if snapshot.session.state is SessionState.SCHEDULED and "schedule" not in snapshot.indexed:
+        yield _found(
+            snapshot, "schedule-lost", "", "is scheduled, and no timer begins it when its time has come"
+        )
 
 
 def _root(snapshot: Snapshot) -> Iterator[Problem]:

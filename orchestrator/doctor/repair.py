@@ -20,6 +20,7 @@ _INDEXES: Final = frozenset(
         "session-unindexed",
         "result-unindexed",
         "expiry-lost",
+        "schedule-lost",
         "closed-owed",
         "approval-unindexed",
     }

@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 _BATCH = 500
 #: The shard's indexes that may know a session or its run.
-_INDEXES = ("dispatch", "running", "waiting", "closing", "results", "tree", "roots", "expire")
+_INDEXES = ("dispatch", "running", "waiting", "closing", "results", "tree", "roots", "expire", "schedule")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,7 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         pipe.zscore(keys.tree(root), session_id)
         pipe.zscore(keys.roots(shard), session_id)
         pipe.zscore(keys.timers(shard), f"expire|{session_id}")
+        pipe.zscore(keys.timers(shard), f"submit|{session_id}")
         pipe.zscore(keys.timers(shard), f"flush|{session_id}")
         for one in run_ids:
             pipe.hgetall(keys.run(one))
@@ -99,9 +100,9 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
     bodies = _readable(replies[4], "its texts", damage) or []
     scores = [
         _readable(reply, f"the index {name!r}", damage)
-        for name, reply in zip(_INDEXES, replies[5:13], strict=True)
+        for name, reply in zip(_INDEXES, replies[5:14], strict=True)
     ]
-    wakes = _readable(replies[13], "the timers", damage)
+    wakes = _readable(replies[14], "the timers", damage)
     if isinstance(facts, Exception):
         if not is_wrong_type(facts):
             raise facts
@@ -113,7 +114,7 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         session = decode.session(h, session_id)
     found = list(_each(items.items(), lambda pair: decode.item(decode.text(pair[0]), pair[1]), damage))
     run_facts = [
-        _readable(reply, f"run {run}", damage) for run, reply in zip(run_ids, replies[14:], strict=True)
+        _readable(reply, f"run {run}", damage) for run, reply in zip(run_ids, replies[15:], strict=True)
     ]
     return Snapshot(
         session=session,

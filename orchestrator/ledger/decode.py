@@ -33,6 +33,7 @@ _SESSION_NUMBERS = (
     "created_ms",
     "updated_ms",
     "ended_ms",
+    "due_ms",
 )
 _ON_DEPLOY = get_args(OnDeploy)
 _COSTS = ("requests", "input_tokens", "output_tokens", "nano_usd")

@@ -164,6 +164,62 @@ class InboxTransitions(Runs):
         self._placed(session_id, reply)
         return decode.text(reply[1])
 
+    def ask_user(
+        self,
+        claim: Claim,
+        text: str,
+        *,
+        effect: str,
+        item_id: str,
+        kind: str,
+        priority: str,
+        envelope: Outgoing,
+        conversation: str,
+        open_ms: int,
+        extra: Mapping[str, Any],
+    ) -> str:
+        """A root asks the user; the question's id. The same effect key is the same question.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+            LimitExceeded: the conversation has had more messages than it may.
+        """
+        session = claim.session
+        record = {"kind": kind, "priority": priority, "child": session, **extra, "question": True}
+        record["proof"] = self.vouch_for_item(
+            item_id, session, record, text, by=str(extra.get("agent", "")), to=str(extra.get("agent", ""))
+        )
+        reply = self.scripts.run(
+            "ask_user",
+            [
+                keys.session(session),
+                keys.items(session),
+                keys.bodies(session),
+                keys.run(claim.run),
+                keys.effects(claim.run),
+                keys.totals(shard_of(session)),
+                layout.stream(session, envelope),
+                keys.timers(shard_of(session)),
+                keys.conversation(shard_of(session), conversation),
+            ],
+            [
+                self._now,
+                item_id,
+                json.dumps(record),
+                text,
+                layout.payload(envelope),
+                claim.claim,
+                effect,
+                open_ms,
+                self.limits.conversation_messages,
+            ],
+        )
+        if reply[0] == b"lost":
+            raise ClaimLost(claim.run)
+        if reply[0] == b"limit":
+            raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"conversation {conversation}")
+        return decode.text(reply[1])
+
     def vouch_for_item(
         self, item: str, session: str, record: Mapping[str, Any], text: str, *, by: str, to: str
     ) -> str:

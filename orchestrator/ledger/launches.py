@@ -51,8 +51,9 @@ class LaunchTransitions(LedgerReader):
         planned: bool = False,
         budget: Budget | None = None,
         make_fork: Callable[[], Fork] | None = None,
+        at_ms: int = 0,
     ) -> Submitted:
-        """Make a root session and publish its task-delegation.
+        """Make a root session and publish its task-delegation, at once or at ``at_ms`` (milliseconds since the epoch).
 
         The same id, submitted again, changes nothing and tells what is there. ``task`` is the id of
         the Celery result that the root owes, and ``budget`` what its whole tree may spend. ``planned``: the prompt is
@@ -87,6 +88,7 @@ class LaunchTransitions(LedgerReader):
                     layout.stream(session_id, envelope),
                     keys.budget(session_id),
                     keys.large_texts(session_id),
+                    keys.timers(shard),
                 ],
                 [
                     self._now,
@@ -96,6 +98,7 @@ class LaunchTransitions(LedgerReader):
                     budget_facts(budget),
                     texts,
                     kept,
+                    at_ms or "",
                     *layout.pairs(facts),
                 ],
             )

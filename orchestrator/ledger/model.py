@@ -16,6 +16,7 @@ JSON = Any
 class SessionState(StrEnum):
     """Where a session stands."""
 
+    SCHEDULED = "scheduled"  #: submitted; its time has not come
     PENDING = "pending"  #: launched; no run has been claimed yet
     RUNNING = "running"  #: a run is or was last seen at work
     IDLE = "idle"  #: between runs, with something outstanding
@@ -53,6 +54,7 @@ class ItemState(StrEnum):
     CLAIMED = "claimed"
     DELIVERED = "delivered"
     DEAD = "dead"
+    ASKED = "asked"  #: a question to the user that has no reply yet; it is in no queue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,7 @@ class Session:
     close_policy: str  #: what becomes of its children when it is closed: stop, abandon, heir:<session>
     parked: str = ""  #: why its launch waits, in words, or empty
     entry: str = ""  #: where its launch stands, type:priority:entry; empty if it came from outside
+    due_ms: int = 0  #: when it was to begin, if it was scheduled; 0: at once
     delegator: str = ""  #: the agent or external program that gave it its task; empty: a user did
     children: int = 0  #: delegations in all, also those for which nothing is owed
     trouble: str = ""  #: how the last try of its present run ended, while that is to be tried again

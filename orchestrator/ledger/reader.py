@@ -130,6 +130,24 @@ class LedgerReader:
         newest = self.redis.zrevrange(keys.roots(shard), 0, limit - 1)
         return self.find([decode.text(i) for i in newest])
 
+    def scheduled(self, shard: int) -> list[Session]:
+        """The sessions of a shard that are to begin later, the next one first."""
+        timers = map(decode.text, self.redis.zrange(keys.timers(shard), 0, -1))
+        ids = [timer.removeprefix("submit|") for timer in timers if timer.startswith("submit|")]
+        return [session for session in self.find(ids) if session.state is SessionState.SCHEDULED]
+
+    def asking(self, shard: int) -> list[Session]:
+        """The roots of a shard that ask the user something. Looks at every root that is kept."""
+        asking: list[str] = []
+        roots = self.all_roots(shard)
+        while batch := list(itertools.islice(roots, 500)):
+            pipe = self.redis.pipeline(transaction=False)
+            for root in batch:
+                pipe.hget(keys.session(root), "questions")
+            counts = pipe.execute(raise_on_error=False)
+            asking += [root for root, count in zip(batch, counts, strict=True) if count not in (None, b"0")]
+        return [session for session in self.find(asking) if len(session.questions) > len(session.approvals)]
+
     def all_roots(self, shard: int) -> Iterator[str]:
         """The ids of every root of a shard."""
         for member, _ in self.redis.zscan_iter(keys.roots(shard), count=500):

@@ -16,6 +16,8 @@ from orchestrator.redisdb.client import is_wrong_type
 
 #: Sessions of an expired tree that are closed in one step, with three arguments each; Redis 6.2 takes a million.
 _RETIRED_AT_ONCE = 50_000
+#: How long a router may take to come to the task-delegation of a scheduled session.
+_SUBMITTED_TTL_MS = 30 * 86_400_000
 
 
 class SweepTransitions(Termination):
@@ -155,6 +157,33 @@ class SweepTransitions(Termination):
         coming: Any = self.redis.zrangebyscore(keys.timers(shard), f"({now}", now + at_most, withscores=True)
         due = [int(score) for timer, score in coming if decode.text(timer).startswith(f"{kind}|")]
         return min([at_most, *(d - now for d in due)])
+
+    def submit_due(self, session_id: str, *, sender: str) -> str:
+        """The time of a scheduled session has come: publish the task-delegation that ``sender`` signed; once.
+
+        Returns:
+            `submitted`, `early`, or `gone`: it was stopped or deleted, or has begun.
+
+        Raises:
+            redis.ResponseError: its records are damaged; its timer stays.
+        """
+        shard = shard_of(session_id)
+        priority, message = map(
+            decode.text, self.redis.hmget(keys.session(session_id), "priority", "message")
+        )
+        reply = self.scripts.run(
+            "submit_due",
+            [
+                keys.session(session_id),
+                keys.bodies(session_id),
+                keys.timers(shard),
+                keys.totals(shard),
+                keys.messages(shard, "task-delegation", priority or "high"),
+                keys.seen(shard, sender, message),
+            ],
+            [self._now, session_id, _SUBMITTED_TTL_MS],
+        )
+        return decode.text(reply[0])
 
     def drop_timer(self, shard: int, kind: str, identifier: str) -> None:
         """A timer was acted upon."""

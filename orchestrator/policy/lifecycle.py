@@ -12,6 +12,11 @@ from collections.abc import Mapping
 Transitions = Mapping[str, Mapping[str, str]]
 
 SESSION: Transitions = {
+    "scheduled": {
+        "pending": "its time has come",
+        "stopped": "stopped before its time",
+        "deleted": "deleted by a user",
+    },
     "pending": {
         "running": "a worker claims its first run",
         "failed": "refused, or its first run fails for good",

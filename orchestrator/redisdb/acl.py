@@ -43,7 +43,7 @@ KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "router": _LEDGER | _COMMON | _DEAD | _WAITING | {"outbox", "inbox", "quota"},
         "callbacks": _LEDGER | _COMMON | {"conversation"},
-        "reaper": _LEDGER | _COMMON | _DEAD | {"conversation", "inbox"},
+        "reaper": _LEDGER | _COMMON | _DEAD | {"conversation", "inbox", "seen"},
         "worker": _LEDGER | _COMMON | _PROVIDERS | {"conversation"},
         "audit": _COMMON | {"dead", "audit_heads", "transitions"},
         "operator": _EVERYTHING,

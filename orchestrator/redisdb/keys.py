@@ -380,6 +380,28 @@ def transitions(shard: int) -> str:
     return f"{shard_tag(shard)}:transitions"
 
 
+@_key(
+    "ao:{S}:notices",
+    type="stream",
+    owner="ledger",
+    lifetime="permanent; an entry leaves when every target was told or has given it up; about 100,000 at most",
+)
+def notices(shard: int) -> str:
+    """What the notifier tells people of: questions, ends of roots, dead callbacks; there since a notifier first ran."""
+    return f"{shard_tag(shard)}:notices"
+
+
+@_key(
+    "ao:{S}:notices-dead",
+    type="stream",
+    owner="ledger",
+    lifetime="permanent; an entry leaves by a retry or a drop; about 10,000 at most",
+)
+def dead_notices(shard: int) -> str:
+    """Notifications that were given up: the event as JSON, its target, attempts, the last error."""
+    return f"{shard_tag(shard)}:notices-dead"
+
+
 @_key("ao:{S}:totals", type="hash", owner="ledger", lifetime="permanent")
 def totals(shard: int) -> str:
     """Counters of the shard: envelopes published for each stream, messages dropped from each inbox that was full."""

@@ -75,7 +75,7 @@ def stop_task(parts: Container, task_id: str, *, terminate: bool) -> str:
     session = _session_of(parts, task_id)
     if session is None:
         return UNKNOWN
-    if session.state is not SessionState.PENDING and not terminate:
+    if session.state not in (SessionState.SCHEDULED, SessionState.PENDING) and not terminate:
         return f"{session.id} has begun, and is stopped only with terminate=True"
     verdict = parts.ledger.stop(session.id, "revoked over Celery's remote control")
     if verdict.outcome == "ended" and not session.parent and session.task:

@@ -32,10 +32,19 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     # An error before anything is submitted (arguments of other names, say) must reach whoever waits.
     @app.task(name=START_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
     def start_session(
-        task: Task, *, agent: str = "", prompt: str | None = None, title: str = "", token: str | None = None
+        task: Task,
+        *,
+        agent: str = "",
+        prompt: str | None = None,
+        title: str = "",
+        token: str | None = None,
+        key: str | None = None,
     ) -> str:
-        """Submit a root session; its final answer is the result of this very task."""
-        _submit(runtime, task, agent=agent, prompt=prompt, title=title, token=token)
+        """Submit a root session; its final answer is the result of this very task.
+
+        With a ``key`` the session is that of the key, and its answer is the result of the first task that named it.
+        """
+        _submit(runtime, task, agent=agent, prompt=prompt, title=title, token=token, key=key)
         # The result is stored when the root has ended, which is not now.
         raise Ignore
 
@@ -82,20 +91,34 @@ def _refuse(runtime: RuntimeOfProcess, task: Task, error: OrchestraError) -> Non
 
 
 def _submit(
-    runtime: RuntimeOfProcess, task: Task, *, agent: object, prompt: object, title: object, token: object
+    runtime: RuntimeOfProcess,
+    task: Task,
+    *,
+    agent: object,
+    prompt: object,
+    title: object,
+    token: object,
+    key: object,
 ) -> None:
-    """Write a root into the ledger under the id of this very task, so that a redelivery is the same session."""
+    """Write a root into the ledger under the key, or the id of this very task, so that a redelivery is the same session."""
     task_id = str(task.request.id)
     submission = Submission(runtime.get().parts)
     try:
         if not isinstance(agent, str) or not isinstance(prompt, str | None) or not isinstance(title, str):
             raise InputError(f"{START_TASK} takes agent and prompt as text")
+        if key is not None and (not isinstance(key, str) or not key):
+            raise InputError(f"{START_TASK} takes a key as text")
+        if key is not None and runtime.settings.submissions == "token":
+            # A token is good for the session of one task id; with a key it would be for any number of them.
+            raise InputError(
+                'a key is not taken where submissions = "token"; submit with Client.submit(key=…)'
+            )
         words = prompt or ""
 
         def begin() -> None:
             if runtime.settings.submissions == "token":
                 submission.check_token(token, agent=agent, prompt=words, title=title, task_id=task_id)
-            submission.submit(agent, words, key=task_id, title=title, task=task_id)
+            submission.submit(agent, words, key=key or task_id, title=title, task=task_id)
 
         retry_outages(begin, what="submit")
     except ServerUnavailable as error:

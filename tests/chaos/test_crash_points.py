@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,10 @@ PLANS: dict[str, Plan] = {
     "audit.read": Plan(victim="audit"),
     "audit.written": Plan(victim="audit"),
 }
-#: Places that have a test of their own, below or in `test_steps.py`.
+#: Places that have a test of their own, below, in `test_steps.py` or in `tests/integration/test_notifier.py`.
 APART = {
     *("submit.checked", "submit.written", "reaper.pruned", "delivery.forgotten"),
+    *("reaper.submitted", "notifier.delivered"),
     *("worker.stepped", "worker.recorded"),
 }
 
@@ -143,6 +145,22 @@ def test_a_bare_task_is_one_session_and_its_result_comes(place: str, stack: Stac
     assert set(stack.roots()) - before == {root_session_id(task.id)}
     stack.assert_settled()
     app.close()
+
+
+def test_a_scheduled_session_begins_once_though_the_reaper_dies_with_it(stack: Stack) -> None:
+    """The reaper dies when it has published the task-delegation; the next one finds nothing left to do."""
+    reaper = stack.replace("reaper", crash_at="reaper.submitted")
+    stack.wait_ready()
+    with stack.client() as client:
+        session = client.submit("branch", "2,2", at=timedelta(seconds=1))
+        assert session.session().state == "scheduled"
+        wait_until(reaper.mark.exists, "a crash", explain=stack.logs)
+        wait_until(lambda: not reaper.alive, "its end")
+        stack.replace("reaper")
+        assert stack.answer(session) == "4"
+        assert session.session().runs >= 1
+        assert client.scheduled() == []
+    stack.assert_settled()
 
 
 def test_a_tree_that_was_being_deleted_is_deleted_to_its_last_leaf(stack: Stack) -> None:

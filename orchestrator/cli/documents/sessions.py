@@ -24,7 +24,7 @@ class Answer(Document):
 
     session: str = Field(description="Its id.")
     state: str = Field(
-        description="Where it stands: `pending`, `running`, `idle`, `finished`, `failed`, `stopped` or `deleted`; `damaged`: its record cannot be read."
+        description="Where it stands: `scheduled`, `pending`, `running`, `idle`, `finished`, `failed`, `stopped` or `deleted`; `damaged`: its record cannot be read."
     )
     result: str | None = Field(default=None, description="Its final answer; null: it has none.")
     error: str | None = Field(
@@ -57,6 +57,27 @@ class Unpinned(Document):
 
     session: str = Field(description="The session.")
     changed: bool = Field(description="False: it was bound to no version.")
+
+
+class QuestionDocument(Document):
+    """A question that has no reply yet."""
+
+    question: str = Field(validation_alias="id", description="Its id, for `orchestra reply`.")
+    session: str = Field(description="The session that asked.")
+    agent: str = Field(description="Its agent.")
+    title: str = Field(description="What people call that session.")
+    kind: str = Field(
+        description="`query`, `blocker`, `clarification`, `error`, or a word of the agent's own."
+    )
+    priority: str = Field(description="Its priority.")
+    text: str = Field(description="What is asked.")
+    context: Any = Field(description="What the agent added to it, as JSON; null: nothing.")
+
+
+class Questions(Document):
+    """The open questions, oldest first."""
+
+    questions: tuple[QuestionDocument, ...] = Field(description="The questions.")
 
 
 class Replied(Document):
@@ -192,7 +213,7 @@ class SessionDocument(Document):
     session: str = Field(validation_alias="id", description="Its id.")
     agent: str = Field(description="The agent that has it.")
     state: str = Field(
-        description="Where it stands: `pending`, `running`, `idle`, `finished`, `failed`, `stopped` or `deleted`; `damaged`: its record cannot be read."
+        description="Where it stands: `scheduled`, `pending`, `running`, `idle`, `finished`, `failed`, `stopped` or `deleted`; `damaged`: its record cannot be read."
     )
     title: str = Field(description="What people call it.")
     parent: str = Field(description="The session that launched it; empty: it is a root.")
@@ -214,6 +235,9 @@ class SessionDocument(Document):
     created: Time = Field(validation_alias="created_ms", description="When it was launched.")
     updated: Time = Field(validation_alias="updated_ms", description="When it last changed.")
     ended: Time = Field(validation_alias="ended_ms", description="When it ended; null: it has not.")
+    due: Time = Field(
+        validation_alias="due_ms", description="When it was to begin; null: it was not scheduled."
+    )
     correlation_id: str = Field(validation_alias="correlation", description="Its conversation.")
     message_id: str = Field(validation_alias="message", description="The message that launched it.")
     chain: tuple[str, ...] = Field(

@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from orchestrator.cli.documents.base import Document, FindingDocument, Time
+
+
+class DeadNotificationDocument(Document):
+    """A notification that was given up."""
+
+    notification: str = Field(validation_alias="id", description="Its id, for `retry` and `drop`.")
+    target: str = Field(description="Who was to be told: `webhook` or `command`.")
+    attempts: int = Field(description="Attempts that were made.")
+    reason: str = Field(description="How the last one failed.")
+    event: dict[str, Any] = Field(description="The CloudEvent.")
+
+
+class DeadNotifications(Document):
+    """Notifications that were given up."""
+
+    notifications: tuple[DeadNotificationDocument, ...] = Field(description="The notifications.")
+
+
+class DeliveredNotification(Document):
+    """One attempt to tell a target of one event by hand."""
+
+    notification: str = Field(description="The dead notification; empty: a test event.")
+    target: str = Field(description="Who was told.")
+    delivered: bool = Field(description="Whether it was taken.")
+    reason: str = Field(description="Why not; else empty.")
+
+
+class DeliveredNotifications(Document):
+    """Attempts to tell targets by hand."""
+
+    deliveries: tuple[DeliveredNotification, ...] = Field(description="The attempts.")
+
+
+class DroppedNotifications(Document):
+    """Dead notifications that were dropped."""
+
+    notifications: tuple[str, ...] = Field(description="Their ids.")
 
 
 class AgentDocument(Document):

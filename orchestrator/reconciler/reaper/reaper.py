@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import redis
 
+from orchestrator.agents.registry import OPERATOR
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import ServerUnavailable, UnknownSession
@@ -232,6 +233,10 @@ class Reaper:
             case "flush":
                 self._delivery.flush([identifier])
                 self._ledger.drop_due_timer(shard, kind, identifier)
+            case "submit":
+                if self._ledger.submit_due(identifier, sender=OPERATOR) == "submitted":
+                    _log.info("scheduled-session-begun", session=identifier)
+                    failpoint("reaper.submitted")
             case "review":
                 self._ledger.stop(identifier, "the review was not done in time", state="failed")
                 self._ledger.drop_due_timer(shard, kind, identifier)

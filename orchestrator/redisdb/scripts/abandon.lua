@@ -3,6 +3,7 @@
 -- ARGV  1 callback id  2 reason
 -- Returns  {'dead'} | {'not owed', state}
 -- include: base
+-- include: notices
 local record = item(KEYS[2], ARGV[1])
 if not record then return { 'not owed', 'unknown' } end
 if record.state ~= 'owed' then return { 'not owed', record.state } end
@@ -12,4 +13,5 @@ save(KEYS[2], ARGV[1], record)
 redis.call('HINCRBY', KEYS[1], 'dead', 1)
 redis.call('HINCRBY', KEYS[1], 'owed', -1)
 redis.call('HINCRBY', KEYS[1], group_field(record.group, 'owed'), -1)
+notice(KEYS[1], 'dead', redis.call('HGET', KEYS[1], 'id') or '', '1', ARGV[2])
 return { 'dead' }

@@ -24,6 +24,7 @@
 -- include: ready
 -- include: steps
 -- include: budget
+-- include: notices
 -- include: termination
 -- include: tries
 -- include: past
@@ -52,9 +53,19 @@ if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop =
   return { 'retry', failures }
 end
 
+-- Whether an item that the run parks for has come since it looked.
+local function is_there()
+  local facts = redis.call('HGETALL', RUN)
+  for i = 1, #facts, 2 do
+    local awaited = facts[i + 1] == claim and string.match(facts[i], '^awaits:(.*)$')
+    if awaited and redis.call('ZSCORE', QUEUE, awaited) then return true end
+  end
+  return false
+end
+
 -- The run frees its slot and is tried again when its time has come. It uses up no attempt; its steps stay.
 if status == 'parked' and r.stop == '' and s.doomed == '' then
-  local wait_ms = tonumber(ARGV[9])
+  local wait_ms = is_there() and 0 or tonumber(ARGV[9])
   local reason = cjson.decode(ARGV[11]).reason
   -- The answer that it parks for may have come since it looked.
   for _, name in ipairs(redis.call('HKEYS', RUN)) do
@@ -231,8 +242,8 @@ for _, id in ipairs(unasked) do
   redis.call('HDEL', S, 'question:' .. id)
   redis.call('HINCRBY', S, 'questions', -1)
   if is_approval(id) then close_approval(ITEMS, id, 'not asked for again when its run was tried again') end
-  local record = s.parent ~= '' and item(P_ITEMS, id)
-  if record and record.state == 'queued' then
+  local record = item(P_ITEMS, id)
+  if record and (record.state == 'queued' or record.state == 'asked') then
     record.state = 'dead'
     record.reason = 'not asked again when its run was tried again'
     save(P_ITEMS, id, record)

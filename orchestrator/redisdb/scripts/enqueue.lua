@@ -8,6 +8,19 @@
 --          | {'limit', name, limit}
 -- include: base
 -- include: place
+
+-- A run that waits for this answer without its slot goes on with the next sweep, and not when it would have looked again.
+local function wake(now)
+  local run = redis.call('HGET', KEYS[1], 'run')
+  if not run or run == '' then return end
+  local prefix = string.match(KEYS[1], '^[^{]*{[^}]*}:')
+  local key = prefix .. 'run:' .. run
+  local r = redis.call('HMGET', key, 'state', 'awaits:' .. ARGV[2])
+  if r[1] ~= 'queued' or not r[2] then return end
+  redis.call('HSET', key, 'not_before', 0, 'wait', 0)
+  redis.call('ZADD', prefix .. 'queued', now, run)
+end
+
 local now = clock(ARGV[1])
 if redis.call('HEXISTS', KEYS[2], ARGV[2]) == 1 then
   local text = redis.call('HGET', KEYS[3], ARGV[2])
@@ -18,15 +31,6 @@ if ARGV[8] ~= '' and runs_of(redis.call('ZCARD', KEYS[10]), KEYS[11]) >= tonumbe
 end
 local refused, seq = place(now, ARGV[2], cjson.decode(ARGV[3]), ARGV[4], ARGV[6], ARGV[7], true)
 if refused then return refused end
-if is_approval(ARGV[7]) then
-  -- A run that was parked for it goes on now, and not when it would have looked again.
-  local shard, run = string.match(KEYS[1], '^[^{]*{[^}]*}:'), redis.call('HGET', KEYS[1], 'run') or ''
-  local key = shard .. 'run:' .. run
-  if run ~= '' and redis.call('HGET', key, 'state') == 'queued'
-    and redis.call('HEXISTS', key, 'awaits:' .. ARGV[2]) == 1 then
-    redis.call('HSET', key, 'not_before', 0, 'wait', 0)
-    redis.call('ZADD', shard .. 'queued', now, run)
-  end
-end
 publish(KEYS[8], KEYS[7], ARGV[5])
+if ARGV[7] ~= '' then wake(now) end
 return { 'queued', tostring(seq) }

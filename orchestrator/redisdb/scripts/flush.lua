@@ -21,7 +21,7 @@ if CLOSED[s.state] then
 end
 -- Its first run is the router's to make: what is said to it meanwhile comes after its task.
 -- And one that is to be ended, by a user or by a child's failure, is about to be.
-if s.state == 'pending' or s.doomed ~= '' then return { 'waits', '0' } end
+if s.state == 'pending' or s.state == 'scheduled' or s.doomed ~= '' then return { 'waits', '0' } end
 -- A guess at how many runs it had would give the next one the id of an earlier one.
 if not tonumber(s.runs) then return redis.error_reply('ERR session ' .. s.id .. ' does not say how many runs it had') end
 if count(s.runs) + 1 ~= tonumber(ARGV[3]) then return { 'number', s.runs } end

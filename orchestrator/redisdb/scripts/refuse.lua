@@ -7,6 +7,7 @@
 -- include: ready
 -- include: steps
 -- include: budget
+-- include: notices
 -- include: termination
 local now = clock(ARGV[1])
 local s = session_facts()

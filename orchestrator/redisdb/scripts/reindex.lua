@@ -8,7 +8,7 @@
 -- Complexity: O(items).
 -- include: base
 local now, id = clock(ARGV[1]), ARGV[2]
-local s = fields(KEYS[1], 'id', 'parent', 'root', 'state', 'run', 'created_ms', 'ended_ms', 'settled_ms')
+local s = fields(KEYS[1], 'id', 'parent', 'root', 'state', 'run', 'created_ms', 'ended_ms', 'settled_ms', 'due_ms')
 if s.id ~= id then return { 'unknown' } end
 if s.run ~= ARGV[3] then return { 'run', s.run } end
 local r = s.run ~= '' and fields(KEYS[4], 'id', 'state', 'claim', 'started_ms') or { id = '' }
@@ -53,6 +53,7 @@ local absent = {
   closing = closed and right.owed > 0 and missing(KEYS[10], id),
   tree = s.root ~= '' and missing(KEYS[5], id),
   roots = s.root == id and missing(KEYS[6], id),
+  schedule = s.state == 'scheduled' and missing(KEYS[11], 'submit|' .. id),
 }
 if s.root == id and over and missing(KEYS[12], id) then
   absent.results = s.settled_ms == ''
@@ -71,6 +72,7 @@ put('waiting', KEYS[9], now, id)
 put('closing', KEYS[10], now, id)
 put('tree', KEYS[5], count(s.created_ms), id)
 put('roots', KEYS[6], count(s.created_ms), id)
+put('schedule', KEYS[11], count(s.due_ms), 'submit|' .. id)
 put('results', KEYS[12], now, id)
 put('expire', KEYS[11], count(s.ended_ms) + tonumber(ARGV[4]), 'expire|' .. id)
 local function set(name, value)

@@ -14,6 +14,7 @@
 -- include: ready
 -- include: steps
 -- include: budget
+-- include: notices
 -- include: termination
 -- include: tries
 local now = clock(ARGV[1])

@@ -11,6 +11,7 @@
 -- include: ready
 -- include: steps
 -- include: budget
+-- include: notices
 -- include: termination
 local now = clock(ARGV[1])
 local standing = marked(KEYS[19], ARGV[5], ARGV[7])

@@ -10,6 +10,7 @@
 -- include: ready
 -- include: steps
 -- include: budget
+-- include: notices
 -- include: termination
 local now = clock(ARGV[1])
 local s = session_facts()

@@ -1,9 +1,9 @@
--- submit: make a root session and publish its task-delegation. Idempotent by session id.
+-- submit: make a root session and publish its task-delegation, or keep that until its time. Idempotent by session id.
 -- A fork begins with texts of its own: `kept` names the large ones among them, which live as long as the session from now on.
--- KEYS  1 session  2 bodies  3 tree  4 roots  5 totals  6 stream  7 budget  8 large_texts
+-- KEYS  1 session  2 bodies  3 tree  4 roots  5 totals  6 stream  7 budget  8 large_texts  9 timers
 -- ARGV  1 now or ''  2 session id  3 prompt  4 envelope  5 its budget: what, limit, …, or ''
 --       6 texts of a fork beside its prompt, as a JSON object, or ''  7 SHA-256 of the large ones, as a JSON list
---       8… field, value, … of the session
+--       8 when it is to begin, in ms since the epoch, or '' for now  9… field, value, … of the session
 -- Returns  {'created', state, ''} or {'exists', state, agent, '1': with this prompt, '0': with another, '': it is gone}
 --          or {'whole'}: a large text is gone, store it again
 -- include: base
@@ -18,20 +18,26 @@ local texts, kept = ARGV[6] ~= '' and cjson.decode(ARGV[6]) or {}, ARGV[6] ~= ''
 for _, sha256 in ipairs(kept) do
   if redis.call('EXISTS', KEYS[1] .. ':whole:' .. sha256) == 0 then return { 'whole' } end
 end
-local entry = publish(KEYS[6], KEYS[5], ARGV[4])
+local due = ARGV[8] ~= '' and tonumber(ARGV[8]) > now and ARGV[8] or nil
+local entry = due and '' or publish(KEYS[6], KEYS[5], ARGV[4])
 local facts = {}
-for i = 8, #ARGV do facts[#facts + 1] = ARGV[i] end
-redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', ARGV[2], 'parent', '', 'depth', 0, 'state', 'pending',
+for i = 9, #ARGV do facts[#facts + 1] = ARGV[i] end
+redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', ARGV[2], 'parent', '', 'depth', 0, 'state', due and 'scheduled' or 'pending',
   'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0, 'questions', 0, 'seq', 0,
   'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', 'entry', entry, unpack(facts))
 redis.call('HSET', KEYS[2], 'prompt', ARGV[3])
 for name, text in pairs(texts) do redis.call('HSET', KEYS[2], name, text) end
 for _, sha256 in ipairs(kept) do keep(KEYS[1] .. ':whole:' .. sha256, KEYS[8], sha256) end
-changed('session', ARGV[2], '-', 'pending', 'agent=' .. redis.call('HGET', KEYS[1], 'agent'))
+changed('session', ARGV[2], '-', due and 'scheduled' or 'pending', 'agent=' .. redis.call('HGET', KEYS[1], 'agent'))
 if set_budget(KEYS[7], ARGV[5]) then
   redis.call('HSET', KEYS[1], 'budgets', ARGV[2])
   changed('budget', ARGV[2], '-', 'limited', ARGV[5])
 end
+if due then
+  redis.call('HSET', KEYS[1], 'due_ms', due)
+  redis.call('HSET', KEYS[2], 'envelope', ARGV[4])
+  redis.call('ZADD', KEYS[9], due, 'submit|' .. ARGV[2])
+end
 redis.call('ZADD', KEYS[3], now, ARGV[2])
 redis.call('ZADD', KEYS[4], now, ARGV[2])
-return { 'created', 'pending', '' }
+return { 'created', due and 'scheduled' or 'pending', '' }

@@ -14,6 +14,11 @@ local open = redis.call('HDEL', KEYS[1], 'question:' .. ARGV[1]) == 1
 if open then redis.call('HINCRBY', KEYS[1], 'questions', -1) end
 if open and is_approval(ARGV[1]) then close_approval(KEYS[3], ARGV[1], ARGV[2]) end
 local queued = record ~= nil and record.state == 'queued'
+if record ~= nil and record.state == 'asked' then
+  record.state = 'dead'
+  record.reason = ARGV[2]
+  save(KEYS[3], ARGV[1], record)
+end
 if queued then
   record.state = 'dead'
   record.reason = ARGV[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from typing import Any, Final, Literal, TypeVar, cast
 
 import redis
@@ -16,6 +17,7 @@ from orchestrator.ledger.forks import FORKED
 from orchestrator.ledger.large_text import beginning
 from orchestrator.policy.approval import Decision, Default
 from orchestrator.policy.budget import describe
+from orchestrator.policy.moments import moment_ms, wait_ms
 from orchestrator.policy.plan import Plan, parse_plan
 from orchestrator.worker.context.approvals import ApprovalRequests
 from orchestrator.worker.context.delegation import Delegating
@@ -25,6 +27,7 @@ from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.planning import PLAN_GROUP, Planning
 from orchestrator.worker.context.provider_limits import ProviderLimits
 from orchestrator.worker.context.sending import WrittenMessages
+from orchestrator.worker.context.sleeping import sleep
 from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Call, Steps
 from orchestrator.worker.context.verification import Verifier
@@ -162,13 +165,51 @@ class Context(Delegating):
         if k is not None:
             rule["k"] = k
         if deadline_s is not None:
-            now_ms = self._effects.retrying("wait_for", self._ledger.server_ms)
-            rule["deadline_ms"] = now_ms + round(deadline_s * 1000)
+            rule["deadline_ms"] = self.now_ms() + wait_ms(deadline_s, what="deadline_s")
             if mode == "any":
                 rule["parks"] = True  # where the commit finds nothing outstanding
         if window_s is not None:
-            rule["window_ms"] = round(window_s * 1000)
+            rule["window_ms"] = wait_ms(window_s, what="window_s")
         self._waiting[group] = rule
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for so many seconds without keeping the slot; for as long as you like.
+
+        The run parks: its function ends here with `RunSleeps`, which it has to let pass through, and is called again
+        from its beginning when the time has come, at most `sweep_interval_s` later. Then this call returns at once, as
+        a durable step does; put what is not to be done again into `step`. No attempt is used up. Callbacks and prompts
+        that come meanwhile wait for the next run; to be resumed by them, use ``wait_for("any", deadline_s=…)``.
+
+        Raises:
+            InputError: it is no number of seconds from 0 to a century.
+            RunSleeps: the time has not come; let it pass through.
+            StepMismatch: an earlier try of this run asked for another step here.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        sleep(self, wait_ms=wait_ms(seconds))
+
+    def sleep_until(self, when: datetime | float) -> None:
+        """As :meth:`sleep`, until a moment by the clock of Redis; one that has passed returns at once.
+
+        Args:
+            when: a `datetime` with a time zone, or seconds since the epoch. Another try of the run keeps to the moment
+                that the first try named.
+
+        Raises:
+            InputError: it is neither, or more than a century ahead.
+            RunSleeps, StepMismatch, ClaimLost, SessionStopped, ServerUnavailable: as for :meth:`sleep`.
+        """
+        sleep(self, until_ms=moment_ms(when, now_ms=self.now_ms()))
+
+    def now_ms(self) -> int:
+        """The time by the clock of Redis, in milliseconds since the epoch.
+
+        Raises:
+            ServerUnavailable: Redis is away.
+        """
+        return self._effects.retrying("time", self._ledger.server_ms)
 
     # --- durable steps -------------------------------------------------------------------------
 

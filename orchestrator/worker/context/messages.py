@@ -6,8 +6,9 @@ Each is an effect: an item in the queue of the session it is said to, and one si
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
+from orchestrator.agents.registry import OPERATOR
 from orchestrator.clock import Clock, SystemClock, isoformat
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import InputError, UnknownSession, WrongState
@@ -21,6 +22,9 @@ from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import AGENT_CALLBACK, EventLog
 
 _PRIORITIES: dict[str, Priority] = {"critical": "critical", "high": "high", "normal": "normal", "low": "low"}
+
+#: Bytes of a question that a person is asked.
+MAX_USER_QUESTION_BYTES: Final = 65_536
 
 _log = get_logger()
 
@@ -42,11 +46,15 @@ class MessageSender:
         priority: str | None = None,
         key: str | None = None,
         to: Session | None = None,
+        open_s: float | None = None,
     ) -> str:
-        """Put a question to the parent, or to a child; its id. The session is not over until it is answered.
+        """Put a question to the parent, to a child, or from a root to the user; its id.
+
+        The session is not over until it is answered. ``open_s``: seconds that a question to the user may stay open; by
+        default the setting `question_time_limit_s`.
 
         Raises:
-            InputError: there is nothing to ask, or no parent to ask.
+            InputError: there is nothing to ask, or nobody to ask.
             UnknownSession, WrongState: the parent is gone or will not run again.
             LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
@@ -55,11 +63,14 @@ class MessageSender:
         check_text("message", message)
         if not message.strip():
             raise InputError(f"agent {session.agent!r} raised a callback without a message")
-        if to is None and not session.parent:
-            raise InputError(f"agent {session.agent!r} is the root of its tree, so it has no parent to ask")
         if session.caller == "none":
             raise InputError(
                 f"the plan that launched agent {session.agent!r} names no caller: there is nobody to ask"
+            )
+        of_user = to is None and not session.parent
+        if of_user and len(message.encode(errors="surrogatepass")) > MAX_USER_QUESTION_BYTES:
+            raise InputError(
+                f"a question to the user has at most {MAX_USER_QUESTION_BYTES} bytes; shorten it"
             )
         kind, urgency = question_kind(kind), urgency_of(kind, priority)
         # JSON has no word for what is no number, and most readers of it refuse Python's: it becomes text.
@@ -67,7 +78,7 @@ class MessageSender:
         # Not by its context, which may hold times and process ids that another try does not repeat.
         effect = effects.key("ask", message, kind, *([to.id] if to else []), given=key)
         question = question_id(session.id, f"{effects.held.claim.run}:{effect}")
-        asked = to.agent if to else effects.delegator
+        asked = to.agent if to else OPERATOR if of_user else effects.delegator
         outgoing = effects.write(
             lambda: effects.message_factory.query(
                 sender=session.agent,
@@ -82,9 +93,23 @@ class MessageSender:
         if values is not None:
             # As text: the scripts that read and write the record know neither empty lists nor long numbers.
             extra["context"] = json.dumps(values)
-        effects.attempt(
-            "ask",
-            lambda: effects.ledger.send(
+        limit_ms = effects.ledger.limits.question_ms if open_s is None else max(1, round(open_s * 1000))
+
+        def send() -> str:
+            if of_user:
+                return effects.ledger.ask_user(
+                    effects.held.claim,
+                    message,
+                    effect=effect,
+                    item_id=question,
+                    kind=kind,
+                    priority=urgency,
+                    envelope=outgoing,
+                    conversation=effects.thread.correlation,
+                    open_ms=limit_ms,
+                    extra=extra,
+                )
+            return effects.ledger.send(
                 effects.held.claim,
                 to.id if to else session.parent,
                 message,
@@ -96,8 +121,9 @@ class MessageSender:
                 opens=True,
                 conversation=effects.thread.correlation,
                 extra=extra,
-            ),
-        )
+            )
+
+        effects.attempt("ask", send)
         event = {
             "from": session.agent,
             "to": asked,

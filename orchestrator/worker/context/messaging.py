@@ -11,6 +11,7 @@ from orchestrator.errors import (
     InputError,
     NoReply,
     OrchestraError,
+    RunSleeps,
     ServerUnavailable,
     SessionStopped,
 )
@@ -27,6 +28,9 @@ from orchestrator.worker.context.waits import Blocking
 
 #: The part of a run's time that is left for which it waits for a reply, if its agent does not say.
 _WAIT_SHARE = 0.9
+
+#: How long a run waits for a person; the reply, or the time limit of the question, ends it before.
+_FOREVER_S = 100 * 365 * 86_400
 
 _log = get_logger()
 
@@ -105,9 +109,15 @@ class Messaging(View):
 
         It waits as long, too: by default for nine tenths of the time that this run has left.
 
+        A root asks the user. The run parks until the reply is there: its function ends here with `RunSleeps`, which it has
+        to let pass through, and is called again from its beginning; this call returns the reply then. Put what is not to
+        be done again into `step`. ``timeout_s`` is how long the question stays open, by default
+        `question_time_limit_s`.
+
         Raises:
             NoReply: the time has passed, the parent waits for this very session, or it will not run again.
-            InputError: this is a root, there is nothing to ask, or the time is none.
+            RunSleeps: a root waits for the user; let it pass through.
+            InputError: there is nothing to ask, the time is none, or the plan that launched it names no caller.
             LimitExceeded: the conversation has had more messages than it may.
             WouldDeadlock: too many runs wait for one another in this worker's slot.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
@@ -124,11 +134,11 @@ class Messaging(View):
         priority: Priority | None = None,
         key: str | None = None,
     ) -> str:
-        """Ask the parent, or a child, and go on: this session is resumed with the reply, and is not over before.
+        """Ask the parent, a child, or from a root the user, and go on: this session is resumed with the reply, and is not over before.
 
         Args:
             message: the question.
-            to: the id of a child's session; empty: the parent. A child that has finished is resumed to answer.
+            to: the id of a child's session; empty: the parent, or the user of a root. A child that has finished is resumed to answer.
             kind: `query`, `blocker`, `clarification` or `error`.
             context: further values, which whoever is asked gets with it.
             priority: `critical`, `high`, `normal` or `low`. A blocker is always critical.
@@ -160,6 +170,8 @@ class Messaging(View):
         timeout_s: float | None,
     ) -> str:
         check_timeout(timeout_s)
+        if not self.parent:
+            return self._ask_user(message, kind, context, priority, timeout_s=timeout_s)
         self._blocking.check_depth("a question")
         if timeout_s is None:  # what is left is for the agent to go on without a reply
             timeout_s = self.patience_s
@@ -172,6 +184,28 @@ class Messaging(View):
                 why = "it was withdrawn"
             if taken is None:
                 raise NoReply(summary(message), why)
+        item, text = taken
+        if item.status == "failed":
+            raise NoReply(summary(message), text)
+        return callback_of(item, text, self._ledger).full()
+
+    def _ask_user(
+        self,
+        message: str,
+        kind: str,
+        context: Mapping[str, Any] | None,
+        priority: str | None,
+        *,
+        timeout_s: float | None,
+    ) -> str:
+        """Ask the user, and park until the reply is there; the question's own time limit ends the wait."""
+        question = self._message_sender.ask(
+            message, kind=kind, context=context, priority=priority, open_s=timeout_s
+        )
+        taken = self._blocking.wait_parked(question)
+        if taken is None:
+            _log.info("run-waits-for-user", question=question)
+            raise RunSleeps(f"a user's reply to {question}", f"{_FOREVER_S:.0f}")
         item, text = taken
         if item.status == "failed":
             raise NoReply(summary(message), text)
@@ -195,7 +229,7 @@ class Messaging(View):
         context: Mapping[str, Any] | None = None,
         priority: str | None = None,
     ) -> str:
-        """Ask the parent and go on; the id of the question, for `reply_to`.
+        """Ask the parent, or the user of a root, and go on; the id of the question, for `reply_to`.
 
         Raises:
             InputError: there is nobody to ask, or nothing.
@@ -217,7 +251,8 @@ class Messaging(View):
         check_timeout(timeout_s)
         if timeout_s > 0:
             self._blocking.check_depth("a question")
-        taken = self._blocking.reply(question, asked=self.parent, timeout_s=timeout_s)
+        # A root waits for the user, and lends its slot to whatever is below it.
+        taken = self._blocking.reply(question, asked=self.parent or self.session, timeout_s=timeout_s)
         return None if taken is None else callback_of(*taken, self._ledger)
 
     def reply(self, question: Callback | str, text: str) -> bool:

@@ -159,6 +159,10 @@ class Blocking:
         found += [self._take(question) for question in asked]
         return [taken for taken in found if taken is not None]
 
+    def wait_parked(self, question: str) -> Taken | None:
+        """The reply to a question; None: it is not there, and is what the run parks for."""
+        return self._take(reply_id(question), "wait")
+
     def take_reply(self, question: str) -> Taken | None:
         """The reply to a question, if it is there."""
         return self._take(reply_id(question))

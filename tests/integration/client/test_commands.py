@@ -387,3 +387,19 @@ def test_budget_says_what_is_left_and_who_spent_it(stage: StackHarness, orchestr
     assert (wrong.exit_code, "budget 'euro=1'" in one_line(wrong.stderr)) == (1, True)
     free = orchestra("submit", "solo", "hello").stdout.strip()
     assert orchestra("budget", free).stdout == f"session {free} counts against no budget\n"
+
+
+def test_questions_lists_what_roots_ask_and_reply_answers(stage: StackHarness, orchestra: Orchestra) -> None:
+    stage.agent("lead")(lambda ctx: ctx.ask("Ship\x1b[31m it?", kind="blocker", context={"v": 1}))
+    assert orchestra("questions").stderr == "no open questions\n"
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "parked"
+    listed = orchestra("questions")
+    assert "[blocker]  lead: go\n    Ship\\x1b[31m it?\n" in listed.stdout
+    assert listed.stderr == "answer: orchestra reply QUESTION TEXT\n"
+    (asked,) = json.loads(orchestra("questions", session, "--json").stdout)["questions"]
+    assert (asked["session"], asked["kind"], asked["context"]) == (session, "blocker", {"v": 1})
+    assert orchestra("reply", asked["question"], "yes").exit_code == 0
+    assert json.loads(orchestra("questions", "--json").stdout) == {"questions": []}
+    assert stage.execute(dispatch) == "finished"

@@ -69,7 +69,7 @@ class StackHarness:
             recipient=found.agent,
             conversation=found.correlation,
             stream=keys.messages(0, "task-delegation", "high"),
-            entry="1-1",
+            entry=found.entry.rpartition(":")[2] or "1-1",
             mark_ms=60_000,
         )
         call = self.ledger.start_call(0, [launch], group="router", keep_ms=60_000)

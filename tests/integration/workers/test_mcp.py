@@ -345,7 +345,7 @@ def test_what_is_wrong_is_told_to_the_model(stage: StackHarness) -> None:
             ("delegate", {"agent": "", "task": "x"}),
             ("wait", {"sessions": ["ses_00000000000000000000000000"]}),
             ("wait", {"timeout_s": 1000}),
-            ("ask", {"message": "anybody?"}),
+            ("ask", {"message": " "}),
         ):
             with pytest.raises(RuntimeError) as caught:
                 await call(tool, **arguments)
@@ -357,7 +357,7 @@ def test_what_is_wrong_is_told_to_the_model(stage: StackHarness) -> None:
     assert "needs an agent and a description" in said[0]
     assert "is no child of" in said[1]
     assert "less than or equal to 50" in said[2]
-    assert "root of its tree" in said[3]
+    assert "without a message" in said[3]
 
 
 def test_without_a_session_the_command_says_what_to_do() -> None:

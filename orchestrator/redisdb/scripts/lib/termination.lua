@@ -90,6 +90,7 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
     record.reason = reason
     redis.call('HINCRBY', P, 'dead', 1)
     redis.call('HINCRBY', P, group_field(record.group, 'dead'), 1)
+    notice(P, 'dead', s.parent, '1', reason)
     if not CLOSED[parent.state] then redis.call('ZADD', WAITING, 'NX', now, s.parent) end
   else
     record.state = 'queued'
@@ -113,7 +114,10 @@ local function bury(ids, reason)
       if record.kind == 'completion' then dead = dead + 1 end
     end
   end
-  if dead > 0 then redis.call('HINCRBY', S, 'dead', dead) end
+  if dead > 0 then
+    redis.call('HINCRBY', S, 'dead', dead)
+    notice(S, 'dead', redis.call('HGET', S, 'id') or '', tostring(dead), reason)
+  end
 end
 
 -- A root has ended: its caller is owed its result until that is settled. Exactly one of the two always says so, the
@@ -121,6 +125,8 @@ end
 local function owe_result(id, now)
   redis.call('ZADD', RESULTS, 'NX', now, id)
   redis.call('HDEL', S, 'settled_ms')
+  local now_is = fields(S, 'state', 'reason')
+  if now_is.state ~= 'deleted' then notice(S, now_is.state, id, '', now_is.state == 'finished' and '' or now_is.reason) end
 end
 
 -- The session ends for good: `state` is failed, stopped or deleted.
@@ -130,6 +136,10 @@ local function close_session(s, state, reason, now, proof)
   redis.call('HSET', BODIES, 'result', reason)
   redis.call('HDEL', BODIES, 'whole')
   redis.call('HDEL', S, 'doomed', 'attachments')
+  if s.state == 'scheduled' then
+    redis.call('HDEL', BODIES, 'envelope')
+    redis.call('ZREM', TIMERS, 'submit|' .. s.id)
+  end
   if count(s.questions) > 0 then close_approvals(S, ITEMS, 'session ' .. state .. ': ' .. reason) end
   bury(redis.call('ZRANGE', QUEUE, 0, -1), 'session ' .. state .. ': ' .. reason)
   redis.call('DEL', QUEUE)

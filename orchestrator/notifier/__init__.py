@@ -1,0 +1,13 @@
+"""Tells people who are not looking: each question, end and dead callback goes to a webhook or a command, at least once.
+
+Transitions write what has happened to the stream `notices` in the same step. The notifier reads it with a consumer group
+for each target; an entry is acknowledged when its target has taken it, or when it was given up and is among the dead ones.
+"""
+
+from __future__ import annotations
+
+from orchestrator.notifier.events import EVENTS, CloudEvent
+from orchestrator.notifier.service import Notifier
+from orchestrator.notifier.targets import CommandTarget, Target, Webhook, targets_of
+
+__all__ = ["EVENTS", "CloudEvent", "CommandTarget", "Notifier", "Target", "Webhook", "targets_of"]

@@ -1,0 +1,96 @@
+"""What a notification says: CloudEvents 1.0 in JSON, made of an entry of the stream and of the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from orchestrator.clock import isoformat
+from orchestrator.ledger import Ledger
+
+#: What happened, as transitions name it and as the setting `notify_events` does → type of its event.
+EVENTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "question": "agent-orchestra.question.asked",
+        "finished": "agent-orchestra.session.finished",
+        "failed": "agent-orchestra.session.failed",
+        "stopped": "agent-orchestra.session.stopped",
+        "dead": "agent-orchestra.callback.dead",
+        "test": "agent-orchestra.test",
+    }
+)
+SOURCE: Final = "/agent-orchestra"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudEvent:
+    """One event. The same entry makes the same event in every attempt, with the same id."""
+
+    id: str
+    type: str
+    subject: str  #: the session
+    time_ms: int
+    data: Mapping[str, Any]
+
+    def encode(self) -> bytes:
+        """The event in JSON, as CloudEvents has it."""
+        facts = {
+            "specversion": "1.0",
+            "id": self.id,
+            "source": SOURCE,
+            "type": self.type,
+            "subject": self.subject,
+            "time": isoformat(self.time_ms),
+            "datacontenttype": "application/json",
+            "data": dict(self.data),
+        }
+        return json.dumps(facts, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def event_of(ledger: Ledger, shard: int, entry: str, fields: Mapping[str, str]) -> CloudEvent:
+    """The event that an entry of the stream reports.
+
+    What the ledger does not have any more is left empty: a tree may expire before somebody could be told.
+
+    Raises:
+        redis.RedisError: Redis is away.
+    """
+    what, session, about = fields.get("event", ""), fields.get("session", ""), fields.get("about", "")
+    found = next(iter(ledger.find([session])), None)
+    data: dict[str, Any] = {
+        "session": session,
+        "agent": found.agent if found else "",
+        "title": found.title if found else "",
+        "root": found.root if found else "",
+    }
+    if what == "question":
+        item = ledger.item(session, about)
+        data["question"] = {
+            "id": about,
+            "kind": item.kind if item else "",
+            "text": ledger.texts(session, [about]).get(about, ""),
+            "context": json.loads(item.extra.get("context", "null")) if item else None,
+            "reply": f"orchestra reply {about} TEXT",
+        }
+    elif what == "dead":
+        data["callbacks"] = int(about) if about.isdecimal() else 1
+    if what != "question" and fields.get("reason"):
+        data["reason"] = fields["reason"]
+    return bare_event(shard, entry, fields, data)
+
+
+def bare_event(
+    shard: int, entry: str, fields: Mapping[str, str], data: Mapping[str, Any] | None = None
+) -> CloudEvent:
+    """The event without what the ledger has to say about it."""
+    what, session = fields.get("event", ""), fields.get("session", "")
+    return CloudEvent(
+        id=f"{shard:02x}-{entry}",
+        type=EVENTS.get(what, f"agent-orchestra.{what}"),
+        subject=session,
+        time_ms=int(entry.partition("-")[0]),
+        data={"session": session} if data is None else data,
+    )

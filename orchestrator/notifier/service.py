@@ -1,0 +1,271 @@
+"""The notifier: delivers the entries of the streams `notices` to each target at least once, any number of copies.
+
+Where an entry stands is kept by the consumer groups: how often it was tried, and when last. So a copy that is killed
+loses nothing, and another one goes on with what that left, and with how long to wait.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis
+
+from orchestrator.crashpoints import failpoint
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.decode import text
+from orchestrator.log import get_logger
+from orchestrator.notifier.events import EVENTS, CloudEvent, bare_event, event_of
+from orchestrator.notifier.targets import Target
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import is_outage
+from orchestrator.redisdb.groups import ensure_groups, forget_consumers, is_missing_group
+from orchestrator.redisdb.scripts import Scripts
+
+#: Seconds between two looks.
+LOOK_S: Final = 0.5
+#: Looks from one trimming of the streams to the next.
+_TRIM_EVERY: Final = 20
+#: Deliveries to one target at once.
+AT_ONCE: Final = 4
+#: Entries that wait for another attempt and are looked at in one go.
+_PAGE: Final = 1000
+#: The longest wait between two attempts, in seconds.
+_LONGEST_S: Final = 3600.0
+#: Seconds beyond the time limit of a delivery after which another copy takes it over.
+_MARGIN_S: Final = 5.0
+#: Dead notifications that a shard keeps, about.
+_MOST_DEAD: Final = 10_000
+
+_log = get_logger()
+
+
+@dataclass(frozen=True)
+class _Delivery:
+    """An entry that is being delivered."""
+
+    target: Target
+    shard: int
+    entry: str
+    attempt: int
+    fields: Mapping[str, str]
+
+
+def group_of(target: Target) -> str:
+    """The consumer group of a target."""
+    return f"notify:{target.name}"
+
+
+class Notifier:
+    """One copy of the notifier."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        ledger: Ledger,
+        targets: Sequence[Target],
+        *,
+        consumer: str,
+        shards: int = 1,
+        attempts: int = 15,
+        timeout_s: float = 10,
+        backoff_s: float = 1,
+        events: Collection[str] = tuple(EVENTS),
+    ) -> None:
+        self._redis = client
+        self._ledger = ledger
+        self._targets = targets
+        self._consumer = consumer
+        self._shards = range(shards)
+        self._attempts = attempts
+        self._timeout_s = timeout_s
+        self._backoff_s = backoff_s
+        self._events = frozenset(events)
+        self._pools = {t.name: ThreadPoolExecutor(AT_ONCE, f"notify-{t.name}") for t in targets}
+        self._in_flight: dict[tuple[str, int, str], tuple[_Delivery, Future[str]]] = {}
+        self._looks = 0
+        self._ensure()
+
+    def run(self, stop: threading.Event) -> None:
+        """Deliver until told to stop; what is under way then is delivered again by whoever is next."""
+        try:
+            while not stop.is_set():
+                self.run_once()
+                stop.wait(LOOK_S)
+        finally:
+            for pool in self._pools.values():
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def run_once(self) -> int:
+        """Begin what is due and settle what has ended; how many deliveries have ended.
+
+        Raises:
+            redis.RedisError: Redis is away.
+        """
+        ended = self._settle()
+        try:
+            for target in self._targets:
+                for shard in self._shards:
+                    self._begin_due(target, shard)
+                    self._begin_new(target, shard)
+            if self._looks % _TRIM_EVERY == 0:
+                self._tidy()
+        except redis.ResponseError as error:
+            if not is_missing_group(error):
+                raise
+            self._ensure()
+        self._looks += 1
+        return ended
+
+    def _ensure(self) -> None:
+        ensure_groups(
+            self._redis,
+            [(keys.notices(shard), group_of(target)) for shard in self._shards for target in self._targets],
+        )
+
+    def _tidy(self) -> None:
+        """Drop what every target was told, and forget copies that are gone."""
+        groups = [group_of(target) for target in self._targets]
+        for shard in self._shards:
+            Scripts(self._redis).run(
+                "trim", [keys.notices(shard), keys.totals(shard)], [len(groups), *groups]
+            )
+        for group in groups:
+            forget_consumers(self._redis, group, [keys.notices(shard) for shard in self._shards])
+
+    def _room(self, target: Target) -> int:
+        return AT_ONCE - sum(name == target.name for name, _, _ in self._in_flight)
+
+    def _begin_new(self, target: Target, shard: int) -> None:
+        room = self._room(target)
+        if room <= 0:
+            return
+        stream = keys.notices(shard)
+        answer: Any = self._redis.xreadgroup(group_of(target), self._consumer, {stream: ">"}, count=room)
+        pairs = answer.items() if isinstance(answer, Mapping) else answer or []
+        for _, entries in pairs:
+            for entry, fields in entries:
+                self._begin(target, shard, text(entry), 1, fields)
+
+    def _begin_due(self, target: Target, shard: int) -> None:
+        """Take what waits for another attempt and has waited long enough, also what a dead copy was delivering."""
+        stream, group = keys.notices(shard), group_of(target)
+        for waiting in self._redis.xpending_range(stream, group, "-", "+", _PAGE):
+            entry, tried = text(waiting["message_id"]), int(waiting["times_delivered"])
+            if self._room(target) <= 0:
+                return
+            if (target.name, shard, entry) in self._in_flight:
+                continue
+            wait_ms = round(self._wait_s(tried, own=text(waiting["consumer"]) == self._consumer) * 1000)
+            if int(waiting["time_since_delivered"]) < wait_ms:
+                continue
+            taken: Any = self._redis.xclaim(stream, group, self._consumer, wait_ms, [entry])
+            for claimed, fields in taken:
+                self._begin(target, shard, text(claimed), tried + 1, fields)
+
+    def _wait_s(self, tried: int, *, own: bool) -> float:
+        """Seconds from the beginning of one attempt to that of the next; longer for what another copy may be at."""
+        wait_s = min(_LONGEST_S, self._backoff_s * 2.0 ** min(tried - 1, 20))
+        return wait_s if own else wait_s + self._timeout_s + _MARGIN_S
+
+    def _begin(self, target: Target, shard: int, entry: str, attempt: int, fields: Any) -> None:
+        facts = _facts(fields)
+        if facts.get("event") not in self._events:
+            self._redis.xack(keys.notices(shard), group_of(target), entry)
+            return
+        delivery = _Delivery(target, shard, entry, attempt, facts)
+        event = self._event(shard, entry, facts)
+        future = self._pools[target.name].submit(target.deliver, event.id, event.encode())
+        self._in_flight[target.name, shard, entry] = delivery, future
+
+    def _event(self, shard: int, entry: str, facts: Mapping[str, str]) -> CloudEvent:
+        try:
+            return event_of(self._ledger, shard, entry, facts)
+        except Exception as error:
+            if is_outage(error):
+                raise
+            # Damaged records of one session must not keep everybody from being told of all others.
+            _log.exception("notification-incomplete", session=facts.get("session", ""))
+            return bare_event(shard, entry, facts)
+
+    def _settle(self) -> int:
+        """Write down how deliveries have ended: taken, to be tried again, or dead."""
+        done = [key for key, (_, future) in self._in_flight.items() if future.done()]
+        for key in done:
+            delivery, future = self._in_flight[key]
+            error = future.exception()
+            reason = f"{type(error).__name__}: {error}" if error is not None else future.result()
+            failpoint("notifier.delivered")
+            self._write_down(delivery, reason)
+            del self._in_flight[key]
+        return len(done)
+
+    def _write_down(self, delivery: _Delivery, reason: str) -> None:
+        stream, group = keys.notices(delivery.shard), group_of(delivery.target)
+        log = _log.bind(target=delivery.target.name, event=f"{delivery.shard:02x}-{delivery.entry}")
+        if not reason:
+            self._redis.xack(stream, group, delivery.entry)
+            return
+        if delivery.attempt < self._attempts:
+            again_s = self._wait_s(delivery.attempt, own=True)
+            log.warning("notification-failed", attempt=delivery.attempt, reason=reason, again_in_s=again_s)
+            return
+        log.error("notification-dead", attempts=delivery.attempt, reason=reason)
+        event = self._event(delivery.shard, delivery.entry, delivery.fields)
+        facts: dict[Any, Any] = {
+            "event": event.encode(),
+            "target": delivery.target.name,
+            "attempts": delivery.attempt,
+            "reason": reason,
+        }
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.xadd(keys.dead_notices(delivery.shard), facts, maxlen=_MOST_DEAD, approximate=True)
+        pipe.xack(stream, group, delivery.entry)
+        pipe.execute()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadNotification:
+    """A notification that was given up."""
+
+    id: str  #: of its entry among the dead ones, with its shard
+    target: str
+    attempts: int
+    reason: str
+    event: Mapping[str, Any]
+    body: bytes
+
+
+def dead_notifications(client: redis.Redis, shards: int) -> list[DeadNotification]:
+    """Every notification that was given up, oldest first in each shard."""
+    found = []
+    for shard in range(shards):
+        entries: Any = client.xrange(keys.dead_notices(shard))
+        for entry, fields in entries:
+            facts = _facts(fields)
+            found.append(
+                DeadNotification(
+                    id=f"{shard:02x}-{text(entry)}",
+                    target=facts.get("target", ""),
+                    attempts=int(facts.get("attempts", 0)),
+                    reason=facts.get("reason", ""),
+                    event=json.loads(facts.get("event", "{}")),
+                    body=facts.get("event", "").encode(),
+                )
+            )
+    return found
+
+
+def drop_dead(client: redis.Redis, notification: str) -> None:
+    """Take one out of the dead ones."""
+    shard, _, entry = notification.partition("-")
+    client.xdel(keys.dead_notices(int(shard, 16)), entry)
+
+
+def _facts(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    # A reason may have been cut in the middle of a character.
+    return {k.decode(errors="replace"): v.decode(errors="replace") for k, v in (fields or {}).items()}

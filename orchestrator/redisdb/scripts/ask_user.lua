@@ -1,0 +1,38 @@
+-- ask_user: a running root asks the user. The question is in its own records, in no queue, and open until it has its
+-- reply; once for its effect key.
+-- KEYS  1 session  2 items  3 bodies  4 run  5 effects  6 totals  7 stream  8 timers  9 conversation
+-- ARGV  1 now or ''  2 question id  3 record as JSON  4 text  5 envelope or ''  6 claim  7 effect key
+--       8 ms that it may stay open, 0: as long as it takes  9 most messages of the conversation, or 0 for any number
+-- Returns  {'asked', question id} | {'exists', question id} | {'lost'} | {'limit', name, limit}
+-- include: base
+-- include: notices
+local now = clock(ARGV[1])
+local r = fields(KEYS[4], 'state', 'claim')
+if r.state ~= 'running' or r.claim ~= ARGV[6] then return { 'lost' } end
+local made = redis.call('HGET', KEYS[5], ARGV[7])
+if made then
+  local effect = cjson.decode(made)
+  effect.claim = ARGV[6]
+  redis.call('HSET', KEYS[5], ARGV[7], cjson.encode(effect))
+  return { 'exists', effect.item }
+end
+local most = tonumber(ARGV[9])
+if most > 0 and count(redis.call('HGET', KEYS[9], 'count')) > most then
+  return { 'limit', 'conversation_max_messages', ARGV[9] }
+end
+local s = fields(KEYS[1], 'id')
+local record = cjson.decode(ARGV[3])
+record.state = 'asked'
+record.seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
+record.size = #ARGV[4] + #(record.context or '')
+record.at_ms = now
+save(KEYS[2], ARGV[2], record)
+redis.call('HSET', KEYS[3], ARGV[2], ARGV[4])
+redis.call('HSET', KEYS[1], 'question:' .. ARGV[2], s.id, 'updated_ms', now)
+redis.call('HINCRBY', KEYS[1], 'questions', 1)
+local open_ms = tonumber(ARGV[8])
+if open_ms > 0 then redis.call('ZADD', KEYS[8], now + open_ms, 'question|' .. ARGV[2]) end
+redis.call('HSET', KEYS[5], ARGV[7], cjson.encode({ item = ARGV[2], asks = true, claim = ARGV[6] }))
+publish(KEYS[7], KEYS[6], ARGV[5], 'noted', '1')
+notice(KEYS[1], 'question', s.id, ARGV[2], '')
+return { 'asked', ARGV[2] }

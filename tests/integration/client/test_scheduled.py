@@ -1,0 +1,188 @@
+"""A submission for later: in the ledger and signed now, begun once when its time has come, cancelled by a stop."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from orchestrator.cli.reaper import make_reaper
+from orchestrator.client.client import Client
+from orchestrator.clock import ManualClock
+from orchestrator.doctor import Doctor
+from orchestrator.errors import InputError
+from orchestrator.ledger import RunRef, SessionState
+from orchestrator.policy.moments import parse_duration, parse_moment
+from orchestrator.redisdb import keys
+from orchestrator.router import build_router
+from orchestrator.worker.context.context import Context
+from tests.integration.client.conftest import Orchestra
+from tests.integration.workers.conftest import StackHarness
+
+NOW = 1_800_000_000_000
+DAY_MS = 86_400_000
+STREAM = keys.messages(0, "task-delegation", "high")
+
+
+def echo(ctx: Context) -> str:
+    return ctx.prompt
+
+
+def at(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def scheduled(stage: StackHarness, client: Client, **options: object) -> str:
+    stage.agent("solo")(echo)
+    for ledger in (stage.ledger, client._ledger):
+        ledger.set_time(NOW)
+    return client.submit("solo", "later", at=at(NOW + DAY_MS), **options).id  # type: ignore[arg-type]
+
+
+def fire(stage: StackHarness) -> list[tuple[str, str]]:
+    """Act on due timers as the reaper does, at the ledger's time."""
+    due = stage.ledger.due_timers(0)
+    for kind, session in due:
+        assert kind == "submit"
+        stage.ledger.submit_due(session, sender="operator")
+    return due
+
+
+def test_it_is_listed_and_begins_once_when_its_time_has_come(stage: StackHarness, client: Client) -> None:
+    session = scheduled(stage, client)
+    found = client.session(session)
+    assert (found.state, found.due_ms, found.entry) == (SessionState.SCHEDULED, NOW + DAY_MS, "")
+    assert [one.id for one in client.scheduled()] == [session]
+    assert stage.redis.xlen(STREAM) == 0
+    assert fire(stage) == []
+    stage.ledger.set_time(NOW + DAY_MS - 1)
+    assert fire(stage) == []
+    assert stage.ledger.submit_due(session, sender="operator") == "early"
+    stage.ledger.set_time(NOW + DAY_MS)
+    assert fire(stage) == [("submit", session)]
+    assert fire(stage) == []
+    assert stage.ledger.submit_due(session, sender="operator") == "gone"
+    assert stage.redis.xlen(STREAM) == 1
+    assert client.scheduled() == []
+    assert stage.play(session) == "finished"
+    assert client.answer(session) == "later"
+
+
+def test_the_same_key_is_the_same_scheduled_session(stage: StackHarness, client: Client) -> None:
+    """With another time, too: the first one counts."""
+    session = scheduled(stage, client, key="once")
+    again = client.submit("solo", "later", key="once", at=at(NOW + 2 * DAY_MS))
+    assert (again.id, again.new) == (session, False)
+    assert client.session(session).due_ms == NOW + DAY_MS
+    assert stage.redis.zcard(keys.timers(0)) == 1
+
+
+def test_a_router_takes_it_however_long_ago_it_was_signed(stage: StackHarness, client: Client) -> None:
+    """Messages older than a day are refused; one that waited for its time is not, as its session is in the ledger."""
+    session = scheduled(stage, client)
+    ((kind, body),) = stage.redis.hgetall(keys.bodies(session)).items() - {(b"prompt", b"later")}
+    assert kind == b"envelope"
+    later = stage.ledger.server_ms() + 30 * DAY_MS
+    stage.ledger.set_time(max(later, NOW + DAY_MS))
+    fire(stage)
+    ((_, entry),) = stage.redis.xrange(STREAM)
+    assert entry[b"envelope"] == body
+    router = build_router(
+        stage.redis, stage.settings, consumer="r", types=["task-delegation"], clock=ManualClock(later)
+    )
+    handled = router.run_once()
+    assert (handled.done, handled.dead, handled.parked) == (1, 0, 0)
+    run = client.session(session).run
+    assert stage.execute(RunRef(run=run, session=session, agent="solo", cause="start")) == "finished"
+
+
+@pytest.mark.parametrize("how", ["stop", "delete"])
+def test_a_stop_cancels_it(stage: StackHarness, client: Client, how: str) -> None:
+    session = scheduled(stage, client)
+    assert getattr(client, how)(session).outcome == "ended"
+    assert stage.redis.zcard(keys.timers(0)) == 0
+    stage.ledger.set_time(NOW + DAY_MS)
+    assert stage.ledger.submit_due(session, sender="operator") == "gone"
+    assert stage.redis.xlen(STREAM) == 0
+    assert not stage.redis.hexists(keys.bodies(session), "envelope")
+
+
+def test_a_prompt_that_comes_before_its_time_comes_after_its_task(
+    stage: StackHarness, client: Client
+) -> None:
+    session = scheduled(stage, client)
+    client.resume(session, "and then")
+    assert stage.ledger.flush(session).outcome == "waits"
+    stage.ledger.set_time(NOW + DAY_MS)
+    fire(stage)
+    assert stage.play(session) == "idle"
+    assert stage.resume(session) == "finished"
+    assert client.answer(session) == "and then"
+
+
+def test_the_doctor_knows_what_it_waits_for_and_sets_its_timer_again(
+    stage: StackHarness, client: Client
+) -> None:
+    session = scheduled(stage, client)
+    doctor = Doctor(stage.parts, audit=None, sleep=lambda _: None)
+    stage.ledger.set_time(NOW + 120_000)
+    named = [p for p in doctor.examine(watch_leases=False).findings if p.session == session]
+    assert named == []
+    blocker = doctor.why(session)[1]
+    assert blocker is not None
+    assert (blocker.waits_for.startswith("its time"), blocker.by) == (True, "2027-01-16T08:00:00.000Z")
+    stage.redis.delete(keys.timers(0))
+    (lost,) = [p for p in doctor.why(session)[2] if p.rule == "schedule-lost"]
+    assert lost.session == session
+    stage.ledger.reindex(session, recount=False)
+    assert stage.redis.zscore(keys.timers(0), f"submit|{session}") == NOW + DAY_MS
+
+
+def test_the_reaper_begins_it_by_the_clock_of_redis(stage: StackHarness, client: Client) -> None:
+    stage.agent("solo")(echo)
+    session = client.submit("solo", "soon", at=timedelta(milliseconds=300)).id
+    reaper = make_reaper(stage.redis, stage.settings)
+    while client.session(session).state is SessionState.SCHEDULED:
+        reaper.run_once()
+    assert stage.play(session) == "finished"
+
+
+def test_a_time_that_has_passed_is_now(stage: StackHarness, client: Client) -> None:
+    stage.agent("solo")(echo)
+    session = client.submit("solo", "late", at=0).id
+    assert client.session(session).state is SessionState.PENDING
+    assert stage.redis.xlen(STREAM) == 1
+
+
+def test_the_commands_say_when_it_begins(stage: StackHarness, client: Client, orchestra: Orchestra) -> None:
+    stage.agent("solo")(echo)
+    session = orchestra("submit", "solo", "x", "--in", "1h30m").stdout.strip()
+    now = stage.ledger.server_ms()
+    assert 0 <= now + 5_400_000 - client.session(session).due_ms < 60_000
+    other = orchestra("submit", "solo", "x", "--at", "2100-01-01T00:00Z", "--json").stdout
+    listed = json.loads(orchestra("sessions", "--state", "scheduled", "--json").stdout)["sessions"]
+    assert [one["session"] for one in listed] == [session, json.loads(other)["session"]]
+    assert listed[1]["due"] == "2100-01-01T00:00:00.000Z"
+    assert "begins 2100-01-01T00:00:00.000Z" in orchestra("sessions", "--state", "scheduled").stdout
+    assert orchestra("stop", session).exit_code == 0
+    assert session not in orchestra("sessions", "--state", "scheduled").stdout
+    assert session in orchestra("sessions", "--state", "stopped").stdout
+    assert orchestra("submit", "solo", "x", "--in", "1h", "--at", "2100-01-01").exit_code == 2
+    for option, wrong in (
+        ("--in", "soon"),
+        ("--in", "99999999d"),
+        ("--at", "tomorrow"),
+        ("--at", "9999-01-01"),
+    ):
+        refused = orchestra("submit", "solo", "x", option, wrong)
+        assert (refused.exit_code, refused.stdout) == (1, "")
+
+
+def test_durations_and_moments_are_read() -> None:
+    assert parse_duration("90s") == parse_duration("1m30s") == parse_duration("90") == timedelta(seconds=90)
+    assert parse_duration("1d2h") == timedelta(days=1, hours=2)
+    assert parse_moment("2026-12-01T09:00Z") == datetime(2026, 12, 1, 9, tzinfo=UTC)
+    for wrong in ("", "h", "-5s", "1.5h", "5 m"):
+        with pytest.raises(InputError, match="is not a duration"):
+            parse_duration(wrong)

@@ -1,0 +1,219 @@
+"""A root asks the user: the run waits without its slot, for as long as it takes, and goes on with the reply."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from orchestrator.cli.reaper import make_reaper
+from orchestrator.client.client import Client
+from orchestrator.doctor import Doctor, Severity
+from orchestrator.errors import InputError, NoReply, WrongState
+from orchestrator.ledger import ItemState, RunRef, SessionState
+from orchestrator.redisdb import keys
+from orchestrator.router import build_router
+from orchestrator.worker.context.context import Context
+
+from .conftest import StackHarness
+from .test_gateway import remote
+from .test_steps import Calls, calls, result
+
+__all__ = ["calls"]
+
+
+@pytest.fixture
+def client(stage: StackHarness) -> Client:
+    return Client(stage.settings)
+
+
+def woken(stage: StackHarness, dispatch: RunRef) -> bool:
+    """Whether a sweep makes the run ready."""
+    stage.redis.delete(keys.ready(0, dispatch.agent))
+    make_reaper(stage.redis, stage.settings).run_once()
+    return stage.redis.zscore(keys.ready(0, dispatch.agent), dispatch.run) is not None
+
+
+def asks(stage: StackHarness, calls: Calls, **options: float) -> tuple[str, RunRef]:
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        ctx.step("plan", calls.of("plan"))
+        try:
+            answer = ctx.ask("Ship it?", context={"version": "1.2"}, **options)  # type: ignore[arg-type]
+        except NoReply as error:
+            return f"none: {error.args[1]}"
+        return f"answer: {answer}"
+
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "parked"
+    return session, dispatch
+
+
+def test_it_is_listed_and_its_reply_resumes_the_run(
+    stage: StackHarness, client: Client, calls: Calls
+) -> None:
+    session, dispatch = asks(stage, calls)
+    (question,) = client.questions()
+    assert (question.session, question.agent, question.text) == (session, "lead", "Ship it?")
+    assert question.context == {"version": "1.2"}
+    assert client.questions(session) == [question]
+    assert not woken(stage, dispatch)
+    assert stage.execute(dispatch) == "refused"
+    (parked,) = [event.text for event in client.history(session) if event.what == "attempt"]
+    assert parked.endswith(f"waits for a user's reply to {question.id}, without its slot; tried again")
+    assert client.reply(question.id, "yes") == session
+    assert client.questions() == []
+    with pytest.raises(WrongState, match="not open"):
+        client.reply(question.id, "no")
+    assert woken(stage, dispatch)
+    assert stage.execute(dispatch) == "finished"
+    assert result(stage, session) == "answer: yes"
+    assert calls.made == {"plan": 1}
+    (asked,) = [item for item in stage.ledger.items(session) if item.id == question.id]
+    assert (asked.state, asked.reason) == (ItemState.DEAD, "answered by the operator")
+
+
+def test_a_reply_that_comes_while_the_run_parks_is_not_missed(stage: StackHarness, client: Client) -> None:
+    """It comes after the run has looked for it, and before it is parked."""
+
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        try:
+            return ctx.ask("Ship it?")
+        except BaseException:
+            (question,) = client.questions()
+            client.reply(question.id, "at once")
+            raise
+
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "parked"
+    assert woken(stage, dispatch)
+    assert stage.execute(dispatch) == "finished"
+    assert result(stage, session) == "at once"
+
+
+def test_a_worker_that_is_lost_with_the_reply_gets_it_again(stage: StackHarness, client: Client) -> None:
+    @stage.agent("lead", attempts=3)
+    def lead(ctx: Context) -> str:
+        answer = ctx.ask("Ship it?")
+        if ctx.attempt == 2:
+            raise ValueError("boom")
+        return answer
+
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "parked"
+    (question,) = client.questions()
+    client.reply(question.id, "yes")
+    assert stage.execute(dispatch) == "retry"
+    assert stage.again(dispatch) == "finished"
+    assert result(stage, session) == "yes"
+
+
+def test_its_time_limit_ends_the_wait(stage: StackHarness, client: Client, calls: Calls) -> None:
+    session, dispatch = asks(stage, calls, timeout_s=0.2)
+    while not woken(stage, dispatch):
+        pass
+    assert client.questions() == []
+    assert stage.execute(dispatch) == "finished"
+    assert result(stage, session).startswith("none: no reply will come: none came within")
+
+
+def test_stop_ends_it_and_leaves_no_question(stage: StackHarness, client: Client, calls: Calls) -> None:
+    session, dispatch = asks(stage, calls)
+    (question,) = client.questions()
+    assert client.stop(session).outcome == "ended"
+    assert client.session(session).state is SessionState.STOPPED
+    assert client.questions() == []
+    with pytest.raises(WrongState):
+        client.reply(question.id, "yes")
+    assert stage.execute(dispatch) == "refused"
+
+
+def test_ask_later_leaves_the_session_idle_until_the_reply(stage: StackHarness, client: Client) -> None:
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.ask_later("Ship it?")
+            return "asked"
+        (reply,) = ctx.callbacks
+        return f"{reply.kind}: {reply.text}"
+
+    session = stage.submit("lead")
+    assert stage.play(session) == "idle"
+    (question,) = client.questions()
+    client.reply(question.id, "yes")
+    assert stage.resume(session) == "finished"
+    assert result(stage, session) == "reply: yes"
+
+
+def test_another_try_that_does_not_ask_again_withdraws_it(stage: StackHarness, client: Client) -> None:
+    @stage.agent("lead", attempts=2)
+    def lead(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            ctx.ask_later("Ship it?")
+            raise ValueError("boom")
+        return "decided"
+
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "retry"
+    assert len(client.questions()) == 1
+    assert stage.again(dispatch) == "finished"
+    assert client.questions() == []
+    (item,) = stage.ledger.items(session)
+    assert (item.state, item.reason) == (ItemState.DEAD, "not asked again when its run was tried again")
+
+
+def test_the_envelope_is_signed_for_the_operator_and_routed(
+    stage: StackHarness, client: Client, calls: Calls
+) -> None:
+    asks(stage, calls)
+    ((_, entry),) = stage.redis.xrange(keys.messages(0, "query", "normal"))
+    assert b"<agent-name>operator</agent-name>" in entry[b"envelope"]
+    router = build_router(stage.redis, stage.settings, consumer="r", types=["query"])
+    handled = router.run_once()
+    assert (handled.done, handled.dead, handled.parked) == (1, 0, 0)
+
+
+def test_the_doctor_names_who_is_waited_for_and_finds_no_fault(
+    stage: StackHarness, client: Client, calls: Calls
+) -> None:
+    session, _ = asks(stage, calls)
+    doctor = Doctor(stage.parts, audit=None, sleep=lambda _: None)
+    blocker = doctor.why(session)[1]
+    (question,) = client.questions()
+    assert blocker is not None
+    assert blocker.mover == f"you: orchestra reply {question.id} TEXT"
+    found = [p for p in doctor.examine(watch_leases=False).findings if p.session == session]
+    assert [p for p in found if p.severity is Severity.BREAK or p.rule == "late"] == []
+
+
+def test_a_question_that_nobody_could_read_is_refused(stage: StackHarness) -> None:
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        for wrong in ("", " ", "x" * 70_000):
+            with pytest.raises(InputError):
+                ctx.ask(wrong)
+        return "done"
+
+    assert stage.play(stage.submit("lead")) == "finished"
+
+
+def test_a_program_of_a_root_asks_the_user_too(stage: StackHarness, client: Client) -> None:
+    """It keeps its slot meanwhile, as it is a process that waits."""
+
+    @stage.agent("tool")
+    def tool(ctx: Context) -> str:
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(remote(ctx).ask, "Ship it?")
+            while not (open_now := client.questions()):
+                assert not answer.done()
+            client.reply(open_now[0].id, "yes")
+            return str(answer.result(timeout=20))
+
+    session = stage.submit("tool")
+    assert stage.play(session) == "finished"
+    assert result(stage, session) == "yes"

@@ -1,0 +1,181 @@
+"""A run that sleeps frees its slot, is made ready by the reaper in time, and keeps to the moment of its first try."""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from orchestrator.cli.reaper import make_reaper
+from orchestrator.doctor import Doctor
+from orchestrator.errors import InputError
+from orchestrator.ledger import RunRef, SessionState
+from orchestrator.worker.context.context import Context
+
+from .conftest import StackHarness
+from .test_steps import Calls, calls, result
+
+__all__ = ["calls"]
+
+NOW = 1_800_000_000_000
+
+
+def sweep(stage: StackHarness, dispatch: RunRef) -> bool:
+    """Sweep as the reaper does at the ledger's time; whether it made the run ready."""
+    stage.ledger.redis.zrem("ao:{00}:ready:" + dispatch.agent, dispatch.run)
+    for run in stage.ledger.undispatched(0):
+        stage.ledger.make_ready(run)
+    return stage.ledger.redis.zscore("ao:{00}:ready:" + dispatch.agent, dispatch.run) is not None
+
+
+@pytest.mark.parametrize("how", ["sleep", "sleep_until"])
+def test_a_run_sleeps_without_its_slot_and_goes_on_in_time(
+    stage: StackHarness, calls: Calls, how: str
+) -> None:
+    stage.ledger.set_time(NOW)
+
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        ctx.step("plan", calls.of("plan"))
+        if how == "sleep":
+            ctx.sleep(86_400)
+        else:
+            # Another try reads another clock; what the first one said counts.
+            ctx.sleep_until(datetime.fromtimestamp(NOW / 1000 + 86_400 * ctx.attempt, UTC))
+        ctx.step("act", calls.of("act"))
+        return "slept"
+
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "parked"
+    run = stage.ledger.run(dispatch.run)
+    assert run is not None
+    assert (run.state, run.claimable_ms, run.failures) == ("queued", NOW + 86_400_000, 0)
+    assert "waits for 2027-01-16T08:00:00.000Z" in stage.ledger.session(session).trouble
+    blocker = Doctor(stage.parts, audit=None, sleep=lambda _: None).why(session)[1]
+    assert blocker is not None
+    assert blocker.by == "2027-01-16T08:00:00.000Z"
+    stage.ledger.set_time(NOW + 86_399_000)
+    assert not sweep(stage, dispatch)
+    assert stage.execute(dispatch) == "refused"
+    stage.ledger.set_time(NOW + 86_400_000)
+    assert sweep(stage, dispatch)
+    assert stage.execute(dispatch) == "finished"
+    assert calls.made == {"plan": 1, "act": 1}
+    assert result(stage, session) == "slept"
+
+
+def test_a_try_that_wakes_too_early_sleeps_on(stage: StackHarness) -> None:
+    """Its worker was lost, or somebody made it ready by hand: the recorded moment counts."""
+    stage.ledger.set_time(NOW)
+    stage.agent("lead")(lambda ctx: ctx.sleep(60) or "slept")
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "parked"
+    stage.ledger.redis.hset(f"ao:{{00}}:run:{dispatch.run}", "not_before", 0)
+    stage.ledger.set_time(NOW + 20_000)
+    assert stage.execute(dispatch) == "parked"
+    run = stage.ledger.run(dispatch.run)
+    assert run is not None
+    assert run.claimable_ms == NOW + 60_000
+
+
+@pytest.mark.parametrize(("jump_s", "parks"), [(86_400, False), (-86_400, False)])
+def test_a_clock_that_jumps_holds_no_sleep_of_a_duration(
+    stage: StackHarness, jump_s: int, *, parks: bool
+) -> None:
+    """Ahead: the time has come. Back: the ledger waits as long as it was told to, and no longer."""
+    stage.ledger.set_time(NOW)
+    stage.agent("lead")(lambda ctx: ctx.sleep(60) or "slept")
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "parked"
+    stage.ledger.set_time(NOW + jump_s * 1000)
+    if jump_s < 0:
+        assert not sweep(stage, dispatch)
+        stage.ledger.set_time(NOW + jump_s * 1000 + 60_000)
+    assert sweep(stage, dispatch)
+    assert (stage.execute(dispatch) == "parked") == parks
+    assert result(stage, session) == "slept"
+
+
+def test_what_comes_meanwhile_waits_and_a_stop_ends_it(stage: StackHarness) -> None:
+    stage.ledger.set_time(NOW)
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("quick", "a")
+            ctx.sleep(60)
+        return f"{ctx.cause}: {[c.result for c in ctx.callbacks]}"
+
+    stage.agent("quick")(lambda _: "done")
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "parked"
+    (child,) = stage.children(session)
+    assert stage.play(child.id) == "finished"
+    assert stage.ledger.flush(session).outcome == "busy"
+    stage.ledger.set_time(NOW + 60_000)
+    assert stage.execute(dispatch) == "idle"
+    assert [c.id for c in stage.children(session)] == [child.id]
+    assert stage.resume(session) == "finished"
+    assert result(stage, session) == "callbacks: ['done']"
+
+    stopped = stage.submit("lead")
+    dispatch = stage.start(stopped)
+    stage.execute(dispatch)
+    assert stage.ledger.stop(stopped, "enough").outcome == "ended"
+    assert stage.ledger.session(stopped).state is SessionState.STOPPED
+    assert stage.execute(dispatch) == "refused"
+
+
+def test_the_reaper_wakes_it_by_the_clock_of_redis(stage: StackHarness) -> None:
+    """Nobody else remembers it: any copy of the reaper will do."""
+    stage.agent("lead")(lambda ctx: ctx.sleep(0.05) or "slept")
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "parked"
+    reaper = make_reaper(stage.redis, stage.settings)
+    deadline = time.monotonic() + 20
+    while not reaper.run_once().redispatched:
+        assert time.monotonic() < deadline
+    assert stage.execute(dispatch) == "finished"
+
+
+def test_an_async_agent_sleeps_too_and_short_times_return_at_once(stage: StackHarness) -> None:
+    stage.ledger.set_time(NOW)
+
+    @stage.agent("lead")
+    async def lead(ctx: Context) -> str:
+        ctx.sleep(0)
+        ctx.sleep_until(NOW / 1000 - 5)
+        ctx.sleep(5)
+        return "slept"
+
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "parked"
+    stage.ledger.set_time(NOW + 5_000)
+    assert stage.execute(dispatch) == "finished"
+
+
+def test_what_is_no_time_is_refused(stage: StackHarness) -> None:
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        for wrong in (-1, math.nan, math.inf, "5", True, 1e12):
+            with pytest.raises(InputError, match="not a number of seconds from 0"):
+                ctx.sleep(wrong)  # type: ignore[arg-type]
+            with pytest.raises(InputError, match="deadline_s"):
+                ctx.wait_for("any", deadline_s=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="has no time zone"):
+            ctx.sleep_until(datetime(2030, 1, 1))  # noqa: DTZ001
+        with pytest.raises(InputError, match="more than a century ahead"):
+            ctx.sleep_until(NOW)
+        with pytest.raises(InputError, match="neither a datetime nor"):
+            ctx.sleep_until("tomorrow")  # type: ignore[arg-type]
+        return "done"
+
+    assert stage.play(stage.submit("lead")) == "finished"
