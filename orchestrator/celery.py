@@ -152,9 +152,9 @@ def _announce(sender: Any = None, **_: Any) -> None:
         logging.getLogger(__name__).warning("%s", error)
     except OrchestraError as error:
         raise _give_up(error) from error
-    life = SignsOfLife(
-        "worker", parts.redis, _settings, serves=queues_of(catalogue), versions=versions_of(catalogue)
-    )
+    # What Celery's -Q leaves out is not served, though its agent is announced.
+    served = {name: queue for name, queue in queues_of(catalogue).items() if name in _runtime.get().served}
+    life = SignsOfLife("worker", parts.redis, _settings, serves=served, versions=versions_of(catalogue))
     try:
         life.begin()
         Announcer(parts, catalogue).start()

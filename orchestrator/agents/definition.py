@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import ValidationError
 
 from orchestrator.agents.options import ExecutorOptions, PythonOptions, check_options, setting_error
-from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord, Role, Tier
+from orchestrator.agents.registry import SYSTEM_AGENTS, TAG_PATTERN, AgentRecord, Role, Tier
 from orchestrator.agents.versions import version_of
 from orchestrator.errors import AgentSettingError, ConfigurationError, InputError
 from orchestrator.policy.budget import Budget
@@ -53,6 +53,7 @@ FIELDS = (
     "escalation",
     "may_send_to",
     "accepts_from",
+    "tags",
     "steps",
     "answer",
     "budget",
@@ -117,6 +118,7 @@ def agent(
     escalation: str = "",
     may_send_to: Sequence[str] | None = None,
     accepts_from: Sequence[str] | None = None,
+    tags: Sequence[str] = (),
     steps: StepPolicy = "strict",
     answer: Literal["text", "plan"] = "text",
     budget: Budget | Mapping[str, Any] | str | None = None,
@@ -141,8 +143,11 @@ def agent(
             takes no more; by default as many as there are slots. `orchestra limit` changes it while the stack runs.
         escalation: the agent that its errors go to; by default its parent, then up the path.
         may_send_to: the agents it may send messages to, and no others; by default whomever the routing table allows.
+            `tag:TAG` means every agent with that tag.
         accepts_from: the agents it takes messages from, and no others; likewise. Neither list concerns the
             operator, nor reports, questions and replies, which go to whoever gave the task or asked.
+        tags: words that it is found by: in lists of agents, by `orchestra agents --tag`, and by workers that serve
+            the agents with a tag.
         steps: what becomes of a run that is tried again and asks for other durable steps than before: `strict`,
             it fails with an error that names them; `replace`, it goes on with new ones.
         answer: `plan`: the agent answers with a JSON array of assignments, and these are carried out.
@@ -182,6 +187,7 @@ def agent(
             escalates_to=escalation,
             may_send_to=may_send_to,
             accepts_from=accepts_from,
+            tags=tags,
             steps=steps,
             answer=answer,
             budget=budget,
@@ -205,6 +211,18 @@ def check_name(name: str) -> None:
         raise ConfigurationError(
             f"agent {name!r}: a name has 1 to 100 letters, digits, dots, dashes and underscores, "
             "and begins with a letter or digit"
+        )
+
+
+def check_tag(tag: str) -> None:
+    """See that an agent may have this tag.
+
+    Raises:
+        ConfigurationError: it may not.
+    """
+    if not re.fullmatch(TAG_PATTERN, tag):
+        raise ConfigurationError(
+            f"tag {tag!r}: a tag has 1 to 50 letters, digits, dots, dashes and underscores, and begins with a letter or digit"
         )
 
 

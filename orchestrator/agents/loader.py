@@ -16,7 +16,7 @@ import re
 import sys
 import tomllib
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -67,6 +67,31 @@ def load_agents(sources: Iterable[str]) -> dict[str, AgentDefinition]:
                     "rename one of them",
                 )
     return catalogue
+
+
+def choose_served(
+    catalogue: Mapping[str, AgentDefinition], serve: Collection[str]
+) -> dict[str, AgentDefinition]:
+    """The agents that a worker serves: those that an entry of ``serve`` means, a name or `tag:TAG`; all without one.
+
+    External programs are run by nobody here, and stay.
+
+    Raises:
+        ConfigurationError: an entry means no agent.
+    """
+    if not serve:
+        return dict(catalogue)
+    records = [definition.record for definition in catalogue.values()]
+    known = {entry for record in records for entry in record.principal.entries}
+    for entry in serve:
+        if entry not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise ConfigurationError(f"serve: no agent is {entry!r} (there are: {there})")
+    return {
+        name: definition
+        for name, definition in catalogue.items()
+        if definition.record.external or not definition.record.principal.entries.isdisjoint(serve)
+    }
 
 
 def _load(source: str) -> list[AgentDefinition]:

@@ -10,12 +10,13 @@ import random
 import threading
 from collections.abc import Iterable
 from functools import cache
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.clock import Clock
 from orchestrator.log import get_logger
+from orchestrator.policy.authorisation import Principal
 from orchestrator.policy.retry import run_backoff_ms
 from orchestrator.policy.routing import Backoff
 from orchestrator.policy.versions import OnDeploy
@@ -44,6 +45,11 @@ REAPER = "reaper"
 SYSTEM_AGENTS = frozenset({OPERATOR, ROUTER, REAPER})
 
 
+#: How a word that agents are found by is spelt.
+TAG_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}"
+Tag = Annotated[str, Field(pattern=f"^{TAG_PATTERN}$")]
+
+
 class AgentRecord(BaseModel):
     """What the system must know of an agent to send it work and to judge what it sends."""
 
@@ -68,10 +74,12 @@ class AgentRecord(BaseModel):
     runs_at_once: Annotated[int, Field(ge=1)] | None = None
     #: The agent that its errors and escalations go to; empty: its parent, then the tech-lead, then the operator.
     escalates_to: str = ""
-    #: Agents it may send to; None: whatever the routing table and the ranks allow.
+    #: Agents it may send to, by name or `tag:TAG`; None: whatever the routing table and the ranks allow.
     may_send_to: tuple[str, ...] | None = None
-    #: Agents it takes messages from; None: whatever the routing table and the ranks allow.
+    #: Agents it takes messages from, likewise; None: whatever the routing table and the ranks allow.
     accepts_from: tuple[str, ...] | None = None
+    #: What people and agents find it by.
+    tags: tuple[Tag, ...] = ()
     description: str = ""
     #: What its answers are: `text`, or a `plan` of assignments that is carried out (see `policy.plan`).
     answer: Literal["text", "plan"] = "text"
@@ -79,6 +87,17 @@ class AgentRecord(BaseModel):
     version: Annotated[str, Field(max_length=64)] = ""
     #: What becomes of a session that began with another version.
     on_deploy: OnDeploy = "latest"
+
+    @property
+    def principal(self) -> Principal:
+        """The agent as one end of a message."""
+        return Principal(
+            name=self.name,
+            role=self.role,
+            may_send_to=self.may_send_to,
+            accepts_from=self.accepts_from,
+            tags=self.tags,
+        )
 
     @property
     def external(self) -> bool:

@@ -87,6 +87,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sign": ("orchestrator.cli.sign:sign", "Sign an envelope."),
     "verify": ("orchestrator.cli.sign:verify", "Verify the signature of an envelope."),
     "keys": ("orchestrator.cli.keys:keys", "Generate, list, rotate, revoke and move signing keys."),
+    "worker": ("orchestrator.cli.worker:worker", "Run one worker, for all agents or some."),
     "router": ("orchestrator.cli.router:router", "Run one router."),
     "callbacks": ("orchestrator.cli.callbacks:callbacks", "Run one callback service."),
     "reaper": ("orchestrator.cli.reaper:reaper", "Run one reaper."),

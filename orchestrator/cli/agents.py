@@ -19,10 +19,17 @@ if TYPE_CHECKING:
 
 
 @click.group("agents", cls=SubCommands, invoke_without_command=True)
+@click.option(
+    "--tag",
+    "tags",
+    metavar="TAG",
+    multiple=True,
+    help="Only those with this tag; may be repeated for several.",
+)
 @json_option
 @stack_options
 @click.pass_context
-def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None:
+def agents(context: click.Context, *, settings: Settings, as_json: bool, tags: tuple[str, ...]) -> None:
     """List the registered agents."""
     from orchestrator.cli.documents import AgentDocument, Agents
     from orchestrator.cli.limits import held_words
@@ -31,7 +38,8 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None
     if context.invoked_subcommand is not None:
         return
     parts = _parts(settings)
-    found, living = parts.agents.all(), living_agents(parts.redis)
+    found = [record for record in parts.agents.all() if set(tags) <= set(record.tags)]
+    living = living_agents(parts.redis)
     served = {record.name: None if record.external else is_served(record, living) for record in found}
     versions = living_versions(parts.redis)
     limits = {limit.agent: limit for limit in parts.concurrency.agents([r.name for r in found])}
@@ -54,10 +62,13 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool) -> None
         tier = f" {record.tier}" if record.tier else ""
         nobody = ", NO LIVING WORKER SERVES IT" if served[record.name] is False else ""
         held = held_words(limits[record.name]) + _version_words(record, versions.get(record.name, {}))
+        tagged = f", tags {' '.join(record.tags)}" if record.tags else ""
         say(
-            f"{record.name:24} {record.role}{tier}, {record.executor}, queue {record.queue}{held}{nobody}  {record.description}".rstrip()
+            f"{record.name:24} {record.role}{tier}, {record.executor}, queue {record.queue}{tagged}{held}{nobody}  {record.description}".rstrip()
         )
-    if not found:
+    if not found and tags:
+        say(f"no registered agent has the tags {' '.join(tags)}", err=True)
+    elif not found:
         say(
             "no agents are registered; start a worker, for example: orchestra up --agents my_agents.py",
             err=True,
@@ -82,6 +93,7 @@ def _version_words(record: AgentRecord, versions: Mapping[str, int]) -> str:
 @click.option("--escalates-to", metavar="AGENT", default="", help="Who its errors and escalations go to.")
 @click.option("--may-send-to", metavar="AGENT", multiple=True, help="Only to these; may be repeated.")
 @click.option("--accepts-from", metavar="AGENT", multiple=True, help="Only from these; may be repeated.")
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="What it is found by; may be repeated.")
 @json_option
 @stack_options
 def register(
@@ -94,20 +106,24 @@ def register(
     escalates_to: str,
     may_send_to: tuple[str, ...],
     accepts_from: tuple[str, ...],
+    tags: tuple[str, ...],
 ) -> None:
     """Register NAME, an external program that writes to an outbox and reads from an inbox of its own.
 
     It stays registered until it is withdrawn. Its public key is made known with `orchestra keys`.
     """
-    from orchestrator.agents.definition import check_name
+    from orchestrator.agents.definition import check_name, check_tag
     from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord
     from orchestrator.cli.documents import AgentDocument
     from orchestrator.errors import InputError
+    from orchestrator.policy.authorisation import TAG_PREFIX
     from orchestrator.router.external import make_boxes
     from orchestrator.streams import RedisStreams
 
     for named in (name, *filter(None, [escalates_to]), *may_send_to, *accepts_from):
-        check_name(named)
+        check_name(named.removeprefix(TAG_PREFIX) if named in (*may_send_to, *accepts_from) else named)
+    for tag in tags:
+        check_tag(tag)
     parts = _parts(settings)
     registry = parts.agents
     known = registry.get(name)
@@ -122,6 +138,7 @@ def register(
             "escalates_to": escalates_to,
             "may_send_to": may_send_to or None,
             "accepts_from": accepts_from or None,
+            "tags": tags,
         }
     )
     registry.announce([record])

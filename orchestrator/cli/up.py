@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     help="Module or file (.py, .toml) that defines agents; may be given several times.",
 )
 @click.option(
+    "--serve",
+    multiple=True,
+    metavar="AGENT|tag:TAG",
+    help="Serve only these of the agents; may be given several times. Default: ORCHESTRA_SERVE, else all.",
+)
+@click.option(
     "--review",
     multiple=True,
     metavar="DIR",
@@ -49,6 +55,7 @@ if TYPE_CHECKING:
 def up(
     *,
     agents: tuple[str, ...],
+    serve: tuple[str, ...],
     review: tuple[Path, ...],
     redis_url: str | None,
     data: Path | None,
@@ -65,6 +72,7 @@ def up(
 
     settings = settings_of(
         agents=list(agents) or None,
+        serve=list(serve) or None,
         review_roots=list(review) or None,
         redis_url=redis_url,
         data=data,

@@ -73,6 +73,14 @@ def _split_agents(value: object) -> object:
     return [part.strip() for chunk in value.split(",") for part in chunk.split(os.pathsep) if part.strip()]
 
 
+def _split_names(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value.startswith("["):
+        return json.loads(value)
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
 def _from_json(value: object) -> object:
     return json.loads(value) if isinstance(value, str) else value
 
@@ -91,6 +99,7 @@ AuditUrl = Annotated[str, AfterValidator(check_audit_url)]
 BrokerUrl = Annotated[str, AfterValidator(check_broker_url)]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 Folders = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_split_agents)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 AgentSources = Annotated[tuple[str, ...], BeforeValidator(_split_agents)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
@@ -141,6 +150,11 @@ class Settings(BaseModel):
         description="Modules or files (`.py`, `.toml`) that define agents, separated by commas or the "
         "system's path separator. A module is looked up among what is installed, then in the working directory. `@NAME` is an "
         "entry point of an installed package in the group `agent_orchestra.agents`, `@all` are all of them.",
+    )
+    serve: Names = Field(
+        (),
+        description="Which of these agents workers serve, separated by commas: names, and `tag:TAG` for all with a tag. "
+        "Unset: all. The others are neither registered nor run here, and their keys are not needed.",
     )
     review_roots: Folders = Field(
         (),

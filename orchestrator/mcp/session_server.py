@@ -180,6 +180,8 @@ class SessionTools:
         """The ends of all your children so far."""
         return await self._call("results")
 
-    async def agents(self) -> dict[str, Any]:
+    async def agents(
+        self, tag: Annotated[str, Field(description="Only those with this tag; empty: all.")] = ""
+    ) -> dict[str, Any]:
         """The agents that you may delegate to, with what each is for."""
-        return await self._call("agents")
+        return await self._call("agents", tag=tag)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 from orchestrator.policy.routing import RoutingTable
 
@@ -15,16 +16,26 @@ WORK = frozenset({"task-delegation"})
 REPORTS = frozenset({"status-update", "task-completion", "error", "query", "reply"})
 
 
+#: How an entry of a list of agents begins that means every agent with a tag.
+TAG_PREFIX: Final = "tag:"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Principal:
     """One end of a message, as the registry knows it."""
 
     name: str
     role: str
-    #: Agents it may send to; None: no list.
+    #: Agents it may send to, by name or `tag:TAG`; None: no list.
     may_send_to: Collection[str] | None = None
-    #: Agents it takes messages from; None: no list.
+    #: Agents it takes messages from, likewise; None: no list.
     accepts_from: Collection[str] | None = None
+    tags: Collection[str] = ()
+
+    @property
+    def entries(self) -> frozenset[str]:
+        """The entries of lists that mean it."""
+        return frozenset({self.name, *(f"{TAG_PREFIX}{tag}" for tag in self.tags)})
 
 
 def refusal(message_type: str, sender: Principal, recipient: Principal, table: RoutingTable) -> str | None:
@@ -42,12 +53,12 @@ def _unlisted(message_type: str, sender: Principal, recipient: Principal, table:
     """Why the lists of the two forbid it; the operator is on every list."""
     if message_type in REPORTS or table.operator in {sender.name, recipient.name}:
         return None
-    if sender.may_send_to is not None and recipient.name not in sender.may_send_to:
+    if sender.may_send_to is not None and recipient.entries.isdisjoint(sender.may_send_to):
         return (
             f"{sender.name!r} may send only to {_list(sender.may_send_to)}; "
             f"add {recipient.name!r} to its may_send_to to allow it"
         )
-    if recipient.accepts_from is not None and sender.name not in recipient.accepts_from:
+    if recipient.accepts_from is not None and sender.entries.isdisjoint(recipient.accepts_from):
         return (
             f"{recipient.name!r} takes messages only from {_list(recipient.accepts_from)}; "
             f"add {sender.name!r} to its accepts_from to allow it"

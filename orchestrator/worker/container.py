@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from celery import Celery
 
 from orchestrator.agents.definition import AgentDefinition
-from orchestrator.agents.loader import load_agents
+from orchestrator.agents.loader import choose_served, load_agents
 from orchestrator.bootstrap import Container, build_container
 from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve_redis_url
@@ -75,27 +75,33 @@ class RuntimeOfProcess:
         """The agents that this worker serves: the user's, and, if they may review anything, the bundled ones.
 
         Of the bundled ones those whose names are free. They are left to other hosts where their keys are not at hand.
+        The setting `serve` leaves only some of all these.
 
         Raises:
             AgentsFileError: the user's agents cannot be loaded.
+            ConfigurationError: `serve` names one that there is not.
             KeyringError: the key of one of them is on another host.
         """
         if self._catalogue is None:
             keys = KeyStore(self._settings.keys_dir)
             mine = load_agents(self._settings.agents)
+            bundled = load_agents([BUNDLED] if self._settings.review_roots else [])
+            served = choose_served({**bundled, **mine}, self._settings.serve)
             external = {name for name, definition in mine.items() if definition.record.external}
-            missing = sorted(name for name in mine.keys() - external if not keys.can_sign(name))
+            missing = sorted(
+                name for name in (mine.keys() & served.keys()) - external if not keys.can_sign(name)
+            )
             if missing:
                 names = " ".join(missing)
                 raise KeyringError(
                     f"the keys of {', '.join(missing)} are not in {keys.folder}: on the host that has operator.pem, "
                     f"`orchestra keys generate {names}` and `orchestra keys export {names}`; here, "
-                    "`orchestra keys import`"
+                    "`orchestra keys import`, or leave these agents to other workers (setting `serve`)"
                 )
-            bundled = load_agents([BUNDLED] if self._settings.review_roots else [])
-            if not all(keys.can_sign(name) for name in bundled):
-                bundled = {}
-            self._catalogue = {**bundled, **mine}
+            at_hand = all(keys.can_sign(name) for name in bundled)
+            self._catalogue = {
+                name: definition for name, definition in served.items() if at_hand or name in mine
+            }
             for definition in self._catalogue.values():
                 if not definition.record.external:
                     executor_of(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agents.definition import FIELDS, agent
-from orchestrator.agents.loader import load_agents
+from orchestrator.agents.definition import FIELDS, agent, define_agent
+from orchestrator.agents.loader import choose_served, load_agents
 from orchestrator.errors import AgentsFileError, ConfigurationError
 from orchestrator.policy.budget import Budget
 
@@ -267,8 +267,12 @@ def test_an_error_in_another_file_names_both_lines(write: Write) -> None:
         ),
         ("[agents.a]\nexecutor = 'foreign'\nx = 1\n", "line 3: agent 'a': there is no setting 'x'"),
         (
-            "[agents.a]\nfunction = 'textwrap:dedent'\naccepts_from = 'gpu'\n",
-            "line 3: agent 'a': accepts_from = 'gpu': input should be a list",
+            "[agents.a]\nfunction = 'textwrap:dedent'\ntags = 'gpu'\n",
+            "line 3: agent 'a': tags = 'gpu': input should be a list",
+        ),
+        (
+            "[agents.a]\nfunction = 'textwrap:dedent'\ntags = ['gpu', 'a b']\n",
+            "line 3: agent 'a': tags.1 = 'a b': string should match",
         ),
         (
             "[agents.a]\nfunction = 'textwrap:dedent'\nbudget = 'euros=1'\n",
@@ -350,13 +354,41 @@ def test_what_an_agent_says_in_python_it_says_in_a_file() -> None:
     assert set(FIELDS) == in_python | {"executor", "description"}
 
 
-def test_a_file_gives_an_agent_its_budget(write: Write) -> None:
+def test_a_file_gives_an_agent_its_tags_and_its_budget(write: Write) -> None:
     path = write(
         "agents.toml",
-        "[agents.a]\nfunction = 'textwrap:dedent'\nbudget = 'usd=0.5'\n",
+        "[agents.a]\nfunction = 'textwrap:dedent'\ntags = ['gpu', 'eu-west']\nbudget = 'usd=0.5'\nmay_send_to = ['tag:gpu']\n",
     )
     found = load_agents([path])["a"]
+    assert found.record.tags == ("gpu", "eu-west")
+    assert found.record.may_send_to == ("tag:gpu",)
     assert found.budget == Budget(usd=0.5)
+
+
+def test_a_worker_serves_the_agents_that_it_is_told_to() -> None:
+    """By name and by tag; external programs are run by nobody here. What means no agent is an error."""
+    catalogue = {
+        name: define_agent(name, function=function, source="here", executor=executor, tags=tags)
+        for name, function, executor, tags in (
+            ("a", str, "python", ["gpu"]),
+            ("b", str, "python", ["gpu", "eu"]),
+            ("c", str, "python", []),
+            ("outside", None, "foreign", []),
+        )
+    }
+    for serve, chosen in (
+        ((), "a b c outside"),
+        (("c",), "c outside"),
+        (("tag:gpu",), "a b outside"),
+        (("tag:eu", "c"), "b c outside"),
+        (("outside",), "outside"),
+    ):
+        assert " ".join(choose_served(catalogue, serve)) == chosen
+    for wrong in ("d", "gpu", "tag:a"):
+        with pytest.raises(
+            ConfigurationError, match=f"serve: no agent is '{wrong}' .there are: a, b, c, outside, tag:eu"
+        ):
+            choose_served(catalogue, [wrong])
 
 
 def test_an_installed_package_offers_agents_by_entry_points(

@@ -71,6 +71,7 @@ class AgentDocument(Document):
     accepts_from: tuple[str, ...] | None = Field(
         description="Only from these it accepts; null: as the rules say."
     )
+    tags: tuple[str, ...] = Field(description="What it is found by.")
     description: str = Field(description="What it is for.")
     version: str = Field(
         description="The version of its definition, as a worker announced it last; empty: it has none."

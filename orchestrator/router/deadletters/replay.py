@@ -36,7 +36,6 @@ from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.build import build_validator
 from orchestrator.router.deadletters.store import DeadLetter
 from orchestrator.router.received import shard_of_message, task_id_of
-from orchestrator.router.validation.validator import party
 from orchestrator.streams import ENVELOPE_FIELD, RedisStreams, StreamId, stream_key
 
 _MARK_MS: Final = 86_400_000
@@ -238,7 +237,7 @@ class Replays:
         if sender is None or sender.external:
             return None
         if recipient is not None and refusal(
-            message.body.type, party(sender), party(recipient), self._parts.routing
+            message.body.type, sender.principal, recipient.principal, self._parts.routing
         ):
             return None
         return launch

@@ -23,7 +23,7 @@ from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.validate import Report, check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, SignatureError, UnknownAgent
-from orchestrator.policy.authorisation import Principal, refusal
+from orchestrator.policy.authorisation import refusal
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.router.received import ReceivedMessage, Rejection
 from orchestrator.router.validation.live_rules import RULES
@@ -253,21 +253,11 @@ class Validator:
         known = self._refusals.get(key)
         if known is not None and known[0] is sender and known[1] is recipient:
             return known[2]
-        reason = refusal(message_type, party(sender), party(recipient), self._table)
+        reason = refusal(message_type, sender.principal, recipient.principal, self._table)
         if len(self._refusals) >= _REMEMBERED:
             self._refusals.clear()
         self._refusals[key] = (sender, recipient, reason)
         return reason
-
-
-def party(record: AgentRecord) -> Principal:
-    """An agent as the authorisation sees it."""
-    return Principal(
-        name=record.name,
-        role=record.role,
-        may_send_to=record.may_send_to,
-        accepts_from=record.accepts_from,
-    )
 
 
 def brief(reason: str) -> str:

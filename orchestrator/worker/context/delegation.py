@@ -61,13 +61,16 @@ class Delegating(Messaging):
         self._launches = launches
         self._planning = planning
 
-    def agents(self) -> tuple[AgentRecord, ...]:
+    def agents(self, tag: str = "") -> tuple[AgentRecord, ...]:
         """The registered agents that this one may delegate to, by name.
+
+        Args:
+            tag: only those that have this tag.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        return self._launches.delegates()
+        return tuple(record for record in self._launches.delegates() if not tag or tag in record.tags)
 
     @property
     def outstanding(self) -> int:

@@ -12,7 +12,7 @@ from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.model_values import Priority
 from orchestrator.ids import child_session_id
 from orchestrator.ledger import Outgoing
-from orchestrator.policy.authorisation import Principal, refusal
+from orchestrator.policy.authorisation import refusal
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.worker.context.effects import Effects
 
@@ -47,7 +47,7 @@ class AgentLaunches:
             record
             for name, record in sorted(records.items())
             if name != own.name
-            and refusal("task-delegation", _party(own), _party(record), self._table) is None
+            and refusal("task-delegation", own.principal, record.principal, self._table) is None
         )
 
     def review(
@@ -146,15 +146,6 @@ class AgentLaunches:
             group=group,
             key=key,
         )
-
-
-def _party(record: AgentRecord) -> Principal:
-    return Principal(
-        name=record.name,
-        role=record.role,
-        may_send_to=record.may_send_to,
-        accepts_from=record.accepts_from,
-    )
 
 
 def _with_files(description: str, files: Sequence[str]) -> str:

@@ -34,6 +34,12 @@ class Nothing(_Parameters):
     """No parameters."""
 
 
+class AgentsParameters(_Parameters):
+    """Which agents: those with a tag, or all."""
+
+    tag: str = ""
+
+
 class DelegateParameters(_Parameters):
     """What is delegated."""
 
@@ -140,7 +146,7 @@ class Operations:
             "message": (MessageParameters, self._message),
             "status": (StatusParameters, self._status),
             "results": (Nothing, self._results),
-            "agents": (Nothing, self._agents),
+            "agents": (AgentsParameters, self._agents),
         }
 
     @property
@@ -267,9 +273,13 @@ class Operations:
     def _results(self, _: Nothing) -> dict[str, Any]:
         return {"results": [_ended(callback) for callback in self._context.all_results]}
 
-    def _agents(self, _: Nothing) -> dict[str, Any]:
-        known = self._context.agents()
-        return {"agents": [{"agent": a.name, "role": a.role, "description": a.description} for a in known]}
+    def _agents(self, asked: AgentsParameters) -> dict[str, Any]:
+        return {
+            "agents": [
+                {"agent": a.name, "role": a.role, "description": a.description, "tags": list(a.tags)}
+                for a in self._context.agents(asked.tag)
+            ]
+        }
 
 
 def _ended(callback: Callback) -> dict[str, Any]:

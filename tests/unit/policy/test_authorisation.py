@@ -14,6 +14,8 @@ REVIEWER = Principal(name="reviewer", role="specialist")
 TESTER = Principal(name="tester", role="specialist")
 CODE_REVIEWER = Principal(name="code-reviewer", role="specialist")
 TECH_LEAD = Principal(name="tech-lead", role="coordinator")
+TAGGED = Principal(name="crew", role="coordinator", may_send_to=("tag:fast",), tags=("crew",))
+PICKY_OF_TAGS = Principal(name="fast", role="specialist", accepts_from=("tag:crew",), tags=("fast", "cheap"))
 PICKY = Principal(name="picky", role="specialist", accepts_from=("lead",))
 BOUND = Principal(name="bound", role="coordinator", may_send_to=("reviewer",))
 
@@ -45,6 +47,9 @@ BOUND = Principal(name="bound", role="coordinator", may_send_to=("reviewer",))
         ("task-delegation", BOUND, TESTER, "only to reviewer"),
         ("message", BOUND, TESTER, "only to reviewer"),
         ("task-completion", BOUND, LEAD, None),  # whoever gave it the task, whatever its list says
+        ("task-delegation", TAGGED, PICKY_OF_TAGS, None),
+        ("task-delegation", LEAD, PICKY_OF_TAGS, "only from tag:crew"),
+        ("task-delegation", TAGGED, TESTER, "only to tag:fast"),
         ("reply", OTHER, PICKY, None),  # it has asked
         ("task-delegation", OPERATOR, PICKY, None),  # whose stack it is
     ],

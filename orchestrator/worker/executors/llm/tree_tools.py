@@ -43,11 +43,20 @@ def _defer(waits: Pending) -> CallDeferred:
     return CallDeferred(metadata=waits.model_dump(mode="json"))
 
 
-def list_agents() -> list[dict[str, str]]:
-    """List the agents that you may delegate to, with what each is for."""
+def list_agents(tag: str = "") -> list[dict[str, Any]]:
+    """List the agents that you may delegate to, with what each is for.
+
+    Args:
+        tag: only those that have this tag; empty: all.
+    """
     return [
-        {"agent": record.name, "role": record.role, "description": record.description}
-        for record in _context().agents()
+        {
+            "agent": record.name,
+            "role": record.role,
+            "description": record.description,
+            "tags": list(record.tags),
+        }
+        for record in _context().agents(tag)
     ]
 
 
