@@ -193,7 +193,7 @@ class Replays:
         name = message.header.recipient.agent_name
         recipient = system_record(name) if name in SYSTEM_AGENTS else self._parts.agents.get(name)
         return recipient is not None and not refusal(
-            message.body.type, party(system_record(OPERATOR)), party(recipient), self._parts.routing
+            message.body.type, system_record(OPERATOR).principal, recipient.principal, self._parts.routing
         )
 
     def _verified(self, octets: bytes, what: str, *, sign_unverified: bool) -> Original:
