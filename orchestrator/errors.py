@@ -180,6 +180,15 @@ class UnknownSession(InputError):
     template = "no session {0!r} is in this ledger; `orchestra sessions` lists what is there"
 
 
+class AmbiguousSession(InputError):
+    """The beginning of several session ids. Raised with (beginning, how many ids have it, the first of them)."""
+
+    def __str__(self) -> str:
+        beginning, number, shown = self.args
+        more = f" and {number - len(shown)} more" if number > len(shown) else ""
+        return f"{number} session ids begin with {beginning!r}: {', '.join(shown)}{more}; give more of the id"
+
+
 class KeyInUse(InputError):
     """An idempotency key that stands for other work. Raised with (key, session id, its agent, what differs)."""
 

@@ -24,6 +24,7 @@ ClaimId = NewType("ClaimId", str)
 MessageId = NewType("MessageId", str)
 
 _SESSION = re.compile(r"ses_[0-9a-f]{26}")
+_BEGINNING = re.compile(r"ses_[0-9a-f]{0,26}")
 
 #: Two hex digits: no stack has more shards than this.
 MAX_SHARDS = 256
@@ -145,3 +146,8 @@ def shard_of(identifier: str) -> int:
 def is_session_id(text: str) -> bool:
     """Whether ``text`` has the form of a session id."""
     return _SESSION.fullmatch(text) is not None
+
+
+def is_beginning_of_session_id(text: str) -> bool:
+    """Whether a session id may begin with ``text``, which has the ``ses_`` at least."""
+    return _BEGINNING.fullmatch(text) is not None

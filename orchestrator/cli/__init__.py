@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from orchestrator.cli.options import SuggestingGroup
 from orchestrator.cli.output import say
 from orchestrator.errors import OrchestraError
 
@@ -56,6 +57,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prompt": ("orchestrator.cli.prompt:prompt", "Print what the model of an agent is told of the protocol."),
     "mcp": ("orchestrator.cli.mcp:mcp", "Serve MCP for the session that started this program, or for you."),
     "why": ("orchestrator.cli.doctor:why", "Say what a session waits for."),
+    "url": ("orchestrator.cli.url:url", "Print the address of the stack."),
     "doctor": (
         "orchestrator.cli.doctor:doctor",
         "Prove the promise over all live trees, or name what breaks it.",
@@ -95,7 +97,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """Sub-commands that are imported when they are used; their errors are one line, not a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

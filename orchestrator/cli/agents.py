@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.names import agent_argument
 from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say
 from orchestrator.display.text import counted
@@ -150,16 +151,19 @@ def register(
 
 
 @agents.command("withdraw")
-@click.argument("name")
+@agent_argument("name")
 @json_option
 @stack_options
 def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
     """Forget NAME; a worker that still serves it registers it again."""
     from orchestrator.cli.documents import Withdrawn
+    from orchestrator.config.settings import did_you_mean
 
-    if not _registry(settings).withdraw(name):
+    registry = _registry(settings)
+    if not registry.withdraw(name):
+        known = [record.name for record in registry.all()]
         raise click.ClickException(
-            f"no agent {name!r} is registered; `orchestra agents` lists those that are"
+            f"no agent {name!r} is registered; `orchestra agents` lists those that are{did_you_mean(name, known)}"
         )
     if as_json:
         print_json(Withdrawn(agent=name, registered=False))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options, text_of
 from orchestrator.cli.output import print_json, say
 
@@ -28,7 +29,7 @@ _by_option = click.option("--by", default="", metavar="NAME", help="Who says so.
 
 
 @click.command()
-@click.argument("session", required=False, default="")
+@session_argument(required=False, default="")
 @json_option
 @stack_options
 def approvals(settings: Settings, *, session: str, as_json: bool) -> None:

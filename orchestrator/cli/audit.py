@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.cli.names import session_argument, session_option
 from orchestrator.cli.options import SubCommands, json_option, known_type, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
 from orchestrator.cli.replay import replay_command
@@ -52,7 +53,7 @@ def writer(settings: Settings) -> None:
 
 
 @audit.command("show")
-@click.argument("identifier", metavar="ID|CORRELATION-ID|SESSION")
+@session_argument("identifier", bare=False, metavar="ID|CORRELATION-ID|SESSION")
 @click.option(
     "--xml", is_flag=True, help="Print the XML: of one message byte for byte, of more below each message."
 )
@@ -100,7 +101,7 @@ _SEARCH_OPTIONS = (
     click.option("--recipient", help="Name of the recipient."),
     click.option("--priority", help="Priority of the stream."),
     click.option("--correlation", help="Correlation-id of a conversation."),
-    click.option("--task", "--session", "task_id", help="Task-id or session id."),
+    session_option("--task", "--session", "task_id", help="Task-id or session id."),
     click.option("--message", "message_id", help="Message-id."),
     click.option("--attempt", type=click.IntRange(1), help="Number of the attempt to deliver it."),
     click.option("--rule", help="Rule by which it became a dead letter."),

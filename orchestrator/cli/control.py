@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options, text_of
 from orchestrator.cli.output import print_json, say
 from orchestrator.cli.submit import check_timeout, say_outage, timeout_option, wait_and_print
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("session")
+@session_argument()
 @click.argument("prompt")
 @click.option("--wait", is_flag=True, help="Wait until the session ends again and print its answer.")
 @click.option("--key", help="Idempotency key: the same key is the same prompt.")
@@ -53,7 +54,7 @@ def resume(
 
 
 @click.command()
-@click.argument("session")
+@session_argument()
 @click.argument("prompt", required=False)
 @click.option(
     "--at", metavar="RUN", required=True, help="The run at which to fork: its id, or its number from 1 on."
@@ -105,7 +106,7 @@ def fork(
 
 
 @click.command()
-@click.argument("session")
+@session_argument()
 @json_option
 @stack_options
 def unpin(settings: Settings, *, session: str, as_json: bool) -> None:
@@ -133,7 +134,7 @@ _wait_option = click.option(
 
 
 @click.command()
-@click.argument("session")
+@session_argument()
 @click.option(
     "--reason",
     default="stopped by a user",
@@ -157,7 +158,7 @@ def stop(settings: Settings, *, session: str, reason: str, wait: bool, as_json: 
 
 
 @click.command()
-@click.argument("session")
+@session_argument()
 @click.option(
     "--reason",
     default="deleted by a user",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
 from orchestrator.display.text import counted
@@ -148,7 +149,7 @@ def _print(diagnosis: Diagnosis) -> None:
 
 
 @click.command("why")
-@click.argument("session")
+@session_argument()
 @json_option
 @stack_options
 @click.pass_context

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from orchestrator.cli.names import agent_argument, session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
 
@@ -24,7 +25,7 @@ _as_option = click.option(
 
 
 @click.command()
-@click.argument("name", metavar="AGENT|QUEUE")
+@agent_argument("name", metavar="AGENT|QUEUE")
 @_as_option
 @json_option
 @stack_options
@@ -41,7 +42,7 @@ def pause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) ->
 
 
 @click.command()
-@click.argument("name", metavar="AGENT|QUEUE")
+@agent_argument("name", metavar="AGENT|QUEUE")
 @_as_option
 @json_option
 @stack_options
@@ -60,7 +61,7 @@ def unpause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) 
 
 
 @click.command()
-@click.argument("name", metavar="[AGENT|SESSION]", required=False)
+@session_argument("name", bare=False, metavar="[AGENT|SESSION]", required=False)
 @click.argument("most", metavar="[N|none|default]", required=False)
 @click.option(
     "--each-tree", metavar="N|none|default", help="The limit of every tree that has none of its own."
@@ -121,6 +122,8 @@ def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[s
     Raises:
         click.ClickException: no registered agent and no queue has it, or it is an external program's.
     """
+    from orchestrator.config.settings import did_you_mean
+
     records = parts.agents.all()
     what = kind or "agent or queue"
     own = [record.name for record in records if record.name == name]
@@ -139,7 +142,7 @@ def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[s
         there = (
             f"there are: {', '.join(sorted(known))}" if known else "none is registered; start a worker first"
         )
-        raise click.ClickException(f"no {what} {name!r} is registered ({there})")
+        raise click.ClickException(f"no {what} {name!r} is registered ({there}){did_you_mean(name, known)}")
     return kind, found
 
 

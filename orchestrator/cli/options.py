@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
+from orchestrator.cli.names import look_up
 from orchestrator.cli.output import say
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def stack_options(command: Callable[..., T]) -> Callable[..., T]:
-    """Add ``--redis-url`` and ``--data``; the command gets ``settings`` built from them and the environment."""
+    """Add ``--redis-url`` and ``--data``; the command gets ``settings`` built from them and the environment.
+
+    Session arguments become whole ids on the way.
+    """
 
     @click.option(
         "--redis-url",
@@ -41,7 +45,8 @@ def stack_options(command: Callable[..., T]) -> Callable[..., T]:
     )
     @functools.wraps(command)
     def wrapper(*args: Any, redis_url: str | None, data: Path | None, **kwargs: Any) -> T:
-        return command(*args, settings=settings_of(redis_url=redis_url, data=data), **kwargs)
+        settings = settings_of(redis_url=redis_url, data=data)
+        return command(*args, settings=settings, **look_up(settings, kwargs))
 
     return wrapper
 
@@ -89,7 +94,21 @@ def known_type(_context: click.Context, _parameter: click.Parameter, value: str 
     return value
 
 
-class SubCommands(click.Group):
+class SuggestingGroup(click.Group):
+    """A group that says which of its commands was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not (ctx.resilient_parsing or name.startswith("-") or self.get_command(ctx, name)):
+            from orchestrator.config.settings import did_you_mean
+
+            ctx.fail(f"there is no command {name!r}{did_you_mean(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+class SubCommands(SuggestingGroup):
     """A group whose help says of each command what its first sentence says, to its end."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.names import agent_argument
 from orchestrator.cli.options import json_option, settings_of
 from orchestrator.cli.output import print_json, write_raw
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("agent")
+@agent_argument()
 @click.option(
     "--agents",
     multiple=True,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
 from orchestrator.display.text import counted
@@ -26,7 +27,7 @@ def replay_command(search_options: Callable[[Callable[..., None]], Callable[...,
     """The command, with the conditions of a search as its options."""
 
     @click.command("replay")
-    @click.argument("identifier", metavar="[ID|CORRELATION-ID|SESSION]", required=False)
+    @session_argument("identifier", bare=False, metavar="[ID|CORRELATION-ID|SESSION]", required=False)
     @search_options
     @click.option("--text", help="Words that follow each other in what a message says.")
     @click.option("--dry-run", is_flag=True, help="Only say what would become of each message.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
 
@@ -89,7 +90,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
 
 
 @click.command("conversation")
-@click.argument("identifier", metavar="CORRELATION-ID|MESSAGE-ID|SESSION")
+@session_argument("identifier", bare=False, metavar="CORRELATION-ID|MESSAGE-ID|SESSION")
 @json_option
 @stack_options
 def conversation(*, settings: Settings, identifier: str, as_json: bool) -> None:

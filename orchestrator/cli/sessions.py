@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
 
@@ -52,7 +53,7 @@ def sessions(settings: Settings, *, limit: int, state: str | None, as_json: bool
 
 
 @click.command()
-@click.argument("session")
+@session_argument()
 @json_option
 @stack_options
 def tree(settings: Settings, *, session: str, as_json: bool) -> None:
@@ -75,7 +76,7 @@ def tree(settings: Settings, *, session: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("session")
+@session_argument()
 @json_option
 @stack_options
 def logs(settings: Settings, *, session: str, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from orchestrator.cli.names import agent_argument, session_argument
 from orchestrator.cli.options import json_option, stack_options, text_of
 from orchestrator.cli.output import print_json, say, write_raw
 from orchestrator.errors import SessionFailed
@@ -21,7 +22,7 @@ timeout_option = click.option(
 
 
 @click.command()
-@click.argument("agent")
+@agent_argument()
 @click.argument("prompt")
 @click.option("--wait", is_flag=True, help="Wait for the final answer and print it.")
 @click.option("--key", help="Idempotency key: the same key is the same session.")
@@ -96,7 +97,7 @@ def submit(
 
 
 @click.command()
-@click.argument("session")
+@session_argument()
 @click.option("--wait", is_flag=True, help="Wait for the final answer.")
 @click.option(
     "--attachment", metavar="NAME", default="", help="Print what it attached under this name instead."

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.names import agent_argument
 from orchestrator.cli.options import stack_options, text_of
 from orchestrator.cli.output import write_raw
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("agent")
+@agent_argument()
 @click.argument("prompt")
 @click.option("--title", default="", help="What to call the session; the message must say the same.")
 @click.option("--task-id", metavar="ID", help="The Celery task id of the message. Default: a new one.")

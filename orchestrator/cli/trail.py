@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
 from orchestrator.display.text import counted
@@ -111,7 +112,7 @@ def import_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
 
 
 @click.command("transitions")
-@click.argument("session", required=False)
+@session_argument(required=False)
 @click.option(
     "--kind", type=click.Choice(["session", "run", "callback", "item", "step", "budget", "approval"])
 )

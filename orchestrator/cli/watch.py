@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json_line, say
 from orchestrator.cli.submit import say_outage
@@ -37,7 +38,7 @@ class Show(Protocol):
 
 
 @click.command()
-@click.argument("session")
+@session_argument()
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds to watch at most.")
 @click.option(
     "--text", "as_text", is_flag=True, help="Show what the session writes, as it comes, and no tree."

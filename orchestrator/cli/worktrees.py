@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say
 
@@ -63,7 +64,7 @@ def _changed(folder: Worktrees, worktree: Worktree) -> int | None:
 
 
 @worktrees.command("remove")
-@click.argument("session")
+@session_argument()
 @click.option("--branch", "with_branch", is_flag=True, help="Remove the branch, too, with everything on it.")
 @json_option
 @stack_options

@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from orchestrator.errors import UnknownSession
-from orchestrator.ids import is_session_id, shard_of
+from orchestrator.ids import is_beginning_of_session_id, is_session_id, shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.large_text import LargeTexts
 from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
@@ -159,6 +159,14 @@ class LedgerReader:
         sessions = (name.rpartition(":")[2] for name in names)
         while batch := list(itertools.islice(filter(is_session_id, sessions), 500)):
             yield from ((session.id, session.root or session.id) for session in self.find(batch))
+
+    def beginning_with(self, beginning: str) -> list[str]:
+        """The ids of the sessions that begin so, in order. Looks through all keys of the server."""
+        if not is_beginning_of_session_id(beginning):
+            return []
+        pattern = keys.any_session_beginning(beginning)
+        names = (decode.text(key) for key in self.redis.scan_iter(match=pattern, count=10_000))
+        return sorted({name for name in map(keys.session_in, names) if is_session_id(name)})
 
     def queue_length(self, session_id: str) -> int:
         """How many items wait for the session's next run."""

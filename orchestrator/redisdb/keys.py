@@ -83,6 +83,11 @@ def any_session() -> str:
     return f"{PREFIX}:{{*}}:session:ses_*"
 
 
+def any_session_beginning(beginning: str) -> str:
+    """A pattern that the keys of sessions match whose ids begin so, and those of their records."""
+    return f"{PREFIX}:{{*}}:session:{beginning}*"
+
+
 def any_of_runs() -> str:
     """A pattern that journals of steps and reservations match, and none of the other keys beside runs."""
     return f"{PREFIX}:{{*}}:run:run_*:[rs]*"

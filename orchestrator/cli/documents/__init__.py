@@ -44,6 +44,7 @@ from orchestrator.cli.documents.sessions import (
     Unpinned,
 )
 from orchestrator.cli.documents.stack import (
+    Address,
     AgentDocument,
     Agents,
     DeadNotifications,
@@ -84,6 +85,7 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "delegate": (Delegated,),
     "ask": (Raised,),
     "why": (Why,),
+    "url": (Address,),
     "doctor": (DiagnosisDocument,),
     "notifications list": (DeadNotifications,),
     "notifications retry": (DeliveredNotifications,),
@@ -124,6 +126,7 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
 
 __all__ = [
     "DOCUMENTS",
+    "Address",
     "AgentDocument",
     "Agents",
     "Answer",

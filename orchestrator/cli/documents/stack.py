@@ -46,6 +46,13 @@ class DroppedNotifications(Document):
     notifications: tuple[str, ...] = Field(description="Their ids.")
 
 
+class Address(Document):
+    """Where a stack is reached; passwords are ``***`` without ``--show-password``."""
+
+    redis_url: str = Field(description="Redis or Valkey of the ledger.")
+    broker_url: str = Field(description="The broker of Celery; the same where none is set.")
+
+
 class AgentDocument(Document):
     """A registered agent."""
 

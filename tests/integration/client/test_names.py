@@ -1,0 +1,210 @@
+"""Sessions by the beginning of their ids and as @last, names that were nearly right, and what shells complete."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import pytest
+import redis
+from click.shell_completion import CompletionItem, ShellComplete
+from click.testing import CliRunner
+
+from orchestrator.cli import main, names
+from orchestrator.client.client import Client
+from orchestrator.redisdb import keys
+from tests.integration.client.conftest import Orchestra
+from tests.integration.client.test_client import asks_two, echo
+from tests.integration.workers.conftest import StackHarness
+
+#: Every command that takes a session and only reads.
+READING = ("tree", "logs", "why", "budget", "approvals")
+
+Complete = Callable[..., list[CompletionItem]]
+
+
+@pytest.fixture
+def root(stage: StackHarness, orchestra: Orchestra) -> str:
+    """A session with two children."""
+    stage.agent("lead", role="coordinator")(asks_two)
+    stage.agent("solo")(echo)
+    session = orchestra("submit", "lead", "the whole").stdout.strip()
+    stage.play(session)
+    return session
+
+
+@pytest.fixture
+def complete(stage: StackHarness) -> Complete:
+    """What a shell is offered for the last word of a command line on the stage."""
+
+    def ask(command: str, *words: str) -> list[CompletionItem]:
+        place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
+        shell = ShellComplete(main, {}, "orchestra", "_ORCHESTRA_COMPLETE")
+        return shell.get_completions([command, *place, *words[:-1]], words[-1])
+
+    return ask
+
+
+def _values(found: list[CompletionItem]) -> set[str]:
+    return {item.value for item in found}
+
+
+def _unique(session: str, others: list[str]) -> str:
+    return next(
+        session[:length] for length in range(6, 31) if not any(o.startswith(session[:length]) for o in others)
+    )
+
+
+def test_a_session_is_named_by_the_beginning_of_its_id(
+    stage: StackHarness, orchestra: Orchestra, root: str
+) -> None:
+    """Children, too; with or without the `ses_`; and what is printed has the whole id."""
+    first, second = (child.id for child in stage.children(root))
+    for session, others in ((root, [first, second]), (first, [root, second])):
+        beginning = _unique(session, others)
+        for word in (beginning, beginning.removeprefix("ses_")):
+            assert json.loads(orchestra("why", word, "--json").stdout)["session"] == session
+        for command in READING:
+            assert orchestra(command, beginning).stdout == orchestra(command, session).stdout
+    stopped = orchestra("stop", _unique(first, [root, second]), "--json")
+    assert json.loads(stopped.stdout)["session"] == first
+
+
+def test_the_last_root_session_is_called_last(stage: StackHarness, orchestra: Orchestra, root: str) -> None:
+    assert json.loads(orchestra("why", "@last", "--json").stdout)["session"] == root
+    other = orchestra("submit", "solo", "x").stdout.strip()
+    assert json.loads(orchestra("why", "@last", "--json").stdout)["session"] == other
+    stage.play(other)
+    assert orchestra("result", "@last").stdout == "x\n"
+    assert orchestra("limit", "@last", "3").stdout == f"tree {other}, 0 of at most 3 at work\n"
+
+
+def test_there_may_be_no_last_session(orchestra: Orchestra) -> None:
+    done = orchestra("stop", "@last")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: no session is the last: there are none yet; submit one: ")
+
+
+def test_a_beginning_of_several_ids_is_refused_and_lists_them(
+    stage: StackHarness, orchestra: Orchestra, root: str
+) -> None:
+    """Nothing is stopped by it."""
+    done = orchestra("stop", "ses_00")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: 3 session ids begin with 'ses_00': ses_00")
+    assert done.stderr.endswith("; give more of the id\n")
+    for session in (root, *(child.id for child in stage.children(root))):
+        assert f"{session} ({stage.ledger.session(session).agent})" in done.stderr
+        assert stage.ledger.session(session).ended_ms == 0
+
+
+def test_what_is_no_beginning_is_refused_as_it_was_typed(orchestra: Orchestra, root: str) -> None:
+    """Also what would be a pattern to Redis."""
+    absent = "ses_ff"
+    for word in (absent, "ses_*", "ses_00?", root.upper(), root + "0", "no-such"):
+        done = orchestra("tree", word)
+        assert done.exit_code == 1
+        assert done.stderr.startswith(f"Error: no session '{word}' is in this ledger; ")
+
+
+def test_records_of_a_session_do_not_make_its_beginning_ambiguous(
+    stage: StackHarness, orchestra: Orchestra, root: str
+) -> None:
+    assert stage.redis.keys(f"{keys.session(root)}:*")
+    assert stage.ledger.beginning_with(root[:20]) == [root]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("sesions",), "there is no command 'sesions'; did you mean 'sessions'?"),
+        (("dlq", "lst"), "there is no command 'lst'; did you mean 'list'?"),
+        (("zzz",), "there is no command 'zzz'\n"),
+        (("submit", "sollo", "x"), "did you mean 'solo'?"),
+        (("pause", "sollo"), "did you mean 'solo'?"),
+        (("agents", "withdraw", "sollo"), "did you mean 'solo'?"),
+    ],
+)
+def test_names_that_were_nearly_right(
+    arguments: tuple[str, ...], words: str, stage: StackHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.agent("solo")(echo)
+    monkeypatch.setenv("ORCHESTRA_REDIS_URL", str(stage.settings.redis_url))
+    monkeypatch.setenv("ORCHESTRA_DATA", str(stage.settings.data))
+    done = CliRunner().invoke(main, list(arguments))
+    assert done.exit_code != 0
+    assert words in done.stderr
+
+
+def test_url_prints_the_address_without_its_password(stage: StackHarness, orchestra: Orchestra) -> None:
+    assert orchestra("url").stdout == f"{stage.settings.redis_url}\n"
+    secret = "redis://me:s3cret@127.0.0.1:1/0"
+    assert orchestra("url", "--redis-url", secret).stdout == "redis://me:***@127.0.0.1:1/0\n"
+    assert "s3cret" not in orchestra("url", "--redis-url", secret, "--json").stdout
+    shown = orchestra("url", "--redis-url", secret, "--show-password", "--json")
+    assert json.loads(shown.stdout)["redis_url"] == secret
+
+
+def test_shells_complete_sessions_and_agents(
+    stage: StackHarness, complete: Complete, client: Client, root: str
+) -> None:
+    children = {child.id for child in stage.children(root)}
+    assert _values(complete("tree", "ses_")) == {root}, "roots only, while nothing tells them apart"
+    assert _values(complete("tree", "ses_00")) == {root, *children}
+    assert _values(complete("tree", root[:25])) == {root}
+    assert _values(complete("tree", root[4:25])) == {root[4:]}
+    assert _values(complete("result", "@")) == {"@last"}
+    assert _values(complete("tree", "ses_*")) == set()
+    assert _values(complete("submit", "")) == {"lead", "solo"}
+    assert _values(complete("pause", "so")) == {"solo"}
+    (item,) = complete("tree", root[:25])
+    assert item.help == "lead, idle: the whole"
+
+
+def test_what_shells_are_shown_of_others_is_harmless(
+    complete: Complete, client: Client, stage: StackHarness
+) -> None:
+    """A newline would begin another completion, and an escape act on the terminal."""
+    stage.agent("solo")(echo)
+    session = client.submit("solo", "x", title="a\n\x1b]0;owned\x07").id
+    (item,) = complete("tree", session[:25])
+    assert item.help == r"solo, pending: a\n\x1b]0;owned\x07"
+
+
+@pytest.fixture
+def hung() -> Iterator[float]:
+    """Nothing that connects comes back; how long a completion may take at most."""
+    with mock.patch.object(names, "_parts", side_effect=lambda _: time.sleep(30)):
+        yield names.COMPLETE_S + 1
+
+
+def test_completion_takes_a_second_at_most(complete: Complete, hung: float) -> None:
+    begun = time.monotonic()
+    assert complete("tree", "ses_") == []
+    assert time.monotonic() - begun < hung
+
+
+def test_completion_never_raises(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_settings: object) -> None:
+        raise redis.ConnectionError("gone")
+
+    monkeypatch.setattr(names, "_parts", broken)
+    assert complete("tree", "ses_") == complete("submit", "") == []
+    shell = ShellComplete(main, {}, "orchestra", "_ORCHESTRA_COMPLETE")
+    assert shell.get_completions(["tree", "--redis-url", "ftp://nowhere"], "ses_") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_its_script(
+    shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one line of the documentation loads it."""
+    if shell == "bash":  # click asks which bash there is
+        monkeypatch.setattr("click.shell_completion.BashComplete._check_version", staticmethod(lambda: None))
+    monkeypatch.setenv("_ORCHESTRA_COMPLETE", f"{shell}_source")
+    with pytest.raises(SystemExit) as ended:
+        main(prog_name="orchestra")
+    assert ended.value.code == 0
+    assert f"_ORCHESTRA_COMPLETE={shell}_complete" in capsys.readouterr().out
