@@ -22,6 +22,7 @@ from orchestrator.errors import OrchestraError
 #: Sub-command → (module:attribute, what it does). The order is that of the help.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("orchestrator.cli.demo:demo", "Review a source tree with the bundled agents; needs no set-up."),
+    "init": ("orchestrator.cli.init:init", "Write a project that is ready to run."),
     "up": ("orchestrator.cli.up:up", "Run the whole stack in this terminal."),
     "submit": ("orchestrator.cli.submit:submit", "Give an agent a prompt."),
     "plan": ("orchestrator.cli.plan:plan", "Have a plan of assignments carried out."),

@@ -46,6 +46,7 @@ def test_the_wheel_holds_scripts_schema_templates_and_type_marks(wheel: Path) ->
             ("schemas", "*.xsd"),
             ("schemas/templates", "*.xml"),
             ("orchestrator", "py.typed"),
+            ("orchestrator/deployment/templates", "*.tmpl"),
         ]
         for path in (ROOT / folder).rglob(pattern)
     ]

@@ -26,6 +26,7 @@ from orchestrator.cli.documents.messages import (
     VerifiedDocuments,
 )
 from orchestrator.cli.documents.plans import PlanDocument
+from orchestrator.cli.documents.projects import ProjectDocument
 from orchestrator.cli.documents.session_tools import Delegated, PromptDocument, Raised
 from orchestrator.cli.documents.sessions import (
     Answer,
@@ -62,6 +63,7 @@ from orchestrator.cli.documents.worktrees import RemovedWorktree, WorktreeList
 #: Command → what it prints; where there are two, the second is what it prints with ``--wait``, or `watch` with ``--text``; a
 #: third, with ``--dry-run``.
 DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
+    "init": (ProjectDocument,),
     "submit": (Submitted, Answer),
     "plan": (Submitted, Answer, PlanDocument),
     "result": (Answer,),
@@ -154,6 +156,7 @@ __all__ = [
     "Messages",
     "Paused",
     "PlanDocument",
+    "ProjectDocument",
     "PromptDocument",
     "PrunedTrail",
     "Published",
