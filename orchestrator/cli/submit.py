@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -108,12 +109,23 @@ def submit(
 def result(
     settings: Settings, *, session: str, wait: bool, attachment: str, timeout: float | None, as_json: bool
 ) -> None:
-    """Print the final answer of SESSION; exit with 1 if it failed or has none yet."""
+    """Print the final answer of SESSION; exit with 1 if it failed or has none yet.
+
+    A program that an agent started reads the answers of that agent's children, as long as its run goes on.
+    """
     from orchestrator.cli.documents import Answer
     from orchestrator.client.client import Client
+    from orchestrator.client.current import TOKEN_VARIABLE, RemoteSession
     from orchestrator.client.waiting import is_over
 
     check_timeout(timeout, wait=wait)
+    if TOKEN_VARIABLE in os.environ and not wait:
+        try:
+            text = RemoteSession.from_environment().read_result(session, attachment)
+        except SessionFailed as error:
+            fail(session, error, as_json=as_json)
+        print_json(Answer(session=session, state="finished", result=text)) if as_json else write_raw(text)
+        return
     with Client(settings, on_outage=say_outage) as client:
         if attachment:
             print_attachment(client, session, attachment, as_json=as_json)

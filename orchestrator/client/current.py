@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 from orchestrator import errors
-from orchestrator.errors import ConfigurationError, NoReply, OrchestraError, ServerUnavailable
+from orchestrator.errors import ConfigurationError, NoReply, OrchestraError, ServerUnavailable, SessionFailed
 
 SOCKET_VARIABLE: Final = "ORCHESTRA_SESSION_SOCKET"
 TOKEN_VARIABLE: Final = "ORCHESTRA_SESSION_TOKEN"  # noqa: S105  (a name)
@@ -213,6 +213,23 @@ class RemoteSession:
     def message(self, to: str, text: str) -> str:
         """As `ctx.message`."""
         return str(self.call("message", to=to, text=text)["message"])
+
+    def read_result(self, session: str, attachment: str = "") -> str:
+        """What a child has answered, or attached to its answer under a name.
+
+        Raises:
+            InputError: it is no child that has ended, or has no such attachment.
+            SessionFailed: it has failed, and an attachment was not asked for.
+        """
+        pieces, offset = [], 0
+        while True:
+            piece = self.call("read", session=session, attachment=attachment, offset=offset)
+            pieces.append(str(piece["text"]))
+            if piece["next_offset"] is None and piece["status"] == "failed" and not attachment:
+                raise SessionFailed(session, "".join(pieces))
+            if piece["next_offset"] is None:
+                return "".join(pieces)
+            offset = int(piece["next_offset"])
 
     def status(self, progress: int | None = None, activity: str = "") -> None:
         """As `ctx.status`."""

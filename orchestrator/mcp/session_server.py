@@ -50,6 +50,7 @@ def build_session_server(session: RemoteSession) -> MCPServer[Any]:
         tools.message,
         tools.status,
         tools.results,
+        tools.read_result,
         tools.agents,
         tools.session,
     ):
@@ -179,6 +180,18 @@ class SessionTools:
     async def results(self) -> dict[str, Any]:
         """The ends of all your children so far."""
         return await self._call("results")
+
+    async def read_result(
+        self,
+        session: Annotated[str, Field(description="A child that has ended.")],
+        attachment: Annotated[
+            str, Field(description="The name of an attachment; empty: the answer itself.")
+        ] = "",
+        offset: Annotated[int, Field(ge=0, description="Where to begin, in characters.")] = 0,
+        length: Annotated[int, Field(ge=1, le=200_000)] = 20_000,
+    ) -> dict[str, Any]:
+        """Read what a child has answered, or attached to its answer, from a position on. `next_offset` says where to go on."""
+        return await self._call("read", session=session, attachment=attachment, offset=offset, length=length)
 
     async def agents(
         self, tag: Annotated[str, Field(description="Only those with this tag; empty: all.")] = ""

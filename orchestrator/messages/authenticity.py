@@ -115,6 +115,7 @@ def callback_from(item: Item, text: str) -> Callback:
         priority=item.priority if item.kind != "completion" else "",
         question=str(item.extra.get("answers", "")),
         context=json.loads(item.extra.get("context", "null")),
+        attachments=tuple(sorted(item.extra.get("attachments") or ())),
     )
 
 

@@ -14,7 +14,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.ids import asker_of
 from orchestrator.policy.typed_answer import typed, value_of
@@ -60,6 +60,7 @@ _HEADINGS = {
 }
 #: A size has fewer digits than this.
 _DIGITS = 19
+_ATTACHED = "\n[attached: "
 _CONTEXT_HEADING = "\n\n### Context\n\n"
 _AFTER_RESULT = "Please continue with the orchestration based on this result."
 _AFTER_ERROR = "Please handle this failure and continue with the orchestration."
@@ -88,6 +89,7 @@ class Callback:
     size: int = -1  #: bytes of the whole text, where `text` is only its beginning; else -1
     question: str = ""  #: of a reply: the id of the question that it answers
     context: Any = None  #: of a question: what its asker added to it, as JSON values
+    attachments: tuple[str, ...] = ()  #: the names of what the child attached to its answer
     genuine: bool | None = None  #: whether the ledger knows the id; None: not asked
     #: Reads the whole text, where `text` is only its beginning.
     fetch: Callable[[], str] | None = field(default=None, repr=False, compare=False)
@@ -96,7 +98,11 @@ class Callback:
     fetch_attachment: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
 
     def attachment(self, name: str) -> str | None:
-        """What the child attached to its answer under this name; None: nothing, or it was deleted since."""
+        """What the child attached to its answer under this name; None: nothing.
+
+        Raises:
+            PayloadError: it is not kept any more, or was altered.
+        """
         return self.fetch_attachment(name) if self.fetch_attachment is not None else None
 
     def full(self) -> str:
@@ -148,12 +154,20 @@ class Callback:
         return self.text if self.status == "failed" else ""
 
 
+class _Notes(NamedTuple):
+    """How the reader of a resume gets at what does not stand in it."""
+
+    read_on: Callable[[Callback], str]
+    read_attached: Callable[[Callback], str]
+
+
 def render_callbacks(
     callbacks: Sequence[Callback],
     *,
     prompts: Sequence[str] = (),
     max_bytes: int | None = None,
     read_on: Callable[[Callback], str] | None = None,
+    read_attached: Callable[[Callback], str] | None = None,
 ) -> str:
     """The text of one resume: ``callbacks`` in the order given, then what a user said meanwhile.
 
@@ -162,14 +176,15 @@ def render_callbacks(
         prompts: texts of a user; they are not wrapped.
         max_bytes: a single text longer than this (in UTF-8) is cut and refers to the whole.
         read_on: says of a callback that was cut how to read on; by default the command or the call that does.
+        read_attached: says of a callback with attachments how to read them; by default the command that does.
     """
-    read_on = read_on or _where
+    notes = _Notes(read_on or _where, read_attached or _where_attached)
     shown = [_cut(callback, max_bytes) for callback in callbacks]
     parts: list[str] = []
     if len(shown) == 1:
-        parts.append(f"{_element(shown[0], read_on)}\n\n{_instruction(shown[0])}")
+        parts.append(f"{_element(shown[0], notes)}\n\n{_instruction(shown[0])}")
     elif shown:
-        inner = "\n\n".join(_element(callback, read_on) for callback in shown)
+        inner = "\n\n".join(_element(callback, notes) for callback in shown)
         opening = f'<agent-callback type="aggregated" count="{len(shown)}">'
         parts.append(f"{opening}\n{inner}\n</agent-callback>\n\n{_AFTER_MANY}")
     # Together, so that no tag is made of the end of one and the beginning of the next.
@@ -261,7 +276,7 @@ def _cut(callback: Callback, max_bytes: int | None) -> Callback:
     return replace(callback, text=raw[:max_bytes].decode(errors="ignore"), size=size)
 
 
-def _element(callback: Callback, read_on: Callable[[Callback], str]) -> str:
+def _element(callback: Callback, notes: _Notes) -> str:
     attributes = [("session", callback.session), ("status", callback.status)]
     if not callback.status or callback.kind != "completion":
         attributes.insert(0, ("type", callback.kind))
@@ -271,12 +286,14 @@ def _element(callback: Callback, read_on: Callable[[Callback], str]) -> str:
         ("size", str(callback.size) if callback.size >= 0 else ""),
         ("question", callback.question),
         ("context", "json" if callback.context is not None else ""),
+        ("attached", " ".join(callback.attachments)),
         ("reply", "expected" if callback.can_reply else ""),
     ]
     listed = "".join(f' {name}="{_attribute(value)}"' for name, value in attributes if value)
     return (
         f"<agent-callback{listed}>\n{_heading(callback)}\n\n{defuse(callback.text)}"
-        f"{_cut_note(callback, read_on)}{_context(callback)}\n</agent-callback>"
+        f"{_cut_note(callback, notes.read_on)}{_attached_note(callback, notes.read_attached)}{_context(callback)}"
+        "\n</agent-callback>"
     )
 
 
@@ -305,6 +322,18 @@ def _cut_note(callback: Callback, read_on: Callable[[Callback], str]) -> str:
     if callback.size < 0:
         return ""
     return f"\n[cut after {len(callback.text.encode())} of {callback.size} bytes; {read_on(callback)}]"
+
+
+def _attached_note(callback: Callback, read_attached: Callable[[Callback], str]) -> str:
+    if not callback.attachments:
+        return ""
+    # One line, so that its beginning is the last of its kind, whatever a session is called.
+    how = " ".join(read_attached(callback).splitlines())
+    return f"{_ATTACHED}{', '.join(callback.attachments)}; {how}]"
+
+
+def _where_attached(callback: Callback) -> str:
+    return f"`orchestra result {callback.session} --attachment NAME` prints one"
 
 
 def _where(callback: Callback) -> str:
@@ -360,11 +389,14 @@ def _callback(attributes: dict[str, str], content: str) -> Callback:
         priority=attributes.get("priority", ""),
         size=int(size) if size.isascii() and size.isdigit() and len(size) < _DIGITS else -1,
         question=attributes.get("question", ""),
+        attachments=tuple(attributes.get("attached", "").split()),
     )
     body = content.removeprefix(f"\n{_heading(callback)}\n\n").removesuffix("\n")
     if attributes.get("context") == "json":
         body, _, values = body.rpartition(_CONTEXT_HEADING)
         callback = replace(callback, context=_json(values))
+    if callback.attachments:
+        body = body.rpartition(_ATTACHED)[0]
     if callback.size >= 0:
         body = body.rpartition("\n[cut after ")[0]
     return replace(callback, text=restore(body))

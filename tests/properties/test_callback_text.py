@@ -38,6 +38,7 @@ FRAGMENTS = st.sampled_from(
         "\n\n### Context\n\n",
         "\\u003c",
         "\n[cut after 1 of 2 bytes",
+        "\n[attached: ",
         "-",
         "x",
     ]
@@ -52,6 +53,7 @@ CALLBACKS = st.builds(
     text=TEXT,
     priority=TEXT,
     status=st.sampled_from(["completed", "failed"]),
+    attachments=st.just(()) | st.just(("diff", "notes/1.md")),
 ) | st.builds(
     Callback,
     id=TEXT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, Literal, TypeVar, cast
@@ -42,6 +43,8 @@ SHOWN: Final = 20
 MAX_ATTACHMENT_BYTES: Final = 4 * 1024 * 1024
 #: Texts that one answer may have attached.
 MAX_ATTACHMENTS: Final = 100
+#: The name of an attachment: it stands in prompts and commands.
+_ATTACHMENT: Final = re.compile(r"[A-Za-z0-9._/-]{1,100}")
 
 
 class Context(Delegating):
@@ -423,20 +426,27 @@ class Context(Delegating):
         self._effects.status(progress, activity)
 
     def attach(self, name: str, text: str) -> None:
-        """Attach a text to the answer of this session; its parent reads it with `callback.attachment(name)`.
+        """Attach a text to the answer of this run; the parent reads it with `callback.attachment(name)`.
 
-        A later one of the same name replaces it. Of a text above 4 MiB the beginning is kept.
+        A later one of the same name replaces it. Of a text above 4 MiB the beginning is kept. Only what the
+        run attaches that ends the session is kept: what an earlier run attached, attach it again (decision 36).
+
+        Args:
+            name: up to 100 letters, digits, dots, dashes, underscores and slashes.
+            text: what is attached.
 
         Raises:
-            InputError: the name is empty or longer than 100 characters.
-            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+            InputError: the name is not allowed, or this run has attached 100 texts.
+            ClaimLost, SessionStopped: this run cannot go on.
         """
-        if not 0 < len(name) <= 100:
-            raise InputError(f"attach({name!r}): a name has 1 to 100 characters")
+        if not _ATTACHMENT.fullmatch(name):
+            raise InputError(
+                f"attach({name!r}): a name has 1 to 100 letters, digits, dots, dashes, underscores and slashes"
+            )
         self._claim_status.check()
         if name not in self.attachments and len(self.attachments) >= MAX_ATTACHMENTS:
             raise InputError(f"attach({name!r}): an answer has {MAX_ATTACHMENTS} attachments at most")
-        # Stored by the commit, and only if this run ends the session with an answer.
+        # Stored by the commit, and only if this run ends the session with an answer (decision 36).
         self.attachments[name] = beginning(text, MAX_ATTACHMENT_BYTES)
 
     @property

@@ -41,6 +41,16 @@ class Collected:
     outstanding: tuple[str, ...]  #: the sessions that have not ended
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A part of a text."""
+
+    text: str
+    status: str  #: of the child: `completed`, `partial-success` or `failed`
+    size: int  #: characters of the whole
+    following: int | None  #: where it goes on; None: it does not
+
+
 class Delegating(Messaging):
     """One run of a session, with the work that its agent may give."""
 
@@ -261,6 +271,35 @@ class Delegating(Messaging):
         ended = {callback.session for callback in callbacks if callback.kind == "completion"}
         return Collected(
             callbacks=callbacks, outstanding=tuple(child for child in awaited if child not in ended)
+        )
+
+    def read_result(self, session: str, attachment: str = "", *, offset: int = 0, length: int) -> Piece:
+        """A part of what a child answered, or of what it attached to its answer.
+
+        Args:
+            session: the child, which has ended.
+            attachment: the name of the attachment; empty: the answer, or the error, itself.
+            offset: where the part begins, in characters.
+            length: how many characters it has at most.
+
+        Raises:
+            InputError: the session is no child of this one that has ended, or has no such attachment.
+            PayloadError: the text is not kept any more, or was altered.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        found = [callback for callback in self.all_results if callback.session == session]
+        if not found:
+            raise InputError(f"session {session} is no task of yours that has ended")
+        text = found[-1].attachment(attachment) if attachment else found[-1].full()
+        if text is None:
+            names = ", ".join(found[-1].attachments) or "none"
+            raise InputError(f"session {session} has attached nothing as {attachment!r} (there are: {names})")
+        end = offset + length
+        return Piece(
+            text[offset:end],
+            status=found[-1].status,
+            size=len(text),
+            following=end if end < len(text) else None,
         )
 
     def request_review(

@@ -23,6 +23,7 @@ SESSION_TOOLS: Final = (
     "message",
     "status",
     "results",
+    "read_result",
     "agents",
     "session",
 )

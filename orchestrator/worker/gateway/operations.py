@@ -20,6 +20,8 @@ from orchestrator.worker.context.context import Context
 #: Seconds that one call waits at most, and by default.
 MAX_WAIT_S: Final = 50.0
 WAIT_S: Final = 20.0
+#: Characters of a child's answer that one call reads at most.
+MAX_READ_CHARS: Final = 200_000
 #: Seconds after which to ask again for what has not come.
 AGAIN_S: Final = 1.0
 
@@ -110,6 +112,15 @@ class ReplyParameters(_Parameters):
     text: str
 
 
+class ReadParameters(_Parameters):
+    """A part of what a child answered, or of what it attached to its answer."""
+
+    session: str
+    attachment: str = ""
+    offset: Annotated[int, Field(ge=0)] = 0
+    length: Annotated[int, Field(ge=1, le=MAX_READ_CHARS)] = MAX_READ_CHARS
+
+
 class MessageParameters(_Parameters):
     """What is said, and to whom: the parent's or a child's session, or `parent`."""
 
@@ -146,6 +157,7 @@ class Operations:
             "message": (MessageParameters, self._message),
             "status": (StatusParameters, self._status),
             "results": (Nothing, self._results),
+            "read": (ReadParameters, self._read),
             "agents": (AgentsParameters, self._agents),
         }
 
@@ -281,6 +293,17 @@ class Operations:
             ]
         }
 
+    def _read(self, asked: ReadParameters) -> dict[str, Any]:
+        piece = self._context.read_result(
+            asked.session, asked.attachment, offset=asked.offset, length=asked.length
+        )
+        return {
+            "text": piece.text,
+            "status": piece.status,
+            "size": piece.size,
+            "next_offset": piece.following,
+        }
+
 
 def _ended(callback: Callback) -> dict[str, Any]:
     return {
@@ -289,6 +312,7 @@ def _ended(callback: Callback) -> dict[str, Any]:
         "title": callback.title,
         "status": callback.status,
         "text": callback.full(),
+        "attachments": list(callback.attachments),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -354,6 +355,38 @@ def _lead_of_a_hundred(request: Request) -> Say:
     if found:
         return Say(calls=[Call("read_result", session=found[-1], offset=49_990, length=100)])
     return Say(f"read on: {request.last}")
+
+
+def test_a_model_is_told_of_attachments_and_reads_them(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    """A name that there is not is refused with those that there are."""
+
+    @stage.agent("coder")
+    def coder(ctx: Context) -> str:
+        ctx.attach("diff", "+Hello")
+        return "greeted"
+
+    def read(name: str) -> Callable[[Request], Say]:
+        def say(request: Request) -> Say:
+            (session,) = re.findall(
+                r'\[attached: diff; read_result\("(ses_[0-9a-z]+)", attachment=name\) reads one\]',
+                str(request),
+            )
+            return Say(calls=[Call("read_result", session=session, attachment=name)])
+
+        return say
+
+    serve(
+        Script(
+            Say(calls=[Call("delegate", agent="coder", task="greet", wait=True)]),
+            read("other"),
+            lambda request: read("diff")(request) if "there are: diff" in request.last else Say(request.last),
+            lambda request: Say(request.last),
+        )
+    )
+    model("lead", role="coordinator")
+    assert theatre.answer(stage.submit("lead")) == "+Hello"
 
 
 def test_replies_that_come_one_by_one_cost_one_request(

@@ -1,19 +1,24 @@
-"""What is attached to an answer: its parent reads it, and hears if somebody has put another text there."""
+"""What is attached to an answer: its parent is told of it, reads it, and hears if somebody has put another text there."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from orchestrator.client.client import Client
+from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
 from orchestrator.doctor import Doctor
-from orchestrator.errors import NotGenuine, PayloadError
+from orchestrator.errors import InputError, NotGenuine, PayloadError, SessionFailed
 from orchestrator.ids import callback_id
+from orchestrator.ledger import ItemState
 from orchestrator.policy.callback_text import Callback
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys
-from orchestrator.worker.context.context import MAX_ATTACHMENT_BYTES, Context
+from orchestrator.worker.context.context import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS, Context
 
 from .conftest import StackHarness
 
@@ -48,20 +53,81 @@ def tree(stage: StackHarness) -> tuple[str, str, list[Callback]]:
     return root, child.id, seen
 
 
-def test_the_parent_and_the_operator_read_what_is_attached(
+def test_the_parent_is_told_of_what_is_attached_and_reads_it(
     stage: StackHarness, tree: tuple[str, str, list[Callback]]
 ) -> None:
     root, child, seen = tree
     assert stage.resume(root) == "finished"
     (callback,) = seen
-    assert callback.text == "greeted"
+    assert (callback.text, callback.attachments) == ("greeted", ("diff", "notes/1.md"))
     assert (callback.attachment("diff"), callback.attachment("notes/1.md")) == (DIFF, "")
     assert callback.attachment("other") is None
     with Client(stage.settings) as client:
+        prompt = json.loads(stage.ledger.texts(root, ["state"])["state"])["prompt"]
+        assert (
+            f"[attached: diff, notes/1.md; `orchestra result {child} --attachment NAME` prints one]" in prompt
+        )
+        (told,) = client.parse_callbacks(root, prompt)
+        assert (told.genuine, told.text, told.attachments) == (True, "greeted", callback.attachments)
         assert client.attachment(child, "diff") == DIFF
         assert client.attachment(child, "other") is None
     found = Doctor(stage.parts, audit=None).examine(watch_leases=False).findings
     assert [f.rule for f in found if f.severity == "break"] == []
+
+
+def test_the_programs_of_an_agent_read_what_its_children_attached(stage: StackHarness) -> None:
+    """With the token of its run, piece by piece; of its own children only."""
+    printed: list[subprocess.CompletedProcess[str]] = []
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("coder", "greet")
+            ctx.delegate("broken", "fail")
+            ctx.wait_for("all")
+            return ""
+        env = ctx.environment()
+        session = RemoteSession(env[SOCKET_VARIABLE], env[TOKEN_VARIABLE])
+        coder, broken = (c.session for c in sorted(ctx.callbacks, key=lambda c: c.status))
+        assert session.read_result(coder) == "greeted"
+        assert session.read_result(coder, "diff") == long
+        with pytest.raises(InputError, match=r"attached nothing as 'other' \(there are: diff\)"):
+            session.read_result(coder, "other")
+        with pytest.raises(InputError, match="no task of yours that has ended"):
+            session.read_result(ctx.session)
+        with pytest.raises(SessionFailed, match="out of order"):
+            session.read_result(broken)
+        (ended, _) = sorted(session.call("results")["results"], key=lambda r: str(r["status"]))
+        assert ended["attachments"] == ["diff"]
+        printed.append(
+            subprocess.run(
+                [sys.executable, "-m", "orchestrator", "result", coder, "--attachment", "diff"],
+                env={**os.environ, **env},
+                capture_output=True,
+                text=True,
+                timeout=100,
+                check=True,
+                stdin=subprocess.DEVNULL,
+            )
+        )
+        return "done"
+
+    @stage.agent("coder")
+    def coder(ctx: Context) -> str:
+        ctx.attach("diff", long)
+        return "greeted"
+
+    @stage.agent("broken")
+    def broken(_: Context) -> str:
+        raise RuntimeError("out of order")
+
+    long = "".join(f"{n}\n" for n in range(100_000))
+    root = stage.submit("lead")
+    assert stage.play(root) == "idle"
+    for child in stage.children(root):
+        stage.play(child.id)
+    assert stage.resume(root) == "finished", stage.ledger.session(root).reason
+    assert printed[0].stdout.strip() == long.strip()
 
 
 def test_another_text_in_its_place_is_noticed(
@@ -93,7 +159,7 @@ def test_another_reference_in_its_place_is_noticed(
     stage.redis.hset(keys.session(child), "attachments", json.dumps(other))
     assert stage.resume(root) == "finished"
     (callback,) = seen
-    assert (callback.status, callback.attachment("diff")) == ("failed", None)
+    assert (callback.status, callback.attachments, callback.attachment("diff")) == ("failed", (), None)
     assert "was not delivered" in callback.text
     with Client(stage.settings) as client, pytest.raises(NotGenuine):
         client.attachment(child, "diff")
@@ -166,3 +232,27 @@ def test_it_outlives_its_session_as_long_as_somebody_is_there_to_read_it(
     assert Client(stage.settings).attachment(child, "diff") is None
     assert stage.resume(root) == "finished"
     assert seen[0].attachment("diff") == DIFF
+
+
+def test_names_and_numbers_are_bounded(stage: StackHarness) -> None:
+    said: list[str] = []
+
+    @stage.agent("solo")
+    def solo(ctx: Context) -> str:
+        for name in ("", "a b", "<response>", "x" * 101):
+            with pytest.raises(InputError, match="a name has 1 to 100"):
+                ctx.attach(name, "x")
+        for n in range(MAX_ATTACHMENTS):
+            ctx.attach(f"n{n}", "x")
+        ctx.attach("n0", "y")
+        with pytest.raises(InputError, match="100 attachments at most") as caught:
+            ctx.attach("more", "x")
+        said.append(str(caught.value))
+        return "done"
+
+    root = stage.submit("solo")
+    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+    assert said
+    assert stage.ledger.session(root).state.value == "finished"
+    assert len(stage.ledger.answer_as_kept(root)[3]) == MAX_ATTACHMENTS
+    assert all(i.state is not ItemState.DEAD for i in stage.ledger.items(root))

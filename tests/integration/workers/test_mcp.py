@@ -105,12 +105,20 @@ def test_an_agent_takes_full_part_in_its_session(stage: StackHarness, theatre: H
             asked = await call("answer", question=asked["question"])
         raised = await call("raise_callback", message="no config", callback_type="blocker")
         reply = await call("answer", question=raised["question"])
+        read = await call("read_result", session=child, attachment="notes", offset=1, length=2)
+        assert read == {"text": "ot", "status": "completed", "size": 4, "next_offset": 3}
         results = (await call("results"))["results"]
+        assert results[0]["attachments"] == ["notes"]
         assert [r["text"] for r in results] == ["because"]
         return " ".join([ended[0]["text"], asked["reply"], reply["reply"]])
 
     stage.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work, mode=mode))
-    stage.agent("helper")(lambda ctx: ctx.ask("why?"))
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> str:
+        ctx.attach("notes", "note")
+        return ctx.ask("why?")
+
     root = stage.submit("boss")
     theatre.answer(root)
     assert sorted(heard) == [

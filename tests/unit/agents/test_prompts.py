@@ -60,7 +60,14 @@ def test_every_form_that_a_prompt_asks_for_is_read(role: str, answer: str, sub_s
 def test_the_commands_that_a_prompt_names_can_be_given() -> None:
     text = protocol_text(definition("coordinator", "text"), sub_session=False, folder=None)
     commands = re.findall(r"`orchestra ([^`]+)`", text)
-    assert [command.split()[0] for command in commands] == ["delegate", "ask", "raise", "mcp"]
+    assert [command.split()[0] for command in commands] == [
+        "delegate",
+        "result",
+        "result",
+        "ask",
+        "raise",
+        "mcp",
+    ]
     for line in commands:
         name, *arguments = shlex.split(line)
         command = main.get_command(click.Context(main), name)

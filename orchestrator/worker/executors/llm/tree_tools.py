@@ -202,23 +202,23 @@ def escalate(run: RunContext[Any], *, description: str, wait: bool = True) -> st
     return f"Session {child} decides it. Call wait to get the decision."
 
 
-def read_result(session: str, offset: int = 0, length: int = MAX_READ_CHARS) -> str:
-    """Read the result of a task that you have delegated, from a position on, if it was cut.
+def read_result(session: str, offset: int = 0, length: int = MAX_READ_CHARS, attachment: str = "") -> str:
+    """Read the result of a task that you have delegated, or what is attached to it, from a position on.
 
     Args:
         session: the session of the task.
         offset: where to begin, in characters.
         length: how many characters to read, 20,000 at most.
+        attachment: the name of an attachment, as the agent-callback gives it; empty: the result itself.
     """
-    found = [callback for callback in _context().all_results if callback.session == session]
-    if not found:
-        return f"Session {session} is no task of yours that has ended."
-    text = found[-1].full() or found[-1].error
-    begin = max(0, offset)
-    piece = text[begin : begin + max(1, min(length, MAX_READ_CHARS))]
-    end = begin + len(piece)
-    more = f"\n[{end} of {len(text)} characters; go on with offset={end}]" if end < len(text) else ""
-    return f"{piece}{more}"
+    piece = _context().read_result(
+        session, attachment, offset=max(0, offset), length=max(1, min(length, MAX_READ_CHARS))
+    )
+    if piece.following is None:
+        return piece.text
+    return (
+        f"{piece.text}\n[{piece.following} of {piece.size} characters; go on with offset={piece.following}]"
+    )
 
 
 _TOOLS: Final[dict[str, Callable[..., Any]]] = {

@@ -189,8 +189,12 @@ class _Shown:
         self._bytes = max(_LEAST_BYTES, min(limits.callback_bytes, together // max(1, len(callbacks))))
 
     def text(self, callbacks: Sequence[Callback]) -> str:
-        return render_callbacks(callbacks, max_bytes=self._bytes, read_on=_read_on)
+        return render_callbacks(callbacks, max_bytes=self._bytes, read_on=_read_on, read_attached=_attached)
 
 
 def _read_on(callback: Callback) -> str:
     return f'read_result("{callback.session}", offset) reads on'
+
+
+def _attached(callback: Callback) -> str:
+    return f'read_result("{callback.session}", attachment=name) reads one'
