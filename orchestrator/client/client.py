@@ -604,6 +604,8 @@ class Client:
 
         Raises:
             UnknownSession: there is no such session.
+            NotGenuine: somebody has changed its answer in the ledger, or what is attached to it.
+            PayloadError: it is not kept any more, or was altered.
         """
         with self._clear_errors():
             about, text, whole, attached = self._ledger.answer_as_kept(session)
