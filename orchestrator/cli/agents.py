@@ -34,6 +34,7 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool, tags: t
     """List the registered agents."""
     from orchestrator.cli.documents import AgentDocument, Agents
     from orchestrator.cli.limits import held_words
+    from orchestrator.cli.table import Row, print_table, terminal_width
     from orchestrator.runtime.service import is_served, living_agents, living_versions
 
     if context.invoked_subcommand is not None:
@@ -59,14 +60,20 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool, tags: t
         ]
         print_json(Agents(agents=tuple(documents)))
         return
+    rows = []
     for record in found:
-        tier = f" {record.tier}" if record.tier else ""
-        nobody = ", NO LIVING WORKER SERVES IT" if served[record.name] is False else ""
-        held = held_words(limits[record.name]) + _version_words(record, versions.get(record.name, {}))
-        tagged = f", tags {' '.join(record.tags)}" if record.tags else ""
-        say(
-            f"{record.name:24} {record.role}{tier}, {record.executor}, queue {record.queue}{tagged}{held}{nobody}  {record.description}".rstrip()
-        )
+        notes = [
+            f"tags {' '.join(record.tags)}" if record.tags else "",
+            held_words(limits[record.name]).removeprefix(", "),
+            _version_words(record, versions.get(record.name, {})).removeprefix(", "),
+            "NO LIVING WORKER SERVES IT" if served[record.name] is False else "",
+        ]
+        about = "  ".join(filter(None, [", ".join(filter(None, notes)), record.description]))
+        role = f"{record.role} {record.tier}" if record.tier else record.role
+        style = "bold red" if served[record.name] is False else ""
+        rows.append(Row((record.name, role, record.executor, record.queue, about), style))
+    if rows:
+        print_table(("AGENT", "ROLE", "EXECUTOR", "QUEUE", "ABOUT"), rows, styled=0, width=terminal_width())
     if not found and tags:
         say(f"no registered agent has the tags {' '.join(tags)}", err=True)
     elif not found:

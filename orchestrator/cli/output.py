@@ -7,7 +7,9 @@ the reader's terminal. Bytes go out as they are only to a file or a pipe. JSON k
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,7 +34,31 @@ def say(
     ``mark`` is a word of our own in front of it, in ``colour`` on a terminal.
     """
     shown = visible(text, lines=lines)
-    click.echo(click.style(mark, fg=colour) + shown if mark else shown, err=err, nl=newline)
+    text = click.style(mark, fg=colour) + shown if mark else shown
+    click.echo(text, err=err, nl=newline, color=_colour())
+
+
+def say_cells(cells: Sequence[tuple[str, str]]) -> None:
+    """Print one line of pieces of text, made visible, each in its style: ``bold``, ``dim`` and a colour.
+
+    Styles are for terminals only, and not where ``NO_COLOR`` is set.
+    """
+    click.echo("".join(_styled(visible(text), style) for text, style in cells), color=_colour())
+
+
+def _styled(text: str, style: str) -> str:
+    words = set(style.split())
+    if not words:
+        return text
+    colours = words - {"bold", "dim"}
+    return click.style(
+        text, fg=next(iter(colours), None), bold="bold" in words or None, dim="dim" in words or None
+    )
+
+
+def _colour() -> bool | None:
+    """What click is told of colours: none, or as it finds the output."""
+    return False if os.environ.get("NO_COLOR") else None
 
 
 def write_raw(content: bytes | str, *, newline: bool = True) -> None:

@@ -12,7 +12,7 @@ from orchestrator.display.text import counted
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.policy.budget import describe
 
-_STYLES = {
+STYLES = {
     SessionState.SCHEDULED: "dim",
     SessionState.PENDING: "dim",
     SessionState.RUNNING: "bold cyan",
@@ -71,6 +71,8 @@ class Line:
     indent: str
     text: str
     style: str
+    #: Session, agent, state and the rest; empty for a line that stands for several sessions.
+    cells: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.indent}{self.text}"
@@ -118,7 +120,9 @@ def _add(
 ) -> None:
     below = children.get(session.id, [])
     name = f"{session.id}  " if ids else ""
-    lines.append(Line(stem + mark, name + session_line(session, below, width=width), _STYLES[session.state]))
+    text = name + session_line(session, below, width=width)
+    cells = (session.id, session.agent, session.state.value, session_about(session, below))
+    lines.append(Line(stem + mark, text, STYLES[session.state], cells))
     stem += {"": "", "├─ ": "│  ", "└─ ": "   "}[mark]
     shown = _most_important(below, children, each)
     hidden = Counter(child.state for child in below) - Counter(child.state for child in shown)
@@ -148,7 +152,13 @@ def agent_width(sessions: Iterable[Session]) -> int:
 
 def session_line(session: Session, below: Sequence[Session] = (), *, width: int | None = None) -> str:
     """One session in one line: agent, in ``width`` columns, state, progress, what it does or why it ended."""
-    parts = [f"{session.agent:<{width or _AGENT_CELLS[0]}} {session.state:<8}"]
+    head = f"{session.agent:<{width or _AGENT_CELLS[0]}} {session.state:<8}"
+    return f"{head}  {session_about(session, below)}"
+
+
+def session_about(session: Session, below: Sequence[Session] = ()) -> str:
+    """Progress, spending, and what a session does or why it ended."""
+    parts = []
     percent = progress(session, below)
     if percent is not None and session.state not in CLOSED:
         parts.append(bar(percent))

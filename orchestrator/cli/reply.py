@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options, text_of
 from orchestrator.cli.output import print_json, say
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("session", required=False)
+@session_argument(required=False)
 @json_option
 @stack_options
 def questions(settings: Settings, *, session: str | None, as_json: bool) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from textwrap import indent
 from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.filters import SessionFilter, filter_options
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
@@ -14,62 +16,87 @@ from orchestrator.cli.output import print_json, say
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
 
+#: States in which a session may be, for ``--state``.
+_STATES = ("pending", "running", "idle", "finished", "failed", "stopped", "deleted", "damaged")
+
 
 @click.command()
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
-@click.option(
-    "--state",
-    type=click.Choice(
-        ["scheduled", "pending", "running", "idle", "finished", "failed", "stopped", "deleted"]
-    ),
-    help="Only those in this state; `scheduled`: those that begin later, the next one first.",
-)
+@filter_options(*_STATES, "scheduled")
 @json_option
 @stack_options
-def sessions(settings: Settings, *, limit: int, state: str | None, as_json: bool) -> None:
+def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bool) -> None:
     """List the latest root sessions, newest first."""
     from orchestrator.cli.documents import Sessions
-    from orchestrator.cli.render import age, agent_width, session_line
+    from orchestrator.cli.render import STYLES, age, session_about
+    from orchestrator.cli.table import Row, print_table, short_ids, terminal_width
     from orchestrator.client.client import Client
 
     with Client(settings) as client:
-        if state == "scheduled":
-            found = client.scheduled()[:limit]
-        elif state is not None:
-            found = [one for one in client.sessions(limit=1_000_000) if one.state == state][:limit]
+        if "scheduled" in only.states:
+            if len(only.states) > 1:
+                raise click.UsageError(
+                    "--state scheduled lists those that begin later; it goes with no other state"
+                )
+            rest = replace(only, states=frozenset())
+            found = [one for one in client.scheduled() if rest(one)][:limit]
         else:
-            found = client.sessions(limit=limit)
+            found = client.sessions(limit=limit, where=only or None)
     if as_json:
         print_json(Sessions.of({"sessions": found}))
         return
-    width = agent_width(found)
-    for session in found:
-        line = session_line(session, width=width)
-        say(f"{session.id}  {age(session.created_ms):>6} ago  {line}")
-    if not found and state is not None:
-        say(f"no session is {state}", err=True)
-    elif not found:
+    width = terminal_width()
+    ids = short_ids([one.id for one in found], width)
+    rows = [
+        Row(
+            (
+                ids[one.id],
+                f"{age(one.created_ms)} ago",
+                one.agent,
+                one.state.value,
+                session_about(one),
+            ),
+            STYLES[one.state],
+        )
+        for one in found
+    ]
+    if found:
+        print_table(("SESSION", "AGE", "AGENT", "STATE", "ABOUT"), rows, styled=3, width=width)
+    elif only:
+        say("no session is like that; `orchestra sessions` lists what is there", err=True)
+    else:
         say('no sessions yet; submit one: orchestra submit AGENT "PROMPT"', err=True)
 
 
 @click.command()
 @session_argument()
+@filter_options(*_STATES)
 @json_option
 @stack_options
-def tree(settings: Settings, *, session: str, as_json: bool) -> None:
-    """Show SESSION and everything below it."""
+def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool) -> None:
+    """Show SESSION and everything below it; of a part of it, with the sessions above each."""
     from orchestrator.cli.documents import Sessions
     from orchestrator.cli.render import PromiseCount, tree_lines
+    from orchestrator.cli.table import Row, print_table, short_ids, terminal_width
     from orchestrator.client.client import Client
     from orchestrator.policy.budget import total
 
     with Client(settings) as client:
         found = client.tree(session)
+    shown = only.of_tree(found)
     if as_json:
-        print_json(Sessions.of({"sessions": found}))
+        print_json(Sessions.of({"sessions": shown}))
         return
-    for line in tree_lines(found):
-        say(str(line))
+    width = terminal_width()
+    ids = short_ids([one.id for one in shown], width)
+    rows = []
+    for line in tree_lines(shown):
+        name, *rest = line.cells
+        rows.append(Row((line.indent + ids[name], *rest), line.style))
+    if rows:
+        print_table(("SESSION", "AGENT", "STATE", "ABOUT"), rows, styled=2, width=width)
+    else:
+        say("no session of the tree is like that", err=True)
     say(str(PromiseCount.of(found)))
     if spent := total(session.used for session in found):
         say(f"spent: {spent}")

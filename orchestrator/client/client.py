@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
@@ -619,13 +620,17 @@ class Client:
                 raise NotGenuine(session, about.agent, fault)
             return self._ledger.wholes.read(ref)
 
-    def sessions(self, *, limit: int = 50) -> list[Session]:
-        """The latest root sessions, newest first."""
+    def sessions(self, *, limit: int = 50, where: Callable[[Session], bool] | None = None) -> list[Session]:
+        """The latest root sessions, newest first; with ``where`` the latest of those for which it is true."""
         with self._clear_errors():
             found = [
                 root
                 for shard in range(self.settings.shards)
-                for root in self._ledger.roots(shard, limit=limit)
+                for root in (
+                    self._ledger.roots(shard, limit=limit)
+                    if where is None
+                    else islice(filter(where, self._ledger.newest_roots(shard)), limit)
+                )
             ]
         return sorted(found, key=lambda root: root.created_ms, reverse=True)[:limit]
 

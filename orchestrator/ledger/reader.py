@@ -148,6 +148,17 @@ class LedgerReader:
             asking += [root for root, count in zip(batch, counts, strict=True) if count not in (None, b"0")]
         return [session for session in self.find(asking) if len(session.questions) > len(session.approvals)]
 
+    def newest_roots(self, shard: int) -> Iterator[Session]:
+        """Every root of a shard, newest first, read as far as they are asked for."""
+        seen: set[str] = set()
+        start = 0
+        # What is new meanwhile moves the others along: one may come twice, and none is missed.
+        while ids := self.redis.zrevrange(keys.roots(shard), start, start + 199):
+            fresh = [name for name in map(decode.text, ids) if name not in seen]
+            seen.update(fresh)
+            yield from self.find(fresh)
+            start += 200
+
     def all_roots(self, shard: int) -> Iterator[str]:
         """The ids of every root of a shard."""
         for member, _ in self.redis.zscan_iter(keys.roots(shard), count=500):

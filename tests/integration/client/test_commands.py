@@ -161,12 +161,13 @@ def test_sessions_tree_and_logs(stage: StackHarness, orchestra: Orchestra) -> No
     assert root in listed
     assert "A title" in listed
     assert [s["session"] for s in json.loads(orchestra("sessions", "--json").stdout)["sessions"]] == [root]
-    tree = orchestra("tree", root).stdout.splitlines()
-    assert tree[0].startswith(f"{root}  lead       idle")
+    header, *tree = orchestra("tree", root).stdout.splitlines()
+    assert header.split() == ["SESSION", "AGENT", "STATE", "ABOUT"]
+    assert tree[0].startswith(f"{root}     lead   idle")
     assert "0/2 children done" in tree[0]
     first, second = (child.id for child in stage.children(root))
-    assert tree[1].startswith(f"├─ {first}  solo       pending")
-    assert tree[2].startswith(f"└─ {second}  solo       pending")
+    assert tree[1].startswith(f"├─ {first}  solo   pending")
+    assert tree[2].startswith(f"└─ {second}  solo   pending")
     assert tree[3] == "2 launched = 0 delivered + 2 pending + 0 dead"
     members = json.loads(orchestra("tree", root, "--json").stdout)["sessions"]
     assert [member["parent"] for member in members] == ["", root, root]

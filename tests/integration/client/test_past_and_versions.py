@@ -65,7 +65,7 @@ def test_versions_show_in_agents_and_sessions(stage: StackHarness, orchestra: Or
     life.begin()
     listed = json.loads(orchestra("agents", "--json").stdout)["agents"][0]
     assert (listed["version"], listed["on_deploy"], listed["versions"]) == ("v1", "pin", {"v1": 1})
-    assert ", on deploy pin, version v1 (1 worker)" in orchestra("agents").stdout
+    assert "on deploy pin, version v1 (1 worker)" in orchestra("agents").stdout
     shown = json.loads(orchestra("sessions", "--json").stdout)["sessions"][0]
     assert (shown["version"], shown["on_deploy"]) == ("v1", "pin")
     life.end()

@@ -1,0 +1,110 @@
+"""`sessions`, `tree` and `agents` as people see them: filtered, and on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+from orchestrator.client.client import Client
+from tests.integration.client.conftest import Orchestra
+from tests.integration.client.test_client import asks_two, echo
+from tests.integration.workers.conftest import StackHarness
+
+
+@pytest.fixture
+def root(stage: StackHarness, client: Client) -> str:
+    """An idle root with two children, one of them finished."""
+    stage.agent("lead", role="coordinator")(asks_two)
+    stage.agent("solo")(echo)
+    session = client.submit("lead", "the whole").id
+    stage.play(session)
+    stage.play(stage.children(session)[0].id)
+    return session
+
+
+def _shown(orchestra: Orchestra, *arguments: str) -> list[str]:
+    return [one["session"] for one in json.loads(orchestra(*arguments, "--json").stdout)["sessions"]]
+
+
+def test_sessions_are_filtered_by_state_agent_and_age(
+    stage: StackHarness, client: Client, orchestra: Orchestra, root: str
+) -> None:
+    """The limit counts what is shown: what is like that is found behind any number that is not."""
+    old = client.submit("solo", "x").id
+    stage.play(old)
+    others = [client.submit("lead", f"y{number}").id for number in range(3)]
+    everything = _shown(orchestra, "sessions")
+    assert set(everything) == {root, old, *others}
+    assert _shown(orchestra, "sessions", "--agent", "solo", "--limit", "1") == [old]
+    assert _shown(orchestra, "sessions", "--state", "finished", "--limit", "1") == [old]
+    assert set(_shown(orchestra, "sessions", "--state", "finished", "--state", "idle")) == {old, root}
+    assert _shown(orchestra, "sessions", "--state", "finished", "--agent", "lead") == []
+    assert _shown(orchestra, "sessions", "--since", "1h") == everything
+    assert _shown(orchestra, "sessions", "--until", "1h") == []
+    none = orchestra("sessions", "--until", "1h")
+    assert (none.exit_code, none.stdout) == (0, "")
+    assert none.stderr.startswith("no session is like that; ")
+    assert orchestra("sessions", "--since", "soon").exit_code == 2
+    assert orchestra("sessions", "--state", "scheduled", "--state", "idle").exit_code == 2
+
+
+def test_the_newest_roots_are_read_page_after_page(stage: StackHarness, client: Client) -> None:
+    stage.agent("solo")(echo)
+    made = [client.submit("solo", str(number)).id for number in range(3)]
+    for number in range(450):  # what an index names and is gone is passed over
+        stage.redis.zadd("ao:{00}:roots", {f"ses_00{number:024x}": 10**14 + number})
+    found = client.sessions(limit=2, where=lambda session: session.agent == "solo")
+    assert {one.id for one in found} < set(made)
+    assert len(found) == 2
+
+
+def test_of_a_tree_what_is_like_that_is_shown_with_what_is_above_it(
+    stage: StackHarness, orchestra: Orchestra, root: str
+) -> None:
+    first, second = (child.id for child in stage.children(root))
+    assert _shown(orchestra, "tree", root) == [root, first, second]
+    assert _shown(orchestra, "tree", root, "--state", "finished") == [root, first]
+    assert _shown(orchestra, "tree", root, "--agent", "lead") == [root]
+    none = orchestra("tree", root, "--state", "failed")
+    assert none.exit_code == 0
+    assert "no session of the tree is like that" in none.stdout + none.stderr
+
+
+def _on_a_terminal(stage: StackHarness, columns: int, *arguments: str, **variables: str) -> str:
+    ours, theirs = pty.openpty()
+    place = {"ORCHESTRA_REDIS_URL": str(stage.settings.redis_url), "ORCHESTRA_DATA": str(stage.settings.data)}
+    kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env={**kept, **place, "COLUMNS": str(columns), "TERM": "xterm", **variables},
+    )
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the other end was closed
+        while octets := os.read(ours, 4096):
+            shown += octets
+    os.close(ours)
+    assert process.wait(60) == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_colours_and_lines_that_fit(stage: StackHarness, root: str) -> None:
+    """Shortened ids are beginnings, which every command takes."""
+    shown = _on_a_terminal(stage, 60, "tree", root, NO_COLOR="1")
+    assert "\x1b" not in shown
+    assert max(map(len, shown.splitlines()[:4])) == 60
+    assert root[:12] in shown
+    assert root not in shown
+    coloured = _on_a_terminal(stage, 160, "sessions")
+    assert root in coloured
+    assert re.search(r"\x1b\[33m *idle *\x1b\[0m", coloured)
