@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def acl(*, settings: Settings, user: str, queues: tuple[str, ...], program: bool, as_file: bool) -> None:
     """Print the command that makes a Redis user with the least that a ROLE or an external program needs.
 
-    Roles are router, callbacks, reaper, worker, audit, operator and console (reads only). Any other name is that of
-    an external program. Put a password where PASSWORD stands; needs no server.
+    Roles are router, callbacks, reaper, worker, audit, notifier, operator and console (reads only). Any other name is
+    that of an external program. Put a password where PASSWORD stands; needs no server.
     """
     from orchestrator.agents.definition import check_name
     from orchestrator.redisdb.acl import KEYS, acl_line, program_rules, role_rules

@@ -45,6 +45,12 @@ KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "callbacks": _LEDGER | _COMMON | {"conversation"},
         "reaper": _LEDGER | _COMMON | _DEAD | {"conversation", "inbox", "seen"},
         "worker": _LEDGER | _COMMON | _PROVIDERS | {"conversation"},
+        "notifier": frozenset(
+            {
+                *("notices", "dead_notices", "totals", "services", "format_version"),
+                *("session", "items", "bodies"),
+            }
+        ),
         "audit": _COMMON | {"dead", "audit_heads", "transitions"},
         "operator": _EVERYTHING,
         "console": _EVERYTHING,
@@ -62,6 +68,23 @@ _SERVICE: Final = (
     *("+eval", "+evalsha", "+script|load", "+script|exists", "+publish", "+xinfo", "+wait"),
     *_CONNECTION,
 )
+#: Its own two streams, and what it says of a session; `hset` and `hdel` are for its signs of life.
+_NOTIFIER: Final = (
+    *("+xreadgroup", "+xack", "+xpending", "+xclaim", "+xadd", "+xtrim", "+xlen", "+xinfo"),
+    *(
+        "+xgroup|create",
+        "+xgroup|delconsumer",
+        "+get",
+        "+exists",
+        "+hget",
+        "+hmget",
+        "+hgetall",
+        "+hset",
+        "+hdel",
+    ),
+    *("+multi", "+exec", "+discard", "+eval", "+evalsha"),
+    *_CONNECTION,
+)
 _CONSOLE: Final = ("+@read", "+@transaction", "-@dangerous", "+xinfo", *_CONNECTION)
 _PROGRAM: Final = ("+ping", "+xadd", "+xread", "+xreadgroup", "+xack", "+hget")
 
@@ -72,7 +95,7 @@ def role_rules(role: str, *, queues: tuple[str, ...] = ("orchestra",)) -> list[s
     # One that says `…:*` covers those below it.
     patterns = sorted(p for p in found if not any(p != q and fnmatchcase(p, q) for q in found))
     channels: list[str] = []
-    commands = list(_CONSOLE if role == "console" else _SERVICE)
+    commands = list({"console": _CONSOLE, "notifier": _NOTIFIER}.get(role, _SERVICE))
     if role in {"reaper", "operator"}:
         # Which holders of runs are connected.
         commands.append("+client|list")

@@ -13,6 +13,7 @@ from orchestrator.client.client import Client
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.acl import PASSWORD
 from orchestrator.redisdb.client import connect
+from orchestrator.runtime.service import live_services
 from tests.acceptance.conftest import Terminal, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
@@ -71,10 +72,18 @@ def test_a_tree_runs_with_each_part_under_the_rules_of_its_role(
         "worker": "celery -A workers worker --concurrency 1 --without-gossip --without-mingle",
     }
     running = {role: terminal.start(command, **url(role)) for role, command in commands.items()}
+    told = terminal.folder / "told"
+    # It has no key of the stack.
+    alone = {"ORCHESTRA_DATA": str(terminal.folder / "apart"), "ORCHESTRA_NOTIFY_COMMAND": f"tee -a {told}"}
+    running["notifier"] = terminal.start("orchestra notifier", **url("notifier"), **alone)
     with Client(
         redis_url=url("operator")["ORCHESTRA_REDIS_URL"], data=terminal.folder / ".orchestra"
     ) as client:
         wait_until(client.agents, "the agents")
+        with connect(url("operator")["ORCHESTRA_REDIS_URL"]) as server_client:
+            wait_until(
+                lambda: "notifier" in {one.service for one in live_services(server_client)}, "the notifier"
+            )
         submitted = terminal.run("orchestra submit lead go --json", **url("operator"))
         assert submitted.returncode == 0, submitted.stderr
         (session,) = client.sessions()
@@ -88,6 +97,10 @@ def test_a_tree_runs_with_each_part_under_the_rules_of_its_role(
         said = {role: one.output for role, one in running.items() if "ermission" in one.output}
         assert said == {}
         assert client.result(session.id) == "oneone and twotwo"
+        wait_until(
+            lambda: told.exists() and "agent-orchestra.session.finished" in told.read_text(),
+            "the notification",
+        )
     for command in ("sessions", f"tree {session.id}", "agents", f"why {session.id}", f"logs {session.id}"):
         done = terminal.run(f"orchestra {command}", **url("console"))
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"

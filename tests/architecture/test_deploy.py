@@ -22,6 +22,8 @@ from orchestrator.deployment.local_stack import SERVICES
 from orchestrator.errors import OrchestraError, ServerUnavailable
 from orchestrator.redisdb.client import connect
 
+#: Every service that a stack can have; the notifier is there if somebody is to be told.
+ALL = {**SERVICES, "notifier": ("notifier",)}
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
@@ -29,7 +31,7 @@ WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.
 
 
 def test_a_deployed_stack_is_the_stack_of_up() -> None:
-    assert set(COMPOSE["services"]) == {"valkey", *SERVICES, "worker", "flower", "keys"}
+    assert set(COMPOSE["services"]) == {"valkey", *ALL, "worker", "flower", "keys"}
 
 
 @pytest.mark.parametrize("name", sorted(set(COMPOSE["services"]) - {"keys"}))
@@ -41,10 +43,10 @@ def test_every_process_has_a_check_and_comes_back(name: str) -> None:
         assert service["depends_on"]["valkey"]["condition"] == "service_healthy"
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", ALL)
 def test_every_service_is_run_by_a_command_that_exists(name: str) -> None:
     command = COMPOSE["services"][name]["command"]
-    assert tuple(command) == SERVICES[name]
+    assert tuple(command) == ALL[name]
     result = CliRunner().invoke(main, [*command, "--help"])
     assert result.exit_code == 0, result.output
     assert COMPOSE["services"][name]["healthcheck"]["test"][-2:] == ["orchestrator.healthcheck", name]
@@ -88,7 +90,7 @@ def test_the_ledger_is_durable_and_drops_nothing(secrets: Path) -> None:
     assert {"appendonly yes", "appendfsync always", "maxmemory-policy noeviction"} <= set(lines)
 
 
-PARTS = ("router", "callbacks", "reaper", "audit", "worker", "operator", "console")
+PARTS = ("router", "callbacks", "reaper", "audit", "notifier", "worker", "operator", "console")
 
 
 def settings_of(secrets: Path, part: str, port: int) -> str:
@@ -99,7 +101,7 @@ def settings_of(secrets: Path, part: str, port: int) -> str:
 
 
 def test_each_container_has_the_settings_of_its_own_user_and_of_no_other() -> None:
-    users = {name: name for name in (*SERVICES, "worker")} | {"flower": "worker", "keys": "operator"}
+    users = {name: name for name in (*ALL, "worker")} | {"flower": "worker", "keys": "operator"}
     for name, user in users.items():
         given = COMPOSE["services"][name]["secrets"]
         assert given == [{"source": f"{user}.toml", "target": "orchestra.toml"}, "ca.pem"], name
@@ -201,6 +203,13 @@ def test_only_the_one_who_makes_keys_sees_the_operators() -> None:
     }
     assert holders == {"keys"}
     assert COMPOSE["services"]["keys"]["profiles"] == ["keys"]
+
+
+def test_the_notifier_starts_if_somebody_is_to_be_told_and_has_no_key() -> None:
+    """Without a target it would end at once, again and again; and it signs with a secret of its own only."""
+    notifier = COMPOSE["services"]["notifier"]
+    assert notifier["profiles"] == ["notifier"]
+    assert notifier["volumes"] == ["notifier:/data"]
 
 
 def test_images_are_named_by_digest() -> None:

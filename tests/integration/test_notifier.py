@@ -19,8 +19,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import redis as redis_py
 from click.testing import CliRunner, Result
 
+from orchestrator.bootstrap import Container
 from orchestrator.cli import main
 from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings, load_settings
@@ -29,6 +31,8 @@ from orchestrator.notifier import CommandTarget, Notifier, Target, Webhook, targ
 from orchestrator.notifier.service import dead_notifications
 from orchestrator.notifier.targets import read_secret
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.acl import acl_line, role_rules
+from orchestrator.redisdb.groups import forget_consumers
 from orchestrator.worker.context.context import Context
 from tests.documents import hold_to_models
 from tests.integration.workers.conftest import StackHarness, stage
@@ -244,6 +248,34 @@ def test_one_that_is_never_taken_is_dead_and_can_be_retried(
     assert orchestra("notifications", "list").stderr == "no notification was given up\n"
     assert orchestra("notifications", "retry", "nothing").exit_code == 1
     assert orchestra("notifications", "drop").exit_code == 2
+
+
+def test_it_needs_no_more_than_its_role_allows(
+    stage: StackHarness, receiver: Receiver, redis_url: str
+) -> None:
+    """It makes its groups, reads what it tells, tries again, takes over, gives up and drops what was told."""
+    line = acl_line("notifier", role_rules("notifier")).replace("PASSWORD", "secret")
+    stage.redis.execute_command("ACL", "SETUSER", *line.split()[1:])
+    client = redis_py.Redis.from_url(redis_url, username="notifier", password="secret", protocol=2)
+    try:
+        ledger = Container(client, stage.settings).ledger
+        options = {"attempts": 2, "timeout_s": -5, "backoff_s": 0.02}
+        notifier = Notifier(client, ledger, [webhook(receiver)], consumer="n1", **options)  # type: ignore[arg-type]
+        receiver.answers = [500, 204, 500, 500]
+        told = fails(stage)
+        until(notifier, lambda: len(receiver.got) == 2 and not pending(stage))
+        fails(stage)
+        until(notifier, lambda: dead_notifications(stage.redis, 1))
+        notifier._looks = 0
+        notifier.run_once()
+        assert stage.redis.xlen(keys.notices(0)) == 0
+        # As a copy that was silent for an hour; another one is forgotten by the same script.
+        assert forget_consumers(client, "notify:webhook", [keys.notices(0)], idle_ms=-1) == 1
+        assert receiver.events[0]["data"]["agent"] == "lead"  # type: ignore[index]
+        assert receiver.events[0]["subject"] == told
+    finally:
+        client.close()
+        stage.redis.execute_command("ACL", "DELUSER", "notifier")
 
 
 def test_what_a_killed_notifier_was_delivering_another_one_delivers(
