@@ -32,9 +32,11 @@ class _Kept:
         # Nothing is free for a round trip within another one of the thread: one of a signal handler.
         if self._free:
             pid, kept_pool, connection = self._free.pop()
-            if kept_pool is pool and pid == os.getpid():
-                return connection
-            kept_pool.release(connection)
+            if pid == os.getpid():
+                if kept_pool is pool:
+                    return connection
+                kept_pool.release(connection)
+            # A fork leaves its parent's alone: another thread may have held the lock of that pool when it was made.
         return pool.get_connection()
 
     def put(self, pool: redis.ConnectionPool, connection: Any) -> None:
@@ -45,8 +47,9 @@ class _Kept:
             self._free.append((os.getpid(), pool, connection))
 
     def __del__(self) -> None:
-        for _, pool, connection in self._free:
-            pool.release(connection)
+        for pid, pool, connection in self._free:
+            if pid == os.getpid():
+                pool.release(connection)
 
 
 class _OfThread(threading.local):

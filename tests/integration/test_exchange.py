@@ -131,6 +131,28 @@ def test_a_fork_has_connections_of_its_own(redis: redis_py.Redis) -> None:
     assert (answers, found[1]) == ({b"parent"}, 0)
 
 
+def test_a_fork_leaves_its_parents_pool_alone(
+    redis: redis_py.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may have held the pool's lock when the fork was made, and nobody opens it in the child."""
+    other = connect(redis_url, check=False)
+    exchange(redis, [("ECHO", "parent")])
+    parent = os.getpid()
+    release = redis_py.ConnectionPool.release
+
+    def guarded(pool: redis_py.ConnectionPool, connection: redis_py.Connection) -> None:
+        if os.getpid() != parent and pool is redis.connection_pool:
+            os._exit(3)  # where it might have waited for ever
+        release(pool, connection)
+
+    monkeypatch.setattr(redis_py.ConnectionPool, "release", guarded)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if exchange(other, [("ECHO", "child")]) == [b"child"] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    other.close()
+
+
 def test_what_cannot_be_sent_is_said_before_anything_is_sent(redis: redis_py.Redis) -> None:
     """As redis-py says it."""
     with pytest.raises(redis_py.DataError, match="SET cannot be sent"):
