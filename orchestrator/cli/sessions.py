@@ -104,15 +104,21 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
 
 @click.command()
 @session_argument()
+@click.option(
+    "--text",
+    "texts",
+    is_flag=True,
+    help="Also what went in and came out, as the ledger holds it: task, callbacks, messages, answer.",
+)
 @json_option
 @stack_options
-def logs(settings: Settings, *, session: str, as_json: bool) -> None:
+def logs(settings: Settings, *, session: str, texts: bool, as_json: bool) -> None:
     """Show what happened in SESSION, in order: its runs, what they carried, and what it launched and heard."""
     from orchestrator.cli.documents import Events
     from orchestrator.client.client import Client
 
     with Client(settings) as client:
-        events = client.history(session)
+        events = client.history(session, texts=texts)
     if as_json:
         print_json(Events.of({"session": session, "events": events}))
         return

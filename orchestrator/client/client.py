@@ -744,14 +744,14 @@ class Client:
         with self._clear_errors():
             return self._ledger.runs(session)
 
-    def history(self, session: str) -> list[Event]:
-        """What happened in a session, oldest first.
+    def history(self, session: str, *, texts: bool = False) -> list[Event]:
+        """What happened in a session, oldest first; with ``texts`` also what went in and came out.
 
         Raises:
             UnknownSession: there is no such session.
         """
         with self._clear_errors():
-            return history(self._ledger, session)
+            return history(self._ledger, session, texts=texts)
 
     def agents(self) -> list[AgentRecord]:
         """The registered agents, by name."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.clock import isoformat
 from orchestrator.display.text import counted
+from orchestrator.errors import PayloadError
 from orchestrator.ids import approval_of
 from orchestrator.ledger import Item, ItemState, Ledger, Run, Session, StepHeader, Try
 from orchestrator.ledger.journal import read_headers
@@ -24,18 +26,24 @@ class Event:
     text: str
     run: str = ""
     about: str = ""  #: the other session, if there is one
-    detail: str = ""  #: more lines, such as the traceback of a failed try
+    detail: str = ""  #: more lines: the traceback of a failed try, or what was said
+
+    def saying(self, text: str) -> Event:
+        """This event with the text that it was about."""
+        return replace(self, detail=text)
 
 
-def history(ledger: Ledger, session: str) -> list[Event]:
-    """Every event of a session, oldest first.
+def history(ledger: Ledger, session: str, *, texts: bool = False) -> list[Event]:
+    """Every event of a session, oldest first; with ``texts`` also what was said, as the ledger holds it.
 
     Raises:
         UnknownSession: there is no such session.
     """
     about = ledger.session(session)
     items = ledger.items(session)
-    timed = [_launched(about), *_ended(about)]
+    said = _said(ledger, about, items) if texts else {}
+    launched_ms, launched = _launched(about)
+    timed = [(launched_ms, launched.saying(said.get("prompt", ""))), *_ended(about)]
     for run in ledger.runs(session):
         timed += _of_run(run)
         steps = read_headers(run.last_steps) if run.ended_ms else ledger.journal.headers(run.id)
@@ -53,11 +61,28 @@ def history(ledger: Ledger, session: str) -> list[Event]:
             )
         )
     # A callback may die without ever having been queued.
-    timed += [
-        _of_item(item) for item in items if item.seq or (item.callback and item.state is ItemState.DEAD)
-    ]
+    for item in items:
+        if item.seq or (item.callback and item.state is ItemState.DEAD):
+            at_ms, event = _of_item(item)
+            timed.append((at_ms, event.saying(said.get(item.id, ""))))
+    if "result" in said:
+        answered_ms = max((ms for ms, event in timed if event.what == "run ended"), default=about.updated_ms)
+        timed.append((answered_ms, Event(at="", what="answer", text="the latest").saying(said["result"])))
     # Sorting is stable: what happened in one millisecond stays in the order in which it was collected.
     return [replace(event, at=isoformat(ms)) for ms, event in sorted(timed, key=lambda pair: pair[0])]
+
+
+def _said(ledger: Ledger, session: Session, items: Sequence[Item]) -> dict[str, str]:
+    """The task, the texts of items by their ids, and the latest answer; in place of what is encrypted, that it is."""
+    said = ledger.texts(session.id, ["prompt", "result", *(item.id for item in items)])
+    if "result" in said:
+        try:
+            said["result"] = ledger.result(session.id)[1] or said["result"]
+        except PayloadError as error:
+            said["result"] += f"\n[{error}]"
+    sealed = [item.id for item in items if item.extra.get("sealed")]
+    sealed += ["prompt"] if session.sealed else []
+    return {**said, **{name: f"[encrypted for {session.agent}]" for name in sealed if name in said}}
 
 
 def _launched(session: Session) -> tuple[int, Event]:

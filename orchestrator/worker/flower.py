@@ -16,6 +16,8 @@ from celery import Celery
 from orchestrator.dispatch.connections import LONGEST_PAUSE_S
 
 USER: Final = "orchestra"
+#: What a row of the task list shows: the arguments of a run say its agent, session and cause.
+TASKS_COLUMNS: Final = "name,kwargs,uuid,state,received,runtime,worker"
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +65,8 @@ def guard_flower(arguments: Sequence[str], environ: MutableMapping[str, str]) ->
     options = _options(arguments)
     if "address" not in options:
         environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
+    if "tasks-columns" not in options:
+        environ.setdefault("FLOWER_TASKS_COLUMNS", TASKS_COLUMNS)
     chosen = {"basic-auth", "auth", "auth-provider", "conf"} & options
     if chosen or {"FLOWER_BASIC_AUTH", "FLOWER_AUTH", "FLOWER_CONF"} & environ.keys():
         return None

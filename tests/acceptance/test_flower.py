@@ -56,6 +56,12 @@ class Flower:
         except OSError:
             return None
 
+    def page(self, path: str) -> str:
+        """The text of a page."""
+        request = urllib.request.Request(self._base + path, headers=self._headers)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return str(answer.read().decode())
+
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Every task that it has heard of, by id."""
         return self.get("/api/tasks") or {}
@@ -108,6 +114,9 @@ def test_flower_shows_one_task_for_each_run(terminal: Terminal) -> None:
             assert 0 <= task["runtime"] < 60
         family = (task.get("parent_id"), task.get("root_id"))
         assert family == ((first, first) if session.parent else (None, None))
+    assert 'data-column="kwargs"' in flower.page("/tasks"), (
+        "the list shows them, too, and not only the page of a task"
+    )
     causes = sorted(ast.literal_eval(task["kwargs"])["cause"] for task in shown.values())
     assert causes == ["callbacks", "start", "start", "start"]
     assert stack.interrupt() == 0

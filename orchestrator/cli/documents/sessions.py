@@ -299,12 +299,14 @@ class EventDocument(Document):
 
     at: str = Field(description="When, ISO 8601, UTC.")
     what: str = Field(
-        description="`launched`, `run`, `attempt` (one that gave no answer), `step` (a durable step, without what it gave), `run ended`, `delegated`, `callback`, `prompt`, `ended`, …."
+        description="`launched`, `run`, `attempt` (one that gave no answer), `step` (a durable step, without what it gave), `run ended`, `delegated`, `callback`, `prompt`, `answer` (with `--text`), `ended`, …."
     )
     text: str = Field(description="What happened, in words.")
     run: str = Field(description="The run concerned; else empty.")
     about: str = Field(description="The other session concerned; else empty.")
-    detail: str = Field(description="More lines, such as the traceback of a failed attempt; else empty.")
+    detail: str = Field(
+        description="More lines, such as the traceback of a failed attempt, or with `--text` what was said; else empty."
+    )
 
 
 class Events(Document):

@@ -13,6 +13,7 @@ from contextlib import suppress
 import pytest
 
 from orchestrator.client.client import Client
+from orchestrator.redisdb import keys
 from tests.integration.client.conftest import Orchestra
 from tests.integration.client.test_client import asks_two, echo
 from tests.integration.workers.conftest import StackHarness
@@ -108,3 +109,44 @@ def test_a_terminal_gets_colours_and_lines_that_fit(stage: StackHarness, root: s
     coloured = _on_a_terminal(stage, 160, "sessions")
     assert root in coloured
     assert re.search(r"\x1b\[33m *idle *\x1b\[0m", coloured)
+
+
+def test_logs_show_what_went_in_and_came_out(stage: StackHarness, orchestra: Orchestra, root: str) -> None:
+    """Only where it is asked for; each text below the event that it belongs to."""
+    child, other = (one.id for one in stage.children(root))
+    stage.play(other)
+    stage.resume(root)
+    assert "the whole" not in orchestra("logs", child, "--text").stdout
+    lines = orchestra("logs", child, "--text").stdout.splitlines()
+    assert [line for line in lines if line.startswith("    ")] == ["    a", "    a"]
+    events = json.loads(orchestra("logs", root, "--text", "--json").stdout)["events"]
+    texts = [(event["what"], event["detail"]) for event in events if event["detail"]]
+    assert texts[0] == ("launched", "the whole")
+    assert sorted(texts[1:3]) == [("callback", "a"), ("callback", "b")]
+    assert texts[-1][0] == "answer"
+    plain = json.loads(orchestra("logs", root, "--json").stdout)["events"]
+    assert not any(event["detail"] or event["what"] == "answer" for event in plain)
+
+
+def test_texts_of_logs_act_on_no_terminal_and_look_like_no_event(
+    stage: StackHarness, client: Client, orchestra: Orchestra
+) -> None:
+    stage.agent("solo")(echo)
+    session = client.submit("solo", "one\n2026-01-01T00:00:00.000Z  ended  \x1b[2Jforged").id
+    stage.play(session)
+    done = orchestra("logs", session, "--text")
+    assert "\x1b" not in done.stdout
+    assert r"    2026-01-01T00:00:00.000Z  ended  \x1b[2Jforged" in done.stdout.splitlines()
+    dated = [line for line in done.stdout.splitlines() if line.startswith("20")]
+    assert len(dated) == len(client.history(session, texts=True))
+
+
+def test_logs_do_not_show_the_envelope_of_an_encrypted_task(
+    stage: StackHarness, client: Client, orchestra: Orchestra
+) -> None:
+    stage.agent("solo")(echo)
+    session = client.submit("solo", "an envelope").id
+    stage.redis.hset(keys.session(session), "sealed", "1")
+    said = orchestra("logs", session, "--text").stdout
+    assert "    [encrypted for solo]" in said.splitlines()
+    assert "    an envelope" not in said.splitlines()
