@@ -29,7 +29,7 @@ _NO_TARGET = "nobody is to be told: set notify_url or notify_command"
 @click.command("notifier")
 @stack_options
 def notifier(settings: Settings) -> None:
-    """Run one notifier: tells a webhook or a command of questions, ends and dead callbacks, at least once."""
+    """Run one notifier: tells a webhook or a command of questions, approvals, ends and dead callbacks, at least once."""
     from orchestrator.runtime.service import serve
 
     if not settings.notifies:

@@ -104,7 +104,7 @@ AgentSources = Annotated[tuple[str, ...], BeforeValidator(_split_agents)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
 NotifyUrl = Annotated[str, AfterValidator(check_notify_url)]
-NotifyEvent = Literal["question", "finished", "failed", "stopped", "dead"]
+NotifyEvent = Literal["question", "approval", "finished", "failed", "stopped", "dead"]
 ProviderLimits = Annotated[
     dict[str, dict[Literal["requests_per_minute", "tokens_per_minute", "calls"], Count]],
     BeforeValidator(_from_json),
@@ -406,9 +406,9 @@ class Settings(BaseModel):
         "input. Unset: none.",
     )
     notify_events: Annotated[tuple[NotifyEvent, ...], BeforeValidator(_split_agents)] = Field(
-        ("question", "finished", "failed", "stopped", "dead"),
-        description="Events that are told, separated by commas: `question` (a root asks the user), `finished`, `failed` and "
-        "`stopped` (a root has ended), `dead` (a callback is not delivered).",
+        ("question", "approval", "finished", "failed", "stopped", "dead"),
+        description="Events that are told, separated by commas: `question` (a root asks the user), `approval` (an "
+        "agent asks for a yes or no), `finished`, `failed` and `stopped` (a root has ended), `dead` (a callback is not delivered).",
     )
     notify_secret_file: AbsolutePath | None = Field(
         None,

@@ -9,12 +9,14 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from orchestrator.clock import isoformat
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Item, Ledger
+from orchestrator.policy.approval import read_request
 
 #: What happened, as transitions name it and as the setting `notify_events` does → type of its event.
 EVENTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "question": "agent-orchestra.question.asked",
+        "approval": "agent-orchestra.approval.requested",
         "finished": "agent-orchestra.session.finished",
         "failed": "agent-orchestra.session.failed",
         "stopped": "agent-orchestra.session.stopped",
@@ -75,11 +77,34 @@ def event_of(ledger: Ledger, shard: int, entry: str, fields: Mapping[str, str]) 
             "context": json.loads(item.extra.get("context", "null")) if item else None,
             "reply": f"orchestra reply {about} TEXT",
         }
+    elif what == "approval":
+        data["approval"] = _approval(about, ledger.item(session, about))
     elif what == "dead":
         data["callbacks"] = int(about) if about.isdecimal() else 1
-    if what != "question" and fields.get("reason"):
+    if what not in ("question", "approval") and fields.get("reason"):
         data["reason"] = fields["reason"]
     return bare_event(shard, entry, fields, data)
+
+
+def _approval(approval: str, item: Item | None) -> dict[str, Any]:
+    """What a person is to approve or deny."""
+    said: dict[str, Any] = {}
+    if item is not None:
+        request = read_request(approval, item.extra.get("context"))
+        said = {
+            "tool": request.tool,
+            "arguments": json.loads(request.arguments),
+            "reason": request.reason,
+            "digest": request.digest,
+            "expires": isoformat(request.expires_ms) if request.expires_ms else None,
+            "default": request.default,
+        }
+    return {
+        "id": approval,
+        **said,
+        "approve": f"orchestra approve {approval}",
+        "deny": f"orchestra deny {approval}",
+    }
 
 
 def bare_event(

@@ -392,7 +392,7 @@ def transitions(shard: int) -> str:
     lifetime="permanent; an entry leaves when every target was told or has given it up; about 100,000 at most",
 )
 def notices(shard: int) -> str:
-    """What the notifier tells people of: questions, ends of roots, dead callbacks; there since a notifier first ran."""
+    """What the notifier tells people of: questions, approvals, ends of roots, dead callbacks; there since a notifier first ran."""
     return f"{shard_tag(shard)}:notices"
 
 

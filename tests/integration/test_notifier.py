@@ -25,6 +25,7 @@ from click.testing import CliRunner, Result
 from orchestrator.bootstrap import Container
 from orchestrator.cli import main
 from orchestrator.client.client import Client
+from orchestrator.clock import isoformat
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.errors import ConfigurationError
 from orchestrator.notifier import CommandTarget, Notifier, Target, Webhook, targets_of
@@ -191,6 +192,53 @@ def test_a_question_and_both_ends_are_told_with_a_signature(stage: StackHarness,
     notifier._looks = 0
     notifier.run_once()
     assert stage.redis.xlen(keys.notices(0)) == 0
+
+
+def test_an_approval_that_any_session_of_a_tree_asks_for_is_told_once(
+    stage: StackHarness, receiver: Receiver
+) -> None:
+    notifier = make(stage, webhook(receiver), events=["approval"])
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("ops", "release")
+        return "done"
+
+    @stage.agent("ops")
+    def ops(ctx: Context) -> str:
+        return str(ctx.request_approval("deploy", {"version": 2}, reason="it is Friday"))
+
+    root = stage.submit("lead")
+    stage.play(root)
+    (child,) = stage.children(root)
+    dispatch = stage.start(child.id)
+    assert stage.execute(dispatch) == "parked"
+    with Client(stage.settings) as person:
+        (asked,) = person.approvals()
+        until(notifier, lambda: receiver.got)
+        person.approve(asked.id)
+    assert stage.again(dispatch) == "finished"
+    until(notifier, lambda: not pending(stage) and not notifier._in_flight)
+    (event,) = receiver.events
+    assert (event["type"], event["subject"]) == ("agent-orchestra.approval.requested", child.id)
+    assert event["data"] == {
+        "session": child.id,
+        "agent": "ops",
+        "title": "release",
+        "root": root,
+        "approval": {
+            "id": asked.id,
+            "tool": "deploy",
+            "arguments": {"version": 2},
+            "reason": "it is Friday",
+            "digest": asked.digest,
+            "expires": isoformat(asked.expires_ms),
+            "default": "deny",
+            "approve": f"orchestra approve {asked.id}",
+            "deny": f"orchestra deny {asked.id}",
+        },
+    }
 
 
 def test_dead_callbacks_are_told(stage: StackHarness, receiver: Receiver) -> None:

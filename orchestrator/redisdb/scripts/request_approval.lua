@@ -5,6 +5,7 @@
 --       8 when it is decided by default, in ms since the epoch; 0: never
 -- Returns  {'asked', approval id} | {'exists', approval id} | {'lost'}
 -- include: base
+-- include: notices
 local now = clock(ARGV[1])
 local r = fields(KEYS[4], 'id', 'state', 'claim')
 if r.state ~= 'running' or r.claim ~= ARGV[6] then return { 'lost' } end
@@ -30,4 +31,5 @@ redis.call('ZADD', KEYS[7], now, ARGV[2])
 if tonumber(ARGV[8]) > 0 then redis.call('ZADD', KEYS[6], ARGV[8], 'approval|' .. ARGV[2]) end
 redis.call('HSET', KEYS[5], ARGV[7], cjson.encode({ item = ARGV[2], asks = true, claim = ARGV[6] }))
 publish(KEYS[9], KEYS[8], ARGV[5], 'noted', '1')
+notice(KEYS[1], 'approval', redis.call('HGET', KEYS[1], 'id'), ARGV[2], '')
 return { 'asked', ARGV[2] }
