@@ -100,7 +100,10 @@ def test_several_at_once_go_on_when_all_are_answered(
     model("ops", tools=[deploys.deploy], approve=["deploy"])
     session = stage.submit("ops")
     with Client(stage.settings) as client:
-        first, second, third = open_of(client, session, 3)
+        # They are asked side by side, in any order.
+        first, second, third = sorted(
+            open_of(client, session, 3), key=lambda one: str(one.arguments["version"])
+        )
         client.approve(first.id)
         client.deny(third.id, "no third")
         open_of(client, session)
