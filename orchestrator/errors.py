@@ -181,12 +181,9 @@ class UnknownSession(InputError):
 
 
 class AmbiguousSession(InputError):
-    """The beginning of several session ids. Raised with (beginning, how many ids have it, the first of them)."""
+    """The beginning of several session ids. Raised with (beginning, how many ids have it, which)."""
 
-    def __str__(self) -> str:
-        beginning, number, shown = self.args
-        more = f" and {number - len(shown)} more" if number > len(shown) else ""
-        return f"{number} session ids begin with {beginning!r}: {', '.join(shown)}{more}; give more of the id"
+    template = "{1} session ids begin with {0!r}: {2}; give more of the id"
 
 
 class KeyInUse(InputError):

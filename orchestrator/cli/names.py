@@ -108,7 +108,8 @@ def _found(parts: Container, reference: Reference) -> str:
     ids = parts.ledger.beginning_with(reference)
     if len(ids) > 1:
         shown = [f"{one.id} ({one.agent})" for one in parts.ledger.find(ids[:_CANDIDATES])]
-        raise AmbiguousSession(str(reference), len(ids), shown)
+        more = f" and {len(ids) - len(shown)} more" if len(ids) > len(shown) else ""
+        raise AmbiguousSession(str(reference), len(ids), ", ".join(shown) + more)
     return ids[0] if ids else str(reference)
 
 
