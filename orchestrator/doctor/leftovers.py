@@ -211,11 +211,13 @@ def _calls(ledger: Ledger) -> Iterator[Problem]:
                 continue
             state, holder, session = (decode.text(value) for value in facts)
             if (state, holder) != (RunState.RUNNING.value, claim) and until_ms > ledger.server_ms():
+                account, _, model = lane.partition("calls:")[2].partition("}:calls:")
+                # A worker that was killed in the middle of a call leaves it; it moves by itself.
                 yield _finding(
-                    Severity.STUCK,
+                    Severity.WARNING,
                     "call-left",
                     session,
                     f"{lane} {call}",
-                    f"{run} has a place among the calls of {lane.partition('calls:')[2]}, and is not at work under the "
+                    f"{run} has a place among the calls of {account}, model {model}, and is not at work under the "
                     "claim that took it: the place is free when the call's time is over, or by `orchestra doctor --fix`",
                 )
