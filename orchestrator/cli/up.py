@@ -51,6 +51,12 @@ if TYPE_CHECKING:
 @click.option(
     "--concurrency", type=click.IntRange(min=1), metavar="N", help="Runs that the worker executes at once."
 )
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="Replace the worker when an agents file changes, or a .py or .toml file beside one; what runs is finished. "
+    "A file that cannot be loaded changes nothing but is named here.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Show the processes' logs here, too.")
 def up(
     *,
@@ -60,6 +66,7 @@ def up(
     redis_url: str | None,
     data: Path | None,
     concurrency: int | None,
+    reload: bool,
     verbose: bool,
 ) -> None:
     """Run the whole stack in this terminal: server, services and a worker. Ctrl-C stops it.
@@ -79,7 +86,7 @@ def up(
         concurrency=concurrency,
     )
     began = time.monotonic()
-    stack = LocalStack(settings, notify=lambda notice: say(f"  {describe(notice)}"))
+    stack = LocalStack(settings, reload=reload, notify=lambda notice: say(f"  {describe(notice)}"))
     asked = 0
 
     def on_signal(_number: int, _frame: object) -> None:

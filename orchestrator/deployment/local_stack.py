@@ -15,6 +15,7 @@ from typing import Any, Self
 from orchestrator.config.settings import ENV_PREFIX, Settings, is_agents_file
 from orchestrator.config.stack import Announcement, Stack, prepare_data_folder, running_stacks
 from orchestrator.deployment.embedded.membership import MembershipClient, join
+from orchestrator.deployment.reload import AgentsWatch
 from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
 from orchestrator.dispatch.broker import check_broker
 from orchestrator.errors import ConfigurationError
@@ -66,7 +67,8 @@ def worker_spec(settings: Settings) -> ChildSpec:
 class LocalStack:
     """The processes of one stack. Use :meth:`run` in the foreground, or a ``with`` block for the background.
 
-    Without a Redis URL in the settings it joins the embedded server of the data folder.
+    Without a Redis URL in the settings it joins the embedded server of the data folder. With ``reload`` a changed agents
+    file gets the worker replaced by one that has it.
     """
 
     def __init__(
@@ -74,10 +76,13 @@ class LocalStack:
         settings: Settings,
         *,
         specs: Sequence[ChildSpec] | None = None,
+        reload: bool = False,
         notify: Callable[[Notice], None] = lambda _: None,
     ) -> None:
         self._given = settings
         self._specs = specs
+        self._reload = reload
+        self._watch: AgentsWatch | None = None
         self._notify = notify
         self._membership: MembershipClient | None = None
         self._announcement: Announcement | None = None
@@ -135,6 +140,11 @@ class LocalStack:
             str(Path(name).expanduser().absolute()) if is_agents_file(name) else name for name in given.agents
         )
         self.settings = given.model_copy(update={"redis_url": url, "agents": agents})
+        env = {k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.endswith("_CONFIG")}
+        env |= self.settings.to_env()
+        if self._reload:
+            # Before a worker loads the files: what changes afterwards is seen.
+            self._watch = AgentsWatch(agents, env=env, accept=self._replace_worker, refuse=self._keep_worker)
         others = len(running_stacks(given.data))
         self._announcement = Announcement(
             given.data,
@@ -146,14 +156,11 @@ class LocalStack:
                 started_ms=time.time_ns() // 1_000_000,
             ),
         )
-        environment = {
-            k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.endswith("_CONFIG")
-        }
         self._supervisor = Supervisor(
             self._specs
             if self._specs is not None
             else [*service_specs(self.settings), worker_spec(self.settings)],
-            env={**environment, **self.settings.to_env()},
+            env=env,
             logs=given.logs_dir,
             log_suffix=f".{others + 1}" if others else "",
             notify=self._notify,
@@ -179,6 +186,8 @@ class LocalStack:
                 self._listen_to_server_manager()
                 assert self._supervisor is not None
                 self._supervisor.tick()
+                if self._watch is not None:
+                    self._watch.tick()
                 if self._supervisor.ready:
                     self._ready.set()
                 if time.monotonic() > trim_at:
@@ -189,6 +198,14 @@ class LocalStack:
             self._notify(Notice(kind="stopping", name="stack"))
         finally:
             self.close()
+
+    def _replace_worker(self, changed: str) -> None:
+        self._notify(Notice(kind="replacing", name="worker", detail=f"{changed} changed"))
+        assert self._supervisor is not None
+        self._supervisor.replace(worker_spec(self.settings))
+
+    def _keep_worker(self, reason: str) -> None:
+        self._notify(Notice(kind="kept", name="worker", detail=reason))
 
     def _listen_to_server_manager(self) -> None:
         for said in self._membership.events() if self._membership else ():
@@ -208,6 +225,7 @@ class LocalStack:
         self._notify(Notice(kind="died", name="server", detail="its keeper was killed"))
         assert self._supervisor is not None
         self._supervisor.stop(at_once=lambda: True)
+        self._stop_watching()
         if self._announcement is not None:
             self._announcement.close()
         if self._membership is not None:
@@ -219,8 +237,14 @@ class LocalStack:
         """Ask the stack to stop; safe from a signal handler. ``at_once`` kills what does not stop by itself."""
         set_soon(*([self._kill] if at_once else []), self._stop)
 
+    def _stop_watching(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+
     def close(self) -> None:
         """Stop what runs and leave the server; idempotent. Nothing is left of the stack after it."""
+        self._stop_watching()
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             supervisor.stop(at_once=self._kill.is_set)
@@ -280,6 +304,10 @@ def describe(notice: Notice) -> str:
         "recovered": "is back",
         "stopping": "stopping",
         "killed": "did not stop in time and was killed",
+        "replacing": "is being replaced",
+        "replaced": "is replaced; the old one finishes what runs",
+        "retired": "that was replaced has finished",
+        "kept": "stays as it is",
     }
     # `callbacks did not stop` would be about callbacks.
     what = (

@@ -54,7 +54,18 @@ class ChildSpec:
 class Notice:
     """Something that the user of a stack may want to see."""
 
-    kind: Literal["ready", "restarting", "died", "recovered", "stopping", "killed"]
+    kind: Literal[
+        "ready",
+        "restarting",
+        "died",
+        "recovered",
+        "stopping",
+        "killed",
+        "replacing",
+        "replaced",
+        "retired",
+        "kept",
+    ]
     name: str
     detail: str = ""
 
@@ -88,6 +99,9 @@ class Supervisor:
         self._env = dict(env)
         self._notify = notify
         self._children = [_Child(spec, logs / f"{spec.name}{log_suffix}.log") for spec in specs]
+        #: Successors that are not ready yet, by name, and processes that were replaced and finish their work.
+        self._coming: dict[str, _Child] = {}
+        self._leaving: list[_Child] = []
         logs.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -116,10 +130,57 @@ class Supervisor:
                 if time.monotonic() >= child.start_at:
                     self._start(child)
                 continue
-            if child.ready_fd is not None:
-                self._hear(child)
+            if self._hear(child):
+                self._notify(Notice(kind="recovered" if child.ever_ready else "ready", name=child.spec.name))
+                child.ever_ready = True
             if child.process.poll() is not None:
                 self._bury(child)
+        for successor in list(self._coming.values()):
+            self._see_to(successor)
+        for old in [c for c in self._leaving if c.process is not None and c.process.poll() is not None]:
+            self._end_group(old)
+            self._leaving.remove(old)
+            self._notify(Notice(kind="retired", name=old.spec.name))
+
+    def replace(self, spec: ChildSpec) -> None:
+        """Start a successor of the child with this name. Once it is ready, the old one gets its first signal.
+
+        The old one then has as long as it needs, and meanwhile both run: what it finishes may wait for work that only
+        the successor takes. A successor that ends before it is ready changes nothing. A later call replaces it.
+        """
+        (old,) = (child for child in self._children if child.spec.name == spec.name)
+        earlier = self._coming.pop(spec.name, None)
+        if earlier is not None:
+            self._retire(earlier)
+        successor = _Child(spec, old.log)
+        self._start(successor)
+        self._coming[spec.name] = successor
+
+    def _see_to(self, successor: _Child) -> None:
+        assert successor.process is not None
+        name = successor.spec.name
+        if self._hear(successor):
+            successor.ever_ready = True
+            del self._coming[name]
+            (place,) = (n for n, child in enumerate(self._children) if child.spec.name == name)
+            old, self._children[place] = self._children[place], successor
+            self._notify(Notice(kind="replaced", name=name, detail=f"process {successor.process.pid}"))
+            self._retire(old)
+        elif successor.process.poll() is not None:
+            reason, _ = self._last_words(successor)
+            del self._coming[name]
+            self._end_group(successor)
+            self._notify(Notice(kind="kept", name=name, detail=reason))
+
+    def _retire(self, child: _Child) -> None:
+        """Ask a child to finish what it does and end; it is collected when it has."""
+        if child.process is None:
+            return  # it had died, and its successor came before its next start
+        if child.ready_fd is not None:
+            os.close(child.ready_fd)
+            child.ready_fd = None
+        child.process.send_signal(child.spec.stop_with[0][0])
+        self._leaving.append(child)
 
     def _start(self, child: _Child) -> None:
         if child.log.exists() and child.log.stat().st_size > _LOG_LIMIT_BYTES:
@@ -142,15 +203,16 @@ class Supervisor:
             os.close(write_end)
         child.started_at = time.monotonic()
 
-    def _hear(self, child: _Child) -> None:
-        assert child.ready_fd is not None
+    def _hear(self, child: _Child) -> bool:
+        """Whether a child has said just now that it is ready."""
+        if child.ready_fd is None:
+            return False
         with suppress(BlockingIOError):
-            if os.read(child.ready_fd, 64):
-                child.ready = True
-                self._notify(Notice(kind="recovered" if child.ever_ready else "ready", name=child.spec.name))
-                child.ever_ready = True
+            child.ready = bool(os.read(child.ready_fd, 64))
             os.close(child.ready_fd)
             child.ready_fd = None
+            return child.ready
+        return False
 
     def _bury(self, child: _Child) -> None:
         assert child.process is not None
@@ -189,9 +251,12 @@ class Supervisor:
 
     def stop(self, *, at_once: Callable[[], bool] = lambda: False) -> None:
         """Stop every child, stage by stage; idempotent. Once ``at_once`` says so, what still runs is killed."""
-        for stage in sorted({child.spec.stage for child in self._children}):
-            living = [c for c in self._children if c.spec.stage == stage and c.process is not None]
+        everyone = [*self._children, *self._coming.values(), *self._leaving]
+        for stage in sorted({child.spec.stage for child in everyone}):
+            living = [c for c in everyone if c.spec.stage == stage and c.process is not None]
             self._stop_stage(living, at_once)
+        self._coming.clear()
+        self._leaving.clear()
 
     def _stop_stage(self, living: list[_Child], at_once: Callable[[], bool]) -> None:
         waiting = {id(child): list(child.spec.stop_with) for child in living}

@@ -77,6 +77,57 @@ def test_a_child_that_is_killed_is_started_again(supervise: Supervise) -> None:
     assert supervisor.pids["a"] != first
 
 
+FINISHING = READY + (
+    "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True));"
+    "import pathlib\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)"
+)
+
+
+def test_a_replaced_child_finishes_while_its_successor_works(supervise: Supervise, tmp_path: Path) -> None:
+    supervisor, notices = supervise(child("a", FINISHING.replace("sys.argv[1]", repr(str(tmp_path / "go")))))
+    tick_until(supervisor, lambda: supervisor.ready)
+    first, log = supervisor.pids["a"], supervisor.logs["a"]
+    supervisor.replace(child("a", SLEEP))
+    assert supervisor.pids["a"] == first  # until the other one is ready
+    tick_until(supervisor, lambda: supervisor.pids["a"] != first)
+    tick_until(supervisor, lambda: "asked" in log.read_text())
+    assert is_alive(first)
+    (tmp_path / "go").touch()
+    tick_until(supervisor, lambda: "retired" in kinds(notices, "a"))
+    assert kinds(notices, "a") == ["ready", "replaced", "retired"]
+    assert not is_alive(first)
+    os.kill(supervisor.pids["a"], signal.SIGKILL)  # the successor is kept alive as any child
+    tick_until(supervisor, lambda: "recovered" in kinds(notices, "a"))
+
+
+def test_a_successor_that_does_not_get_ready_changes_nothing(supervise: Supervise) -> None:
+    supervisor, notices = supervise(child("a", SLEEP))
+    tick_until(supervisor, lambda: supervisor.ready)
+    first = supervisor.pids["a"]
+    supervisor.replace(child("a", "print('Error: no such thing', flush=True); raise SystemExit(1)"))
+    tick_until(supervisor, lambda: "kept" in kinds(notices, "a"))
+    assert notices[-1].detail == "no such thing"
+    assert supervisor.pids["a"] == first
+    assert is_alive(first)
+
+
+def test_of_successors_the_last_one_counts_and_none_outlives_the_supervisor(supervise: Supervise) -> None:
+    supervisor, notices = supervise(child("a", STUBBORN, stop_with=((signal.SIGTERM, 0.1),)))
+    tick_until(supervisor, lambda: supervisor.ready and "deaf" in supervisor.logs["a"].read_text())
+    first = supervisor.pids["a"]
+    supervisor.replace(child("a", "import time; time.sleep(600)"))
+    supervisor.replace(child("a", SLEEP + "#last"))
+    tick_until(supervisor, lambda: supervisor.pids["a"] != first)
+    tick_until(supervisor, lambda: "retired" in kinds(notices, "a"))  # the one that never was ready
+    supervisor.replace(child("a", "import time; time.sleep(600)"))
+    assert is_alive(first)
+    last = supervisor.pids["a"]
+    supervisor.stop()
+    assert not is_alive(first)
+    assert not is_alive(last)
+    assert "killed" in kinds(notices, "a")
+
+
 def test_a_child_that_asked_itself_to_end_is_started_again(supervise: Supervise) -> None:
     """As a worker does whose consumer stays silent: the exit is clean, and nobody else asked for it."""
     ends = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit());" + SLEEP
