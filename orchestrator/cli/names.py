@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 #: The root session that was made last.
 LAST: Final = "@last"
-#: Seconds that a shell waits for what it completes.
+#: Seconds that a shell waits for the stack to say what it completes.
 COMPLETE_S: Final = 1.0
 #: Completions and candidates that are offered.
 _COMPLETIONS, _CANDIDATES = 50, 5
@@ -122,14 +123,14 @@ def _latest(parts: Container, limit: int) -> list[Session]:
 def complete_sessions(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Sessions whose ids begin as typed, newest first while little is typed. Never raises, and takes a second at most."""
+    """Sessions whose ids begin as typed, newest first while little is typed. Never raises, and waits a second at most."""
     return _in_time(partial(_sessions, dict(context.params), incomplete))
 
 
 def complete_agents(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Registered agents whose names begin as typed. Never raises, and takes a second at most."""
+    """Registered agents whose names begin as typed. Never raises, and waits a second at most."""
     return _in_time(partial(_agents, dict(context.params), incomplete))
 
 
@@ -140,6 +141,9 @@ def _in_time(find: Callable[[], list[CompletionItem]]) -> list[CompletionItem]:
         with suppress(Exception):  # a shell shows nothing instead of a traceback
             found.extend(find())
 
+    # What is imported takes its time on a busy machine, and cannot hang: the second is for the stack.
+    with suppress(Exception):
+        import_module("orchestrator.bootstrap")
     # The thread may hang in a connection; it ends with the process.
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from unittest import mock
@@ -208,3 +211,22 @@ def test_each_shell_has_its_script(
         main(prog_name="orchestra")
     assert ended.value.code == 0
     assert f"_ORCHESTRA_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_a_shell_is_answered_by_a_process_of_its_own(stage: StackHarness, root: str) -> None:
+    """As bash asks: the words so far, and which of them is completed."""
+    asked = {"COMP_WORDS": f"orchestra tree {root[:25]}", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={
+            **os.environ,
+            **asked,
+            "_ORCHESTRA_COMPLETE": "bash_complete",
+            "ORCHESTRA_REDIS_URL": str(stage.settings.redis_url),
+            "ORCHESTRA_DATA": str(stage.settings.data),
+        },
+    )
+    assert (done.stdout, done.stderr) == (f"plain,{root}\n", "")
