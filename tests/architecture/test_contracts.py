@@ -176,3 +176,12 @@ def test_the_generated_documentation_is_up_to_date() -> None:
         check=False,
     )
     assert done.returncode == 0, f"run `make docs`\n{done.stdout}{done.stderr}"
+
+
+def test_each_decision_has_a_number_of_its_own() -> None:
+    """The one that its file and its title have."""
+    pages = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    numbers = [int(page.name.partition("-")[0]) for page in pages]
+    assert len(set(numbers)) == len(numbers)
+    titles = [page.read_text(encoding="utf-8").partition("\n")[0] for page in pages]
+    assert [title.partition(".")[0] for title in titles] == [f"# {number}" for number in numbers]
