@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import click
 
@@ -16,6 +17,7 @@ from orchestrator.errors import SessionFailed
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
     from orchestrator.config.settings import Settings
+    from orchestrator.envelope.model_values import Priority
 
 timeout_option = click.option(
     "--timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds to wait at most. Default: no limit."
@@ -24,7 +26,14 @@ timeout_option = click.option(
 
 @click.command()
 @agent_argument()
-@click.argument("prompt")
+@click.argument("prompt", default="")
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A task in .xml, .json or .toml, with objectives, criteria and context.",
+)
 @click.option("--wait", is_flag=True, help="Wait for the final answer and print it.")
 @click.option("--key", help="Idempotency key: the same key is the same session.")
 @click.option("--title", default="", help="What to call the session. Default: the beginning of the prompt.")
@@ -32,6 +41,23 @@ timeout_option = click.option(
     "--budget",
     metavar="LIMITS",
     help="What the whole tree may spend: some of requests=N, tokens=N and usd=N, separated by commas.",
+)
+@click.option(
+    "--priority",
+    type=click.Choice(["critical", "high", "normal", "low"]),
+    help="How urgent it is. Default: as the routing table says.",
+)
+@click.option(
+    "--expires",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Seconds after which it is not begun any more. Default: no limit.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Seconds within which its session must have ended. Default: no limit.",
 )
 @click.option(
     "--at",
@@ -51,25 +77,34 @@ def submit(
     key: str | None,
     title: str,
     budget: str | None,
+    path: Path | None,
+    priority: str | None,
+    expires: float | None,
+    time_limit: float | None,
     at: str | None,
     after: str | None,
     timeout: float | None,
     as_json: bool,
 ) -> None:
-    """Give AGENT a PROMPT (- reads it from standard input) and print the id of its session.
+    """Give AGENT a PROMPT (- reads it from standard input) or the task of a FILE; print the id of its session.
 
     With --wait: print the final answer and exit with 0, or print the failure and exit with 1. With --at or --in the
     session begins later; `orchestra sessions --state scheduled` lists it, `orchestra stop` cancels it.
     """
     from orchestrator.cli.documents import Submitted
     from orchestrator.client.client import Client
+    from orchestrator.client.task_file import read_task_file
+    from orchestrator.client.task_options import NO_OPTIONS
     from orchestrator.policy.moments import parse_duration, parse_moment
     from orchestrator.redisdb.retry import RETRY_FOR_S
 
     check_timeout(timeout, wait=wait)
+    if not prompt and path is None:
+        raise click.UsageError("Missing argument 'PROMPT'; or name a file with --file")
     if at is not None and after is not None:
         raise click.UsageError("--at and --in both say when it begins: give one of them")
     when = parse_moment(at) if at is not None else parse_duration(after) if after is not None else None
+    given = NO_OPTIONS if path is None else read_task_file(path)
     with Client(settings, on_outage=say_outage) as client:
         submitted = client.submit(
             agent,
@@ -79,6 +114,11 @@ def submit(
             retry_for_s=RETRY_FOR_S if wait else 0,
             budget=budget,
             at=when,
+            task=given.task,
+            priority=cast("Priority | None", priority) or given.priority,
+            expires_s=expires or given.expires_s,
+            retry_policy=given.retry_policy,
+            time_limit_s=time_limit or given.time_limit_s,
         )
         session = submitted.id
         if key is not None and not submitted.new:

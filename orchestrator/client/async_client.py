@@ -14,6 +14,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings
+from orchestrator.envelope.bodies import Task
+from orchestrator.envelope.model import RetryPolicy
+from orchestrator.envelope.model_values import Priority
 from orchestrator.ledger import Session
 from orchestrator.ledger.live_text import LiveEvent
 from orchestrator.policy.budget import Budget
@@ -122,23 +125,41 @@ class AsyncClient:
     history = _in_thread(Client.history)
     agents = _in_thread(Client.agents)
     token = _in_thread(Client.token)
+    completion = _in_thread(Client.completion)
     serves = _in_thread(Client.serves)
 
     async def submit(
         self,
         agent: str,
-        prompt: str,
+        prompt: str = "",
         *,
         key: str | None = None,
         title: str = "",
         retry_for_s: float = 0,
         budget: Budget | Mapping[str, Any] | str | None = None,
         at: datetime | timedelta | float | None = None,
+        task: Task | Mapping[str, Any] | None = None,
+        priority: Priority | None = None,
+        expires_s: float | None = None,
+        retry_policy: RetryPolicy | Mapping[str, Any] | None = None,
+        time_limit_s: float | None = None,
     ) -> AsyncSessionHandle:
         """As :meth:`Client.submit`."""
         client = await self._client()
         handle = await asyncio.to_thread(
-            client.submit, agent, prompt, key=key, title=title, retry_for_s=retry_for_s, budget=budget, at=at
+            client.submit,
+            agent,
+            prompt,
+            key=key,
+            title=title,
+            retry_for_s=retry_for_s,
+            budget=budget,
+            at=at,
+            task=task,
+            priority=priority,
+            expires_s=expires_s,
+            retry_policy=retry_policy,
+            time_limit_s=time_limit_s,
         )
         return AsyncSessionHandle(handle.id, self, new=handle.new)
 

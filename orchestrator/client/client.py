@@ -29,12 +29,17 @@ from orchestrator.client.history import Event, history
 from orchestrator.client.replies import answer_question, open_questions
 from orchestrator.client.submission import Submission
 from orchestrator.client.submission_tokens import LIFETIME_S, SubmissionToken, make_token
+from orchestrator.client.task_options import TaskOptions
 from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Waiting, Watching, subtree
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.config.urls import redact_url
 from orchestrator.dispatch.publishing import final_answer
 from orchestrator.display.text import counted
+from orchestrator.envelope.bodies import Task, TaskCompletion
+from orchestrator.envelope.model import RetryPolicy
+from orchestrator.envelope.model_values import Priority
+from orchestrator.envelope.structured import unpack_body
 from orchestrator.errors import (
     EmptyPrompt,
     InputError,
@@ -48,7 +53,7 @@ from orchestrator.ledger import CLOSED, Ledger, Run, Session, SessionState, Stop
 from orchestrator.ledger.live_text import LiveEvent, LiveText
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import Authenticity, callback_from, checked_callbacks
-from orchestrator.messages.factory import Thread
+from orchestrator.messages.factory import Thread, summary
 from orchestrator.policy.budget import Budget, BudgetState
 from orchestrator.policy.callback_text import Callback
 from orchestrator.policy.plan import Plan, agent_of, parse_plan
@@ -129,10 +134,10 @@ def read_answer(ledger: Ledger, authenticity: Authenticity, session: str) -> str
         raise answer
     if answer is None or not authenticity.reads_as_operator:
         return answer
-    about, text, whole, attached = ledger.answer_as_kept(session)
+    about, text, whole, attached, body = ledger.answer_as_kept(session)
     if about.state is not SessionState.FINISHED:
         return read_answer(ledger, authenticity, session)  # it was resumed or deleted meanwhile
-    if fault := authenticity.answer_fault(about, text, whole, attached):
+    if fault := authenticity.answer_fault(about, text, whole, attached, body):
         raise NotGenuine(session, about.agent, fault)
     return ledger.wholes.read(whole) if whole else text
 
@@ -221,19 +226,30 @@ class Client:
     def submit(
         self,
         agent: str,
-        prompt: str,
+        prompt: str = "",
         *,
         key: str | None = None,
         title: str = "",
         retry_for_s: float = 0,
         budget: Budget | Mapping[str, Any] | str | None = None,
         at: datetime | timedelta | float | None = None,
+        task: Task | Mapping[str, Any] | None = None,
+        priority: Priority | None = None,
+        expires_s: float | None = None,
+        retry_policy: RetryPolicy | Mapping[str, Any] | None = None,
+        time_limit_s: float | None = None,
     ) -> SessionHandle:
         """Give ``agent`` a prompt: a new root session, in the ledger when this returns.
 
         Args:
             agent: the name of an agent that a worker serves.
-            prompt: what it is to do.
+            prompt: what it is to do; by default the description of the task.
+            task: what else is said of the task: objectives, criteria, expected outputs, context. The agent has it as
+                `ctx.task`, and its prompt has a section for each list.
+            priority: `critical`, `high`, `normal` or `low`; by default as the routing table says.
+            expires_s: seconds from now, or from ``at``, after which the task is not begun any more; it has failed then.
+            retry_policy: how often and how fast the delivery of the task is tried.
+            time_limit_s: seconds within which the session must have ended, from when it begins; it has failed then.
             key: the same key is the same session, however often it is submitted.
             title: what people call it; by default the beginning of the prompt.
             patience_s: seconds of an outage of Redis that this outlasts; the session is made once.
@@ -245,17 +261,27 @@ class Client:
         Raises:
             InputError: ``at`` is no time, or more than a century ahead.
             EmptyPrompt: there is nothing to do.
+            InputError: the task or another value is invalid.
             KeyInUse: the key was used before, for another agent or prompt.
             UnknownAgent: no worker serves such an agent.
             ServerUnavailable: Redis does not answer.
         """
+        options = TaskOptions.of(
+            task=task,
+            priority=priority,
+            expires_s=expires_s,
+            retry_policy=retry_policy,
+            time_limit_s=time_limit_s,
+        )
         # One key for all tries: of one that was lost nobody knows whether it arrived.
         once = key or uuid.uuid4().hex
         submission = Submission(self._parts)
         allowed = Budget.of(budget)
         when = self._moment(at, retry_for_s)
         submitted = self._outlast(
-            lambda: submission.submit(agent, prompt, key=once, title=title, budget=allowed, at=when),
+            lambda: submission.submit(
+                agent, prompt, key=once, title=title, budget=allowed, at=when, options=options
+            ),
             retry_for_s,
         )
         return SessionHandle(submitted.session, self, new=submitted.created or key is None)
@@ -335,14 +361,32 @@ class Client:
         )
         return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 
+    def completion(self, session: str, *, timeout_s: float | None = None) -> TaskCompletion:
+        """What a session reported of the end of its task: criteria met, deliverables, metrics; waits for it.
+
+        Of a plain answer it has the status, the summary and the result.
+
+        Raises:
+            SessionFailed, SessionStopped, SessionDeleted, NotGenuine, TimeoutError, UnknownSession, ServerUnavailable: as
+                :meth:`result`.
+        """
+        answer = self.result(session, timeout_s=timeout_s)
+        with self._clear_errors():
+            *_, body = self._ledger.answer_as_kept(session)
+        found = unpack_body(body, answer)
+        if isinstance(found, TaskCompletion):
+            return found
+        return TaskCompletion(task_id=session, summary=summary(answer), result=answer)
+
     def token(
         self,
         agent: str,
-        prompt: str,
+        prompt: str = "",
         *,
         title: str = "",
         task_id: str | None = None,
         lifetime_s: float = LIFETIME_S,
+        options: Mapping[str, Any] | None = None,
     ) -> SubmissionToken:
         """What a plain Celery message needs to submit just this, where the setting `submissions` is "token".
 
@@ -350,6 +394,7 @@ class Client:
             agent, prompt, title: what the message will say.
             task_id: the Celery task id that it will have; by default a new one.
             lifetime_s: seconds within which it must reach a worker.
+            options: what else it will say: `task`, `priority`, `expires_s`, `retry_policy`, `time_limit_s`.
 
         Raises:
             KeyringError: the key of `operator` is not in this data folder.
@@ -360,6 +405,7 @@ class Client:
                 agent=agent,
                 prompt=prompt,
                 title=title,
+                more=TaskOptions.of(**(options or {})).digest,
                 task_id=task_id,
                 lifetime_s=lifetime_s,
             )
@@ -466,7 +512,14 @@ class Client:
         # One id for all tries: of one that was lost nobody knows whether it arrived.
         item = item_id(session, key or letter.message_id)
         self._outlast(
-            lambda: self._ledger.enqueue(session, prompt, item_id=item, envelope=letter, by=OPERATOR),
+            lambda: self._ledger.enqueue(
+                session,
+                prompt,
+                item_id=item,
+                envelope=letter,
+                extra={"message": letter.message_id},
+                by=OPERATOR,
+            ),
             retry_for_s,
         )
         return item
@@ -609,13 +662,13 @@ class Client:
             PayloadError: it is not kept any more, or was altered.
         """
         with self._clear_errors():
-            about, text, whole, attached = self._ledger.answer_as_kept(session)
+            about, text, whole, attached, body = self._ledger.answer_as_kept(session)
             ref = attached.get(name)
             if ref is None:
                 return None
             authenticity = self._parts.authenticity
             if authenticity.reads_as_operator and (
-                fault := authenticity.answer_fault(about, text, whole, attached)
+                fault := authenticity.answer_fault(about, text, whole, attached, body)
             ):
                 raise NotGenuine(session, about.agent, fault)
             return self._ledger.wholes.read(ref)

@@ -133,11 +133,16 @@ class Forking:
                 waiting=_policies(about),
                 # An heir belongs to the old tree.
                 close_policy=about.close_policy if about.close_policy in ("stop", "abandon") else "stop",
+                # Another prompt is another task.
+                task="" if prompt is not None and run.cause == "start" else self._task(about),
             )
         except PayloadError as error:
             raise PayloadError(
                 f"{run.id} cannot be forked: what it was given is too large: {error}"
             ) from error
+
+    def _task(self, about: Session) -> str:
+        return self._ledger.texts(about.id, ["task"]).get("task", "")
 
     def _genuine(self, about: Session, item: Item, text: str) -> tuple[Item, str]:
         """An item, or a refusal in its place: what was edited in the ledger is handed on to nobody."""

@@ -44,7 +44,7 @@ def answer_question(parts: Container, asker: str, question: str, text: str) -> N
         recipient=session.agent,
         question=str(item.extra["message"]),
         answer=text,
-        thread=Thread.of(session),
+        thread=Thread.after(str(item.extra["message"]), session.correlation, session.chain),
     )
     placed = ledger.enqueue(
         asker,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.client.submission_tokens import check_token
+from orchestrator.client.task_options import NO_OPTIONS, TaskOptions
 from orchestrator.crashpoints import failpoint
+from orchestrator.envelope.structured import pack, prompt_of_task, task_of
 from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id, shard_of
 from orchestrator.ledger import Submitted
@@ -27,7 +30,16 @@ class Submission:
     def __init__(self, parts: Container) -> None:
         self._parts = parts
 
-    def check_token(self, token: object, *, agent: str, prompt: str, title: str, task_id: str) -> None:
+    def check_token(
+        self,
+        token: object,
+        *,
+        agent: str,
+        prompt: str,
+        title: str,
+        task_id: str,
+        options: TaskOptions = NO_OPTIONS,
+    ) -> None:
         """Return if a Celery message with this token may be submitted.
 
         Raises:
@@ -41,6 +53,7 @@ class Submission:
             prompt=prompt,
             title=title,
             task_id=task_id,
+            more=options.digest,
             known=self.is_known(task_id),
         )
 
@@ -60,6 +73,7 @@ class Submission:
         budget: Budget | None = None,
         make_fork: Callable[[str], Fork] | None = None,
         at: datetime | float | None = None,
+        options: TaskOptions = NO_OPTIONS,
     ) -> Submitted:
         """Give ``agent`` a prompt. The same ``key`` is the same session, however often it is submitted.
 
@@ -74,6 +88,8 @@ class Submission:
             make_fork: stores what a session of this id begins with, if it is a fork.
             at: when it is to begin, as a `datetime` with a time zone or in seconds since the epoch; by default, and where
                 that has passed, at once.
+            options: what else is said of the task; its description and title count where ``prompt`` and ``title``
+                are empty.
 
         Raises:
             InputError: the prompt is no text, or ``at`` no time.
@@ -85,7 +101,12 @@ class Submission:
         """
         if not isinstance(prompt, str):
             raise InputError(f"a prompt for agent {agent!r} is text, not {type(prompt).__name__}; give a str")
-        if not prompt.strip():
+        words, structured = prompt, options.task
+        if structured is not None:
+            structured = task_of(structured, description=prompt, title=title)
+            title, words = structured.title, structured.description
+            prompt = prompt_of_task(structured)
+        if not words.strip():
             raise EmptyPrompt(agent)
         parts = self._parts
         record = parts.agents.get(agent)
@@ -93,15 +114,22 @@ class Submission:
             raise UnknownAgent(agent, parts.agents.names())
         session = root_session_id(key or uuid.uuid4().hex, parts.settings.shards)
         thread = Thread(correlation=derived_uuid("conversation", session))
-        heading = title or summary(prompt)
-        at_ms = 0 if at is None else moment_ms(at, now_ms=parts.ledger.server_ms(), what="at")
+        heading = title or summary(words)
+        now_ms = 0 if at is None else parts.ledger.server_ms()
+        at_ms = 0 if at is None else moment_ms(at, now_ms=now_ms, what="at")
+        delivery = options.delivery
+        if delivery.expires_s is not None:
+            # Until it begins it does not expire.
+            delivery = replace(delivery, expires_s=delivery.expires_s + max(0, at_ms - now_ms) / 1000)
         letter = parts.message_factory.delegation(
             sender=OPERATOR,
             recipient=agent,
             task_id=session,
             title=heading,
-            description=prompt,
+            description=words,
             thread=thread,
+            task=structured,
+            delivery=delivery,
         )
         parts.pressure.admit(StreamId(shard_of(session), letter.type, letter.priority))
         failpoint("submit.checked")
@@ -117,6 +145,8 @@ class Submission:
             budget=budget or Budget.of(parts.settings.tree_budget),
             make_fork=partial(make_fork, session) if make_fork is not None else None,
             at_ms=at_ms,
+            structured="" if structured is None else pack(structured),
+            time_limit_ms=0 if options.time_limit_s is None else max(1, round(options.time_limit_s * 1000)),
         )
         failpoint("submit.written")
         if submitted.agent != agent:

@@ -31,7 +31,7 @@ class _Claims:
     """What a token is good for. Times are milliseconds since the epoch."""
 
     task: str  #: the Celery task id
-    work: str  #: digest of agent, prompt and title
+    work: str  #: digest of agent, prompt, title and what else the message says
     issued_ms: int
     expires_ms: int
     key: str  #: the id of the key of `operator` that signed it
@@ -63,11 +63,12 @@ def make_token(
     agent: str,
     prompt: str,
     title: str = "",
+    more: str = "",
     task_id: str | None = None,
     lifetime_s: float = LIFETIME_S,
     clock: Clock | None = None,
 ) -> SubmissionToken:
-    """A token for one submission.
+    """A token for one submission. ``more`` is the digest of its options.
 
     Raises:
         KeyringError: the key of `operator` is not in this data folder.
@@ -77,7 +78,7 @@ def make_token(
     task = task_id or str(uuid.uuid4())
     claims = _Claims(
         task=task,
-        work=_digest(agent, prompt, title),
+        work=_digest(agent, prompt, title, more),
         issued_ms=now_ms,
         expires_ms=now_ms + round(lifetime_s * 1000),
         key=signer.key_id,
@@ -96,6 +97,7 @@ def check_token(
     prompt: str,
     title: str,
     task_id: str,
+    more: str = "",
     known: bool,
     clock: Clock | None = None,
 ) -> None:
@@ -137,16 +139,17 @@ def check_token(
         )
     if claims.task != task_id:
         raise SubmissionRefused(task_id, f"its token is for task {claims.task}; send it with that task_id")
-    if claims.work != _digest(agent, prompt, title):
+    if claims.work != _digest(agent, prompt, title, more):
         raise SubmissionRefused(
-            task_id, "its token is for another agent, prompt or title; make one for these"
+            task_id, "its token is for another agent, prompt, title or task; make one for these"
         )
     if not known and (clock or SystemClock()).now_ms() > claims.expires_ms:
         raise SubmissionRefused(task_id, "its token has expired; make a new one with `orchestra token`")
 
 
-def _digest(agent: str, prompt: str, title: str) -> str:
-    return hashlib.sha256(json.dumps([agent, prompt, title]).encode()).hexdigest()
+def _digest(agent: str, prompt: str, title: str, more: str) -> str:
+    work = [agent, prompt, title, *([more] if more else [])]
+    return hashlib.sha256(json.dumps(work).encode()).hexdigest()
 
 
 def _decode(part: str) -> bytes:

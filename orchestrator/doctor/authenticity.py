@@ -33,9 +33,9 @@ def not_genuine(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) 
                 session.id, item.id, f"{item.id} is not what {item.agent or 'a user'} said: {fault}"
             )
     if session.state is SessionState.FINISHED and "result" in snapshot.texts:
-        about, text, whole, attached = ledger.answer_as_kept(session.id)
+        about, text, whole, attached, body = ledger.answer_as_kept(session.id)
         if about.state is SessionState.FINISHED and (
-            fault := authenticity.answer_fault(about, text, whole, attached)
+            fault := authenticity.answer_fault(about, text, whole, attached, body)
         ):
             yield _finding(session.id, session.id, f"its answer is not what {session.agent} gave: {fault}")
 

@@ -17,6 +17,14 @@ class Attribute:
 
 
 @dataclass(frozen=True)
+class Supplied:
+    """The schema demands the field, and the stack supplies what its sender leaves out: the default says so.
+
+    It is put beside the mark or kind of a field. A document must have the element all the same.
+    """
+
+
+@dataclass(frozen=True)
 class Content:
     """The field is the text content of its element."""
 
@@ -77,6 +85,12 @@ class Binding(NamedTuple):
     def tag(self) -> str:
         """The name of its element or attribute."""
         return self.name.replace("_", "-")
+
+
+def demands(model: type[Part], field: str) -> bool:
+    """Whether a document must have the element of a field of ``model``."""
+    info = model.model_fields[field]
+    return info.is_required() or any(isinstance(m, Supplied) for m in info.metadata)
 
 
 def bindings(model: type[Part]) -> list[Binding]:

@@ -21,6 +21,9 @@ from orchestrator.clock import isoformat
 #: The namespace of the protocol.
 NAMESPACE: Final = "http://agent-orchestra.local/protocol/1.0"
 
+#: Stands for a task-id that its sender left out, until it is known.
+UNKNOWN_TASK: Final = "unknown"
+
 #: What XML counts as white space; Python's ``strip()`` and ``split()`` know many more.
 WHITE_SPACE: Final = " \t\n\r"
 

@@ -19,7 +19,7 @@ from lxml import etree
 from orchestrator.envelope import schemas
 from orchestrator.envelope.document import BODIES
 from orchestrator.envelope.findings import Finding, found
-from orchestrator.envelope.model_base import bindings
+from orchestrator.envelope.model_base import bindings, demands
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.parse import ParseLimits, check_depth
 from orchestrator.envelope.scalars import check_scalars
@@ -211,7 +211,7 @@ def _children_of(
     model = BODIES.get(parent.get("type", "")) if _local(parent) == "body" else None
     if model is not None:
         fields = bindings(model)
-        required = [field.tag for field in fields if model.model_fields[field.name].is_required()]
+        required = [field.tag for field in fields if demands(model, field.name)]
         return [field.tag for field in fields], required
     declared, required = [], []
     for particle in cast("XsdGroup", error.validator).iter_elements():

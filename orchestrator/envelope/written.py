@@ -15,14 +15,12 @@ from lxml import etree
 
 from orchestrator.envelope.codec import decode_body
 from orchestrator.envelope.model import Body
-from orchestrator.envelope.model_values import NAMESPACE, Priority
+from orchestrator.envelope.model_values import NAMESPACE, UNKNOWN_TASK, Priority
 from orchestrator.envelope.parse import DEFAULT_LIMITS, Unparsable, parse
 from orchestrator.errors import InvalidEnvelope
 
 #: Messages that one answer may hold.
 MAX_MESSAGES: Final = 1_000
-#: Stands for a task-id that the agent left out, until it is known.
-UNKNOWN_TASK: Final = "unknown"
 
 _BLOCK: Final = re.compile(r"<agent-message(?=[\s>])[^<>]*>.*?</agent-message\s*>", re.DOTALL)
 _FENCE: Final = re.compile(r"^[ \t]*```[A-Za-z]*[ \t]*\n\s*^[ \t]*```[ \t]*$", re.MULTILINE)

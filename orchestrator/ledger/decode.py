@@ -195,6 +195,8 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
         on_deploy=cast("OnDeploy", deploy) if (deploy := h.get("on_deploy")) in _ON_DEPLOY else "latest",
         used=Cost(**{name: facts.number(f"used_{name}") for name in _COSTS}),
         damage=tuple(facts.damage),
+        last_said=h.get("last_said", ""),
+        report=h.get("report", ""),
         proof=h.get("proof", ""),
         **numbers,
     )

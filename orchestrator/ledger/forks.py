@@ -64,6 +64,7 @@ class Fork:
     sealed: bool = False
     waiting: str = ""  #: its waiting policies, as JSON
     close_policy: str = "stop"
+    task: str = ""  #: what was said of its task beside the prompt, as JSON; empty: nothing
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -80,7 +81,7 @@ class Fork:
     @property
     def texts(self) -> Mapping[str, str]:
         """What the new session has beside its prompt."""
-        kept = {"fork": self.seed.json, "memory": self.memory.json, "state": self.state}
+        kept = {"fork": self.seed.json, "memory": self.memory.json, "state": self.state, "task": self.task}
         return {name: text for name, text in kept.items() if text}
 
     @property

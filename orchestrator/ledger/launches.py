@@ -52,12 +52,16 @@ class LaunchTransitions(LedgerReader):
         budget: Budget | None = None,
         make_fork: Callable[[], Fork] | None = None,
         at_ms: int = 0,
+        structured: str = "",
+        time_limit_ms: int = 0,
     ) -> Submitted:
         """Make a root session and publish its task-delegation, at once or at ``at_ms`` (milliseconds since the epoch).
 
         The same id, submitted again, changes nothing and tells what is there. ``task`` is the id of
         the Celery result that the root owes, and ``budget`` what its whole tree may spend. ``planned``: the prompt is
         a plan for the session to carry out. ``make_fork`` stores what the session begins with, if it is a fork.
+        ``structured`` is what is said of the task beside the prompt, as JSON, and ``time_limit_ms`` how long the session
+        may take, 0 for as long as it takes.
         """
         facts: dict[str, Arg] = {
             "agent": agent,
@@ -99,6 +103,8 @@ class LaunchTransitions(LedgerReader):
                     texts,
                     kept,
                     at_ms or "",
+                    structured,
+                    time_limit_ms,
                     *layout.pairs(facts),
                 ],
             )
@@ -148,6 +154,7 @@ class LaunchTransitions(LedgerReader):
             keys.tree(claim.root),
             keys.totals(shard_of(parent)),
             keys.session(claim.root),
+            keys.timers(shard_of(parent)),
         ]
         args: list[Arg] = [
             self._now,
@@ -185,6 +192,8 @@ class LaunchTransitions(LedgerReader):
                 launch.caller,
                 launch.caller_agent,
                 budget_facts(launch.budget),
+                launch.task,
+                launch.time_limit_ms,
             )
         return names, args
 

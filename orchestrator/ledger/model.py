@@ -106,6 +106,8 @@ class Session:
     damage: tuple[str, ...] = ()  #: what cannot be read of its record, a sentence each
     steps: int = 0  #: durable steps that its runs recorded
     step: str = ""  #: the one that was recorded last
+    last_said: str = ""  #: message-id of its latest status-update
+    report: str = ""  #: message-id of the envelope that reports its latest end
     proof: str = ""  #: of who says what its latest end says; empty while it is not over
     budgets: tuple[
         str, ...

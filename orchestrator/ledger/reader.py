@@ -100,8 +100,11 @@ class LedgerReader:
             return session.state, self.wholes.read(json.loads(texts["whole"]))
         return session.state, texts.get("result")
 
-    def answer_as_kept(self, session_id: str) -> tuple[Session, str, dict[str, Any] | None, dict[str, Any]]:
-        """A session, its latest answer as its agent vouches for it, what refers to the whole of a large one, and what is attached.
+    def answer_as_kept(
+        self, session_id: str
+    ) -> tuple[Session, str, dict[str, Any] | None, dict[str, Any], str]:
+        """A session, its latest answer as its agent vouches for it, what refers to the whole of a large one, what is
+        attached, and what the report says beside it, as JSON.
 
         All of one moment.
 
@@ -111,11 +114,17 @@ class LedgerReader:
         self.session(session_id)
         pipe = self.redis.pipeline(transaction=True)
         pipe.hgetall(keys.session(session_id))
-        pipe.hmget(keys.bodies(session_id), ["result", "whole"])
-        facts, (text, whole) = pipe.execute()
+        pipe.hmget(keys.bodies(session_id), ["result", "whole", "end"])
+        facts, (text, whole, body) = pipe.execute()
         read = decode.mapping(facts)
         session = decode.session(read, session_id)
-        return session, decode.text(text), json.loads(whole) if whole else None, decode.attachments(read)
+        return (
+            session,
+            decode.text(text),
+            json.loads(whole) if whole else None,
+            decode.attachments(read),
+            decode.text(body),
+        )
 
     def tree(self, root: str) -> list[Session]:
         """Every session of a tree, in the order in which they were launched."""

@@ -86,7 +86,7 @@ class Runs(LaunchTransitions):
         for run, what in zip(damaged, damaged, strict=True):
             _log.error("run-damaged", run=decode.text(run), error=decode.text(what))
         wish.held = self._held(wish.claim, reply)
-        wish.more = tuple(wish.slot.agents[int(n) - 1] for n in reply[8]) if wish.held is not None else ()
+        wish.more = tuple(wish.slot.agents[int(n) - 1] for n in reply[9]) if wish.held is not None else ()
 
     def _held(self, claim_id: str, reply: Sequence[Any]) -> Claimed | None:
         if reply[0] != b"held":
@@ -108,6 +108,7 @@ class Runs(LaunchTransitions):
             state=json.loads(reply[4]) if reply[4] else None,
             items=tuple(decode.item(name, record) for name, record, _ in carried if record),
             texts={name: decode.text(body) for name, _, body in carried if body is not None},
+            task=decode.text(reply[7]),
         )
 
     def renew(self, claim: Claim) -> Renewal:
@@ -149,7 +150,7 @@ class Runs(LaunchTransitions):
             short = Shortened(text=beginning(outcome.text), ref=None)
         parent = claim.parent
         envelope = make_envelope() if expect_over or outcome.status not in ("completed", "parked") else None
-        status = "completed" if outcome.status == "completed" else "failed"
+        status = outcome.told if outcome.status == "completed" else "failed"
         state = "" if outcome.state is None else json.dumps(outcome.state)
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
         memory = self._keep_memory(claim.session, outcome)
@@ -183,7 +184,14 @@ class Runs(LaunchTransitions):
                     json.dumps(list(outcome.steps_left_out)),
                     json.dumps(list(outcome.steps_failed)),
                     self.vouch_for_end(
-                        about, status, short.text, whole=short.ref, attachments=attached, by=about.agent
+                        about,
+                        status,
+                        short.text,
+                        whole=short.ref,
+                        attachments=attached,
+                        message=envelope.message_id,
+                        body=outcome.body,
+                        by=about.agent,
                     )
                     if envelope is not None and about is not None
                     else "",
@@ -191,6 +199,9 @@ class Runs(LaunchTransitions):
                     digest_of(outcome.text) if outcome.once and short.ref is None else "",
                     self.limits.fork_runs,
                     json.dumps(attached) if attached else "",
+                    outcome.body,
+                    envelope.message_id if envelope is not None else "",
+                    status,
                 ],
             )
             if following is None or following.asked:
@@ -234,14 +245,15 @@ class Runs(LaunchTransitions):
         *,
         whole: Mapping[str, Any] | None = None,
         attachments: Mapping[str, Any] | None = None,
+        message: str = "",
+        body: str = "",
         by: str,
     ) -> str:
         """The proof that ``by`` says how a session ended: its answer or its failure; empty where nobody vouches."""
         if self._vouch is None:
             return ""
-        return self._vouch(
-            Statement.of_end(about, status, said, whole, attachments), by=by, to=about.delegator
-        )
+        end = Statement.of_end(about, status, said, whole, attachments, message=message, body=body)
+        return self._vouch(end, by=by, to=about.delegator)
 
     def reject(self, claim: Claim, item_id: str, reason: str) -> bool:
         """Let an item that a run carries die, because nobody vouches for it; False when it is not the run's any more.
@@ -349,8 +361,9 @@ class Runs(LaunchTransitions):
 
     def status(
         self, claim: Claim, *, effect: str, progress: int | None, activity: str, envelope: Outgoing | None
-    ) -> None:
-        """Record how far a session is: ``progress`` in percent, and what it is doing.
+    ) -> str:
+        """Record how far a session is: ``progress`` in percent, and what it is doing. Returns the id of the message
+        that says so, which an earlier try of the run may have sent.
 
         Raises:
             ClaimLost: the run is not held under this claim any more.
@@ -358,7 +371,10 @@ class Runs(LaunchTransitions):
         facts: dict[str, Arg] = {"activity": activity}
         if progress is not None:
             facts["progress"] = progress
-        self.effect(claim, effect=effect, envelope=envelope, facts=facts)
+        message = envelope.message_id if envelope is not None else ""
+        if message:
+            facts["last_said"] = message
+        return self.effect(claim, effect=effect, envelope=envelope, value=message, facts=facts)
 
     def take_external(self, dispatch: RunRef) -> bool:
         """Put a queued run into the hands of the program outside of the stack that its agent is.

@@ -45,6 +45,8 @@ class Statement(NamedTuple):
         if attached := get("attachments"):
             named = {name: _reference(ref) for name, ref in attached.items()}
             facts.append(json.dumps(named, sort_keys=True))
+        if body := str(get("body") or ""):
+            facts.append(body)
         return cls(
             id=item,
             to=to,
@@ -76,8 +78,14 @@ class Statement(NamedTuple):
         text: str,
         whole: Mapping[str, Any] | None = None,
         attachments: Mapping[str, Any] | None = None,
+        *,
+        message: str = "",
+        body: str = "",
     ) -> Statement:
-        """The end of a session: its answer with what is attached to it, or with the status `failed` the reason."""
+        """The end of a session: its answer with what is attached to it, or with the status `failed` the reason.
+
+        ``message`` is the id of the envelope that reports it, and ``body`` what that says beside the text, as JSON.
+        """
         about = {
             "kind": "completion",
             "child": session.id,
@@ -86,6 +94,8 @@ class Statement(NamedTuple):
             "title": session.title,
             "whole": whole,
             "attachments": attachments,
+            "message": message,
+            "body": body,
         }
         return cls.of_record(callback_id(session.id), session.parent, about, text)
 

@@ -132,6 +132,8 @@ class Launch:
     caller_agent: str = ""  #: the agent of that session
     #: What it and everything below it may spend.
     budget: Budget | None = None
+    task: str = ""  #: what is said of its task beside the description, as JSON; empty: nothing
+    time_limit_ms: int = 0  #: how long it may take until it has ended; 0: as long as it takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +177,7 @@ class Claimed:
     state: JSON  #: what the agent saved in its last committed run
     items: tuple[Item, ...]
     texts: dict[str, str]  #: item id → text
+    task: str = ""  #: what was said of its task beside the prompt, as JSON
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,6 +227,8 @@ class Outcome:
     steps_left_out: tuple[str, ...] = ()  #: recorded steps that this try did not ask for
     steps_failed: tuple[str, ...] = ()  #: steps whose errors the run failed with
     memory: str | None = None  #: what the executor keeps of the conversation, or None to leave it as it is
+    told: Literal["completed", "partial-success"] = "completed"  #: how the parent is told of an answer
+    body: str = ""  #: what the report of the end says beside the text, as JSON
     once: bool = False  #: whether the parent is not to get an answer again that it had in a message
     #: What is attached to the answer, by name; dropped where the run does not end the session with an answer.
     attachments: Mapping[str, str] = field(default_factory=dict)

@@ -86,6 +86,11 @@ class SessionTools:
                 description="The same key is the same delegation. Give one if you repeat a call that failed."
             ),
         ] = None,
+        objectives: Annotated[list[str], Field(description="What the task must reach.")] = [],  # noqa: B006
+        acceptance_criteria: Annotated[list[str], Field(description="When the work is accepted.")] = [],  # noqa: B006
+        time_limit_s: Annotated[
+            float | None, Field(description="Seconds within which it must be done.")
+        ] = None,
     ) -> dict[str, Any]:
         """Give work to another agent and go on. Returns the id of its session, for `wait`."""
         return await self._call(
@@ -97,6 +102,10 @@ class SessionTools:
             group=group,
             after=after,
             key=key,
+            details={"objectives": objectives, "acceptance_criteria": acceptance_criteria}
+            if objectives or acceptance_criteria
+            else None,
+            time_limit_s=time_limit_s,
         )
 
     async def wait(
@@ -110,16 +119,26 @@ class SessionTools:
     async def ask(
         self,
         message: str,
+        *,
         type: Annotated[
             str, Field(description="query, blocker, clarification, error or a word of your own.")
         ] = "query",
         context: dict[str, Any] | None = None,
         priority: Urgency | None = None,
         timeout_s: TimeoutS = 20.0,
+        attempted: Annotated[list[str], Field(description="What you have tried.")] = [],  # noqa: B006
+        error: Annotated[str, Field(description="The full message of an error.")] = "",
     ) -> dict[str, Any]:
         """Ask who gave you your task and wait for the reply. If none came, call `answer` with the id of the question."""
         return await self._call(
-            "ask", message=message, type=type, context=context, priority=priority, timeout_s=timeout_s
+            "ask",
+            message=message,
+            type=type,
+            context=context,
+            priority=priority,
+            timeout_s=timeout_s,
+            attempted=attempted,
+            error=error,
         )
 
     async def answer(self, question: str, timeout_s: TimeoutS = 20.0) -> dict[str, Any]:
@@ -173,9 +192,13 @@ class SessionTools:
         self,
         progress: Annotated[int | None, Field(ge=0, le=100, description="Per cent done.")] = None,
         activity: Annotated[str, Field(description="What you do now.")] = "",
+        blockers: Annotated[list[str], Field(description="What keeps you from going on.")] = [],  # noqa: B006
+        next_steps: Annotated[list[str], Field(description="What you do next.")] = [],  # noqa: B006
     ) -> dict[str, Any]:
         """Show how far you are. If `stopping` is not empty, end your work now."""
-        return await self._call("status", progress=progress, activity=activity)
+        return await self._call(
+            "status", progress=progress, activity=activity, blockers=blockers, next_steps=next_steps
+        )
 
     async def results(self) -> dict[str, Any]:
         """The ends of all your children so far."""

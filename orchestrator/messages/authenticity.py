@@ -8,17 +8,24 @@ from dataclasses import replace
 from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR, REAPER, ROUTER
+from orchestrator.envelope.bodies import ErrorReport, Query, TaskCompletion
+from orchestrator.envelope.details import Detailed, details_of
+from orchestrator.envelope.model_values import UNKNOWN_TASK, Priority
+from orchestrator.envelope.structured import unpack_body
 from orchestrator.errors import KeyringError, SignatureError
-from orchestrator.ids import approval_of
+from orchestrator.ids import approval_of, derived_uuid
 from orchestrator.keyring.codes import Codes
 from orchestrator.keyring.ring import Keyring
 from orchestrator.ledger import Item, ItemState, Ledger, Session
 from orchestrator.ledger.statements import Statement
 from orchestrator.log import Seldom, get_logger
+from orchestrator.messages.factory import summary
 from orchestrator.policy.callback_text import Callback, parse_callbacks, same_callback
 
 #: Who may say anything in the place of others: a user, and what brings the words of external programs.
 _FOR_OTHERS: Final = frozenset({OPERATOR, ROUTER})
+
+_URGENCIES: Final[dict[str, Priority]] = {p: p for p in ("critical", "high", "normal", "low")}
 
 _log = get_logger()
 
@@ -71,12 +78,19 @@ class Authenticity:
         )
 
     def answer_fault(
-        self, session: Session, text: str, whole: Mapping[str, Any] | None, attachments: Mapping[str, Any]
+        self,
+        session: Session,
+        text: str,
+        whole: Mapping[str, Any] | None,
+        attachments: Mapping[str, Any],
+        body: str = "",
     ) -> str:
         """:meth:`fault` of the final answer of a session and of what is attached to it, as the operator can tell."""
         faults = [
             self.fault(
-                Statement.of_end(session, status, text, whole, attachments),
+                Statement.of_end(
+                    session, status, text, whole, attachments, message=session.report, body=body
+                ),
                 session.proof,
                 reader=OPERATOR,
             )
@@ -104,6 +118,7 @@ def checked_callbacks(
 
 def callback_from(item: Item, text: str) -> Callback:
     """An item of a session's queue as the callback that its agent gets."""
+    body = unpack_body(str(item.extra.get("body", "")), text)
     return Callback(
         id=item.id,
         kind=item.kind,
@@ -116,7 +131,21 @@ def callback_from(item: Item, text: str) -> Callback:
         question=str(item.extra.get("answers", "")),
         context=json.loads(item.extra.get("context", "null")),
         attachments=tuple(sorted(item.extra.get("attachments") or ())),
+        details=details_of(body, text) if body is not None else "",
+        body=body or _plain_body(item, text),
     )
+
+
+def _plain_body(item: Item, text: str) -> Detailed | None:
+    """The body of what was said in a text alone."""
+    match item.kind, item.status:
+        case "completion", "failed":
+            return ErrorReport(error_id=derived_uuid("error", item.id), message=text)
+        case "completion", "completed" | "partial-success":
+            return TaskCompletion(task_id=item.child or UNKNOWN_TASK, summary=summary(text), result=text)
+        case _ if item.extra.get("question"):
+            return Query(subject=text, urgency=_URGENCIES.get(item.priority))
+    return None
 
 
 def _is_genuine(ledger: Ledger, authenticity: Authenticity, session: str, callback: Callback) -> bool:

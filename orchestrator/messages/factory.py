@@ -7,7 +7,7 @@ what the audit trail and programs in other languages read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord, AgentRegistry
@@ -30,6 +30,7 @@ from orchestrator.envelope.model import (
     QueryContext,
     RecoveryOption,
     Reply,
+    RetryPolicy,
     Review,
     ReviewRequest,
     StatusUpdate,
@@ -69,9 +70,27 @@ class Thread:
     chain: tuple[str, ...] = ()  #: ids of the messages that led to it, nearest first
 
     @classmethod
+    def after(cls, message: str, correlation: str, chain: Sequence[str]) -> Thread:
+        """After a message of a conversation, and after those that led to whoever speaks."""
+        before = (message,) if message and message not in chain else ()
+        return cls(correlation=correlation, chain=(*before, *chain))
+
+    @classmethod
     def of(cls, session: Session) -> Thread:
         """Where whatever the session's agent says stands."""
         return cls(correlation=session.correlation, chain=session.chain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """How a message is to be delivered, where that is not as the routing table says for its type."""
+
+    priority: Priority | None = None
+    expires_s: float | None = None  #: seconds from now after which nobody acts upon it any more
+    retry_policy: RetryPolicy | None = None
+
+
+AS_ROUTED = Delivery()
 
 
 class MessageFactory:
@@ -108,21 +127,30 @@ class MessageFactory:
         thread: Thread,
         priority: Priority | None = None,
         after: Sequence[str] = (),
+        task: Task | None = None,
+        delivery: Delivery = AS_ROUTED,
     ) -> Outgoing:
         """``sender`` gives ``recipient`` a task; a root is given its task by `operator`.
 
-        ``after`` are the tasks that must be completed before this one is begun.
+        ``after`` are the tasks that must be completed before this one is begun. ``task`` has what else is said of it.
         """
+        given = task or Task()
         body = TaskDelegation(
-            task=Task(
-                task_id=task_id,
-                title=title,
-                description=description,
-                dependencies=tuple(Dependency(task_id=other, type="depends-on") for other in after),
+            task=given.model_copy(
+                update={
+                    "task_id": task_id,
+                    "title": title,
+                    "description": description,
+                    "dependencies": (
+                        *given.dependencies,
+                        *(Dependency(task_id=other, type="depends-on") for other in after),
+                    ),
+                }
             ),
             assignment=self._assignment(sender, recipient),
         )
-        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+        delivery = replace(delivery, priority=priority or delivery.priority)
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, delivery=delivery)
 
     def completion(
         self, *, sender: str, recipient: str, task_id: str, result: str, thread: Thread
@@ -194,13 +222,23 @@ class MessageFactory:
         thread: Thread,
         context: str = "",
         priority: Priority | None = None,
+        query: Query | None = None,
     ) -> Outgoing:
-        """A session asks the one that gave it its task; ``context`` is whatever helps to answer."""
-        body = Query(
-            query_type="ask-for-help",
-            subject=question,
-            context=QueryContext(problem=context) if context else None,
-            urgency=priority,
+        """A session asks the one that gave it its task; ``context`` is whatever helps to answer.
+
+        ``query`` has what else the question says.
+        """
+        body = query or Query(subject=question)
+        known = body.context or QueryContext()
+        if context:
+            problem = "\n\n".join(filter(None, [known.problem, context]))
+            known = known.model_copy(update={"problem": problem})
+        body = body.model_copy(
+            update={
+                "subject": question,
+                "context": known if known != QueryContext() else None,
+                "urgency": body.urgency or priority,
+            }
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
 
@@ -221,15 +259,22 @@ class MessageFactory:
         thread: Thread,
         files: tuple[str, ...] = (),
         priority: Priority | None = None,
+        review: Review | None = None,
     ) -> Outgoing:
-        """``sender`` asks ``recipient`` to review its task ``reviewed``, in a session of its own."""
+        """``sender`` asks ``recipient`` to review its task ``reviewed``, in a session of its own.
+
+        ``review`` has what else is said of it.
+        """
+        given = review or Review()
         body = ReviewRequest(
-            review=Review(
-                task_id=task_id,
-                reviewed_task_id=reviewed,
-                title=title,
-                description=description,
-                files=tuple(File(path=path, text="to be reviewed") for path in files),
+            review=given.model_copy(
+                update={
+                    "task_id": task_id,
+                    "reviewed_task_id": given.reviewed_task_id or reviewed,
+                    "title": title,
+                    "description": description,
+                    "files": (*given.files, *(File(path=path, text="to be reviewed") for path in files)),
+                }
             ),
             assignment=self._assignment(sender, recipient),
         )
@@ -247,15 +292,22 @@ class MessageFactory:
         thread: Thread,
         reason: EscalationReason | None = None,
         priority: Priority | None = None,
+        matter: EscalationMatter | None = None,
     ) -> Outgoing:
-        """``sender`` hands on to ``recipient`` what its task ``escalated`` cannot settle."""
+        """``sender`` hands on to ``recipient`` what its task ``escalated`` cannot settle.
+
+        ``matter`` has what else is said of it.
+        """
+        given = matter or EscalationMatter()
         body = Escalation(
-            escalation=EscalationMatter(
-                task_id=task_id,
-                escalated_task_id=escalated,
-                reason=reason,
-                title=title,
-                description=description,
+            escalation=given.model_copy(
+                update={
+                    "task_id": task_id,
+                    "escalated_task_id": given.escalated_task_id or escalated,
+                    "reason": reason or given.reason,
+                    "title": title,
+                    "description": description,
+                }
             ),
             assignment=self._assignment(sender, recipient),
         )
@@ -274,11 +326,19 @@ class MessageFactory:
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
 
     def _write(
-        self, body: Body, *, sender: str, recipient: str, thread: Thread, priority: Priority | None = None
+        self,
+        body: Body,
+        *,
+        sender: str,
+        recipient: str,
+        thread: Thread,
+        priority: Priority | None = None,
+        delivery: Delivery = AS_ROUTED,
     ) -> Outgoing:
         now_ms = self._clock.now_ms()
         message_id = new_message_id()
-        urgency = priority or self._routing[body.type].priority
+        urgency = priority or delivery.priority or self._routing[body.type].priority
+        expires_s = delivery.expires_s
         message = AgentMessage(
             header=Header(
                 message_id=message_id,
@@ -288,6 +348,10 @@ class MessageFactory:
                 correlation_id=thread.correlation,
                 conversation_chain=thread.chain,
                 priority=urgency,
+                expiration=None
+                if expires_s is None
+                else Timestamp.from_ms(now_ms + max(1, round(expires_s * 1000))),
+                retry_policy=delivery.retry_policy,
             ),
             body=body,
         )

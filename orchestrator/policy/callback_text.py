@@ -14,10 +14,13 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from orchestrator.ids import asker_of
 from orchestrator.policy.typed_answer import typed, value_of
+
+if TYPE_CHECKING:
+    from orchestrator.envelope.bodies import ErrorReport, Query, StatusUpdate, TaskCompletion
 
 T = TypeVar("T")
 
@@ -68,6 +71,7 @@ _AFTER_MANY = "Please continue with the orchestration based on these results."
 _AFTER_QUESTION = "Please answer this and continue with the orchestration."
 _AFTER_REPLY = "Please continue with your task based on this reply."
 _AFTER_NO_REPLY = "Please continue with your task as well as you can without a reply."
+_AFTER_REPORT = "It needs no reply. Please take this into account and continue with the orchestration."
 _AFTER_MESSAGE = "Please take this into account and continue with the orchestration."
 
 
@@ -90,12 +94,42 @@ class Callback:
     question: str = ""  #: of a reply: the id of the question that it answers
     context: Any = None  #: of a question: what its asker added to it, as JSON values
     attachments: tuple[str, ...] = ()  #: the names of what the child attached to its answer
+    #: What its structured part says beside the text, under headings: criteria, deliverables, attempted solutions, …
+    details: str = ""
     genuine: bool | None = None  #: whether the ledger knows the id; None: not asked
     #: Reads the whole text, where `text` is only its beginning.
     fetch: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
+    #: The structured part itself, as a model; read it by its kind: `completion`, `query`, `error_report`, `status_update`.
+    body: Any = field(default=None, repr=False, compare=False)
     #: Reads what the child attached to its answer under a name.
     fetch_attachment: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def completion(self) -> TaskCompletion | None:
+        """What the child reported of the end of its task; None for anything else.
+
+        A failure has one only where the child reported it so, with the status `failed`; else see `error_report`.
+        """
+        return cast("TaskCompletion | None", self._body("task-completion"))
+
+    @property
+    def query(self) -> Query | None:
+        """What a question asks, with what was tried before and when it is needed; None for anything else."""
+        return cast("Query | None", self._body("query"))
+
+    @property
+    def error_report(self) -> ErrorReport | None:
+        """Why the child failed, or what it reports of an error, with the ways out; None for anything else."""
+        return cast("ErrorReport | None", self._body("error"))
+
+    @property
+    def status_update(self) -> StatusUpdate | None:
+        """How far a child is that says that it is blocked; None for anything else."""
+        return cast("StatusUpdate | None", self._body("status-update"))
+
+    def _body(self, kind: str) -> Any:
+        return self.body if getattr(self.body, "type", "") == kind else None
 
     def attachment(self, name: str) -> str | None:
         """What the child attached to its answer under this name; None: nothing.
@@ -287,14 +321,19 @@ def _element(callback: Callback, notes: _Notes) -> str:
         ("question", callback.question),
         ("context", "json" if callback.context is not None else ""),
         ("attached", " ".join(callback.attachments)),
+        ("details", str(len(_details(callback))) if callback.details else ""),
         ("reply", "expected" if callback.can_reply else ""),
     ]
     listed = "".join(f' {name}="{_attribute(value)}"' for name, value in attributes if value)
     return (
         f"<agent-callback{listed}>\n{_heading(callback)}\n\n{defuse(callback.text)}"
-        f"{_cut_note(callback, notes.read_on)}{_attached_note(callback, notes.read_attached)}{_context(callback)}"
-        "\n</agent-callback>"
+        f"{_cut_note(callback, notes.read_on)}{_attached_note(callback, notes.read_attached)}{_details(callback)}"
+        f"{_context(callback)}\n</agent-callback>"
     )
+
+
+def _details(callback: Callback) -> str:
+    return f"\n\n{defuse(callback.details)}" if callback.details else ""
 
 
 def _context(callback: Callback) -> str:
@@ -314,7 +353,9 @@ def _instruction(callback: Callback) -> str:
     if callback.kind == "reply":
         return _AFTER_NO_REPLY if callback.status == "failed" else _AFTER_REPLY
     if callback.kind != "completion":
-        return _AFTER_QUESTION if callback.can_reply else _AFTER_MESSAGE
+        if callback.can_reply:
+            return _AFTER_QUESTION
+        return _AFTER_REPORT if callback.kind in _HEADINGS else _AFTER_MESSAGE
     return _AFTER_ERROR if callback.status == "failed" else _AFTER_RESULT
 
 
@@ -395,6 +436,10 @@ def _callback(attributes: dict[str, str], content: str) -> Callback:
     if attributes.get("context") == "json":
         body, _, values = body.rpartition(_CONTEXT_HEADING)
         callback = replace(callback, context=_json(values))
+    length = attributes.get("details", "")
+    if length.isascii() and length.isdigit() and len(length) < _DIGITS and 2 < int(length) <= len(body):
+        callback = replace(callback, details=restore(body[-int(length) + 2 :]))
+        body = body[: -int(length)]
     if callback.attachments:
         body = body.rpartition(_ATTACHED)[0]
     if callback.size >= 0:

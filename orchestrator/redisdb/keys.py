@@ -122,7 +122,7 @@ def items(session: str) -> str:
 
 @_key("ao:{S}:session:<session>:bodies", type="hash", owner="ledger", lifetime="as its session")
 def bodies(session: str) -> str:
-    """Item id → its text; also `prompt`, `result` and `state` of the session itself."""
+    """Item id → its text; also `prompt`, `task`, `result` and `state` of the session itself."""
     return f"{_of(session)}:session:{session}:bodies"
 
 

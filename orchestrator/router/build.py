@@ -18,6 +18,7 @@ from orchestrator.router.already_applied import Marking
 from orchestrator.router.commands import ConversationLimits
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.deadletters.dead_lettering import DeadLettering
+from orchestrator.router.deadletters.escalations import Escalations
 from orchestrator.router.deadletters.store import dead_limits
 from orchestrator.router.delayed.dependencies import Dependencies
 from orchestrator.router.delayed.parked import DelayedMessages
@@ -139,6 +140,13 @@ def build_router(
             find_agent=parts.agents.get,
             conversations=conversations,
             limits=dead_limits(settings),
+            escalations=Escalations(
+                parts.ledger,
+                parts.message_factory,
+                table=table,
+                find_agent=parts.agents.get,
+                shards=settings.shards,
+            ),
         ),
         dispatcher=dispatcher or Dispatcher(build_celery(settings)),
         agents=parts.agents,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 
 from orchestrator.client.submission import Submission
+from orchestrator.client.task_options import TaskOptions
 from orchestrator.dispatch import RESUME_TASK, START_TASK, WORK_TASK
 from orchestrator.errors import InputError, OrchestraError, ServerUnavailable, SubmissionRefused
 from orchestrator.log import get_logger
@@ -32,19 +34,40 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     # An error before anything is submitted (arguments of other names, say) must reach whoever waits.
     @app.task(name=START_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
     def start_session(
-        task: Task,
+        celery_task: Task,
         *,
         agent: str = "",
         prompt: str | None = None,
         title: str = "",
         token: str | None = None,
         key: str | None = None,
+        task: dict[str, Any] | None = None,
+        priority: str | None = None,
+        expires_s: float | None = None,
+        retry_policy: dict[str, Any] | None = None,
+        time_limit_s: float | None = None,
     ) -> str:
         """Submit a root session; its final answer is the result of this very task.
 
         With a ``key`` the session is that of the key, and its answer is the result of the first task that named it.
         """
-        _submit(runtime, task, agent=agent, prompt=prompt, title=title, token=token, key=key)
+        options = {
+            "task": task,
+            "priority": priority,
+            "expires_s": expires_s,
+            "retry_policy": retry_policy,
+            "time_limit_s": time_limit_s,
+        }
+        _submit(
+            runtime,
+            celery_task,
+            agent=agent,
+            prompt=prompt,
+            title=title,
+            token=token,
+            key=key,
+            options=options,
+        )
         # The result is stored when the root has ended, which is not now.
         raise Ignore
 
@@ -99,6 +122,7 @@ def _submit(
     title: object,
     token: object,
     key: object,
+    options: Mapping[str, object],
 ) -> None:
     """Write a root into the ledger under the key, or the id of this very task, so that a redelivery is the same session."""
     task_id = str(task.request.id)
@@ -113,12 +137,14 @@ def _submit(
             raise InputError(
                 'a key is not taken where submissions = "token"; submit with Client.submit(key=…)'
             )
-        words = prompt or ""
+        words, given = prompt or "", TaskOptions.of(**options)
 
         def begin() -> None:
             if runtime.settings.submissions == "token":
-                submission.check_token(token, agent=agent, prompt=words, title=title, task_id=task_id)
-            submission.submit(agent, words, key=key or task_id, title=title, task=task_id)
+                submission.check_token(
+                    token, agent=agent, prompt=words, title=title, task_id=task_id, options=given
+                )
+            submission.submit(agent, words, key=key or task_id, title=title, task=task_id, options=given)
 
         retry_outages(begin, what="submit")
     except ServerUnavailable as error:

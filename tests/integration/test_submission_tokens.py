@@ -40,7 +40,7 @@ def test_it_is_good_for_its_own_work_under_its_own_task_id_only(parts: Container
     check(parts, made.text, made.task_id)
     check(parts, made.text, made.task_id)  # the same message once more: the same session once more
     for changes in ({"agent": "other"}, {"prompt": "stay"}, {"title": "x"}):
-        with pytest.raises(SubmissionRefused, match="is for another agent, prompt or title"):
+        with pytest.raises(SubmissionRefused, match="is for another agent, prompt, title or task"):
             check(parts, made.text, made.task_id, **changes)
     with pytest.raises(SubmissionRefused, match=f"its token is for task {made.task_id}"):
         check(parts, made.text, "another")

@@ -29,6 +29,7 @@ from orchestrator.envelope.bodies.parts import (
 from orchestrator.envelope.bodies.progress import (
     Artifact,
     Blocker,
+    Completion,
     CriterionResult,
     Deliverable,
     Recommendation,
@@ -67,6 +68,7 @@ __all__ = [
     "Blocker",
     "ClaimCheckBody",
     "ClearBody",
+    "Completion",
     "CompressedBody",
     "Constraint",
     "Criterion",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from orchestrator.envelope.bodies.parts import Attempt, FileReference, RecoveryOption
-from orchestrator.envelope.model_base import Items, Part, Repeated
+from orchestrator.envelope.model_base import Items, Part, Repeated, Supplied
 from orchestrator.envelope.model_values import Kind, Moment, Name, Priority, Severity, Text, Uuid4
+from orchestrator.ids import new_message_id
 
 ErrorType = Annotated[Literal["task-failed", "timeout", "blocked", "validation-error"], Kind.TOKEN]
 RecommendedAction = Annotated[Literal["escalate", "retry", "abandon"], Kind.TOKEN]
@@ -24,9 +27,9 @@ class ErrorReport(Part):
     """The body of an error."""
 
     type: Literal["error"] = "error"
-    error_id: Uuid4
-    error_type: ErrorType
-    severity: Severity
+    error_id: Annotated[Uuid4, Supplied()] = Field(default_factory=new_message_id)
+    error_type: Annotated[ErrorType, Supplied()] = "task-failed"
+    severity: Annotated[Severity, Supplied()] = "critical"
     message: Text
     details: ErrorDetails | None = None
     recovery_options: Annotated[tuple[RecoveryOption, ...], Items("option")] = ()
@@ -46,7 +49,7 @@ class Query(Part):
     """The body of a query."""
 
     type: Literal["query"] = "query"
-    query_type: QueryType
+    query_type: Annotated[QueryType, Supplied()] = "ask-for-help"
     subject: Text
     context: QueryContext | None = None
     urgency: Priority | None = None

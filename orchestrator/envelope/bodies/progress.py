@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from orchestrator.envelope.bodies.parts import File, Metric
-from orchestrator.envelope.model_base import Attribute, Items, Leaf, Part
+from orchestrator.envelope.model_base import Attribute, Items, Leaf, Part, Supplied
 from orchestrator.envelope.model_values import (
+    UNKNOWN_TASK,
     AttributeText,
     Count,
     Flag,
@@ -52,8 +53,8 @@ class StatusUpdate(Part):
     """The body of a status-update."""
 
     type: Literal["status-update"] = "status-update"
-    task_id: Name
-    status: ProgressStatus
+    task_id: Annotated[Name, Supplied()] = UNKNOWN_TASK
+    status: Annotated[ProgressStatus, Supplied()] = "in-progress"
     progress_percentage: Progress | None = None
     current_activity: Text | None = None
     blockers: Annotated[tuple[Blocker, ...], Items("blocker")] = ()
@@ -87,12 +88,16 @@ class Recommendation(Leaf):
 
 
 class TaskCompletion(Part):
-    """The body of a task-completion. ``result`` is the answer itself."""
+    """How a task ended: what an agent returns that says more than its answer. It is the body of a task-completion.
+
+    ``result`` is the answer itself, and ``summary`` its short form, by default the beginning of the answer. The stack
+    supplies the task-id and the time.
+    """
 
     type: Literal["task-completion"] = "task-completion"
-    task_id: Name
-    status: CompletionStatus
-    summary: Text
+    task_id: Annotated[Name, Supplied()] = UNKNOWN_TASK
+    status: Annotated[CompletionStatus, Supplied()] = "success"
+    summary: Annotated[Text, Supplied()] = ""
     completion_timestamp: Moment | None = None
     total_hours_worked: Hours | None = None
     acceptance_criteria_met: Annotated[tuple[CriterionResult, ...], Items("criterion")] = ()
@@ -100,3 +105,7 @@ class TaskCompletion(Part):
     quality_metrics: Annotated[tuple[Metric, ...], Items("metric")] = ()
     recommendations: Annotated[tuple[Recommendation, ...], Items("recommendation")] = ()
     result: Text | None = None
+
+
+#: What an agent returns to say more than its answer.
+Completion = TaskCompletion

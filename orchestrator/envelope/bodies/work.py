@@ -16,8 +16,17 @@ from orchestrator.envelope.bodies.parts import (
     RecoveryOption,
     TaskContext,
 )
-from orchestrator.envelope.model_base import Attribute, Items, Part, Repeated
-from orchestrator.envelope.model_values import AttributeText, Hours, Kind, Moment, Name, Severity, Text
+from orchestrator.envelope.model_base import Attribute, Items, Part, Repeated, Supplied
+from orchestrator.envelope.model_values import (
+    UNKNOWN_TASK,
+    AttributeText,
+    Hours,
+    Kind,
+    Moment,
+    Name,
+    Severity,
+    Text,
+)
 
 TaskType = Annotated[
     Literal[
@@ -47,12 +56,15 @@ class Output(Part):
 
 
 class Task(Part):
-    """A piece of work. ``description`` is the prompt of an agent that is a language model."""
+    """A piece of work, with all that goes with it. Whoever gives it leaves out the id: the stack supplies it.
 
-    task_id: Name
+    ``description`` and the lists make up the prompt of the agent that does it.
+    """
+
+    task_id: Annotated[Name, Supplied()] = UNKNOWN_TASK
     task_type: TaskType | None = None
-    title: Text
-    description: Text
+    title: Annotated[Text, Supplied()] = ""
+    description: Annotated[Text, Supplied()] = ""
     objectives: Annotated[tuple[Objective, ...], Items("objective")] = ()
     acceptance_criteria: Annotated[tuple[Criterion, ...], Items("criterion")] = ()
     estimated_effort_hours: Hours | None = None
@@ -73,10 +85,10 @@ class TaskDelegation(Part):
 class Review(Part):
     """A review. ``description`` is the prompt of an agent that is a language model."""
 
-    task_id: Name
+    task_id: Annotated[Name, Supplied()] = UNKNOWN_TASK
     reviewed_task_id: Name | None = None
-    title: Text
-    description: Text
+    title: Annotated[Text, Supplied()] = ""
+    description: Annotated[Text, Supplied()] = ""
     files: Annotated[tuple[File, ...], Items("file")] = ()
     focus_areas: Annotated[tuple[FocusArea, ...], Items("focus-area")] = ()
     review_criteria: Annotated[tuple[Criterion, ...], Items("criterion")] = ()
@@ -95,12 +107,12 @@ class ReviewRequest(Part):
 class EscalationMatter(Part):
     """What the sender cannot settle. ``description`` is the prompt of a language model."""
 
-    task_id: Name
+    task_id: Annotated[Name, Supplied()] = UNKNOWN_TASK
     escalated_task_id: Name | None = None
     reason: EscalationReason | None = None
     severity: Severity | None = None
-    title: Text
-    description: Text
+    title: Annotated[Text, Supplied()] = ""
+    description: Annotated[Text, Supplied()] = ""
     attempted_solutions: Annotated[tuple[Attempt, ...], Items("attempt")] = ()
     recovery_options: Annotated[tuple[RecoveryOption, ...], Items("option")] = ()
     context: TaskContext | None = None

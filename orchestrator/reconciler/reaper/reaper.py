@@ -240,6 +240,9 @@ class Reaper:
             case "review":
                 self._ledger.stop(identifier, "the review was not done in time", state="failed")
                 self._ledger.drop_due_timer(shard, kind, identifier)
+            case "limit":
+                self._ledger.stop(identifier, "it was not done within its time limit", state="failed")
+                self._ledger.drop_due_timer(shard, kind, identifier)
             case "question":
                 self._delivery.give_up(identifier, f"none came within {limits.question_ms / 1000:g} s")
                 self._ledger.drop_due_timer(shard, kind, identifier)

@@ -24,7 +24,7 @@ local s = fields(KEYS[1], 'id')
 local record = cjson.decode(ARGV[3])
 record.state = 'asked'
 record.seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
-record.size = #ARGV[4] + #(record.context or '')
+record.size = #ARGV[4] + #(record.context or '') + #(record.body or '')
 record.at_ms = now
 save(KEYS[2], ARGV[2], record)
 redis.call('HSET', KEYS[3], ARGV[2], ARGV[4])

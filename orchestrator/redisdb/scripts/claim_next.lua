@@ -31,7 +31,7 @@ end
 local damaged = {}
 local function answer(load, agent, more)
   local said = held(load)
-  said[8], said[9], said[10] = tostring(agent), more, damaged
+  said[9], said[10], said[11] = tostring(agent), more, damaged
   return said
 end
 

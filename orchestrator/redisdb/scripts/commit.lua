@@ -15,6 +15,8 @@
 --       17 digest of the answer, if its parent is not to get it again that had it in a message, or ''
 --       18 runs that keep what they found, so that the session can be forked there
 --       19 references to what is attached, as a JSON object by name, or ''; kept where the session ends
+--       20 what the report says beside its text, as JSON, or ''  21 message-id of the envelope, or ''
+--       22 how the parent is told of an answer: completed | partial-success
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents (or lanes of them) whose workers are to be
 --          told: this end lets a run of its tree begin}}
 --          | {'lost'} | {'envelope'} | {'retry', attempt} | {'parked', failures} | {'whole'}: it is gone, store it again
@@ -40,6 +42,7 @@ if r.state ~= 'running' then
 end
 local s = session_facts()
 if new_parent(s) then return { 'parent', s.parent } end
+END.body, END.message = ARGV[20], ARGV[21]
 if status == 'stopped' and r.stop_state ~= '' then status = r.stop_state end
 if status == 'failed' and r.stop_state == 'deleted' then status = 'deleted' end
 
@@ -253,7 +256,7 @@ end
 end_run(r.id, 'completed', '', now, r, s)
 redis.call('HDEL', S, 'trouble', 'proof', 'attachments')
 redis.call('HSET', BODIES, 'result', text)
-redis.call('HDEL', BODIES, 'whole')
+redis.call('HDEL', BODIES, 'whole', 'end')
 local whole = nil
 if ARGV[10] ~= '' then
   whole = cjson.decode(ARGV[10])
@@ -290,7 +293,7 @@ if over then
     for k = 23, #KEYS do keep(KEYS[k], KEYS[21], string.match(KEYS[k], '[^:]*$')) end
     redis.call('HSET', S, 'attachments', ARGV[19])
   end
-  tell_parent(s, 'completed', text, now, ARGV[15], whole, attachments)
+  tell_parent(s, ARGV[22], text, now, ARGV[15], whole, attachments)
   local said = ARGV[17] ~= '' and s.parent ~= '' and redis.call('HGET', S, 'said:' .. ARGV[17])
   local earlier = said and item(P_ITEMS, said)
   if earlier and earlier.state == 'queued' then

@@ -1,6 +1,6 @@
 -- delegate: a running parent launches children: each pending, its callback owed, its envelope published.
 -- The effect key makes it one launch, however often the run is tried: the same key gives the same child.
--- KEYS  1 parent  2 parent's items  3 run  4 effects  5 tree  6 totals  7 root
+-- KEYS  1 parent  2 parent's items  3 run  4 effects  5 tree  6 totals  7 root  8 timers
 --       for each launch  1 child  2 child's bodies  3 stream  4 items of its caller, or of the parent
 --       5 child's budget
 -- ARGV  1 now or ''  2 claim  3 max children  4 max depth  5 max sessions in the tree  6 max runs in the tree
@@ -9,7 +9,7 @@
 --       11 envelope  12 agent  13 correlation  14 message id  15 chain as JSON
 --       16 caller: '' the parent | 'none' nobody hears of it | the session of the same tree that it reports to and asks
 --       instead; a caller waits for nothing: its callback is launched when the child ends  17 the caller's agent
---       18 budget: what, limit, …, or ''
+--       18 budget: what, limit, …, or ''  19 its task beside the prompt, as JSON, or ''  20 ms that it may take, or 0
 -- Returns  {'launched', for each launch in turn 'created' | 'exists', child id}; the first one that is refused ends it
 --          with the name of a limit and its value | {'lost'}
 -- Complexity: O(launches).
@@ -20,15 +20,16 @@ local r = fields(KEYS[3], 'state', 'claim')
 if r.state ~= 'running' or r.claim ~= claim then return { 'lost' } end
 
 local function launch(i)
-  local k, a = 7 + (i - 1) * 5, 6 + (i - 1) * 18
+  local k, a = 8 + (i - 1) * 5, 6 + (i - 1) * 20
   return { child = KEYS[k + 1], bodies = KEYS[k + 2], stream = KEYS[k + 3], caller_items = KEYS[k + 4], budget = KEYS[k + 5], effect = ARGV[a + 1], id = ARGV[a + 2],
     callback = ARGV[a + 3], owed = ARGV[a + 4], group = ARGV[a + 5], on_failure = ARGV[a + 6], on_close = ARGV[a + 7],
     priority = ARGV[a + 8], title = ARGV[a + 9], prompt = ARGV[a + 10], envelope = ARGV[a + 11], agent = ARGV[a + 12],
     correlation = ARGV[a + 13], message = ARGV[a + 14], chain = ARGV[a + 15],
-    caller = ARGV[a + 16], caller_agent = ARGV[a + 17], limits = ARGV[a + 18] }
+    caller = ARGV[a + 16], caller_agent = ARGV[a + 17], limits = ARGV[a + 18],
+    task = ARGV[a + 19], time_ms = ARGV[a + 20] }
 end
 local launches, names = {}, {}
-for i = 1, (#KEYS - 7) / 5 do
+for i = 1, (#KEYS - 8) / 5 do
   launches[i] = launch(i)
   names[i] = launches[i].effect
 end
@@ -76,6 +77,7 @@ end
 -- Nor is anything of what they share damaged, so that none is published and then not written down.
 redis.call('HLEN', KEYS[2])
 redis.call('HLEN', KEYS[6])
+redis.call('ZCARD', KEYS[8])
 for _, l in ipairs(fresh) do
   redis.call('XLEN', l.stream)
   redis.call('HLEN', l.caller_items)
@@ -93,6 +95,8 @@ for _, l in ipairs(fresh) do
     'priority', l.priority, 'title', l.title, 'delegator', handed and l.caller_agent or p.agent, 'agent', l.agent, 'correlation', l.correlation,
     'message', l.message, 'chain', l.chain, 'caller', l.caller)
   redis.call('HSET', l.bodies, 'prompt', l.prompt)
+  if l.task ~= '' then redis.call('HSET', l.bodies, 'task', l.task) end
+  limit_time(KEYS[8], l.id, now, l.time_ms)
   -- What is spent below a session counts against its budget.
   changed('session', l.id, '-', 'pending', 'agent=' .. l.agent, 'parent=' .. (handed and l.caller or p.id))
   if l.limits ~= '' then changed('budget', l.id, '-', 'limited', l.limits) end

@@ -9,7 +9,8 @@
 --       13 lifetime of the conversation in ms  14 ms until the sweep looks at the run  15 digest
 --       16 message id  17 recipient  18 when a review has to be done, in ms, or 0
 --       19 its sender, or '' for one of the system's own  20 '1': it begins the conversation that is named by its own
---       message-id, which anybody may have used before  21… field, value, …
+--       message-id, which anybody may have used before  21 its task beside the prompt, as JSON, or ''
+--       22 '1': it is a replay of the operator's, whose conversation may be forgotten  23… field, value, …
 -- Returns  {'started', run, agent, 'start', '1': tell workers of it | '0'} | {'duplicate'} | {'task', session that has the task-id}
 --          | {'closed', state of the parent} | {'chain'} | {'limit'} | {'stranger'}: its sender has no part in the
 --          conversation | {'other'}: its id is another message's; on the last six nothing was acknowledged
@@ -43,15 +44,16 @@ if ARGV[8] ~= '' then
   p = fields(KEYS[11], 'id', 'root', 'depth', 'state', 'budgets')
   if CLOSED[p.state] then return { 'closed', p.state } end
 end
-local wrong = converse(KEYS[10], ARGV[11], tonumber(ARGV[12]), ARGV[13])
+local wrong = converse(KEYS[10], ARGV[11], tonumber(ARGV[12]), ARGV[13], (ARGV[19] == '' or ARGV[22] == '1') and '' or ARGV[16])
 if wrong ~= '' then return { wrong } end
 
 local facts = {}
-for i = 21, #ARGV do facts[#facts + 1] = ARGV[i] end
+for i = 23, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', p.root, 'parent', p.id, 'depth', count(p.depth) + 1,
   'state', 'pending', 'run', ARGV[3], 'runs', 1, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
   'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', unpack(facts))
 redis.call('HSET', KEYS[2], 'prompt', ARGV[7])
+if ARGV[21] ~= '' then redis.call('HSET', KEYS[2], 'task', ARGV[21]) end
 if p.budgets ~= '' then redis.call('HSET', KEYS[1], 'budgets', p.budgets) end
 redis.call('ZADD', KEYS[3], now, ARGV[2])
 if p.id == '' then redis.call('ZADD', KEYS[4], now, ARGV[2]) end

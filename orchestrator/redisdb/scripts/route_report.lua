@@ -1,7 +1,7 @@
 -- route_report: a program outside of the stack says how the session it runs ended: this is the commit of its run.
 -- KEYS  as in lib/termination.lua, then 19 seen mark  20 stream of the entry  21 conversation
 -- ARGV  1 now or ''  2 status completed | partial-success | failed  3 text  4 group  5 entry id  6 mark's lifetime in ms  7 digest
---       8 lifetime of a conversation in ms  9 proof of the text
+--       8 lifetime of a conversation in ms  9 proof of the text  10 what it says beside its text, as JSON, or ''  11 its message-id
 -- Returns  {'done', state} | {'duplicate'} | {'over', state} | {'other'}: its id is another message's | {'unknown'} | {'pending'}: its launch has not been
 --          routed yet | {'foreign'}: a worker of ours runs it; on the last four nothing was acknowledged
 -- Complexity: O(items in its queue).
@@ -28,6 +28,7 @@ if s.run == '' and s.state == 'pending' then return { 'pending' } end
 -- Its program may be quicker than the router that began it, or than the sweep where that router died.
 local taken = r.claim == 'foreign' or (r.state == 'queued' and r.claim == '')
 if s.run ~= '' and not taken then return { 'foreign' } end
+END.body, END.message = ARGV[10], ARGV[11]
 redis.call('PEXPIRE', KEYS[21], ARGV[8])
 mark(KEYS[19], ARGV[5], ARGV[7], ARGV[6])
 redis.call('XACK', KEYS[20], ARGV[4], ARGV[5])
@@ -51,6 +52,7 @@ redis.call('DEL', QUEUE)
 redis.call('ZREM', WAITING, s.id)
 end_run(s.run, 'completed', '', now)
 redis.call('HSET', BODIES, 'result', ARGV[3])
+redis.call('HDEL', BODIES, 'end')
 redis.call('HSET', S, 'state', 'finished', 'run', '', 'updated_ms', now, 'ended_ms', now)
 changed('session', s.id, '-', 'finished')
 if s.parent == '' then redis.call('ZADD', RESULTS, 'NX', now, s.id) end

@@ -3,7 +3,8 @@
 -- KEYS  1 session  2 bodies  3 tree  4 roots  5 totals  6 stream  7 budget  8 large_texts  9 timers
 -- ARGV  1 now or ''  2 session id  3 prompt  4 envelope  5 its budget: what, limit, …, or ''
 --       6 texts of a fork beside its prompt, as a JSON object, or ''  7 SHA-256 of the large ones, as a JSON list
---       8 when it is to begin, in ms since the epoch, or '' for now  9… field, value, … of the session
+--       8 when it is to begin, in ms since the epoch, or '' for now  9 its task beside the prompt, as JSON, or ''
+--       10 ms that it may take once it begins, or 0  11… field, value, … of the session
 -- Returns  {'created', state, ''} or {'exists', state, agent, '1': with this prompt, '0': with another, '': it is gone}
 --          or {'whole'}: a large text is gone, store it again
 -- include: base
@@ -21,11 +22,13 @@ end
 local due = ARGV[8] ~= '' and tonumber(ARGV[8]) > now and ARGV[8] or nil
 local entry = due and '' or publish(KEYS[6], KEYS[5], ARGV[4])
 local facts = {}
-for i = 9, #ARGV do facts[#facts + 1] = ARGV[i] end
+for i = 11, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', ARGV[2], 'parent', '', 'depth', 0, 'state', due and 'scheduled' or 'pending',
   'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0, 'questions', 0, 'seq', 0,
   'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', 'entry', entry, unpack(facts))
 redis.call('HSET', KEYS[2], 'prompt', ARGV[3])
+if ARGV[9] ~= '' then redis.call('HSET', KEYS[2], 'task', ARGV[9]) end
+if not due then limit_time(KEYS[9], ARGV[2], now, ARGV[10]) end
 for name, text in pairs(texts) do redis.call('HSET', KEYS[2], name, text) end
 for _, sha256 in ipairs(kept) do keep(KEYS[1] .. ':whole:' .. sha256, KEYS[8], sha256) end
 changed('session', ARGV[2], '-', due and 'scheduled' or 'pending', 'agent=' .. redis.call('HGET', KEYS[1], 'agent'))
@@ -34,7 +37,7 @@ if set_budget(KEYS[7], ARGV[5]) then
   changed('budget', ARGV[2], '-', 'limited', ARGV[5])
 end
 if due then
-  redis.call('HSET', KEYS[1], 'due_ms', due)
+  redis.call('HSET', KEYS[1], 'due_ms', due, 'time_limit_ms', ARGV[10])
   redis.call('HSET', KEYS[2], 'envelope', ARGV[4])
   redis.call('ZADD', KEYS[9], due, 'submit|' .. ARGV[2])
 end

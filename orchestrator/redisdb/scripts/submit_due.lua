@@ -6,7 +6,7 @@
 -- Returns  {'submitted'} | {'early'}: the timer stays | {'gone', state}: it was stopped, or begun before
 -- include: base
 local now = clock(ARGV[1])
-local s = fields(KEYS[1], 'state', 'due_ms')
+local s = fields(KEYS[1], 'state', 'due_ms', 'time_limit_ms')
 if s.state ~= 'scheduled' then
   redis.call('ZREM', KEYS[3], 'submit|' .. ARGV[2])
   return { 'gone', s.state }
@@ -23,6 +23,8 @@ local entry = publish(KEYS[5], KEYS[4], envelope, 'attempt', '1', 'since', strin
 redis.call('SET', KEYS[6], string.match(entry, '[^:]*$'), 'PX', ARGV[3])
 redis.call('HSET', KEYS[1], 'state', 'pending', 'entry', entry, 'updated_ms', now)
 changed('session', ARGV[2], 'scheduled', 'pending')
+-- Its time limit begins with it, however late that is.
+limit_time(KEYS[3], ARGV[2], now, count(s.time_limit_ms))
 redis.call('HDEL', KEYS[2], 'envelope')
 redis.call('ZREM', KEYS[3], 'submit|' .. ARGV[2])
 return { 'submitted' }

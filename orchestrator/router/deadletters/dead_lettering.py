@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from orchestrator.agents.registry import AgentRecord
+from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord
 from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.errors import KeyringError, UnknownSession, WrongState
@@ -21,6 +21,7 @@ from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Batch, Scripts
 from orchestrator.router.conversations import Conversations
+from orchestrator.router.deadletters.escalations import Escalations
 from orchestrator.router.deadletters.store import DeadLimits, dead_letter_fields, vouched_sender
 from orchestrator.router.received import Rejection, attempt_of, task_id_of
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
@@ -30,6 +31,8 @@ ROUTER = "router"
 
 #: Seconds between two log lines about dropped dead letters: a flood of them must not flood the log.
 _SAY_EVERY_S = 10.0
+#: References of a chain among which the launch of the sender's session is looked for.
+_NEAREST = 4
 #: Dead letters of nobody's that are logged one by one in that time.
 _SAID = 100
 _SESSION = re.compile(rb"<task-id>\s*(ses_[0-9a-f]{26})\s*</task-id>")
@@ -53,12 +56,14 @@ class DeadLettering:
         find_agent: Callable[[str], AgentRecord | None],
         conversations: Conversations,
         limits: DeadLimits | None = None,
+        escalations: Escalations | None = None,
     ) -> None:
         self._ledger = ledger
         self._message_factory = message_factory
         self._table = table
         self._find_agent = find_agent
         self._conversations = conversations
+        self._escalations = escalations
         self._scripts = Scripts(ledger.redis)
         self._limits = limits or DeadLimits()
         self._dropped = 0
@@ -89,6 +94,8 @@ class DeadLettering:
             if rejection.rule == "conversation-limit":
                 self._tell_root(rejection)
             failpoint("router.refused")
+            if exhausted:
+                self._escalate(rejection, attempts=attempt_of(entry))
             self._add(batch, entry, rejection, exhausted=exhausted)
         answers = batch.execute()
         failpoint("router.buried")
@@ -202,6 +209,38 @@ class DeadLettering:
                 by=ROUTER,
             )
 
+    def _escalate(self, rejection: Rejection, *, attempts: int) -> None:
+        """Have the agent at the end of the sender's escalation path look at a message that is given up.
+
+        Who gave the sender its task hears of it in its own session, and who sent it by the report.
+        """
+        message = rejection.message
+        # What the system itself has sent is never escalated: an escalation that is given up would make another one.
+        if message is None or not rejection.trusted or self._escalations is None:
+            return
+        sender = message.header.sender.agent_name
+        record = self._find_agent(sender)
+        # Nor is what an external program has sent: it could have agents run at will by messages that are refused.
+        if message.body.type == "error" or sender in SYSTEM_AGENTS or record is None or record.external:
+            return
+        delegator = self._delegator(message)
+        next_up = self._above(message, delegator)
+        if next_up not in {sender, delegator, self._table.operator}:
+            self._escalations.raise_to(next_up, message, rejection, attempts=attempts)
+
+    def _above(self, message: AgentMessage, delegator: str | None) -> str:
+        """The next one up from the sender of a message."""
+        sender = message.header.sender
+        record = self._find_agent(sender.agent_name)
+        return above(
+            sender.agent_name,
+            role=record.role if record else sender.agent_role,
+            escalates_to=record.escalates_to if record else "",
+            delegator=delegator,
+            table=self._table,
+            exists=lambda name: self._find_agent(name) is not None,
+        )
+
     def _reports(self, rejection: Rejection, *, attempts: int, exhausted: bool) -> list[Outgoing]:
         message = rejection.message
         # A report about a report could go on for ever; a name that nobody vouched for is told nothing.
@@ -210,17 +249,7 @@ class DeadLettering:
         sender = message.header.sender.agent_name
         recipients = [sender]
         if exhausted:
-            record = self._find_agent(sender)
-            recipients.append(
-                above(
-                    sender,
-                    role=record.role if record else message.header.sender.agent_role,
-                    escalates_to=record.escalates_to if record else "",
-                    delegator=self._delegator(message),
-                    table=self._table,
-                    exists=lambda name: self._find_agent(name) is not None,
-                )
-            )
+            recipients.append(self._above(message, self._delegator(message)))
         try:
             return [
                 self._report(message, rejection, recipient=recipient, attempts=attempts)
@@ -251,17 +280,15 @@ class DeadLettering:
 
     def _delegator(self, message: AgentMessage) -> str | None:
         """Who gave the sender its task: its session's parent or a program, as far as the conversation is known."""
-        chain = message.header.conversation_chain
-        if not chain:
-            return None
-        session = self._conversations.launched(message.conversation_id, chain[0].lower())
-        if session is None:
-            return None
-        found = self._ledger.find([session])
-        if not found:
-            return None
-        parent = self._ledger.find([found[0].parent]) if found[0].parent else []
-        return parent[0].agent if parent else found[0].delegator or None
+        sender = message.header.sender.agent_name
+        # The launch of the sender's session stands behind what that has said or heard since.
+        for ref in message.header.conversation_chain[:_NEAREST]:
+            session = self._conversations.launched(message.conversation_id, ref.lower())
+            found = self._ledger.find([session]) if session is not None else []
+            if found and found[0].agent == sender:
+                parent = self._ledger.find([found[0].parent]) if found[0].parent else []
+                return parent[0].agent if parent else found[0].delegator or None
+        return None
 
 
 def _launch(message: AgentMessage) -> tuple[str, str] | None:

@@ -23,6 +23,8 @@ from orchestrator.router.delayed.parked import DelayedMessage, DelayedMessages, 
 from orchestrator.router.received import ReceivedMessage, Rejection, since_of
 from orchestrator.router.validation.validator import reject
 
+#: References of a chain among which the launch of the session that ends is looked for.
+_NEAREST: Final = 4
 #: Milliseconds after which a task that was just held is looked at again, and between later looks at the most.
 FIRST_LOOK_MS: Final = 250
 LAST_LOOK_MS: Final = 10_000
@@ -154,12 +156,14 @@ class Dependencies:
     def told(self, messages: Sequence[ReceivedMessage]) -> bool:
         """Look at the tasks that were held for sessions whose ends are reported here; whether there are any."""
         ends = [received for received in messages if received.type in ENDS]
-        launches = [next(iter(received.message.header.conversation_chain), "").lower() for received in ends]
         pipeline = self._ledger.redis.pipeline(transaction=False)
-        for received, launch in zip(ends, launches, strict=True):
+        for received in ends:
             book = keys.conversation(received.entry.stream.shard, received.conversation)
-            pipeline.hget(book, f"launch:{launch}")
-        sessions = [answer.decode() for answer in (pipeline.execute() if ends else []) if answer]
+            # Its launch stands behind what the session has said or heard since.
+            refs = received.message.header.conversation_chain[:_NEAREST] or ("",)
+            pipeline.hmget(book, [f"launch:{ref.lower()}" for ref in refs])
+        answers = pipeline.execute() if ends else []
+        sessions = list(dict.fromkeys(one.decode() for answer in answers for one in answer if one))
         pipeline = self._ledger.redis.pipeline(transaction=False)
         for session in sessions:
             pipeline.smembers(keys.waiters(session))

@@ -8,6 +8,8 @@ from typing import Any
 from orchestrator.agents.registry import SYSTEM_AGENTS
 from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
 from orchestrator.envelope.prompt_text import prompt_of, title_of
+from orchestrator.envelope.structured import pack
+from orchestrator.errors import InputError
 from orchestrator.ids import callback_id, child_session_id, external_session_id, run_id, shard_of
 from orchestrator.ledger import CLOSED, Ledger, RunRef
 from orchestrator.policy.routing import RoutingTable
@@ -175,10 +177,20 @@ class ExternalLaunches:
                 self._limits.review_due_ms(received),
                 "" if received.sender in SYSTEM_AGENTS else received.sender,
                 "1" if received.conversation == received.id else "",
+                _structured(body),
+                "1" if "replays" in received.entry.extra else "",
                 *[part for pair in facts.items() for part in pair],
             ],
             read=read,
         )
+
+
+def _structured(body: Launch | None) -> str:
+    """A task as the ledger keeps it beside its prompt; empty for what is too large, or no task."""
+    try:
+        return pack(body.task) if isinstance(body, TaskDelegation) else ""
+    except InputError:
+        return ""  # its prompt says all of it
 
 
 def _title_and_prompt(received: ReceivedMessage, body: Launch | None) -> tuple[str, str]:

@@ -6,7 +6,10 @@ from typing import Any
 
 from orchestrator.agents.registry import ROUTER
 from orchestrator.envelope.bodies import ErrorReport, Message, Query, Reply, StatusUpdate, TaskCompletion
+from orchestrator.envelope.details import Detailed
 from orchestrator.envelope.prompt_text import prompt_of
+from orchestrator.envelope.structured import pack_body
+from orchestrator.errors import InputError
 from orchestrator.ledger import Ledger, Session, layout
 from orchestrator.messages.factory import summary
 from orchestrator.policy.kinds import message_kind
@@ -52,18 +55,20 @@ class ExternalMessages:
                 session = self._resolver.by_task(body.task_id, received.sender, received)
                 text = body.result if body.result is not None else body.summary
                 status = "completed" if body.status == "success" else body.status
-                return self._report(received, session, status=status, text=text)
+                return self._report(received, session, status=status, text=text, body=body)
             case ErrorReport():
                 session = self._resolver.by_chain(received.sender, received)
                 if body.severity == "critical":
-                    return self._report(received, session, status="failed", text=body.message)
-                return self._to_parent(received, session, text=body.message, kind="error")
+                    return self._report(received, session, status="failed", text=body.message, body=body)
+                return self._to_parent(received, session, text=body.message, kind="error", body=body)
             case None if received.type == "query":
                 return self._question(received, received.sealed, SEALED_TITLE)
             case None if received.type == "message":
                 return self._say(received, received.sealed, kind="message", title=SEALED_TITLE)
             case Query():
-                return self._question(received, prompt_of(body), body.subject, urgency=body.urgency or "")
+                return self._question(
+                    received, prompt_of(body), body.subject, urgency=body.urgency or "", body=_packed(body)
+                )
             case Reply():
                 return self._answer(received, body)
             case Message():
@@ -88,7 +93,14 @@ class ExternalMessages:
             facts = ["activity", f"blocked: {summary(why)}", *facts]
             if parent is not None:
                 return self._mailbox.put(
-                    received, parent, session, text=why, kind="blocker", title=session.title, facts=facts
+                    received,
+                    parent,
+                    session,
+                    text=why,
+                    kind="blocker",
+                    title=session.title,
+                    facts=facts,
+                    body=_packed(body),
                 )
 
         def read(answer: Any) -> CommandOutcome:
@@ -121,9 +133,18 @@ class ExternalMessages:
             read=read,
         )
 
-    def _report(self, received: ReceivedMessage, session: Session | None, *, status: str, text: str) -> Step:
+    def _report(
+        self,
+        received: ReceivedMessage,
+        session: Session | None,
+        *,
+        status: str,
+        text: str,
+        body: TaskCompletion | ErrorReport,
+    ) -> Step:
         if session is None:
             return Resolved(session_unknown(received))
+        packed = _packed(body)
 
         def read(answer: Any) -> CommandOutcome:
             match answer[0]:
@@ -161,19 +182,27 @@ class ExternalMessages:
                 self._limits.mark_ms(received),
                 received.digest,
                 self._limits.max_age_ms,
-                self._ledger.vouch_for_end(session, status, text, by=ROUTER),
+                self._ledger.vouch_for_end(
+                    session, status, text, message=received.id, body=packed, by=ROUTER
+                ),
+                packed,
+                received.id,
             ],
             read=read,
         )
 
-    def _to_parent(self, received: ReceivedMessage, session: Session | None, *, text: str, kind: str) -> Step:
+    def _to_parent(
+        self, received: ReceivedMessage, session: Session | None, *, text: str, kind: str, body: ErrorReport
+    ) -> Step:
         """Something that a child's parent must hear before the child has ended."""
         if session is None:
             return Resolved(session_unknown(received))
         parent = self._resolver.session(session.parent, received.recipient, received)
         if parent is None:
             return NOTED  # a root: whoever gave it its task reads the envelope
-        return self._mailbox.put(received, parent, session, text=text, kind=kind, title=session.title)
+        return self._mailbox.put(
+            received, parent, session, text=text, kind=kind, title=session.title, body=_packed(body)
+        )
 
     # --- to another session ------------------------------------------------------------------
 
@@ -185,7 +214,9 @@ class ExternalMessages:
             return Resolved(not_taking_part(received))
         return self._mailbox.put(received, recipient, None, text=text, kind=kind, title=title)
 
-    def _question(self, received: ReceivedMessage, text: str, title: str, *, urgency: str = "") -> Step:
+    def _question(
+        self, received: ReceivedMessage, text: str, title: str, *, urgency: str = "", body: str = ""
+    ) -> Step:
         sender = self._resolver.by_chain(received.sender, received)
         recipient = self._resolver.recipient(received, sender)
         if recipient is None:
@@ -193,7 +224,15 @@ class ExternalMessages:
         if not self._resolver.takes_part(received, recipient):
             return Resolved(not_taking_part(received))
         return self._mailbox.put(
-            received, recipient, sender, text=text, kind="query", title=title, opens=True, priority=urgency
+            received,
+            recipient,
+            sender,
+            text=text,
+            kind="query",
+            title=title,
+            opens=True,
+            priority=urgency,
+            body=body,
         )
 
     def _answer(self, received: ReceivedMessage, body: Reply) -> Step:
@@ -232,6 +271,14 @@ class ExternalMessages:
             if item is not None and str(item.extra.get("message", "")).lower() == message_id:
                 return question, asked
         return "", ""
+
+
+def _packed(body: Detailed) -> str:
+    """A body as the ledger keeps it beside its text; empty for one that is too large."""
+    try:
+        return pack_body(body)
+    except InputError:
+        return ""  # the envelope has it
 
 
 def _nobody(received: ReceivedMessage) -> Resolved:

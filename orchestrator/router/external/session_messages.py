@@ -44,6 +44,7 @@ class SessionMessages:
         answers: str = "",
         priority: str = "",
         facts: Sequence[str | int] = (),
+        body: str = "",
     ) -> ScriptCommand:
         """The step that puts what a message says into the queue of a session.
 
@@ -58,6 +59,7 @@ class SessionMessages:
             answers: the question of ``session`` that it answers; or empty.
             priority: by default that of the message.
             facts: names and values, in turn, that are written down about the speaker.
+            body: what the message says beside the text, as JSON.
         """
         opens = opens and speaker is not None
         record: dict[str, Any] = {
@@ -70,6 +72,7 @@ class SessionMessages:
             "message": received.id,
             **({"question": True} if opens else {}),
             **({"answers": answers} if answers else {}),
+            **({"body": body} if body else {}),
             **({"sealed": True} if received.sealed else {}),
         }
 

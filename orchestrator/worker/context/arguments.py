@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from typing import Final, get_args
+from collections.abc import Collection, Mapping
+from typing import Any, Final, get_args
 
 from orchestrator.envelope.bodies.work import EscalationReason
+from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.model_values import Priority
+from orchestrator.envelope.structured import part_of
 from orchestrator.errors import InputError
+from orchestrator.policy.routing import MAX_TIMEOUT_S
 from orchestrator.worker.context.effects import OnClose, OnFailure
 
 _PRIORITIES: Final[tuple[str, ...]] = get_args(get_args(Priority)[0])
@@ -33,6 +36,26 @@ def check_timeout(value: object) -> None:
     """
     if value is not None and (not isinstance(value, int | float) or math.isnan(value)):
         raise InputError(f"timeout_s = {value!r} is not a number of seconds")
+
+
+def check_seconds(name: str, value: object) -> None:
+    """See that it is a number of seconds above 0, or None.
+
+    Raises:
+        InputError: it is neither.
+    """
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_TIMEOUT_S
+    if value is not None and not fits:
+        raise InputError(f"{name} = {value!r} is not a number of seconds above 0")
+
+
+def policy_of(value: RetryPolicy | Mapping[str, Any] | None) -> RetryPolicy | None:
+    """A retry policy, or None.
+
+    Raises:
+        InputError: it is neither.
+    """
+    return None if value is None else part_of(RetryPolicy, value, name="retry_policy")
 
 
 def check_priority(value: object) -> None:

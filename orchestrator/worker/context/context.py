@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -11,7 +11,16 @@ import redis
 
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.display.text import counted
-from orchestrator.errors import InputError
+from orchestrator.envelope.bodies import (
+    Artifact,
+    Blocker,
+    ErrorReport,
+    Metric,
+    StatusUpdate,
+    TaskCompletion,
+)
+from orchestrator.envelope.structured import pack_body, part_of
+from orchestrator.errors import InputError, TaskFailed
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
 from orchestrator.ledger.forks import FORKED
@@ -405,6 +414,21 @@ class Context(Delegating):
             self._waiting.setdefault(PLAN_GROUP, {"mode": "all"})
         return launched.sessions
 
+    def end_with(self, end: TaskCompletion | ErrorReport) -> str:
+        """Report the end of this run in full; its answer as text. An agent returns ``end`` instead of calling this.
+
+        Raises:
+            TaskFailed: it says that the task has failed.
+        """
+        if isinstance(end, ErrorReport):
+            self._effects.failure = end
+            raise TaskFailed(end.message)
+        self._effects.completion = end
+        answer = end.result if end.result is not None else end.summary
+        if end.status == "failed":
+            raise TaskFailed(answer)
+        return answer
+
     def correct(self, problem: str) -> None:
         """Refuse the answer of this run: its agent is called once more, and `prompt` says what was wrong."""
         self.correction = problem
@@ -414,16 +438,91 @@ class Context(Delegating):
 
     # --- going on or not -----------------------------------------------------------------------
 
-    def status(self, progress: int | None = None, activity: str = "") -> None:
+    def status(
+        self,
+        progress: int | None = None,
+        activity: str = "",
+        *,
+        status: Literal["in-progress", "blocked"] | None = None,
+        blockers: Sequence[Blocker | Mapping[str, Any] | str] = (),
+        artifacts: Sequence[Artifact | Mapping[str, Any]] = (),
+        metrics: Mapping[str, Any] | Sequence[Metric | Mapping[str, Any]] = (),
+        next_steps: Sequence[str] = (),
+    ) -> None:
         """Show how far this session is: ``progress`` in percent, and what it is doing now.
 
+        A parent is resumed with the status of a child that is blocked, and need not reply; ask it with `ask` for a reply.
+
+        Args:
+            progress: percent that are done.
+            activity: what it is doing now.
+            status: by default `blocked` if a blocker is critical, else `in-progress`.
+            blockers: what keeps it from going on: text, or a `Blocker` with the severity `critical`, `warning` or `info`.
+            artifacts: what it has made.
+            metrics: values by name.
+            next_steps: what it does next, in order.
+
         Raises:
-            InputError: the progress is not between 0 and 100.
+            InputError: a value is invalid, or the progress is not between 0 and 100.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         if progress is not None and not 0 <= progress <= 100:
             raise InputError(f"status({progress}): progress is a whole percentage, 0 to 100")
-        self._effects.status(progress, activity)
+        if status not in (None, "in-progress", "blocked"):
+            raise InputError(f"status = {status!r}: choose from 'in-progress', 'blocked'")
+        if not (status or blockers or artifacts or metrics or next_steps):
+            self._effects.status(progress, activity)
+            return
+        named = (
+            [{"name": name, "text": str(value)} for name, value in metrics.items()]
+            if isinstance(metrics, Mapping)
+            else metrics
+        )
+        body = part_of(
+            StatusUpdate,
+            {
+                "task_id": self._held.session.reported_as,
+                "progress_percentage": progress,
+                "current_activity": activity or None,
+                "blockers": tuple(blockers),
+                "artifacts_created": tuple(artifacts),
+                "metrics": tuple(named),
+                "next_steps": tuple({"order": n, "text": s} for n, s in enumerate(next_steps, 1)),
+            },
+            name="status",
+        )
+        blocked = any(blocker.severity == "critical" for blocker in body.blockers)
+        self.report_status(
+            body.model_copy(update={"status": status or ("blocked" if blocked else "in-progress")})
+        )
+
+    def report_status(self, body: StatusUpdate) -> None:
+        """As `status`, with a status-update that was made before.
+
+        Raises:
+            InputError: it is too large.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        activity = body.current_activity or (body.status if body.status != "in-progress" else "")
+        if body.status == "blocked" and self.has_caller:
+            self._message_sender.blocked(body, activity)
+        else:
+            pack_body(body)  # not larger than what others may say
+            self._effects.status(body.progress_percentage, activity, body=body)
+
+    def report_error(self, error: ErrorReport | Mapping[str, Any]) -> None:
+        """Tell the parent of an error, and go on; the parent is resumed with it and need not reply.
+
+        An error that ends the task is returned instead: `return ErrorReport(…)`.
+
+        Raises:
+            InputError: this is a root, or it is no error report.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        report = part_of(ErrorReport, error, name="error")
+        if not self.has_caller:
+            raise InputError(f"session {self.session} has no parent to report an error to; return the report")
+        self._message_sender.report(report)
 
     def attach(self, name: str, text: str) -> None:
         """Attach a text to the answer of this run; the parent reads it with `callback.attachment(name)`.

@@ -7,18 +7,24 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orchestrator.agents.registry import AgentRecord
+from orchestrator.envelope.bodies import EscalationMatter, Review, Task
 from orchestrator.envelope.bodies.work import EscalationReason
+from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.model_values import Priority
+from orchestrator.envelope.structured import part_of, task_of
 from orchestrator.errors import InputError
 from orchestrator.ledger import Claimed, Item, ItemState
+from orchestrator.messages.factory import Delivery
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.callback_text import Callback
 from orchestrator.worker.context.arguments import (
     check_policies,
     check_priority,
     check_reason,
+    check_seconds,
     check_text,
     check_timeout,
+    policy_of,
 )
 from orchestrator.worker.context.effects import Effects, OnClose, OnFailure
 from orchestrator.worker.context.launches import AgentLaunches
@@ -95,9 +101,10 @@ class Delegating(Messaging):
     def delegate(
         self,
         agent: str,
-        description: str,
+        description: str = "",
         *,
         title: str = "",
+        task: Task | Mapping[str, Any] | None = None,
         priority: Priority = "high",
         callback: bool = True,
         group: str = "",
@@ -106,12 +113,17 @@ class Delegating(Messaging):
         key: str | None = None,
         after: Sequence[str] = (),
         budget: Budget | Mapping[str, Any] | str | None = None,
+        expires_s: float | None = None,
+        retry_policy: RetryPolicy | Mapping[str, Any] | None = None,
+        time_limit_s: float | None = None,
     ) -> str:
         """Launch a session of ``agent`` and go on; its end comes back as a callback.
 
         Args:
             agent: the name of a registered agent.
             description: its task; its `ctx.prompt`.
+            task: what else is said of the task: objectives, criteria, expected outputs, context. The child has it as
+                `ctx.task`, and its prompt has a section for each list. It may have the description and the title, too.
             title: what people call the task; by default the beginning of the description.
             priority: `critical`, `high`, `normal` or `low`.
             callback: False: nothing is owed, and nothing comes back.
@@ -124,6 +136,9 @@ class Delegating(Messaging):
             after: sessions that must be completed before this one is begun; it fails if one of them fails.
             budget: what it and everything below it may spend, such as `{"tokens": 50_000}` or `"usd=0.5"`. The budgets of
                 this session and of those above it count as well.
+            expires_s: seconds from now after which the task is not begun any more; it has failed then.
+            retry_policy: how often and how fast the delivery of the task is tried; by default the routing table says.
+            time_limit_s: seconds from now within which the child must have ended; it has failed then.
 
         Returns:
             The child's session id.
@@ -133,13 +148,19 @@ class Delegating(Messaging):
             InputError: there is no agent's name or nothing to do, or a value is invalid.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        task = _task(agent, description)
+        given = None if task is None else task_of(task, description=description, title=title)
+        words = _task(agent, given.description if given is not None else description)
         check_priority(priority)
         check_policies(on_failure=on_failure, on_close=on_close)
+        check_seconds("expires_s", expires_s)
+        check_seconds("time_limit_s", time_limit_s)
         return self._effects.delegate(
             agent,
-            title=title or _heading(task),
-            description=task,
+            title=title or (given.title if given is not None else "") or _heading(words),
+            description=words,
+            task=given,
+            delivery=Delivery(expires_s=expires_s, retry_policy=policy_of(retry_policy)),
+            time_limit_s=time_limit_s,
             priority=priority,
             callback=callback,
             group=group,
@@ -304,13 +325,14 @@ class Delegating(Messaging):
 
     def request_review(
         self,
-        description: str,
+        description: str = "",
         *,
         title: str = "",
         files: Sequence[str] = (),
         priority: Priority | None = None,
         group: str = "",
         key: str | None = None,
+        review: Review | Mapping[str, Any] | None = None,
     ) -> str:
         """Ask the code-reviewer (see the routing table) for a review and go on; it comes back as a callback.
 
@@ -321,6 +343,7 @@ class Delegating(Messaging):
             priority: by default that of the routing table.
             group: as for `delegate`.
             key: as for `delegate`.
+            review: what else is said of the review: focus areas, criteria, context, when it is required.
 
         Returns:
             The id of the reviewer's session.
@@ -330,6 +353,9 @@ class Delegating(Messaging):
             LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
         """
         check_text("description", description)
+        given = None if review is None else part_of(Review, review, name="review")
+        if given is not None:
+            description, title = description or given.description, title or given.title
         check_priority(priority)
         if not description.strip():
             raise InputError("a review request needs a description of what is to be reviewed")
@@ -340,17 +366,19 @@ class Delegating(Messaging):
             priority=priority,
             group=group,
             key=key,
+            review=given,
         )
 
     def escalate(
         self,
-        description: str,
+        description: str = "",
         *,
         title: str = "",
         reason: EscalationReason | None = None,
         priority: Priority | None = None,
         group: str = "",
         key: str | None = None,
+        matter: EscalationMatter | Mapping[str, Any] | None = None,
     ) -> str | None:
         """Hand what cannot be settled here to the tech-lead (see the routing table); its answer is a callback.
 
@@ -363,6 +391,7 @@ class Delegating(Messaging):
             priority: by default that of the routing table.
             group: as for `delegate`.
             key: as for `delegate`.
+            matter: what else is said of it: attempted solutions, options, the requested action, its severity.
 
         Returns:
             The id of the tech-lead's session; None if no worker serves a tech-lead: then the operator finds it
@@ -373,6 +402,9 @@ class Delegating(Messaging):
             LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
         """
         check_text("description", description)
+        given = None if matter is None else part_of(EscalationMatter, matter, name="matter")
+        if given is not None:
+            description, title = description or given.description, title or given.title
         check_priority(priority)
         check_reason(reason)
         if not description.strip():
@@ -384,6 +416,7 @@ class Delegating(Messaging):
             priority=priority,
             group=group,
             key=key,
+            matter=given,
         )
 
     def _answering(self, answer: Callable[[Callback], str]) -> Callable[[Item, str], str]:

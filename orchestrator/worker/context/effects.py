@@ -18,12 +18,14 @@ from typing import Any, Literal, TypeVar
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.crashpoints import failpoint
+from orchestrator.envelope.bodies import ErrorReport, Task
 from orchestrator.envelope.bodies.progress import StatusUpdate, TaskCompletion
 from orchestrator.envelope.model_values import Priority
+from orchestrator.envelope.structured import pack, prompt_of_task
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import child_session_id, shard_of
-from orchestrator.ledger import Claimed, Delegated, Launch, Ledger, Outgoing
-from orchestrator.messages.factory import MessageFactory, Thread
+from orchestrator.ledger import Claimed, Delegated, Item, Launch, Ledger, Outgoing
+from orchestrator.messages.factory import AS_ROUTED, Delivery, MessageFactory, Thread
 from orchestrator.policy.budget import Budget
 from orchestrator.streams import StreamId
 from orchestrator.streams.pressure import Backpressure
@@ -61,7 +63,9 @@ class Effects:
         self._pressure = pressure
         self._made: Counter[str] = Counter()
         self._counting = threading.Lock()
-        self.thread = Thread.of(held.session)
+        #: Id of the message that the run heard last, and of what was said or heard last; None: not looked yet.
+        self._heard: str | None = None
+        self._last: str | None = None
         self._delegator: str | None = None
         #: Set when an effect failed because the ledger was out of reach: the agent is not to blame.
         self.outage: ServerUnavailable | None = None
@@ -69,6 +73,37 @@ class Effects:
         self.launched = False
         #: What the agent itself wrote of the end of its task: it reports the end of the session, if this run ends it.
         self.completion: TaskCompletion | None = None
+        #: What the agent itself wrote of the failure of its task.
+        self.failure: ErrorReport | None = None
+
+    @property
+    def thread(self) -> Thread:
+        """Where what the run says to others stands: after what it said or heard last."""
+        return self._after(self._last if self._last is not None else self._heard_before())
+
+    @property
+    def work_thread(self) -> Thread:
+        """Where the work that the run gives others stands: after what it heard last, on which it builds."""
+        return self._after(self._heard if self._heard is not None else self._heard_before())
+
+    def heard(self, item: Item) -> None:
+        """Note that the run was given something by another session."""
+        if message := str(item.extra.get("message", "")):
+            self._heard = self._last = message
+
+    def said(self, message: str) -> None:
+        """Note that the run has sent a message to its delegator."""
+        self._last = message
+
+    def _heard_before(self) -> str:
+        """The latest of what the run was given when it began; else what an earlier run of the session said last."""
+        named = [item for item in self.held.items if item.extra.get("message")]
+        latest = max(named, key=lambda item: item.seq, default=None)
+        return str(latest.extra["message"]) if latest is not None else self.held.session.last_said
+
+    def _after(self, message: str) -> Thread:
+        about = self.held.session
+        return Thread.after(message, about.correlation, about.chain)
 
     def launch(
         self,
@@ -85,8 +120,12 @@ class Effects:
         on_close: str = "",
         key: str | None = None,
         budget: Budget | None = None,
+        task: str = "",
+        time_limit_s: float | None = None,
     ) -> str:
         """Launch a child; its session id. ``write`` makes the envelope for a child of that id.
+
+        ``task`` is what is said of its task beside the description, as JSON.
 
         Raises:
             ClaimLost, SessionStopped: this run may not go on.
@@ -105,6 +144,8 @@ class Effects:
             on_failure=on_failure,
             on_close=on_close,
             budget=budget,
+            task=task,
+            time_limit_s=time_limit_s,
         )
         self._admit(launch)
         return self.attempt(kind, lambda: self.ledger.delegate(self.held.claim, launch)).child
@@ -124,6 +165,8 @@ class Effects:
         caller: str = "",
         caller_agent: str = "",
         budget: Budget | None = None,
+        task: str = "",
+        time_limit_s: float | None = None,
     ) -> Launch:
         """A launch under its effect key, with its envelope."""
         child = child_session_id(self.held.session.id, f"{self.held.claim.run}:{effect}")
@@ -133,8 +176,8 @@ class Effects:
             agent=agent,
             description=description,
             envelope=self.write(lambda: write(child)),
-            correlation=self.thread.correlation,
-            chain=self.thread.chain,
+            correlation=self.held.session.correlation,
+            chain=self.work_thread.chain,
             title=title,
             callback=callback,
             group=group,
@@ -143,6 +186,8 @@ class Effects:
             caller=caller,
             caller_agent=caller_agent,
             budget=budget,
+            task=task,
+            time_limit_ms=0 if time_limit_s is None else max(1, round(time_limit_s * 1000)),
         )
 
     def assignment(
@@ -249,13 +294,23 @@ class Effects:
         key: str | None = None,
         after: Sequence[str] = (),
         budget: Budget | None = None,
+        task: Task | None = None,
+        delivery: Delivery = AS_ROUTED,
+        time_limit_s: float | None = None,
     ) -> str:
-        """:meth:`launch` by a task-delegation, which is held until the tasks in ``after`` are completed."""
+        """:meth:`launch` by a task-delegation, which is held until the tasks in ``after`` are completed.
+
+        ``task`` has what is said of the task beside title and description.
+        """
         return self.launch(
             agent,
-            write=lambda child: self._delegation(child, agent, title, description, priority, after=after),
+            write=lambda child: self._delegation(
+                child, agent, title, description, priority, after=after, task=task, delivery=delivery
+            ),
             title=title,
-            description=description,
+            description=description if task is None else prompt_of_task(task),
+            task="" if task is None else pack(task),
+            time_limit_s=time_limit_s,
             priority=priority,
             callback=callback,
             group=group,
@@ -274,6 +329,8 @@ class Effects:
         priority: Priority,
         *,
         after: Sequence[str] = (),
+        task: Task | None = None,
+        delivery: Delivery = AS_ROUTED,
     ) -> Outgoing:
         return self.message_factory.delegation(
             sender=self.held.session.agent,
@@ -281,9 +338,11 @@ class Effects:
             task_id=child,
             title=title,
             description=description,
-            thread=self.thread,
+            thread=self.work_thread,
             priority=priority,
             after=after,
+            task=task,
+            delivery=delivery,
         )
 
     def close_policy(self, policy: str) -> None:
@@ -319,10 +378,26 @@ class Effects:
                 )
             )
         )
+        self.said(
+            self.attempt(
+                "status",
+                lambda: self.ledger.status(
+                    self.held.claim, effect=effect, progress=progress, activity=activity, envelope=outgoing
+                ),
+            )
+        )
+
+    def show(self, progress: int | None, activity: str) -> None:
+        """Record how far the session is, where another envelope says so.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+        """
+        effect = self.key("show", progress, activity)
         self.attempt(
             "status",
             lambda: self.ledger.status(
-                self.held.claim, effect=effect, progress=progress, activity=activity, envelope=outgoing
+                self.held.claim, effect=effect, progress=progress, activity=activity, envelope=None
             ),
         )
 

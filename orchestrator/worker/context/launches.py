@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orchestrator.agents.registry import AgentRecord
+from orchestrator.envelope.bodies import Escalation, EscalationMatter, Review, ReviewRequest
 from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.model_values import Priority
+from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.ids import child_session_id
 from orchestrator.ledger import Outgoing
 from orchestrator.policy.authorisation import refusal
@@ -59,8 +61,9 @@ class AgentLaunches:
         priority: Priority | None,
         group: str,
         key: str | None,
+        review: Review | None = None,
     ) -> str:
-        """Launch a review; its session id.
+        """Launch a review; its session id. ``review`` has what else is said of it.
 
         Raises:
             LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as `Effects.launch`.
@@ -77,8 +80,9 @@ class AgentLaunches:
                 title=title,
                 description=description,
                 files=tuple(files),
-                thread=effects.thread,
+                thread=effects.work_thread,
                 priority=priority,
+                review=review,
             )
 
         return effects.launch(
@@ -86,7 +90,7 @@ class AgentLaunches:
             write=write,
             kind="review",
             title=title,
-            description=_with_files(description, files),
+            description=_with_files(_prompt_of_review(description, review), files),
             priority=priority,
             group=group,
             key=key,
@@ -101,8 +105,9 @@ class AgentLaunches:
         priority: Priority | None,
         group: str,
         key: str | None,
+        matter: EscalationMatter | None = None,
     ) -> str | None:
-        """Launch the tech-lead on what cannot be settled here; its session id.
+        """Launch the tech-lead on what cannot be settled here; its session id. ``matter`` has what else is said of it.
 
         None: there is no tech-lead, or this is it; the operator finds it in the audit trail.
 
@@ -124,8 +129,9 @@ class AgentLaunches:
                 title=title,
                 description=description,
                 reason=reason,
-                thread=effects.thread,
+                thread=effects.work_thread,
                 priority=priority,
+                matter=matter,
             )
 
         if up == self._table.operator:
@@ -141,11 +147,23 @@ class AgentLaunches:
             write=write,
             kind="escalate",
             title=title,
-            description=description,
+            description=_prompt_of_matter(description, matter),
             priority=priority,
             group=group,
             key=key,
         )
+
+
+def _prompt_of_review(description: str, review: Review | None) -> str:
+    if review is None:
+        return description
+    return prompt_of(ReviewRequest(review=review.model_copy(update={"description": description})))
+
+
+def _prompt_of_matter(description: str, matter: EscalationMatter | None) -> str:
+    if matter is None:
+        return description
+    return prompt_of(Escalation(escalation=matter.model_copy(update={"description": description})))
 
 
 def _with_files(description: str, files: Sequence[str]) -> str:

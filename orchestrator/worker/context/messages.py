@@ -10,16 +10,19 @@ from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.clock import Clock, SystemClock, isoformat
+from orchestrator.envelope.bodies import ErrorReport, Query, StatusUpdate
 from orchestrator.envelope.model_values import Priority
+from orchestrator.envelope.structured import pack_body, unpack_body
 from orchestrator.errors import InputError, UnknownSession, WrongState
 from orchestrator.ids import item_id, question_id, reply_id
-from orchestrator.ledger import Item, Session
+from orchestrator.ledger import Item, Outgoing, Session
 from orchestrator.log import get_logger
-from orchestrator.messages.factory import summary
+from orchestrator.messages.factory import Thread, summary
 from orchestrator.policy.kinds import question_kind
 from orchestrator.worker.context.arguments import check_text
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import AGENT_CALLBACK, EventLog
+from orchestrator.worker.context.queries import status_of
 
 _PRIORITIES: dict[str, Priority] = {"critical": "critical", "high": "high", "normal": "normal", "low": "low"}
 
@@ -47,11 +50,14 @@ class MessageSender:
         key: str | None = None,
         to: Session | None = None,
         open_s: float | None = None,
+        query: Query | None = None,
     ) -> str:
         """Put a question to the parent, to a child, or from a root to the user; its id.
 
         The session is not over until it is answered. ``open_s``: seconds that a question to the user may stay open; by
         default the setting `question_time_limit_s`.
+
+        ``query`` has what else the question says: what was tried, when it is needed.
 
         Raises:
             InputError: there is nothing to ask, or nobody to ask.
@@ -67,12 +73,13 @@ class MessageSender:
             raise InputError(
                 f"the plan that launched agent {session.agent!r} names no caller: there is nobody to ask"
             )
+        urgent = priority or (query.urgency if query is not None else None)
         of_user = to is None and not session.parent
         if of_user and len(message.encode(errors="surrogatepass")) > MAX_USER_QUESTION_BYTES:
             raise InputError(
                 f"a question to the user has at most {MAX_USER_QUESTION_BYTES} bytes; shorten it"
             )
-        kind, urgency = question_kind(kind), urgency_of(kind, priority)
+        kind, urgency = question_kind(kind), urgency_of(kind, urgent)
         # JSON has no word for what is no number, and most readers of it refuse Python's: it becomes text.
         values = None if context is None else json.loads(json.dumps(context, default=str), parse_constant=str)
         # Not by its context, which may hold times and process ids that another try does not repeat.
@@ -87,9 +94,12 @@ class MessageSender:
                 context=_context(kind, values),
                 thread=effects.thread,
                 priority=urgency,
+                query=query,
             )
         )
         extra = {"agent": session.agent, "title": session.title, "message": outgoing.message_id}
+        if query is not None:
+            extra["body"] = pack_body(query)
         if values is not None:
             # As text: the scripts that read and write the record know neither empty lists nor long numbers.
             extra["context"] = json.dumps(values)
@@ -124,6 +134,8 @@ class MessageSender:
             )
 
         effects.attempt("ask", send)
+        # A question to the user is among the records of the root that asks.
+        self._said(to.id if to else session.parent or session.id, question, outgoing)
         event = {
             "from": session.agent,
             "to": asked,
@@ -145,6 +157,107 @@ class MessageSender:
             self._events.append(AGENT_CALLBACK, event, timestamp=at, again=again)
         except OSError as error:
             _log.warning("event-not-written", file=str(self._events.path), id=event["id"], error=str(error))
+
+    def status_of(self, other: Session) -> StatusUpdate:
+        """How far another session is. The question and the answer are for the audit trail; another try gets the same.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+        """
+        effects, session = self._effects, self._effects.held.session
+        effect = effects.key("get-status", other.id)
+        asked = effects.write(
+            lambda: effects.message_factory.query(
+                sender=session.agent,
+                recipient=other.agent,
+                question=f"How far is {other.title or other.id}?",
+                thread=effects.thread,
+                query=Query(query_type="get-status", subject=""),
+            )
+        )
+        found = pack_body(status_of(other))
+        kept = effects.attempt(
+            "get-status",
+            lambda: effects.ledger.effect(
+                effects.held.claim, effect=effect, envelope=asked, value=found, only_audit=True
+            ),
+        )
+        status = unpack_body(kept, "")
+        assert isinstance(status, StatusUpdate)
+        return status
+
+    def blocked(self, status: StatusUpdate, activity: str) -> None:
+        """Tell the parent that the session is blocked, and show it; no reply is waited for.
+
+        Raises:
+            InputError: the status is too large.
+            LimitExceeded, UnknownSession, WrongState: as :meth:`message`.
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+        """
+        text = "\n".join(blocker.text for blocker in status.blockers) or activity or "blocked"
+        shown = f"blocked: {summary(text)}"
+        self._effects.show(status.progress_percentage, activity or shown)
+        self._tell(status, text, kind="blocker", priority="critical")
+
+    def report(self, error: ErrorReport) -> None:
+        """Tell the parent of an error that does not end the task; no reply is waited for.
+
+        Raises:
+            InputError: there is no message, or the report is too large.
+            LimitExceeded, UnknownSession, WrongState: as :meth:`message`.
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+        """
+        if not error.message.strip():
+            raise InputError("an error report needs a message")
+        self._tell(
+            error,
+            error.message,
+            kind="error",
+            priority="critical" if error.severity == "critical" else "high",
+        )
+
+    def _tell(self, body: StatusUpdate | ErrorReport, text: str, *, kind: str, priority: Priority) -> None:
+        """Put a report into the parent's queue, which it need not reply to."""
+        effects, session = self._effects, self._effects.held.session
+        packed = pack_body(body)
+        about = body.model_dump(mode="json", exclude={"error_id"})
+        effect = effects.key(kind, about)
+        said = item_id(session.parent, f"{effects.held.claim.run}:{effect}")
+        outgoing = effects.write(
+            lambda: effects.message_factory.as_written(
+                body, sender=session.agent, recipient=effects.delegator, thread=effects.thread
+            )
+        )
+        extra = {
+            "agent": session.agent,
+            "title": session.title,
+            "message": outgoing.message_id,
+            "body": packed,
+        }
+        effects.attempt(
+            "report",
+            lambda: effects.ledger.send(
+                effects.held.claim,
+                session.parent,
+                text,
+                effect=effect,
+                item_id=said,
+                kind=kind,
+                priority=priority,
+                envelope=outgoing,
+                conversation=effects.thread.correlation,
+                extra=extra,
+            ),
+        )
+        self._said(session.parent, said, outgoing)
+
+    def _said(self, to: str, item: str, outgoing: Outgoing) -> None:
+        """Note that this was said, now or by an earlier try of the run, whose message counts then."""
+        effects, message = self._effects, outgoing.message_id
+        if effects.held.run.attempt > 1:
+            found = effects.retrying("said", lambda: effects.ledger.item(to, item))
+            message = str(found.extra.get("message", message)) if found is not None else message
+        effects.said(message)
 
     def withdraw(self, question: str, reason: str) -> bool:
         """Stop waiting for an answer; False when the question is not open any more.
@@ -187,7 +300,7 @@ class MessageSender:
                 recipient=question.agent,
                 question=str(question.extra["message"]),
                 answer=text,
-                thread=effects.thread,
+                thread=self._after_question(question),
             )
         )
         extra = {
@@ -216,6 +329,12 @@ class MessageSender:
             _log.warning("reply-too-late", question=question.id, session=question.child, error=str(error))
             return False
         return True
+
+    def _after_question(self, question: Item) -> Thread:
+        """Where the reply to a question stands: after the question, in the thread of its asker."""
+        asker = self._effects.ledger.find([question.child])
+        chain = asker[0].chain if asker else self._effects.held.session.chain
+        return Thread.after(str(question.extra["message"]), self._effects.held.session.correlation, chain)
 
     def message(
         self, to: Session, text: str, *, priority: Priority = "normal", key: str | None = None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
+from orchestrator.envelope.bodies import Query, StatusUpdate
+from orchestrator.envelope.details import details_of
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import (
     ClaimLost,
@@ -22,6 +25,7 @@ from orchestrator.policy.callback_text import Callback
 from orchestrator.worker.context.arguments import check_priority, check_text, check_timeout
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.messages import MessageSender
+from orchestrator.worker.context.queries import File, Kind, kind_of, query_of
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.view import View, callback_of
 from orchestrator.worker.context.waits import Blocking
@@ -100,10 +104,16 @@ class Messaging(View):
         self,
         message: str,
         *,
-        kind: Literal["query", "blocker", "clarification", "error"] = "query",
+        kind: Kind = "query",
         context: Mapping[str, Any] | None = None,
         priority: Priority | None = None,
         timeout_s: float | None = None,
+        problem: str = "",
+        attempted: Sequence[str] = (),
+        file: File = (),
+        error: str = "",
+        urgency: Priority | None = None,
+        required_by: datetime | str | None = None,
     ) -> str:
         """Ask the parent and return its reply; as `raise_callback`, for agents that need to know why not.
 
@@ -114,6 +124,20 @@ class Messaging(View):
         be done again into `step`. ``timeout_s`` is how long the question stays open, by default
         `question_time_limit_s`.
 
+        Args:
+            message: the question.
+            kind: `query`, `blocker`, `clarification` or `error`, or what is asked for: `ask-for-help`, `request-review` or
+                `request-analysis`. The system itself answers `get-status`, at once: how far the parent is.
+            context: further values, which whoever is asked gets with it.
+            priority: `critical`, `high`, `normal` or `low`; by default the urgency. A blocker is always critical.
+            timeout_s: seconds to wait at most.
+            problem: what the matter is, at length.
+            attempted: what was tried, in order.
+            file: the file that matters, or several: a path, or a `FileReference` with what stands there.
+            error: the full message of an error.
+            urgency: how urgent the answer is; it is the priority of the question.
+            required_by: when the answer is needed: a time with a zone.
+
         Raises:
             NoReply: the time has passed, the parent waits for this very session, or it will not run again.
             RunSleeps: a root waits for the user; let it pass through.
@@ -122,27 +146,63 @@ class Messaging(View):
             WouldDeadlock: too many runs wait for one another in this worker's slot.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        return self._ask(message, kind, context, priority, timeout_s=timeout_s)
+        if kind == "get-status":
+            return details_of(self.get_status(), "")
+        query = query_of(
+            kind,
+            problem=problem,
+            attempted=attempted,
+            file=file,
+            error=error,
+            urgency=urgency,
+            required_by=required_by,
+        )
+        return self._ask(message, kind_of(kind), context, priority, timeout_s=timeout_s, query=query)
+
+    def get_status(self, session: str = "") -> StatusUpdate:
+        """How far the parent is, or a child: the system answers from the ledger, and nobody is resumed.
+
+        Args:
+            session: the id of a child's session; empty: the parent.
+
+        Raises:
+            InputError: there is no parent, or the session is no child of this one.
+            UnknownSession: there is no such session.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        if not session and not self.parent:
+            raise InputError(f"session {self.session} is a root and has no parent to ask")
+        other = self._find(session or self.parent)
+        if other.id != self.parent and other.parent != self.session:
+            raise InputError(f"session {session} is no child of {self.session}")
+        return self._message_sender.status_of(other)
 
     def ask_later(
         self,
         message: str,
         *,
         to: str = "",
-        kind: Literal["query", "blocker", "clarification", "error"] = "query",
+        kind: Kind = "query",
         context: Mapping[str, Any] | None = None,
         priority: Priority | None = None,
         key: str | None = None,
+        problem: str = "",
+        attempted: Sequence[str] = (),
+        file: File = (),
+        error: str = "",
+        urgency: Priority | None = None,
+        required_by: datetime | str | None = None,
     ) -> str:
         """Ask the parent, a child, or from a root the user, and go on: this session is resumed with the reply, and is not over before.
 
         Args:
             message: the question.
             to: the id of a child's session; empty: the parent, or the user of a root. A child that has finished is resumed to answer.
-            kind: `query`, `blocker`, `clarification` or `error`.
+            kind: `query`, `blocker`, `clarification` or `error`; `ask-for-help`, `request-review` or `request-analysis`.
             context: further values, which whoever is asked gets with it.
             priority: `critical`, `high`, `normal` or `low`. A blocker is always critical.
             key: as for `delegate`.
+            problem, attempted, file, error, urgency, required_by: as for `ask`.
 
         Returns:
             The id of the question, which the reply names.
@@ -156,8 +216,19 @@ class Messaging(View):
         child = self._find(to) if to else None
         if child is not None and child.parent != self.session:
             raise InputError(f"session {to} is no child of {self.session}")
+        if kind == "get-status":
+            raise InputError("the system answers get-status at once: call get_status")
+        query = query_of(
+            kind,
+            problem=problem,
+            attempted=attempted,
+            file=file,
+            error=error,
+            urgency=urgency,
+            required_by=required_by,
+        )
         return self._message_sender.ask(
-            message, kind=kind, context=context, priority=priority, key=key, to=child
+            message, kind=kind_of(kind), context=context, priority=priority, key=key, to=child, query=query
         )
 
     def _ask(
@@ -168,14 +239,17 @@ class Messaging(View):
         priority: str | None,
         *,
         timeout_s: float | None,
+        query: Query | None = None,
     ) -> str:
         check_timeout(timeout_s)
         if not self.parent:
-            return self._ask_user(message, kind, context, priority, timeout_s=timeout_s)
+            return self._ask_user(message, kind, context, priority, timeout_s=timeout_s, query=query)
         self._blocking.check_depth("a question")
         if timeout_s is None:  # what is left is for the agent to go on without a reply
             timeout_s = self.patience_s
-        question = self._message_sender.ask(message, kind=kind, context=context, priority=priority)
+        question = self._message_sender.ask(
+            message, kind=kind, context=context, priority=priority, query=query
+        )
         taken = self._blocking.reply(question, asked=self.parent, timeout_s=timeout_s)
         if taken is None:
             why = f"none came within {timeout_s:.6g} s"
@@ -197,10 +271,11 @@ class Messaging(View):
         priority: str | None,
         *,
         timeout_s: float | None,
+        query: Query | None,
     ) -> str:
         """Ask the user, and park until the reply is there; the question's own time limit ends the wait."""
         question = self._message_sender.ask(
-            message, kind=kind, context=context, priority=priority, open_s=timeout_s
+            message, kind=kind, context=context, priority=priority, open_s=timeout_s, query=query
         )
         taken = self._blocking.wait_parked(question)
         if taken is None:
@@ -228,6 +303,7 @@ class Messaging(View):
         kind: str = "query",
         context: Mapping[str, Any] | None = None,
         priority: str | None = None,
+        query: Query | None = None,
     ) -> str:
         """Ask the parent, or the user of a root, and go on; the id of the question, for `reply_to`.
 
@@ -236,7 +312,7 @@ class Messaging(View):
             LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        return self._message_sender.ask(message, kind=kind, context=context, priority=priority)
+        return self._message_sender.ask(message, kind=kind, context=context, priority=priority, query=query)
 
     def reply_to(self, question: str, *, timeout_s: float) -> Callback | None:
         """The reply to a question of this session; None when it has not come after ``timeout_s`` seconds.

@@ -97,12 +97,13 @@ class WrittenMessages:
                 case StatusUpdate() as body:
                     self._status(body)
                 case Query() as body:
-                    context = None if body.context is None else {"problem": body.context.problem}
-                    self._sender.ask(body.subject, context=context, priority=message.priority or body.urgency)
+                    self._sender.ask(body.subject, query=body, priority=message.priority or body.urgency)
                 case TaskCompletion() | ErrorReport() as body:
                     end = body
                     if isinstance(body, TaskCompletion):
                         self._effects.completion = body
+                    else:
+                        self._effects.failure = body
                 case _:
                     pass
         children: dict[str, str] = {}
@@ -112,7 +113,10 @@ class WrittenMessages:
 
     def _status(self, body: StatusUpdate) -> None:
         own = body.model_copy(update={"task_id": self._effects.held.session.reported_as})
-        self._effects.status(body.progress_percentage, body.current_activity or body.status, body=own)
+        if body.status == "blocked" and self._effects.held.session.parent:
+            self._sender.blocked(own, body.current_activity or "blocked")
+        else:
+            self._effects.status(body.progress_percentage, body.current_activity or body.status, body=own)
 
     def _delegate(self, message: WrittenMessage, children: dict[str, str]) -> str:
         body = message.body
@@ -128,7 +132,7 @@ class WrittenMessages:
                 TaskDelegation(task=task),
                 sender=effects.held.session.agent,
                 recipient=agent,
-                thread=effects.thread,
+                thread=effects.work_thread,
                 priority=message.priority,
             )
 

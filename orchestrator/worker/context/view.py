@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from orchestrator.envelope.bodies import Task
+from orchestrator.envelope.structured import unpack
 from orchestrator.ledger import Claimed, Item, ItemState, Ledger
 from orchestrator.ledger.forks import seed_of
 from orchestrator.messages.authenticity import callback_from
@@ -55,6 +57,8 @@ class View:
         self.attempt: int = held.run.attempt
         #: What the delegation was called.
         self.title: str = held.session.title
+        #: The task with all that was said of it; its `description` is the prompt of the first run where nothing was.
+        self.task: Task = self._task()
         #: Why the agent runs: `start`, `callbacks` or `user`.
         self.cause: Literal["start", "callbacks", "user"] = held.run.cause
         #: What this run delivers: a child's end, or something it asks or says on the way.
@@ -75,6 +79,11 @@ class View:
         self._state_before = copy.deepcopy(self.state)
         #: The task on a start; the callbacks or the user's words on a resume.
         self.prompt: str = self._prompt()
+
+    def _task(self) -> Task:
+        about = self._held.session
+        found = unpack(Task, self._held.task) or Task(description=self._held.prompt)
+        return found.model_copy(update={"task_id": about.reported_as, "title": found.title or about.title})
 
     def _prompt(self) -> str:
         if self.cause == "start":

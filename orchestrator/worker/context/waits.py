@@ -177,6 +177,7 @@ class Blocking:
         if taken is None:
             return None
         ((checked, text),) = self._verifier.items([taken])
+        effects.heard(checked)
         return checked, self._decrypter.text(checked, text)
 
     def _wait(

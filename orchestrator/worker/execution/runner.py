@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal
 
 from billiard.process import current_process
 from celery.exceptions import WorkerShutdown, WorkerTerminate
@@ -18,9 +19,13 @@ from pydantic import ValidationError
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.client.current import working_for
+from orchestrator.clock import SystemClock
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.publishing import publish_result
+from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
+from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
+from orchestrator.envelope.structured import pack_body
 from orchestrator.errors import (
     BudgetExceeded,
     ClaimLost,
@@ -32,12 +37,13 @@ from orchestrator.errors import (
     RunParked,
     ServerUnavailable,
     SessionStopped,
+    TaskFailed,
 )
 from orchestrator.ids import shard_of
 from orchestrator.ledger import BY_FORCE, Claimed, Committed, Next, Outcome, Outgoing, RetryLater, RunRef
 from orchestrator.ledger.forks import seed_of
 from orchestrator.log import get_logger, log_context
-from orchestrator.messages.factory import Thread
+from orchestrator.messages.factory import summary
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.versions import split_lane
 from orchestrator.worker.container import Runtime
@@ -190,7 +196,7 @@ class _RunOfAgent:
         try:
             self._check_version()
             context = self._context = self._make_context()
-            return _completed(self._answer(context), context)
+            return self._reported(_completed(self._answer(context), context))
         except (ClaimLost, SessionStopped) as error:
             if claim_status.stop_reason:
                 return self._stopped()
@@ -279,12 +285,55 @@ class _RunOfAgent:
 
     def _failed(self, error: BaseException) -> Outcome:
         self._error = error
+        text = self._executor.explain(error, self._definition)
         return Outcome(
             status="failed",
-            text=self._executor.explain(error, self._definition),
+            text=text,
+            body=self._body_of_failure(text) if isinstance(error, TaskFailed) else "",
             traceback="".join(traceback.format_exception(error)),
             steps_failed=self._steps.failed_with(error),
         )
+
+    def _reported(self, outcome: Outcome) -> Outcome:
+        """An answer with what the agent itself says of the end of its task, which is completed from what is known."""
+        said = self._effects.completion
+        if said is None:
+            return outcome
+        own = self._effects.completion = self._complete(said, outcome.text)
+        told: Literal["completed", "partial-success"] = (
+            "partial-success" if own.status == "partial-success" else "completed"
+        )
+        return dataclasses.replace(outcome, body=pack_body(own), told=told)
+
+    def _complete(self, said: TaskCompletion, answer: str) -> TaskCompletion:
+        return said.model_copy(
+            update={
+                "task_id": self._held.session.reported_as,
+                "result": answer,
+                "summary": said.summary or summary(answer),
+                "completion_timestamp": said.completion_timestamp
+                or Timestamp.from_ms(SystemClock().now_ms()),
+            }
+        )
+
+    def _body_of_failure(self, text: str) -> str:
+        effects = self._effects
+        if effects.failure is not None:
+            own = effects.failure = effects.failure.model_copy(update={"message": text})
+        elif effects.completion is not None and effects.completion.status == "failed":
+            return self._packed(self._complete(effects.completion, text))
+        else:
+            return ""
+        return self._packed(own)
+
+    @staticmethod
+    def _packed(body: ErrorReport | TaskCompletion) -> str:
+        """The structured part of a failure; of one that is too large the text alone is told."""
+        try:
+            return pack_body(body)
+        except InputError as error:
+            _log.warning("report-too-large", error=str(error))
+            return ""
 
     def _retry_ms(self) -> int:
         """How long the run waits before it is tried again, should it have failed and have attempts left."""
@@ -451,14 +500,13 @@ class _RunOfAgent:
     def _report(self, outcome: Outcome) -> Callable[[], Outgoing]:
         """Writes the envelope that reports the end of the session, if it is one."""
         session = self._held.session
-        thread = Thread.of(session)
+        thread = self._effects.thread
 
         def completion() -> Outgoing:
             written = self._effects.completion
             if written is not None:
-                own = {"task_id": session.reported_as, "result": outcome.text}
                 return self._message_factory.as_written(
-                    written.model_copy(update=own),
+                    written,
                     sender=session.agent,
                     recipient=self._effects.delegator,
                     thread=thread,
@@ -472,6 +520,11 @@ class _RunOfAgent:
             )
 
         def error() -> Outgoing:
+            written = self._effects.failure
+            if written is not None and outcome.body:
+                return self._message_factory.as_written(
+                    written, sender=session.agent, recipient=self._effects.delegator, thread=thread
+                )
             return self._message_factory.error(
                 sender=session.agent,
                 recipient=self._effects.delegator,

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import orchestrator
 from orchestrator.agents.definition import AgentDefinition
-from orchestrator.errors import InputError
+from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
+from orchestrator.errors import InputError, TaskFailed
 from orchestrator.worker.context.context import Context
 
 #: Where code is that is nobody's agent: ours, Python's own, and what was installed beside it.
@@ -26,8 +27,11 @@ _LIBRARIES: Final = (*_OURS, *_INSTALLED, *_PYTHONS)
 def execute(definition: AgentDefinition, context: Context) -> str:
     """Call the agent; what it returns, as text. Nothing is the empty text, other values are JSON.
 
+    A completion or an error report also says how the session ended.
+
     Raises:
         Exception: whatever the agent raises.
+        TaskFailed: the agent returned that its task has failed.
         InputError: it returned something that is no text and has no form as JSON.
     """
     if definition.function is None:
@@ -35,6 +39,8 @@ def execute(definition: AgentDefinition, context: Context) -> str:
     answer = definition.function(context)
     if inspect.iscoroutine(answer):
         answer = asyncio.run(_await(answer, context))
+    if isinstance(answer, TaskCompletion | ErrorReport):
+        return context.end_with(answer)
     if answer is None:
         return ""
     if isinstance(answer, str):
@@ -56,6 +62,8 @@ async def _await(coroutine: Coroutine[Any, Any, Any], context: Context) -> Any:
 def explain(error: BaseException, definition: AgentDefinition) -> str:
     """One line for the agent's delegator: the error, and the innermost of the agent's own lines on the way to it."""
     said = str(error).strip()
+    if isinstance(error, TaskFailed):  # its own words, wherever they were written
+        return said or "its agent reported that the task has failed"
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     home = _home(definition)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_own(f.filename, home)]

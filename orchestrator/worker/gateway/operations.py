@@ -12,10 +12,12 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from orchestrator.envelope.bodies import Artifact, Blocker
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import InputError
 from orchestrator.policy.callback_text import Callback
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.context.queries import kind_of, query_of
 
 #: Seconds that one call waits at most, and by default.
 MAX_WAIT_S: Final = 50.0
@@ -53,6 +55,8 @@ class DelegateParameters(_Parameters):
     group: str = ""
     after: tuple[str, ...] = ()
     key: str | None = None
+    details: dict[str, Any] | None = None  #: what else is said of the task, as the fields of a `Task`
+    time_limit_s: float | None = None
 
 
 class WaitParameters(_Parameters):
@@ -70,6 +74,12 @@ class AskParameters(_Parameters):
     context: dict[str, Any] | None = None
     priority: str | None = None
     timeout_s: WaitS = WAIT_S
+    problem: str = ""
+    attempted: tuple[str, ...] = ()
+    file: tuple[str, ...] = ()
+    error: str = ""
+    urgency: Priority | None = None
+    required_by: str | None = None
 
 
 class RaiseParameters(_Parameters):
@@ -135,6 +145,10 @@ class StatusParameters(_Parameters):
 
     progress: int | None = None
     activity: str = ""
+    blockers: tuple[Blocker, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    metrics: dict[str, Any] = {}
+    next_steps: tuple[str, ...] = ()
 
 
 class Operations:
@@ -209,6 +223,8 @@ class Operations:
             group=asked.group,
             after=asked.after,
             key=asked.key,
+            task=asked.details,
+            time_limit_s=asked.time_limit_s,
         )
         return {"session": session}
 
@@ -227,8 +243,21 @@ class Operations:
         }
 
     def _ask(self, asked: AskParameters) -> dict[str, Any]:
+        query = query_of(
+            asked.type,
+            problem=asked.problem,
+            attempted=asked.attempted,
+            file=asked.file,
+            error=asked.error,
+            urgency=asked.urgency,
+            required_by=asked.required_by,
+        )
         question = self._context.post_question(
-            asked.message, kind=asked.type, context=asked.context, priority=asked.priority
+            asked.message,
+            kind=kind_of(asked.type),
+            context=asked.context,
+            priority=asked.priority,
+            query=query,
         )
         return self._reply_to(question, asked.timeout_s)
 
@@ -279,7 +308,14 @@ class Operations:
         return {"message": said}
 
     def _status(self, asked: StatusParameters) -> dict[str, Any]:
-        self._context.status(asked.progress, asked.activity)
+        self._context.status(
+            asked.progress,
+            asked.activity,
+            blockers=asked.blockers,
+            artifacts=asked.artifacts,
+            metrics=asked.metrics,
+            next_steps=asked.next_steps,
+        )
         return {"stopping": self._context.stopping}
 
     def _results(self, _: Nothing) -> dict[str, Any]:
@@ -313,6 +349,7 @@ def _ended(callback: Callback) -> dict[str, Any]:
         "status": callback.status,
         "text": callback.full(),
         "attachments": list(callback.attachments),
+        "details": callback.details,
     }
 
 
@@ -323,5 +360,6 @@ def _question(callback: Callback) -> dict[str, Any]:
         "agent": callback.agent,
         "type": callback.kind,
         "text": callback.full(),
+        "details": callback.details,
         "context": callback.context,
     }

@@ -11,6 +11,7 @@ from orchestrator.cli.reaper import make_reaper
 from orchestrator.client.client import Client
 from orchestrator.clock import ManualClock
 from orchestrator.doctor import Doctor
+from orchestrator.envelope.codec import decode
 from orchestrator.errors import InputError
 from orchestrator.ledger import RunRef, SessionState
 from orchestrator.policy.moments import parse_duration, parse_moment
@@ -67,6 +68,24 @@ def test_it_is_listed_and_begins_once_when_its_time_has_come(stage: StackHarness
     assert client.scheduled() == []
     assert stage.play(session) == "finished"
     assert client.answer(session) == "later"
+
+
+def test_its_time_limit_begins_with_it_and_it_does_not_expire_before(
+    stage: StackHarness, client: Client
+) -> None:
+    session = scheduled(stage, client, time_limit_s=60, expires_s=30)
+    assert "limit" not in {kind for kind, _ in stage.ledger.due_timers(0)}
+    late = NOW + DAY_MS + 120_000
+    stage.ledger.set_time(late)
+    assert fire(stage) == [("submit", session)]
+    assert stage.redis.zscore(keys.timers(0), f"limit|{session}") == late + 60_000
+    ((_, fields),) = stage.redis.xrange(STREAM)
+    header = decode(fields[b"envelope"]).header
+    assert header.expiration is not None
+    lasts_ms = header.expiration.instant_ms - header.timestamp.instant_ms
+    assert lasts_ms == DAY_MS + 30_000
+    assert stage.play(session) == "finished"
+    assert stage.redis.zscore(keys.timers(0), f"limit|{session}") is None
 
 
 def test_the_same_key_is_the_same_scheduled_session(stage: StackHarness, client: Client) -> None:

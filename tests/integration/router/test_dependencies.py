@@ -14,6 +14,7 @@ from orchestrator.ids import child_session_id, derived_uuid, new_claim_id, new_m
 from orchestrator.ledger import Claimed, Launch, Outcome, Session
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.messages.factory import Thread
+from orchestrator.redisdb import keys
 from orchestrator.router import Router
 from orchestrator.router.delayed.dependencies import BlockedTask
 from orchestrator.router.received import ReceivedMessage
@@ -30,6 +31,8 @@ def publish(
     body = TaskDelegation(
         task=Task(task_id=task_id, title=task_id, description="do", dependencies=dependencies)
     )
+    # The conversation was begun before: a chain of messages that nobody knows is refused.
+    stack.redis.hset(keys.conversation(0, CONVERSATION), mapping={"root": FIRST, "party:partner": "1"})
     data = stack.envelope(
         body, sender="partner", recipient="reviewer", correlation=CONVERSATION, chain=(FIRST,)
     )

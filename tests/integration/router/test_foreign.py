@@ -787,3 +787,23 @@ def test_whoever_was_told_something_in_a_conversation_may_speak_in_it(stack: Sta
     stack.router("four").run_once()
     assert stack.dead() == []
     assert {s.delegator for s in roots(stack)[:2]} == {"operator", "snoop"}  # begun in one millisecond
+
+
+def test_a_chain_of_messages_that_nobody_knows_is_refused_under_a_new_correlation_id_too(
+    stack: Stack,
+) -> None:
+    """It would put words of an earlier conversation into the mouths of others."""
+    router = stack.router()
+    body = TaskDelegation(task=Task(task_id="T", title="x", description="x"))
+    data = stack.envelope(
+        body,
+        sender="partner",
+        recipient="reviewer",
+        correlation=new_message_id(),
+        chain=(new_message_id(), new_message_id()),
+    )
+    stack.publish(data, "task-delegation", "high")
+    router.run_once()
+    (dead,) = [dead for dead in stack.dead() if dead.type == "task-delegation"]
+    assert dead.rule == "conversation-chain"
+    assert roots(stack) == []

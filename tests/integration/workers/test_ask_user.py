@@ -9,6 +9,8 @@ import pytest
 from orchestrator.cli.reaper import make_reaper
 from orchestrator.client.client import Client
 from orchestrator.doctor import Doctor, Severity
+from orchestrator.envelope.bodies import Query
+from orchestrator.envelope.structured import unpack_body
 from orchestrator.errors import InputError, NoReply, WrongState
 from orchestrator.ledger import ItemState, RunRef, SessionState
 from orchestrator.redisdb import keys
@@ -72,6 +74,39 @@ def test_it_is_listed_and_its_reply_resumes_the_run(
     assert calls.made == {"plan": 1}
     (asked,) = [item for item in stage.ledger.items(session) if item.id == question.id]
     assert (asked.state, asked.reason) == (ItemState.DEAD, "answered by the operator")
+
+
+def test_it_says_what_was_tried_and_the_next_one_comes_after_its_reply(
+    stage: StackHarness, client: Client
+) -> None:
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        first = ctx.ask("Which key?", attempted=["the old one"], urgency="critical")
+        return first + ctx.ask("And now?")
+
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    for text, reply in (("Which key?", "this"), ("And now?", "go")):
+        assert stage.execute(dispatch) == "parked"
+        (question,) = client.questions(session)
+        assert question.text == text
+        client.reply(question.id, reply)
+        assert woken(stage, dispatch)
+    assert stage.execute(dispatch) == "finished"
+    assert result(stage, session) == "thisgo"
+    items = {stage.ledger.texts(session, [item.id])[item.id]: item for item in stage.ledger.items(session)}
+    asked = unpack_body(str(items["Which key?"].extra["body"]), "")
+    assert isinstance(asked, Query)
+    assert asked.context is not None
+    assert [tried.text for tried in asked.context.attempted_solutions] == ["the old one"]
+    assert items["Which key?"].priority == "critical"
+    (after,) = [
+        message
+        for priority in ("high", "normal", "critical")
+        for _, fields in stage.redis.xrange(keys.messages(0, "query", priority))
+        if "And now?" in (message := fields[b"envelope"].decode())
+    ]
+    assert str(items["this"].extra["message"]) in after
 
 
 def test_a_reply_that_comes_while_the_run_parks_is_not_missed(stage: StackHarness, client: Client) -> None:

@@ -119,6 +119,19 @@ def test_a_fork_finds_the_saved_state_of_that_run(
     assert again.result(timeout_s=60) == "one two five"
 
 
+def test_a_fork_has_the_task_of_its_session_and_another_prompt_is_another_task(
+    stage: StackHarness, theatre: Harness, client: Client
+) -> None:
+    @stage.agent("planner")
+    def planner(ctx: Context) -> str:
+        return f"{ctx.prompt.splitlines()[0]}: {[one.text for one in ctx.task.objectives]}"
+
+    session = client.submit("planner", "Plan it", task={"objectives": ["soon"]}).id
+    assert theatre.answer(session) == "Plan it: ['soon']"
+    assert client.fork(session, "1").result(timeout_s=60) == "Plan it: ['soon']"
+    assert client.fork(session, "1", prompt="Rest").result(timeout_s=60) == "Rest: []"
+
+
 def test_a_fork_can_be_forked(stage: StackHarness, theatre: Harness, client: Client) -> None:
     counter(stage)
     session = stage.submit("counter", "one")

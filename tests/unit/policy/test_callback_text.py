@@ -83,7 +83,7 @@ def test_a_question_or_message_says_its_type(kind: str) -> None:
         (
             Callback(id="itm_1", kind="blocker", session="ses_a", text="stuck"),
             "## Blocker",
-            "Please take this",
+            "It needs no reply. Please take this",
         ),
         (
             Callback(id=f"ask_{'0' * 38}", kind="weather", session="ses_a", text="rain?"),

@@ -72,6 +72,11 @@ local function save(items, id, record)
   end
 end
 
+-- A session that may take so many milliseconds is failed by the sweep if it has not ended then; 0: it may take any time.
+local function limit_time(timers, id, now, limit_ms)
+  if tonumber(limit_ms) > 0 then redis.call('ZADD', timers, now + tonumber(limit_ms), 'limit|' .. id) end
+end
+
 -- How many callbacks of a group a session has `launched`, and how many of them are `owed`, `delivered` or `dead`.
 local function group_field(group, what) return 'group:' .. (group or '') .. ':' .. what end
 

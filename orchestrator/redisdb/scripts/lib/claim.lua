@@ -36,7 +36,7 @@ local function load_run(session, run, items, bodies)
     local what = 'item ' .. tostring(ids[i])
     if record and not read(what, record).state then error({ err = 'ERR the ' .. what .. ' is damaged' }) end
   end
-  load.own = redis.call('HMGET', bodies, 'prompt', 'state')
+  load.own = redis.call('HMGET', bodies, 'prompt', 'state', 'task')
   return load
 end
 
@@ -72,5 +72,6 @@ end
 
 -- What the holder of a run is told.
 local function held(load)
-  return { 'held', cjson.encode(load.session), cjson.encode(load.run), load.own[1], load.own[2], load.records, load.texts }
+  return { 'held', cjson.encode(load.session), cjson.encode(load.run), load.own[1], load.own[2], load.records, load.texts,
+    load.own[3] }
 end

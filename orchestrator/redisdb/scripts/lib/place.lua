@@ -33,7 +33,7 @@ local function place(now, id, record, text, opens, answers, by_user)
   end
   record.state = 'queued'
   record.seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
-  record.size = #text + #(record.context or '')
+  record.size = #text + #(record.context or '') + #(record.body or '')
   record.at_ms = now
   save(KEYS[2], id, record)
   redis.call('HSET', KEYS[3], id, text)

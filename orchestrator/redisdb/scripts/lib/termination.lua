@@ -34,16 +34,21 @@ local function stirs(parent, record)
   return is_met(P, rule_of(policy, group), group)
 end
 
+-- What the report of the end says beside its text: its structured part as JSON, and its message-id. A script that knows
+-- them sets them before the end is told.
+local END = { body = '', message = '' }
+
 -- A child has ended: its parent's callback goes from owed to queued, or dies where nobody can take it.
 -- `whole` refers to the whole of a large text, of which `text` is the beginning; `proof` is who says so; `attachments`
 -- refers to what is attached to the answer.
 local function tell_parent(s, status, text, now, proof, whole, attachments)
   proof = proof or ''
+  if END.body ~= '' then redis.call('HSET', BODIES, 'end', END.body) end
   if s.parent == '' or s.told == '1' then
-    redis.call('HSET', S, 'proof', proof)
+    redis.call('HSET', S, 'proof', proof, 'report', END.message)
     return
   end
-  redis.call('HSET', S, 'proof', proof, 'told', '1')
+  redis.call('HSET', S, 'proof', proof, 'report', END.message, 'told', '1')
   local id = 'cb_' .. string.sub(s.id, 5)
   local record = item(P_ITEMS, id)
   if not record then return end
@@ -80,9 +85,11 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
   end
   redis.call('HINCRBY', P, 'owed', -1)
   redis.call('HINCRBY', P, group_field(record.group, 'owed'), -1)
-  record.size = #text
+  record.size = #text + #END.body
   record.whole = whole
   record.attachments = attachments
+  record.body = END.body ~= '' and END.body or nil
+  record.message = END.message ~= '' and END.message or nil
   record.proof = proof
   redis.call('HSET', P_BODIES, id, text)
   if reason then
@@ -134,7 +141,7 @@ local function close_session(s, state, reason, now, proof)
   redis.call('HSET', S, 'state', state, 'run', '', 'reason', reason, 'updated_ms', now, 'ended_ms', now)
   changed('session', s.id, '-', state)
   redis.call('HSET', BODIES, 'result', reason)
-  redis.call('HDEL', BODIES, 'whole')
+  redis.call('HDEL', BODIES, 'whole', 'end')
   redis.call('HDEL', S, 'doomed', 'attachments')
   if s.state == 'scheduled' then
     redis.call('HDEL', BODIES, 'envelope')
@@ -156,7 +163,7 @@ local function session_stop(s)
   local state = redis.call('HGET', S, 'state')
   local parent = s.parent
   -- A review that has ended was done in time, whatever a user makes of its session later.
-  if state ~= 'idle' then redis.call('ZREM', TIMERS, 'review|' .. s.id) end
+  if state ~= 'idle' then redis.call('ZREM', TIMERS, 'review|' .. s.id, 'limit|' .. s.id) end
   if state == 'idle' then
     -- Its parent has no part in this, and it itself has none while nothing is queued and no deadline is to be kept.
     parent = ''

@@ -11,6 +11,7 @@ from pydantic_ai.usage import UsageLimits
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options import LlmOptions
+from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.errors import ModelFailed
 from orchestrator.policy.response_tag import ANSWER_NOTE
 from orchestrator.worker.context.context import Context
@@ -95,6 +96,8 @@ class _Conversation:
         turn = self._turn
         result = self._ask(turn.prompt, turn.history, turn.results)
         if not self._in_text:
+            if isinstance(result.output, TaskCompletion | ErrorReport):
+                return self._context.end_with(result.output)
             return as_text(self._definition.name, result.output)
         return finish(self._context, _text_of(result), self._say).result
 

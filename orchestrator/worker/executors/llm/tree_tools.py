@@ -61,7 +61,15 @@ def list_agents(tag: str = "") -> list[dict[str, Any]]:
 
 
 def delegate(
-    run: RunContext[Any], *, agent: str, task: str, title: str = "", wait: bool = False, group: str = ""
+    run: RunContext[Any],
+    *,
+    agent: str,
+    task: str,
+    title: str = "",
+    wait: bool = False,
+    group: str = "",
+    objectives: list[str] | None = None,
+    acceptance_criteria: list[str] | None = None,
 ) -> str:
     """Give a task to another agent. It works at the same time as you do.
 
@@ -72,12 +80,22 @@ def delegate(
         title: a few words that name the task.
         wait: true to get the result of the task as the result of this call; false to go on, and call wait later.
         group: a name for tasks that belong together.
+        objectives: what the task must reach, if that is several things.
+        acceptance_criteria: when the work is accepted.
     """
     context = _context()
     known = context.agents()
     if agent not in {context.agent, *(record.name for record in known)}:
         raise UnknownAgent(agent, [record.name for record in known])
-    child = context.delegate(agent, task, title=title, group=group, key=run.tool_call_id)
+    details = {"objectives": objectives or (), "acceptance_criteria": acceptance_criteria or ()}
+    child = context.delegate(
+        agent,
+        task,
+        title=title,
+        group=group,
+        key=run.tool_call_id,
+        task=details if any(details.values()) else None,
+    )
     if wait:
         raise _defer(Pending(kind="child", target=child))
     return f"Session {child} of {agent} works on it. Call wait to get its result."
@@ -103,19 +121,30 @@ def wait(
     raise _defer(Pending(kind="wait", mode=mode, k=k, timeout_s=timeout_s))
 
 
-def ask_parent(run: RunContext[Any], *, question: str, urgent: bool = False) -> str:
+def ask_parent(
+    run: RunContext[Any],
+    *,
+    question: str,
+    urgent: bool = False,
+    attempted: list[str] | None = None,
+    error: str = "",
+) -> str:
     """Ask whoever gave you this task, and get the answer. Ask only what you cannot find out yourself.
 
     Args:
         run: set by the system.
         question: the question, with everything that is needed to answer it.
         urgent: true if you cannot go on at all without the answer.
+        attempted: what you have tried.
+        error: the full message of an error, if there is one.
     """
     context = _context()
     if not context.parent:
         return "A user gave you this task, and cannot be asked here. Decide yourself, and say in your answer what you assumed."
     kind: Literal["blocker", "query"] = "blocker" if urgent else "query"
-    asked = context.ask_later(question, kind=kind, key=run.tool_call_id)
+    asked = context.ask_later(
+        question, kind=kind, key=run.tool_call_id, attempted=attempted or (), error=error
+    )
     raise _defer(Pending(kind="reply", target=asked))
 
 
@@ -158,14 +187,26 @@ def raise_callback(message: str, kind: Literal["message", "error", "blocker"] = 
     return "It has been told. An answer, if there is one, comes by itself."
 
 
-def report_status(activity: str, progress: int | None = None) -> str:
+def report_status(
+    activity: str,
+    progress: int | None = None,
+    blockers: list[str] | None = None,
+    next_steps: list[str] | None = None,
+) -> str:
     """Show people how far you are.
 
     Args:
         activity: what you are doing now, in a few words.
         progress: percent that are done, 0 to 100.
+        blockers: what makes it slow or hard; ask_parent where you need an answer.
+        next_steps: what you do next, in order.
     """
-    _context().status(None if progress is None else max(0, min(100, progress)), activity)
+    _context().status(
+        None if progress is None else max(0, min(100, progress)),
+        activity,
+        blockers=blockers or (),
+        next_steps=next_steps or (),
+    )
     return "Shown."
 
 

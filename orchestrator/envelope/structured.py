@@ -1,0 +1,140 @@
+"""The structured parts of messages as users give them and as the ledger keeps them: checked, bounded, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from pydantic import ValidationError
+
+from orchestrator.envelope.bodies import (
+    ErrorReport,
+    Query,
+    StatusUpdate,
+    Task,
+    TaskCompletion,
+    TaskDelegation,
+)
+from orchestrator.envelope.details import Detailed
+from orchestrator.envelope.model_base import Part
+from orchestrator.envelope.prompt_text import prompt_of
+from orchestrator.errors import InputError
+
+P = TypeVar("P", bound=Part)
+
+#: Bytes that the structured part of one message may have as JSON. Long text belongs into the description, the answer
+#: or an attachment, which are stored apart where they are large.
+MAX_BYTES: Final = 256 * 1024
+_BODIES: Final[dict[str, type[Detailed]]] = {
+    "task-completion": TaskCompletion,
+    "error": ErrorReport,
+    "query": Query,
+    "status-update": StatusUpdate,
+}
+
+
+def part_of(model: type[P], value: object, *, name: str) -> P:
+    """A value that a user gave as a ``model``: one, or a mapping of its fields.
+
+    Raises:
+        InputError: it is neither, or a field is wrong; ``name`` is what the user calls it.
+    """
+    if isinstance(value, model):
+        return value
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name} = {value!r}: give a {model.__name__}, or a mapping of its fields")
+    try:
+        return model.model_validate(dict(value))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(filter(None, [name, *map(str, first["loc"])]))
+        known = (
+            f"; the fields are {', '.join(model.model_fields)}" if first["type"] == "extra_forbidden" else ""
+        )
+        raise InputError(f"{where}: {first['msg']}{known}") from None
+
+
+def task_of(task: Task | Mapping[str, Any], *, description: str = "", title: str = "") -> Task:
+    """A task that a user gave, with the description and the title that were given beside it.
+
+    Raises:
+        InputError: it is no task, or it has another description or title than the one beside it.
+    """
+    found = part_of(Task, task, name="task")
+    for name, own, beside in (
+        ("description", found.description, description),
+        ("title", found.title, title),
+    ):
+        if own and beside and own != beside:
+            raise InputError(
+                f"the task has a {name} and another {name} is given beside it; give one of the two"
+            )
+    return found.model_copy(
+        update={"description": found.description or description, "title": found.title or title}
+    )
+
+
+def prompt_of_task(task: Task) -> str:
+    """The prompt of the agent that does a task: its description, and a section for each list that it has."""
+    return prompt_of(TaskDelegation(task=task))
+
+
+def pack(part: Part) -> str:
+    """A part as the ledger keeps it.
+
+    Raises:
+        InputError: it is larger than :data:`MAX_BYTES`.
+    """
+    text = part.model_dump_json(exclude_defaults=True, exclude_none=True)
+    if len(text) > MAX_BYTES // 4 and len(text.encode()) > MAX_BYTES:
+        raise InputError(
+            f"the structured part of this {type(part).__name__} has more than {MAX_BYTES} bytes; put long text into "
+            "its description or result, or attach it"
+        )
+    return text
+
+
+def pack_body(body: Detailed) -> str:
+    """A body that reports or asks as the ledger keeps it, beside its text.
+
+    Raises:
+        InputError: it is larger than :data:`MAX_BYTES`.
+    """
+    match body:  # the text is kept apart
+        case TaskCompletion():
+            body = body.model_copy(update={"result": None})
+        case ErrorReport():
+            body = body.model_copy(update={"message": ""})
+        case Query():
+            body = body.model_copy(update={"subject": ""})
+    rest = pack(body)[1:]
+    return f'{{"type":"{body.type}"{rest if rest == "}" else f",{rest}"}'
+
+
+def unpack_body(packed: str, text: str) -> Detailed | None:
+    """What :func:`pack_body` made, with its text; None where it is empty, or written by somebody else."""
+    try:
+        facts = json.loads(packed) if packed else {}
+        model = _BODIES.get(facts.get("type", ""))
+        body = model.model_validate(facts) if model is not None else None
+    except (ValueError, RecursionError, AttributeError):
+        return None
+    match body:
+        case TaskCompletion():
+            return body.model_copy(update={"result": text})
+        case ErrorReport():
+            return body.model_copy(update={"message": text})
+        case Query():
+            return body.model_copy(update={"subject": text})
+    return body
+
+
+def unpack(model: type[P], text: str) -> P | None:
+    """What :func:`pack` made; None where it is empty, or written by somebody else than this system."""
+    if not text:
+        return None
+    try:
+        return model.model_validate(json.loads(text))
+    except (ValueError, RecursionError):
+        return None

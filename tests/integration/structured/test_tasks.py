@@ -1,0 +1,195 @@
+"""Tasks with objectives, criteria and context: how they are given, and how the agent has them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import RetryPolicy, Task, agent
+from orchestrator.client.task_file import read_task_file
+from orchestrator.envelope.bodies import TaskDelegation
+from orchestrator.errors import InputError, SessionFailed
+from orchestrator.testing import InProcessStack
+from orchestrator.worker.context.context import Context
+from tests.integration.structured.conftest import Published
+
+TASK = Task(
+    description="Make the parser quick.",
+    title="Quick parser",
+    task_type="refactoring",
+    objectives=["halve its time", {"text": "keep its API", "priority": 2}],
+    acceptance_criteria=[{"text": "all tests pass", "measurable": True}],
+    estimated_effort_hours="1.5",
+    context={
+        "file_references": [{"path": "src/parser.py", "text": "the parser"}],
+        "constraints": [{"type": "performance", "text": "below 200 ms"}],
+    },
+    expected_outputs=[{"type": "code-files", "file_paths": ["src/parser.py"]}],
+    success_criteria=[{"name": "test-coverage", "text": ">=80%"}],
+)
+
+
+@agent("planner", role="coordinator")
+def planner(ctx: Context) -> str:
+    """Hands its own task on, as it was given."""
+    if ctx.cause == "start":
+        ctx.delegate(
+            "coder",
+            task=ctx.task,
+            retry_policy={"max_attempts": 2, "backoff_strategy": "linear", "timeout_seconds": 9},
+        )
+        return ""
+    return ctx.callbacks[0].result
+
+
+@agent("coder")
+def coder(ctx: Context) -> str:
+    """Says what it was given."""
+    return json.dumps({"task": ctx.task.model_dump(mode="json"), "prompt": ctx.prompt})
+
+
+@agent("chief", role="coordinator")
+def chief(ctx: Context) -> str:
+    """Waits for a child that takes too long, and says how that ended."""
+    if ctx.cause == "start":
+        ctx.delegate(*json.loads(ctx.prompt)["to"], **json.loads(ctx.prompt)["how"])
+        return ""
+    return f"{ctx.callbacks[0].status}: {ctx.callbacks[0].error}"
+
+
+@agent("sleeper")
+def sleeper(ctx: Context) -> str:
+    """Works until it is stopped."""
+    while True:
+        ctx.check()
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[InProcessStack]:
+    with InProcessStack([planner, coder, chief, sleeper], heartbeat_s=0.1) as running:
+        yield running
+
+
+def _in(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def test_a_task_reaches_the_agent_two_levels_below_with_all_that_was_said(
+    stack: InProcessStack, published: Published
+) -> None:
+    answer = stack.run("planner", "", task=TASK)
+    said = json.loads(answer.text)
+    (child,) = answer.tree.children(answer.session)
+    given = Task.model_validate(said["task"])
+    assert given == TASK.model_copy(update={"task_id": child.id})
+    assert said["prompt"].startswith("Make the parser quick.\n\nObjectives:\n- halve its time")
+    assert "Success criteria:\n- test-coverage: >=80%" in said["prompt"]
+    assert child.title == "Quick parser"
+    bodies = [m for m in published(stack, answer.session) if isinstance(m.body, TaskDelegation)]
+    assert [m.body.task.objectives for m in bodies] == [TASK.objectives] * 2  # type: ignore[union-attr]
+    assert bodies[1].header.retry_policy == RetryPolicy(
+        max_attempts=2, backoff_strategy="linear", timeout_seconds=9
+    )
+
+
+def test_a_plain_task_is_a_task_too(stack: InProcessStack) -> None:
+    said = json.loads(stack.run("coder", "just this", title="this").text)
+    assert said["prompt"] == "just this"
+    assert (said["task"]["description"], said["task"]["title"]) == ("just this", "this")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"objektives": ["x"]}, r"task\.objektives: Extra inputs are not permitted; the fields are task_id"),
+        ({"task_type": "sleep"}, "task.task_type"),
+        ({"objectives": ["x" * 300_000]}, "more than 262144 bytes"),
+    ],
+)
+def test_what_is_no_task_is_refused_before_anything_is_submitted(
+    stack: InProcessStack, changes: dict[str, object], why: str
+) -> None:
+    with pytest.raises(InputError, match=why):
+        stack.client.submit("coder", "x", task=changes)
+    with pytest.raises(InputError, match="another description is given beside it"):
+        stack.client.submit("coder", "another", task=TASK)
+
+
+def test_a_child_that_takes_longer_than_it_may_has_failed(stack: InProcessStack) -> None:
+    how = json.dumps({"to": ["sleeper", "sleep"], "how": {"time_limit_s": 0.3}})
+    assert stack.run("chief", how).text == "failed: it was not done within its time limit"
+    with pytest.raises(SessionFailed, match="not done within its time limit"):
+        stack.client.submit("sleeper", "sleep", time_limit_s=0.3).result(timeout_s=30)
+
+
+def test_a_task_that_ends_in_time_is_left_alone(stack: InProcessStack) -> None:
+    handle = stack.client.submit("coder", "quick", time_limit_s=60)
+    handle.result(timeout_s=30)
+    left = stack.client._parts.ledger.redis.zrange("ao:{00}:timers", 0, -1)
+    assert f"limit|{handle.id}".encode() not in left
+
+
+def test_a_task_that_expires_while_it_waits_fails(stack: InProcessStack) -> None:
+    blocker = stack.client.submit("sleeper", "sleep")
+    how = json.dumps({"to": ["coder", "late"], "how": {"expires_s": 0.4, "after": [blocker.id]}})
+    assert stack.run("chief", how).text.startswith("failed: ")
+    stack.client.stop(blocker.id, "enough")
+
+
+XML = """<task xmlns="http://agent-orchestra.local/protocol/1.0">
+  <title>Quick parser</title><description>Make the parser quick.</description>
+  <objectives><objective priority="1">halve its time</objective></objectives>
+  <success-criteria><metric name="test-coverage">&gt;=80%</metric></success-criteria></task>"""
+JSON = {
+    "title": "Quick parser",
+    "description": "Make the parser quick.",
+    "objectives": [{"text": "halve its time", "priority": 1}],
+    "success_criteria": [{"name": "test-coverage", "text": ">=80%"}],
+}
+TOML = """title = "Quick parser"
+description = "Make the parser quick."
+objectives = [{text = "halve its time", priority = 1}]
+success_criteria = [{name = "test-coverage", text = ">=80%"}]
+"""
+
+
+def test_a_file_may_be_xml_json_or_toml(tmp_path: Path) -> None:
+    bare = XML.replace(' xmlns="http://agent-orchestra.local/protocol/1.0"', "")
+    head = "<agent-message><header><priority>low</priority></header><body type='task-delegation'>"
+    message = f"{head}{bare}</body></agent-message>"
+    read = [
+        read_task_file(_in(tmp_path, "a.xml", XML)),
+        read_task_file(_in(tmp_path, "a.json", json.dumps(JSON))),
+        read_task_file(_in(tmp_path, "a.toml", TOML)),
+        read_task_file(_in(tmp_path, "b.xml", message)),
+        read_task_file(_in(tmp_path, "b.json", json.dumps({"task": JSON, "priority": "low"}))),
+    ]
+    assert len({one.task for one in read}) == 1
+    assert [one.priority for one in read] == [None, None, None, "low", "low"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("a.xml", "<task>", "no task"),
+        ("a.xml", "<task><objectives/></task>", "no task"),
+        ("a.xml", "<body type='query'/>", 'of type="task-delegation"'),
+        ("a.json", "[", "cannot be read"),
+        ("a.json", "[]", "no table of fields"),
+        ("a.json", '{"description": 7}', "task.description: Input should be a valid string"),
+        ("a.toml", "x", "cannot be read"),
+        ("a.txt", "x", "name it .xml, .json or .toml"),
+    ],
+)
+def test_a_file_that_is_no_task_says_why(tmp_path: Path, name: str, text: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        read_task_file(_in(tmp_path, name, text))
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        read_task_file(tmp_path / "none.xml")
