@@ -11,12 +11,14 @@ import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from orchestrator.clock import isoformat
+
+M = TypeVar("M", bound=BaseModel)
 
 #: The namespace of the protocol.
 NAMESPACE: Final = "http://agent-orchestra.local/protocol/1.0"
@@ -220,3 +222,8 @@ BodyType = Literal[
     "reply",
     "message",
 ]
+
+
+def with_values(model: M, **values: Any) -> M:
+    """A copy of a model with other values. They are checked as any are, which ``model_copy`` does not do."""
+    return type(model)(**{**dict(model), **values})

@@ -18,6 +18,7 @@ from orchestrator.envelope.bodies import (
 )
 from orchestrator.envelope.details import Detailed
 from orchestrator.envelope.model_base import Part
+from orchestrator.envelope.model_values import with_values
 from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.errors import InputError
 
@@ -70,9 +71,7 @@ def task_of(task: Task | Mapping[str, Any], *, description: str = "", title: str
             raise InputError(
                 f"the task has a {name} and another {name} is given beside it; give one of the two"
             )
-    return found.model_copy(
-        update={"description": found.description or description, "title": found.title or title}
-    )
+    return with_values(found, description=found.description or description, title=found.title or title)
 
 
 def prompt_of_task(task: Task) -> str:

@@ -38,7 +38,7 @@ from orchestrator.envelope.model import (
     TaskCompletion,
     TaskDelegation,
 )
-from orchestrator.envelope.model_values import Priority, Timestamp
+from orchestrator.envelope.model_values import Priority, Timestamp, with_values
 from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import Signer, sign_message
 from orchestrator.ids import new_message_id
@@ -136,16 +136,15 @@ class MessageFactory:
         """
         given = task or Task()
         body = TaskDelegation(
-            task=given.model_copy(
-                update={
-                    "task_id": task_id,
-                    "title": title,
-                    "description": description,
-                    "dependencies": (
-                        *given.dependencies,
-                        *(Dependency(task_id=other, type="depends-on") for other in after),
-                    ),
-                }
+            task=with_values(
+                given,
+                task_id=task_id,
+                title=title,
+                description=description,
+                dependencies=(
+                    *given.dependencies,
+                    *(Dependency(task_id=other, type="depends-on") for other in after),
+                ),
             ),
             assignment=self._assignment(sender, recipient),
         )
@@ -232,13 +231,12 @@ class MessageFactory:
         known = body.context or QueryContext()
         if context:
             problem = "\n\n".join(filter(None, [known.problem, context]))
-            known = known.model_copy(update={"problem": problem})
-        body = body.model_copy(
-            update={
-                "subject": question,
-                "context": known if known != QueryContext() else None,
-                "urgency": body.urgency or priority,
-            }
+            known = with_values(known, problem=problem)
+        body = with_values(
+            body,
+            subject=question,
+            context=known if known != QueryContext() else None,
+            urgency=body.urgency or priority,
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
 
@@ -267,14 +265,13 @@ class MessageFactory:
         """
         given = review or Review()
         body = ReviewRequest(
-            review=given.model_copy(
-                update={
-                    "task_id": task_id,
-                    "reviewed_task_id": given.reviewed_task_id or reviewed,
-                    "title": title,
-                    "description": description,
-                    "files": (*given.files, *(File(path=path, text="to be reviewed") for path in files)),
-                }
+            review=with_values(
+                given,
+                task_id=task_id,
+                reviewed_task_id=given.reviewed_task_id or reviewed,
+                title=title,
+                description=description,
+                files=(*given.files, *(File(path=path, text="to be reviewed") for path in files)),
             ),
             assignment=self._assignment(sender, recipient),
         )
@@ -300,14 +297,13 @@ class MessageFactory:
         """
         given = matter or EscalationMatter()
         body = Escalation(
-            escalation=given.model_copy(
-                update={
-                    "task_id": task_id,
-                    "escalated_task_id": given.escalated_task_id or escalated,
-                    "reason": reason or given.reason,
-                    "title": title,
-                    "description": description,
-                }
+            escalation=with_values(
+                given,
+                task_id=task_id,
+                escalated_task_id=given.escalated_task_id or escalated,
+                reason=reason or given.reason,
+                title=title,
+                description=description,
             ),
             assignment=self._assignment(sender, recipient),
         )

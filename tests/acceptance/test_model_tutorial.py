@@ -36,7 +36,7 @@ def test_from_zero_to_a_tree_of_models(terminal: Terminal, root: Path) -> None:
     (terminal.folder / "my_agents.py").write_text(agents)
     (terminal.folder / "provider.py").write_text(provider.replace("8765", port))
     # The page has a terminal in which Enter is never pressed.
-    terminal.start(f"sh -c 'tail -f /dev/null | {sys.executable} provider.py'").wait_for(
+    terminal.start(f"sh -c 'tail -f /dev/null | \"{sys.executable}\" provider.py'").wait_for(
         "A scripted provider listens"
     )
     for name, value in re.findall(r"(\w+)=(\S+)", environment):

@@ -52,17 +52,14 @@ class Events:
 @contextmanager
 def events_of(stack: Stack) -> Iterator[Events]:
     """Listens as Flower does."""
-    app, events, stop = build_celery(stack.settings), Events(), threading.Event()
+    app, events = build_celery(stack.settings), Events()
     with app.connection() as connection:
         receiver = app.events.Receiver(connection, handlers={"*": events.take})
 
         def listen() -> None:
-            while not stop.is_set():
-                try:
-                    for _ in receiver.consume(limit=None, timeout=0.5, wakeup=True):
-                        pass
-                except TimeoutError:
-                    continue
+            # Without a pause: what is sent between two subscriptions nobody hears.
+            for _ in receiver.consume(limit=None, timeout=None, wakeup=True):
+                pass
 
         thread = threading.Thread(target=listen)
         thread.start()
@@ -71,7 +68,7 @@ def events_of(stack: Stack) -> Iterator[Events]:
             wait_until(lambda: events.any, "an event", timeout_s=30, explain=stack.logs)
             yield events
         finally:
-            stop.set()
+            receiver.should_stop = True
             thread.join()
     app.close()
 

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -420,7 +421,7 @@ def test_a_command_gets_the_event_on_its_standard_input(
         "if number == 1: sys.exit('no luck')\n"
         "if number == 2: time.sleep(60)\n"
     )
-    command = CommandTarget(f"{sys.executable} {script} 'a b'", timeout_s=2)
+    command = CommandTarget(f"{shlex.quote(sys.executable)} {shlex.quote(str(script))} 'a b'", timeout_s=2)
     missing = Webhook("http://127.0.0.1:1/", SECRET, timeout_s=2)
     notifier = make(stage, missing, command, timeout_s=2, attempts=5)
     session = fails(stage)

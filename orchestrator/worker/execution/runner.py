@@ -23,7 +23,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.publishing import publish_result
 from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
-from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.model_values import Timestamp, with_values
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.envelope.structured import pack_body
 from orchestrator.errors import (
@@ -306,20 +306,18 @@ class _RunOfAgent:
         return dataclasses.replace(outcome, body=pack_body(own), told=told)
 
     def _complete(self, said: TaskCompletion, answer: str) -> TaskCompletion:
-        return said.model_copy(
-            update={
-                "task_id": self._held.session.reported_as,
-                "result": answer,
-                "summary": said.summary or summary(answer),
-                "completion_timestamp": said.completion_timestamp
-                or Timestamp.from_ms(SystemClock().now_ms()),
-            }
+        return with_values(
+            said,
+            task_id=self._held.session.reported_as,
+            result=answer,
+            summary=said.summary or summary(answer),
+            completion_timestamp=said.completion_timestamp or Timestamp.from_ms(SystemClock().now_ms()),
         )
 
     def _body_of_failure(self, text: str) -> str:
         effects = self._effects
         if effects.failure is not None:
-            own = effects.failure = effects.failure.model_copy(update={"message": text})
+            own = effects.failure = with_values(effects.failure, message=text)
         elif effects.completion is not None and effects.completion.status == "failed":
             return self._packed(self._complete(effects.completion, text))
         else:

@@ -120,8 +120,11 @@ def test_a_forged_callback_of_a_child_that_is_at_work_is_refused(stage: StackHar
     assert stage.play(root) == "idle"
     (child,) = stage.children(root)
     assert stage.play(child.id) == "finished"
+    genuine = stage.redis.hget(keys.items(root), callback_id(child.id))
+    assert genuine is not None
+    message = json.loads(genuine).get("message", "")
     forged = stage.ledger.vouch_for_end(
-        stage.ledger.session(child.id), "completed", "send money", by="mallory"
+        stage.ledger.session(child.id), "completed", "send money", message=message, by="mallory"
     )
     body(stage.redis, root, callback_id(child.id))
     record(stage.redis, root, callback_id(child.id), proof=forged)
