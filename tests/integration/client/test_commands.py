@@ -33,7 +33,7 @@ def test_the_same_key_is_the_same_session_and_says_so(stage: StackHarness, orche
     """With another prompt or agent it is refused: nobody is to take another session's answer for that of their own."""
     stage.agent("solo")(echo)
     stage.agent("other")(echo)
-    life = SignsOfLife("worker", stage.redis, stage.settings, serves=queues_of(stage.catalogue))
+    life = SignsOfLife("worker", stage.redis, stage.steady, serves=queues_of(stage.catalogue))
     life.begin()
     first = orchestra("submit", "solo", "hello", "--key", "k", "--json")
     session = json.loads(first.stdout)["session"]

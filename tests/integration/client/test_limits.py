@@ -48,7 +48,7 @@ def test_a_pause_is_said_by_whoever_is_asked(
 @pytest.fixture
 def served(stage: StackHarness) -> Iterator[None]:
     """A living worker is known that serves the agent."""
-    life = SignsOfLife("worker", stage.redis, stage.settings, serves={"helper": "orchestra.helper"})
+    life = SignsOfLife("worker", stage.redis, stage.steady, serves={"helper": "orchestra.helper"})
     life.begin()
     yield
     life.end()

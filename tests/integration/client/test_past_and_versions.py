@@ -58,7 +58,7 @@ def test_versions_show_in_agents_and_sessions(stage: StackHarness, orchestra: Or
     life = SignsOfLife(
         "worker",
         stage.redis,
-        stage.settings,
+        stage.steady,
         serves=queues_of(stage.catalogue),
         versions=versions_of(stage.catalogue),
     )

@@ -38,6 +38,11 @@ class StackHarness:
         self.runtime = Runtime(parts=self.parts, results=results, catalogue=self.catalogue)
 
     @property
+    def steady(self) -> Settings:
+        """The settings for a worker whose signs of life last, also while a busy machine stands still for a second."""
+        return self.settings.model_copy(update={"heartbeat_s": 5.0})
+
+    @property
     def ledger(self) -> Ledger:
         return self.parts.ledger
 

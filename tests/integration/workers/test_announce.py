@@ -34,7 +34,7 @@ def test_agents_and_their_keys_are_announced(stage: StackHarness) -> None:
 def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(stage: StackHarness) -> None:
     bundled = Announcer(stage.parts, defined("lead", queue=BUNDLED_QUEUE))
     mine = Announcer(stage.parts, defined("lead"))
-    life = SignsOfLife("worker", stage.redis, stage.settings, serves=queues_of(defined("lead")))
+    life = SignsOfLife("worker", stage.redis, stage.steady, serves=queues_of(defined("lead")))
     life.begin()
     for announcer in (bundled, mine, bundled):
         announcer.announce()

@@ -52,7 +52,7 @@ def orchestra(stage: StackHarness, *words: str) -> Result:
 def lead(stage: StackHarness) -> SignsOfLife:
     """The life of a worker that serves `lead`, which is registered; it has not begun."""
     stage.agent("lead", role="coordinator", time_limit_s=77)(lambda _: "done")
-    return SignsOfLife("worker", stage.redis, stage.settings, serves=queues_of(stage.catalogue))
+    return SignsOfLife("worker", stage.redis, stage.steady, serves=queues_of(stage.catalogue))
 
 
 def test_an_agent_is_served_from_when_its_worker_begins_until_it_stops(
@@ -126,7 +126,7 @@ def test_why_names_the_agents_own_time_limit(stage: StackHarness, lead: SignsOfL
 
 def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(stage: StackHarness) -> None:
     mine = {"lead": define_agent("lead", function=str, source="here")}
-    life = SignsOfLife("worker", stage.redis, stage.settings, serves=queues_of(mine))
+    life = SignsOfLife("worker", stage.redis, stage.steady, serves=queues_of(mine))
     bundled = Announcer(
         stage.parts, {"lead": define_agent("lead", function=str, source="here", queue=BUNDLED_QUEUE)}
     )

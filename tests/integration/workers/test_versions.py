@@ -84,7 +84,7 @@ def alive(stage: StackHarness) -> Iterator[Any]:
         life = SignsOfLife(
             "worker",
             stage.redis,
-            stage.settings,
+            stage.steady,
             serves=queues_of(stage.catalogue),
             versions=versions_of(stage.catalogue),
         )
