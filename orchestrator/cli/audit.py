@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.cli.backlog import backlog, readable_span
 from orchestrator.cli.names import session_argument, session_option
 from orchestrator.cli.options import SubCommands, json_option, known_type, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
@@ -32,7 +33,7 @@ def audit() -> None:
     """Search, show and verify the audit trail; run its writer."""
 
 
-for command in (prune, redact, export_trail, import_trail, transitions):
+for command in (prune, redact, export_trail, import_trail, transitions, backlog):
     audit.add_command(command)
 
 
@@ -236,6 +237,7 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
                     "steps": found.steps,
                     "steps_published": found.steps_published,
                     "not_written_yet": found.waiting,
+                    "behind_ms": found.behind_ms,
                     "missing": found.lost,
                     "breaks": found.breaks,
                 }
@@ -253,7 +255,9 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
         if found.unreached is not None:
             say(f"not compared with what was published: {found.unreached}", err=True)
         else:
-            say(f"published {found.published}, written {found.written}, still to be written {found.waiting}")
+            since = f", the oldest for {readable_span(found.behind_ms)}" if found.behind_ms else ""
+            waiting = f"still to be written {found.waiting}{since}"
+            say(f"published {found.published}, written {found.written}, {waiting}")
             say(f"steps of the ledger: published {found.steps_published}, written {found.steps}")
     if not found.intact:
         click.get_current_context().exit(1)

@@ -13,6 +13,7 @@ import redis
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.audit import AuditReader, AuditStore, Break, Coverage
+from orchestrator.audit.backlog import backlog
 from orchestrator.audit.heads import Head
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys, Proof, proof_of
@@ -45,6 +46,8 @@ class Inspected:
     published: int | None = None
     written: int | None = None
     waiting: int | None = None
+    #: Milliseconds since the oldest that is still to be written was published; 0: there is none. None: Redis was not asked.
+    behind_ms: int | None = None
     #: Steps of the ledger that were written so far, and that were published; None: Redis was not asked.
     steps: int = 0
     steps_published: int | None = None
@@ -146,6 +149,7 @@ def _online(store: AuditStore, parts: Container, *, signed_here: bool) -> Inspec
         published=published,
         written=published - missing,
         waiting=missing - sum(row.lost for row in messages),
+        behind_ms=backlog(parts.redis, parts.settings.shards).oldest_ms,
         steps=_steps(store),
         steps_published=sum(row.published for row in coverage if row.stream.type == LEDGER),
         lost=lost,

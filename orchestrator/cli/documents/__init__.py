@@ -7,6 +7,7 @@ choice that there is not is null.
 
 from orchestrator.cli.documents.base import Document
 from orchestrator.cli.documents.messages import (
+    AuditBacklog,
     AuditReport,
     AuditState,
     DeadLetters,
@@ -110,6 +111,7 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "audit replay": (ReplayedDocument, ReplayedMessages),
     "audit report": (AuditReport,),
     "audit verify": (AuditState,),
+    "audit backlog": (AuditBacklog,),
     "audit prune": (PrunedTrail,),
     "audit transitions": (Transitions,),
     "audit redact": (RedactedMessage,),
@@ -134,6 +136,7 @@ __all__ = [
     "Answer",
     "ApprovalDocument",
     "ApprovalList",
+    "AuditBacklog",
     "AuditReport",
     "AuditState",
     "BudgetsDocument",

@@ -231,8 +231,23 @@ class AuditState(Document):
     not_written_yet: int | None = Field(
         description="Published entries that a writer is still to write; null: Redis was not asked."
     )
+    behind_ms: int | None = Field(
+        description="Milliseconds since the oldest of them was published; 0: there are none; null: Redis was not asked."
+    )
     missing: int = Field(description="Published entries that it lacks and that no writer will write.")
     breaks: tuple[AuditBreak, ...] = Field(description="Where it is not what was written.")
+
+
+class AuditBacklog(Document):
+    """What was published and is not in the audit trail yet."""
+
+    entries: int = Field(description="All entries.")
+    messages: int = Field(description="Messages.")
+    steps: int = Field(description="Steps of the ledger.")
+    dead_letters: int = Field(description="Dead letters.")
+    oldest_ms: int = Field(
+        description="Milliseconds since the oldest of them was published; 0: there are none."
+    )
 
 
 class TransitionDocument(Document):

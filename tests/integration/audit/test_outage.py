@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis as redis_py
+from click.testing import CliRunner, Result
 
 from orchestrator.audit import AuditStore, AuditWriter, build_writer
+from orchestrator.audit.backlog import backlog
 from orchestrator.bootstrap import build_container
+from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
-from orchestrator.errors import AuditUnavailable
-from orchestrator.streams import RedisStreams, StreamId, all_streams
+from orchestrator.errors import AuditError, AuditUnavailable
+from orchestrator.redisdb import keys
+from orchestrator.streams import (
+    AUDIT_GROUP,
+    Portion,
+    RedisStreams,
+    StreamId,
+    all_streams,
+    stream_key,
+    transition_streams,
+)
+from tests.documents import hold_to_models
 from tests.postgres import PostgresServer
 
 MESSAGES = StreamId(0, "message", "normal")
@@ -87,3 +102,58 @@ def test_two_writers_write_to_one_server_at_once(
         thread.join(60)
     store = AuditStore(url, read_only=True)
     assert (store.total(), list(store.broken_chain())) == (400, [])
+
+
+def test_the_backlog_counts_up_while_the_server_is_away_and_goes_to_zero(
+    redis: redis_py.Redis, server: PostgresServer, redis_url: str, tmp_path: Path
+) -> None:
+    """Of what was read and not written as of what nobody has read; asked while the database does not answer."""
+    settings = load_settings(redis_url=redis_url, data=tmp_path, audit_url=server.make())
+    streams, writer = RedisStreams(redis), build_writer(build_container(redis, settings), consumer="w")
+    options = ["--data", str(tmp_path), "--redis-url", redis_url]
+
+    def ask(*wanted: str) -> Result:
+        return CliRunner().invoke(main, ["audit", "backlog", *wanted, *options])
+
+    assert ask("--max-age", "0").output == "everything published is in the audit trail\n"
+    server.stop()
+    for number in range(3):
+        streams.publish(MESSAGES, b"%d" % number)
+    with pytest.raises(AuditError):
+        writer.run_once()
+    for number in range(4):
+        streams.publish(MESSAGES, b"more %d" % number)
+    redis.xadd(stream_key(transition_streams()[0]), {"commit": "session ses_1 - finished"})
+    redis.xadd(keys.dead(0), {"stream": str(MESSAGES), "entry": "1-0", "rule": "expired", "reason": "x"})
+    found = json.loads(ask("--json").output)
+    hold_to_models(["audit", "backlog", "--json"], ask("--json").output)
+    assert (found["entries"], found["messages"], found["steps"], found["dead_letters"]) == (9, 7, 1, 1)
+    assert found["oldest_ms"] > 0
+    metrics = ask("--prometheus").output.splitlines()
+    assert 'orchestra_audit_backlog_entries{kind="messages"} 7' in metrics
+    assert float(metrics[-1].removeprefix("orchestra_audit_backlog_oldest_seconds ")) > 0
+    late = ask("--max-age", "0")
+    assert late.exit_code == 1
+    assert late.output.startswith("9 entries are not in the audit trail yet, the oldest for ")
+    server.start()
+    deadline = time.monotonic() + 30
+    while backlog(redis, 1).entries and time.monotonic() < deadline:
+        writer.run_once(block_ms=50)  # dead letters are looked for twice a second
+    assert (backlog(redis, 1).entries, backlog(redis, 1).oldest_ms) == (0, 0)
+    verified = CliRunner().invoke(
+        main, ["audit", "verify", "--json", *options], env={"ORCHESTRA_AUDIT_URL": settings.audit_url}
+    )
+    assert json.loads(verified.output)["behind_ms"] == 0
+
+
+def test_the_backlog_is_known_where_nobody_has_read_and_where_something_was_deleted(
+    redis: redis_py.Redis,
+) -> None:
+    """Without a group everything waits; a server that cannot tell how much is left is asked for the entries."""
+    streams = RedisStreams(redis)
+    entries = [streams.publish(MESSAGES, b"%d" % number) for number in range(5)]
+    assert backlog(redis, 1).messages == 5
+    streams.ensure_groups([AUDIT_GROUP], [MESSAGES])
+    assert len(streams.read(AUDIT_GROUP, "w", [Portion([MESSAGES], 1)])) == 1
+    redis.xdel(stream_key(MESSAGES), entries[3])
+    assert backlog(redis, 1).messages == 4

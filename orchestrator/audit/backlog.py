@@ -1,0 +1,48 @@
+"""The backlog of the audit trail: what was published and is not in a database yet, and since when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import redis
+
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.groups import lags
+from orchestrator.redisdb.server_clock import ServerClock
+from orchestrator.streams import AUDIT_GROUP, all_streams, stream_key, transition_streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrailBacklog:
+    """Entries that no writer has committed, by kind; a writer that holds an entry has not committed it."""
+
+    messages: int
+    #: Steps of the ledger.
+    steps: int
+    dead_letters: int
+    #: Milliseconds since the oldest of them was published; 0: there are none.
+    oldest_ms: int
+
+    @property
+    def entries(self) -> int:
+        """All of them."""
+        return self.messages + self.steps + self.dead_letters
+
+
+def backlog(client: redis.Redis, shards: int) -> TrailBacklog:
+    """How far the audit trail of a stack is behind. Redis is asked, and no database: that may be away."""
+    kinds = (
+        [stream_key(stream) for stream in all_streams(shards)],
+        [stream_key(stream) for stream in transition_streams(shards)],
+        [keys.dead(shard) for shard in range(shards)],
+    )
+    found = iter(lags(client, AUDIT_GROUP, [key for kind in kinds for key in kind]))
+    rows = [[next(found) for _ in kind] for kind in kinds]
+    messages, steps, dead_letters = (sum(lag.unread + lag.pending for lag in kind) for kind in rows)
+    since = [lag.oldest_ms for kind in rows for lag in kind if lag.oldest_ms is not None]
+    return TrailBacklog(
+        messages=messages,
+        steps=steps,
+        dead_letters=dead_letters,
+        oldest_ms=max(0, ServerClock(client).now_ms() - min(since)) if since else 0,
+    )

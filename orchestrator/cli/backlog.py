@@ -1,0 +1,86 @@
+"""``orchestra audit backlog``: how far the audit trail is behind, for people, programs and Prometheus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.output import print_json, say
+from orchestrator.display.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.audit.backlog import TrailBacklog
+    from orchestrator.config.settings import Settings
+
+_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
+_METRICS: Final = """\
+# HELP orchestra_audit_backlog_entries Published entries that are not in the audit trail yet.
+# TYPE orchestra_audit_backlog_entries gauge
+orchestra_audit_backlog_entries{{kind="messages"}} {messages}
+orchestra_audit_backlog_entries{{kind="steps"}} {steps}
+orchestra_audit_backlog_entries{{kind="dead_letters"}} {dead_letters}
+# HELP orchestra_audit_backlog_oldest_seconds Age of the oldest of them; 0: there are none.
+# TYPE orchestra_audit_backlog_oldest_seconds gauge
+orchestra_audit_backlog_oldest_seconds {seconds}"""
+
+
+@click.command("backlog")
+@click.option("--prometheus", is_flag=True, help="Print metrics in the text format of Prometheus.")
+@click.option(
+    "--max-age",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Exit code 1 if the oldest entry is older than that.",
+)
+@json_option
+@stack_options
+def backlog(*, settings: Settings, prometheus: bool, max_age: float | None, as_json: bool) -> None:
+    """Say how many published entries are not in the audit trail yet, and how old the oldest is.
+
+    Only Redis is asked, so the answer comes while the audit database is away.
+    """
+    from orchestrator.audit.backlog import backlog as measure
+    from orchestrator.cli.documents import AuditBacklog
+    from orchestrator.config.stack import resolve, resolve_redis_url
+    from orchestrator.redisdb.client import connect
+
+    client = connect(resolve_redis_url(settings), name="orchestra-audit-backlog")
+    try:
+        found = measure(client, resolve(settings).shards)
+    finally:
+        client.close()
+    if as_json:
+        print_json(AuditBacklog.of(found))
+    elif prometheus:
+        say(_metrics(found), lines=True)
+    elif not found.entries:
+        say("everything published is in the audit trail")
+    else:
+        number = counted(found.entries, "entry is", "entries are")
+        say(f"{number} not in the audit trail yet, the oldest for {readable_span(found.oldest_ms)}")
+        kinds = (
+            counted(found.messages, "message"),
+            counted(found.steps, "step of the ledger", "steps of the ledger"),
+        )
+        say(f"{kinds[0]}, {kinds[1]}, {counted(found.dead_letters, 'dead letter')}")
+    if max_age is not None and found.oldest_ms > max_age * 1000:
+        click.get_current_context().exit(1)
+
+
+def _metrics(found: TrailBacklog) -> str:
+    return _METRICS.format(
+        messages=found.messages,
+        steps=found.steps,
+        dead_letters=found.dead_letters,
+        seconds=found.oldest_ms / 1000,
+    )
+
+
+def readable_span(ms: float) -> str:
+    """Milliseconds in the largest unit that they fill."""
+    for unit, size in _UNITS:
+        if ms >= size:
+            return f"{ms / size:.1f} {unit}" if ms < 10 * size else f"{ms / size:.0f} {unit}"
+    return f"{ms:.0f} ms"
