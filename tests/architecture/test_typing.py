@@ -1,61 +1,78 @@
-"""The public surface in a user's project, as a strict type checker sees it."""
+"""The public surface in a user's project, as mypy and pyright see it when both are strict."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import orchestrator
+import orchestrator.testing
+from orchestrator.deployment.project import KINDS, write_project
+
 ROOT = Path(__file__).resolve().parents[2]
+PROJECT = ROOT / "tests" / "typing" / "project"
+MISTAKE = """
+from orchestrator import Client
 
-PROJECT = """
-from typing import assert_type
-
-from orchestrator import AsyncClient, Callback, Client, Context, Session, agent
-
-
-@agent("counter")
-def counter(ctx: Context) -> str:
-    return str(len(ctx.prompt.split()))
-
-
-@agent("lead", role="coordinator")
-def lead(ctx: Context) -> str | None:
-    if not ctx.callbacks:
-        assert_type(ctx.delegate("counter", ctx.prompt), str)
-        return None
-    assert_type(ctx.callbacks, tuple[Callback, ...])
-    return ctx.callbacks[0].result
-
-
-def use() -> None:
-    with Client() as client:
-        handle = client.submit("lead", "To be. Or not to be.")
-        assert_type(handle.result(timeout_s=60), str)
-        assert_type(client.tree(handle.id), list[Session])
-
-
-async def use_it_from_asyncio() -> str:
-    async with AsyncClient() as client:
-        handle = await client.submit("lead", "To be.")
-        return await handle.result(timeout_s=60)
+with Client() as client:
+    client.submit("lead", 3)
 """
 
 
-def check(folder: Path, text: str) -> str:
-    (folder / "project.py").write_text(text, encoding="utf-8")
-    (folder / "mypy.ini").write_text(f"[mypy]\nstrict = True\nmypy_path = {ROOT}\nfollow_imports = silent\n")
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The project of a user, outside of this repository, where neither checker finds settings of ours."""
+    project = Path(shutil.copytree(PROJECT, tmp_path / "project"))
+    (project / "mistake.py").write_text(MISTAKE, encoding="utf-8")
+    return project
+
+
+def mypy(project: Path) -> str:
+    cache = ROOT / ".mypy_cache" / "user"
+    env = {**os.environ, "MYPYPATH": str(ROOT)}
+    return run(project, env, "mypy", "--follow-imports", "silent", "--cache-dir", str(cache), ".")
+
+
+def pyright(project: Path) -> str:
+    """basedpyright is pyright in a package that brings its own Node.js; its strict mode is that of pyright."""
+    return run(project, dict(os.environ), "basedpyright", "--pythonpath", sys.executable, "--project", ".")
+
+
+def run(project: Path, env: dict[str, str], *command: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache" / "user"), "project.py"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", *command], cwd=project, env=env, capture_output=True, text=True, check=False
     )
     return done.stdout + done.stderr
 
 
-def test_a_project_passes_strict_checking_and_a_mistake_does_not(tmp_path: Path) -> None:
-    assert "Success" in (said := check(tmp_path, PROJECT)), said
-    wrong = PROJECT.replace('client.submit("lead", "To be. Or not to be.")', 'client.submit("lead", 3)')
-    assert "arg-type" in check(tmp_path, wrong)
+def test_mypy_finds_the_mistake_in_a_strict_project_and_nothing_else(project: Path) -> None:
+    said = mypy(project)
+    assert re.findall(r"^(.*?):\d+: error: .*\[(.*)\]", said, re.MULTILINE) == [("mistake.py", "arg-type")], (
+        said
+    )
+    assert "checked 4 source files" in said
+
+
+def test_pyright_finds_the_mistake_in_a_strict_project_and_nothing_else(project: Path) -> None:
+    """In the projects that `orchestra init` writes, too."""
+    for kind in KINDS:
+        write_project(project / kind, kind)
+    said = pyright(project)
+    found = re.findall(r"(\w+\.py):\d+:\d+ - (?:error|warning): .*", said)
+    assert found == ["mistake.py"], said
+    assert "reportArgumentType" in said
+
+
+@pytest.mark.parametrize(
+    "package", [orchestrator, orchestrator.testing], ids=lambda package: package.__name__
+)
+def test_the_project_uses_every_public_name(package: object) -> None:
+    words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in PROJECT.glob("*.py"))))
+    missing = set(package.__all__) - words  # type: ignore[attr-defined]
+    assert missing == set(), f"use these in {PROJECT.relative_to(ROOT)}, so that their types are checked"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast, overload
 
 import redis
 
@@ -277,17 +277,43 @@ class Context(Delegating):
         )
         return cast("T", self._steps.run(call))
 
+    @overload
     async def astep(
         self,
         name: str,
-        function: Callable[..., Awaitable[T] | T],
+        function: Callable[..., Awaitable[T]],
+        *args: Any,
+        retries: int = ...,
+        timeout_s: float | None = ...,
+        backoff_s: float = ...,
+        type: Any = ...,
+        **kwargs: Any,
+    ) -> T: ...
+
+    @overload
+    async def astep(
+        self,
+        name: str,
+        function: Callable[..., T],
+        *args: Any,
+        retries: int = ...,
+        timeout_s: float | None = ...,
+        backoff_s: float = ...,
+        type: Any = ...,
+        **kwargs: Any,
+    ) -> T: ...
+
+    async def astep(
+        self,
+        name: str,
+        function: Callable[..., Any],
         *args: Any,
         retries: int = 0,
         timeout_s: float | None = None,
         backoff_s: float = 0.5,
         type: Any = None,
         **kwargs: Any,
-    ) -> T:
+    ) -> Any:
         """:meth:`step` for agents that are async; the event loop goes on meanwhile.
 
         The function may be async. One that is not is called in a thread. An async one that takes longer than
@@ -303,7 +329,7 @@ class Context(Delegating):
             backoff_s=backoff_s,
             type=type,
         )
-        return cast("T", await self._steps.arun(call))
+        return await self._steps.arun(call)
 
     @property
     def step_key(self) -> str:
