@@ -202,13 +202,15 @@ def check_timeout(timeout_s: float | None, *, wait: bool) -> None:
 def wait_and_print(
     client: Client, session: str, *, timeout_s: float | None, as_json: bool, item: str = ""
 ) -> None:
-    """Print the final answer of a session, or its failure and exit with 1."""
+    """Print the final answer of a session, or its failure and exit with 1; on a terminal, show how far its tree is."""
     from orchestrator.cli.documents import Answer
+    from orchestrator.cli.progress import TreeProgress
 
     try:
         answering = client.answering(session, timeout_s=timeout_s, item=item)
-        while (answer := client.step(answering)) is None:
-            pass
+        with TreeProgress(client, session) as progress:
+            while (answer := client.step(answering)) is None:
+                progress.look()
     except SessionFailed as error:
         fail(session, error, as_json=as_json)
     except TimeoutError as error:

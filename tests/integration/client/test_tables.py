@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -78,7 +79,13 @@ def test_of_a_tree_what_is_like_that_is_shown_with_what_is_above_it(
     assert "no session of the tree is like that" in none.stdout + none.stderr
 
 
-def _on_a_terminal(stage: StackHarness, columns: int, *arguments: str, **variables: str) -> str:
+def _on_a_terminal(
+    stage: StackHarness,
+    columns: int,
+    *arguments: str,
+    meanwhile: Callable[[str], None] = lambda shown: None,
+    **variables: str,
+) -> str:
     ours, theirs = pty.openpty()
     place = {"ORCHESTRA_REDIS_URL": str(stage.settings.redis_url), "ORCHESTRA_DATA": str(stage.settings.data)}
     kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
@@ -94,6 +101,7 @@ def _on_a_terminal(stage: StackHarness, columns: int, *arguments: str, **variabl
     with suppress(OSError):  # the other end was closed
         while octets := os.read(ours, 4096):
             shown += octets
+            meanwhile(shown.decode(errors="ignore"))
     os.close(ours)
     assert process.wait(60) == 0
     return shown.decode().replace("\r\n", "\n")
@@ -109,6 +117,23 @@ def test_a_terminal_gets_colours_and_lines_that_fit(stage: StackHarness, root: s
     coloured = _on_a_terminal(stage, 160, "sessions")
     assert root in coloured
     assert re.search(r"\x1b\[33m *idle *\x1b\[0m", coloured)
+
+
+def test_whoever_waits_at_a_terminal_sees_how_far_the_tree_is(stage: StackHarness, root: str) -> None:
+    """The line is taken back before the answer is printed; a pipe gets the answer alone."""
+    second = stage.children(root)[1].id
+    ended: list[str] = []
+
+    def go_on(shown: str) -> None:
+        if "1 of 3 sessions ended" in shown and not ended:
+            ended.append(second)
+            stage.play(second)
+            stage.resume(root)
+
+    shown = _on_a_terminal(stage, 80, "result", root, "--wait", meanwhile=go_on)
+    assert ended == [second]
+    assert stage.ledger.session(root).state == "finished"
+    assert "\x1b[2K" in shown.rpartition("sessions ended")[2], "the line is taken back"
 
 
 def test_logs_show_what_went_in_and_came_out(stage: StackHarness, orchestra: Orchestra, root: str) -> None:

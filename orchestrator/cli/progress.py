@@ -1,0 +1,72 @@
+"""How far a tree is, in one line on the terminal of whoever waits for its answer."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from orchestrator.display.text import counted
+from orchestrator.errors import ServerUnavailable
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from orchestrator.client.client import Client
+    from orchestrator.ledger import Session
+
+#: Seconds of waiting before anything is shown, and between two looks at least.
+_PATIENCE_S = 1.0
+#: A look at the tree may take this share of the time at most: a tree of ten thousand is looked at more rarely.
+_SHARE = 0.05
+
+
+class TreeProgress:
+    """Shows on standard error, if that is a terminal, how many sessions of a tree have ended; takes the line back at the end."""
+
+    def __init__(self, client: Client, session: str) -> None:
+        self._client = client
+        self._session = session
+        self._began = time.monotonic()
+        self._next_look = self._began + _PATIENCE_S
+        self._line: Status | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._line is not None:
+            self._line.stop()
+
+    def look(self) -> None:
+        """Look at the tree if it is time to; called between two steps of waiting, which say of an outage that it is one."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        if self._line is None and not self._open():
+            self._next_look = float("inf")
+            return
+        with suppress(ServerUnavailable):
+            text = _text(self._client.tree(self._session), now - self._began)
+            if self._line is not None:
+                self._line.update(text)
+        took = time.monotonic() - now
+        self._next_look = now + max(_PATIENCE_S, took / _SHARE)
+
+    def _open(self) -> bool:
+        # Loaded here: whoever waits for less than a second does not pay for it.
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        if console.is_terminal:
+            self._line = console.status("")
+            self._line.start()
+        return console.is_terminal
+
+
+def _text(tree: list[Session], elapsed_s: float) -> str:
+    from orchestrator.client.waiting import is_over
+
+    ended = sum(map(is_over, tree))
+    at_work = sum(session.state == "running" for session in tree)
+    return f"{ended} of {counted(len(tree), 'session')} ended, {at_work} at work; {elapsed_s:.0f} s"
