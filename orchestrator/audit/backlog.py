@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import redis
 
-from orchestrator.redisdb import keys
-from orchestrator.redisdb.groups import lags
 from orchestrator.redisdb.server_clock import ServerClock
-from orchestrator.streams import AUDIT_GROUP, all_streams, stream_key, transition_streams
+from orchestrator.streams import AUDIT_GROUP, DEAD, TRANSITIONS, all_streams, ledger_streams
+from orchestrator.streams.lag import lags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +31,11 @@ class TrailBacklog:
 def backlog(client: redis.Redis, shards: int) -> TrailBacklog:
     """How far the audit trail of a stack is behind. Redis is asked, and no database: that may be away."""
     kinds = (
-        [stream_key(stream) for stream in all_streams(shards)],
-        [stream_key(stream) for stream in transition_streams(shards)],
-        [keys.dead(shard) for shard in range(shards)],
+        all_streams(shards),
+        ledger_streams(TRANSITIONS, shards),
+        ledger_streams(DEAD, shards),
     )
-    found = iter(lags(client, AUDIT_GROUP, [key for kind in kinds for key in kind]))
+    found = iter(lags(client, AUDIT_GROUP, [stream for kind in kinds for stream in kind]))
     rows = [[next(found) for _ in kind] for kind in kinds]
     messages, steps, dead_letters = (sum(lag.unread + lag.pending for lag in kind) for kind in rows)
     since = [lag.oldest_ms for kind in rows for lag in kind if lag.oldest_ms is not None]

@@ -1,4 +1,4 @@
-"""The audit writer: a consumer group of its own on every stream of messages and of the ledger's transitions, batched, off the hot path; misses nothing.
+"""The audit writer: a consumer group of its own on every stream of messages, transitions and dead letters; misses nothing.
 
 An entry is acknowledged after the commit that wrote it. What a dead writer held is reclaimed; what is written
 already is not written twice. Any number of copies may write to one database, or each to its own.
@@ -24,23 +24,19 @@ from orchestrator.crashpoints import failpoint
 from orchestrator.errors import AuditError
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.groups import (
-    GONE_MS,
-    TIDY_EVERY_S,
-    ensure_groups,
-    forget_consumers,
-    is_missing_group,
-)
 from orchestrator.streams import (
     AUDIT_GROUP,
+    DEAD,
     GROUPS,
     LEDGER,
+    TRANSITIONS,
+    Consumer,
     Entry,
     Portion,
     RedisStreams,
     StreamId,
-    transition_streams,
 )
+from orchestrator.streams.consumer import GONE_MS
 
 #: Entries that one read takes from one stream: after an outage a commit costs more than all else in it.
 BATCH: Final = 500
@@ -49,7 +45,6 @@ BLOCK_MS: Final = 1000
 #: Milliseconds after which an entry's holder counts as dead: a commit on a slow disk takes long.
 RECLAIM_IDLE_MS: Final = 60_000
 _RECLAIM_EVERY_S: Final = 5.0
-_DEAD_EVERY_S: Final = 0.5
 _RETRY_S: Final = 2.0
 _LINGER_S: Final = 0.25
 #: How often a writer waits before it writes, while so many entries come in each wait, and until it has so many.
@@ -85,27 +80,26 @@ class AuditWriter:
         self._to_keep: Head | None = None
         self._next_keep = 0.0
         self._store = store
-        self._streams = RedisStreams(client)
-        self._consumer = consumer
-        self._shards = sorted({stream.shard for stream in sources})
-        ledgers = [
-            stream
-            for stream in transition_streams(max(self._shards, default=-1) + 1)
-            if stream.shard in self._shards
-        ]
-        self._sources = [*sources, *ledgers]
+        shards = sorted({stream.shard for stream in sources})
+        ledgers = [StreamId(shard, LEDGER, name) for name in (TRANSITIONS, DEAD) for shard in shards]
+        everything = [*sources, *ledgers]
+        self._portion = Portion(everything, BATCH)
+        streams = RedisStreams(client)
+        self._consumer = Consumer(
+            streams,
+            AUDIT_GROUP,
+            consumer,
+            lambda: everything,
+            reclaim_idle_ms=reclaim_idle_ms,
+            look_every_s=min(_RECLAIM_EVERY_S, reclaim_idle_ms / 2000),
+        )
         self._clock = clock or SystemClock()
-        self._reclaim_idle_ms = reclaim_idle_ms
         self._facts = facts or FactsReader()
         self._held: list[Entry] = []
         self._said: set[str] = set()
-        self._next_reclaim = 0.0
-        self._next_dead = 0.0
-        self._next_tidy = time.monotonic() + TIDY_EVERY_S
         # Before anything is read: a stream is trimmed only below what this group has acknowledged.
-        self._streams.ensure_groups(GROUPS, sources)
-        self._streams.ensure_groups([AUDIT_GROUP], ledgers)
-        self._ensure_dead_groups()
+        streams.ensure_groups(GROUPS, sources)
+        streams.ensure_groups([AUDIT_GROUP], ledgers)
         noted: Any = client.hget(keys.audit_heads(), store.id)
         store.believe(Head.from_json(noted) if noted is not None else None)
         if kept is not None:
@@ -122,7 +116,7 @@ class AuditWriter:
         self._keep_head()
 
     def run_once(self, *, block_ms: int = 0, linger: Callable[[], object] | None = None) -> int:
-        """One round: what was left over, dead letters, what is new; how many records were written.
+        """One round: what was left over, then what is new; how many records were written.
 
         ``linger`` lets further messages come before the first ones are written.
 
@@ -130,25 +124,16 @@ class AuditWriter:
             AuditError: the database cannot be written to; what was read is held for the next round.
         """
         written = self._write([])
-        now = time.monotonic()
-        if now >= self._next_reclaim:
-            written += self._reclaim()
-            self._next_reclaim = now + min(_RECLAIM_EVERY_S, self._reclaim_idle_ms / 2000)
-        if now >= self._next_dead:
-            written += self._write_dead()
-            self._next_dead = now + _DEAD_EVERY_S
-        if now >= self._next_tidy:
-            self.tidy()
-            self._next_tidy = now + TIDY_EVERY_S
-        everything = [Portion(self._sources, BATCH)]
-        entries = self._streams.read(AUDIT_GROUP, self._consumer, everything, block_ms=block_ms)
+        for left_over in self._consumer.left_over(limit=BATCH):
+            written += self._write(left_over)
+        entries = self._consumer.read([self._portion], block_ms=block_ms)
         # Few big transactions cost the disk, and everybody else on it, less than many small ones.
         for _ in range(_LINGERS if linger is not None and entries else 0):
             assert linger is not None
             if len(entries) >= _MOST:
                 break
             linger()
-            more = self._streams.read(AUDIT_GROUP, self._consumer, everything)
+            more = self._consumer.read([self._portion])
             entries += more
             if len(more) < _BUSY:
                 break
@@ -165,30 +150,34 @@ class AuditWriter:
         written = 0
         while self._held:
             failpoint("audit.read")
-            number, messages, steps = self._records()
-            written += self._store.add(messages, transitions=steps)
+            number, messages, dead, steps = self._records()
+            written += self._store.add(messages, dead, transitions=steps)
             failpoint("audit.written")
             done, self._held = self._held[:number], self._held[number:]
-            self._streams.acknowledge(AUDIT_GROUP, done)
+            self._consumer.acknowledge(done)
             self._note_head()
         return written
 
-    def _records(self) -> tuple[int, list[MessageRecord], list[StepsRecord]]:
+    def _records(self) -> tuple[int, list[MessageRecord], list[DeadRecord], list[StepsRecord]]:
         """What is to be written of the entries held, up to so many octets of stored bodies; of how many entries."""
         received_ms = self._clock.now_ms()
         messages: list[MessageRecord] = []
+        dead: list[DeadRecord] = []
         steps: dict[str, list[Step]] = {}
         size = number = 0
         for number, entry in enumerate(self._held, 1):  # noqa: B007 - the number of the last one is wanted
             if entry.stream.type == LEDGER:
-                steps.setdefault(str(entry.stream), []).append(Step.of(entry))
+                if entry.stream.priority == DEAD:
+                    dead.append(_dead(entry, received_ms))
+                else:
+                    steps.setdefault(str(entry.stream), []).append(Step.of(entry))
                 continue
             messages.append(read_entry(entry, received_ms=received_ms, reader=self._facts))
             size += len(messages[-1].body_octets)
             if size > _BODIES:
                 break
         records = [StepsRecord(stream=name, steps=s, received_ms=received_ms) for name, s in steps.items()]
-        return number, messages, records
+        return number, messages, dead, records
 
     def _note_head(self) -> None:
         """Tell Redis how far this database has come, so that an end that is cut off shows."""
@@ -215,65 +204,23 @@ class AuditWriter:
 
     def tidy(self, *, gone_ms: int = GONE_MS) -> int:
         """Forget writers that were silent for so long and hold nothing; how many, counted for each stream."""
-        dead = forget_consumers(
-            self._redis, AUDIT_GROUP, [keys.dead(shard) for shard in self._shards], idle_ms=gone_ms
-        )
-        return dead + self._streams.forget(AUDIT_GROUP, self._sources, idle_ms=gone_ms)
+        return self._consumer.tidy(gone_ms=gone_ms)
 
     def _say_once(self, event: str, reason: str) -> None:
         if reason and event not in self._said:
             self._said.add(event)
             get_logger().error(event, database=self._store.name, reason=reason)
 
-    def _reclaim(self) -> int:
-        written = 0
-        while entries := self._streams.reclaim(
-            AUDIT_GROUP, self._consumer, self._sources, idle_ms=self._reclaim_idle_ms, limit=BATCH
-        ):
-            written += self._write(entries)
-        return written
 
-    # --- dead letters ------------------------------------------------------------------------
-
-    def _ensure_dead_groups(self) -> None:
-        ensure_groups(self._redis, ((keys.dead(shard), AUDIT_GROUP) for shard in self._shards))
-
-    def _write_dead(self) -> int:
-        written = 0
-        for shard in self._shards:
-            key = keys.dead(shard)
-            try:
-                claimed: Any = self._redis.xautoclaim(
-                    key, AUDIT_GROUP, self._consumer, self._reclaim_idle_ms, count=BATCH
-                )
-                fresh: Any = self._redis.xreadgroup(AUDIT_GROUP, self._consumer, {key: ">"}, count=BATCH)
-            except redis.ResponseError as error:
-                if not is_missing_group(error):
-                    raise
-                self._ensure_dead_groups()
-                continue
-            rows = [*claimed[1], *(row for _, found in fresh for row in found)]
-            rows = [row for row in rows if row[1]]
-            if rows:
-                received_ms = self._clock.now_ms()
-                written += self._store.add([], [_dead(shard, row, received_ms) for row in rows])
-                self._note_head()
-                self._redis.xack(key, AUDIT_GROUP, *[row[0] for row in rows])
-        return written
-
-
-def _dead(shard: int, row: tuple[bytes, dict[bytes, bytes]], received_ms: int) -> DeadRecord:
-    def text(name: bytes) -> str:
-        return row[1].get(name, b"").decode("utf-8", "replace")
-
-    entry_id, attempts = row[0].decode(), text(b"attempts")
+def _dead(entry: Entry, received_ms: int) -> DeadRecord:
+    fields, attempts = entry.extra, entry.extra.get("attempts", "")
     return DeadRecord(
-        dead_id=f"{shard:02x}-{entry_id}",
-        stream=text(b"stream"),
-        entry_id=text(b"entry"),
-        rule=text(b"rule"),
-        reason=text(b"reason"),
+        dead_id=f"{entry.stream.shard:02x}-{entry.id}",
+        stream=fields.get("stream", ""),
+        entry_id=fields.get("entry", ""),
+        rule=fields.get("rule", ""),
+        reason=fields.get("reason", ""),
         attempts=int(attempts) if attempts.isascii() and attempts.isdigit() and len(attempts) < 6 else 1,
-        at_ms=int(entry_id.partition("-")[0]),
+        at_ms=int(entry.id.partition("-")[0]),
         received_ms=received_ms,
     )

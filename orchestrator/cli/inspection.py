@@ -29,7 +29,15 @@ from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.router.delayed.parked import DelayedMessages
-from orchestrator.streams import LEDGER, ROUTER_GROUP, RedisStreams, StreamId, all_streams, transition_streams
+from orchestrator.streams import (
+    LEDGER,
+    ROUTER_GROUP,
+    TRANSITIONS,
+    RedisStreams,
+    StreamId,
+    all_streams,
+    ledger_streams,
+)
 
 #: Looks at what seems to be lost, and the seconds between them: a writer may be at work between two reads.
 _LOOKS: Final = 8
@@ -160,7 +168,7 @@ def _online(store: AuditStore, parts: Container, *, signed_here: bool) -> Inspec
 def _settled(reader: AuditReader, parts: Container, elsewhere: int) -> list[Coverage]:
     """What is written of what was published, looked at until nothing seems lost, or a few times."""
     shards = parts.settings.shards
-    streams, sources = RedisStreams(parts.redis), [*all_streams(shards), *transition_streams(shards)]
+    streams, sources = RedisStreams(parts.redis), [*all_streams(shards), *ledger_streams(TRANSITIONS, shards)]
     coverage = reader.coverage(streams, sources)
     for _ in range(_LOOKS - 1):
         if sum(row.lost for row in coverage) <= elsewhere:

@@ -35,10 +35,11 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
         AUDIT_GROUP,
         GROUPS,
         INBOX,
+        TRANSITIONS,
         RedisStreams,
         all_streams,
         boxes,
-        transition_streams,
+        ledger_streams,
     )
 
     parts = Container(client, settings)
@@ -48,7 +49,7 @@ def make_reaper(client: redis.Redis, settings: Settings) -> Reaper:
         programs = [record.name for record in parts.agents.all() if record.external]
         # What a program's own group has not read yet stays, in the streams of messages as in its inbox.
         dropped = streams.trim(GROUPS, known, also=programs)
-        dropped += streams.trim([AUDIT_GROUP], transition_streams(settings.shards))
+        dropped += streams.trim([AUDIT_GROUP], ledger_streams(TRANSITIONS, settings.shards))
         for program in programs:
             dropped += streams.trim([program], boxes(INBOX, [program], settings.shards))
         return dropped + dead.expire(limits)

@@ -21,11 +21,12 @@ from orchestrator.streams import (
     INBOX,
     OUTBOX,
     ROUTER_GROUP,
+    TRANSITIONS,
     RedisStreams,
     all_streams,
     boxes,
+    ledger_streams,
     stream_key,
-    transition_streams,
 )
 from orchestrator.streams.pressure import SOFT
 
@@ -78,7 +79,7 @@ def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterat
     seconds, _ = client.time()
     for group in GROUPS:
         outboxes = boxes(OUTBOX, programs, shards) if group == ROUTER_GROUP else []
-        ledger = transition_streams(shards) if group == AUDIT_GROUP else []
+        ledger = ledger_streams(TRANSITIONS, shards) if group == AUDIT_GROUP else []
         read = [*all_streams(shards), *outboxes, *ledger]
         for stream, since_ms in port.unread_since(group, read).items():
             waited_s = int(seconds) - since_ms // 1000

@@ -23,8 +23,8 @@ from orchestrator.notifier.events import EVENTS, CloudEvent, bare_event, event_o
 from orchestrator.notifier.targets import Target
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage
-from orchestrator.redisdb.groups import ensure_groups, forget_consumers, is_missing_group
-from orchestrator.redisdb.scripts import Scripts
+from orchestrator.streams import NOTICES, Entry, Portion, RedisStreams, StreamId, ledger_streams, stream_key
+from orchestrator.streams.consumer import GONE_MS
 
 #: Seconds between two looks.
 LOOK_S: Final = 0.5
@@ -49,10 +49,7 @@ class _Delivery:
     """An entry that is being delivered."""
 
     target: Target
-    shard: int
-    entry: str
-    attempt: int
-    fields: Mapping[str, str]
+    entry: Entry
 
 
 def group_of(target: Target) -> str:
@@ -77,18 +74,19 @@ class Notifier:
         events: Collection[str] = tuple(EVENTS),
     ) -> None:
         self._redis = client
+        self._streams = RedisStreams(client)
         self._ledger = ledger
         self._targets = targets
         self._consumer = consumer
-        self._shards = range(shards)
+        self._sources = ledger_streams(NOTICES, shards)
         self._attempts = attempts
         self._timeout_s = timeout_s
         self._backoff_s = backoff_s
         self._events = frozenset(events)
         self._pools = {t.name: ThreadPoolExecutor(AT_ONCE, f"notify-{t.name}") for t in targets}
-        self._in_flight: dict[tuple[str, int, str], tuple[_Delivery, Future[str]]] = {}
+        self._in_flight: dict[tuple[str, StreamId, str], tuple[_Delivery, Future[str]]] = {}
         self._looks = 0
-        self._ensure()
+        self._streams.ensure_groups([group_of(target) for target in targets], self._sources)
 
     def run(self, stop: threading.Event) -> None:
         """Deliver until told to stop; what is under way then is delivered again by whoever is next."""
@@ -107,90 +105,69 @@ class Notifier:
             redis.RedisError: Redis is away.
         """
         ended = self._settle()
-        try:
-            for target in self._targets:
-                for shard in self._shards:
-                    self._begin_due(target, shard)
-                    self._begin_new(target, shard)
-            if self._looks % _TRIM_EVERY == 0:
-                self._tidy()
-        except redis.ResponseError as error:
-            if not is_missing_group(error):
-                raise
-            self._ensure()
+        for target in self._targets:
+            for stream in self._sources:
+                self._begin_due(target, stream)
+                self._begin_new(target, stream)
+        if self._looks % _TRIM_EVERY == 0:
+            self._tidy()
         self._looks += 1
         return ended
-
-    def _ensure(self) -> None:
-        ensure_groups(
-            self._redis,
-            [(keys.notices(shard), group_of(target)) for shard in self._shards for target in self._targets],
-        )
 
     def _tidy(self) -> None:
         """Drop what every target was told, and forget copies that are gone."""
         groups = [group_of(target) for target in self._targets]
-        for shard in self._shards:
-            Scripts(self._redis).run(
-                "trim", [keys.notices(shard), keys.totals(shard)], [len(groups), *groups]
-            )
+        self._streams.trim(groups, self._sources)
         for group in groups:
-            forget_consumers(self._redis, group, [keys.notices(shard) for shard in self._shards])
+            self._streams.forget(group, self._sources, idle_ms=GONE_MS)
 
     def _room(self, target: Target) -> int:
         return AT_ONCE - sum(name == target.name for name, _, _ in self._in_flight)
 
-    def _begin_new(self, target: Target, shard: int) -> None:
-        room = self._room(target)
-        if room <= 0:
-            return
-        stream = keys.notices(shard)
-        answer: Any = self._redis.xreadgroup(group_of(target), self._consumer, {stream: ">"}, count=room)
-        pairs = answer.items() if isinstance(answer, Mapping) else answer or []
-        for _, entries in pairs:
-            for entry, fields in entries:
-                self._begin(target, shard, text(entry), 1, fields)
+    def _begin_new(self, target: Target, stream: StreamId) -> None:
+        if (room := self._room(target)) > 0:
+            for entry in self._streams.read(group_of(target), self._consumer, [Portion([stream], room)]):
+                self._begin(target, entry)
 
-    def _begin_due(self, target: Target, shard: int) -> None:
+    def _begin_due(self, target: Target, stream: StreamId) -> None:
         """Take what waits for another attempt and has waited long enough, also what a dead copy was delivering."""
-        stream, group = keys.notices(shard), group_of(target)
-        for waiting in self._redis.xpending_range(stream, group, "-", "+", _PAGE):
-            entry, tried = text(waiting["message_id"]), int(waiting["times_delivered"])
+        group = group_of(target)
+        for waiting in self._streams.pending(group, stream, most=_PAGE):
             if self._room(target) <= 0:
                 return
-            if (target.name, shard, entry) in self._in_flight:
+            if (target.name, stream, waiting.id) in self._in_flight:
                 continue
-            wait_ms = round(self._wait_s(tried, own=text(waiting["consumer"]) == self._consumer) * 1000)
-            if int(waiting["time_since_delivered"]) < wait_ms:
+            tried = waiting.deliveries
+            wait_ms = round(self._wait_s(tried, own=waiting.consumer == self._consumer) * 1000)
+            if waiting.idle_ms < wait_ms:
                 continue
-            taken: Any = self._redis.xclaim(stream, group, self._consumer, wait_ms, [entry])
-            for claimed, fields in taken:
-                self._begin(target, shard, text(claimed), tried + 1, fields)
+            taken = self._streams.claim(group, self._consumer, stream, waiting.id, idle_ms=wait_ms)
+            if taken is not None:
+                self._begin(target, taken._replace(deliveries=tried + 1))
 
     def _wait_s(self, tried: int, *, own: bool) -> float:
         """Seconds from the beginning of one attempt to that of the next; longer for what another copy may be at."""
         wait_s = min(_LONGEST_S, self._backoff_s * 2.0 ** min(tried - 1, 20))
         return wait_s if own else wait_s + self._timeout_s + _MARGIN_S
 
-    def _begin(self, target: Target, shard: int, entry: str, attempt: int, fields: Any) -> None:
-        facts = _facts(fields)
-        if facts.get("event") not in self._events:
-            self._redis.xack(keys.notices(shard), group_of(target), entry)
+    def _begin(self, target: Target, entry: Entry) -> None:
+        if entry.extra.get("event") not in self._events:
+            self._streams.acknowledge(group_of(target), [entry])
             return
-        delivery = _Delivery(target, shard, entry, attempt, facts)
-        event = self._event(shard, entry, facts)
+        event = self._event(entry)
         future = self._pools[target.name].submit(target.deliver, event.id, event.encode())
-        self._in_flight[target.name, shard, entry] = delivery, future
+        self._in_flight[target.name, entry.stream, entry.id] = _Delivery(target, entry), future
 
-    def _event(self, shard: int, entry: str, facts: Mapping[str, str]) -> CloudEvent:
+    def _event(self, entry: Entry) -> CloudEvent:
+        shard, facts = entry.stream.shard, entry.extra
         try:
-            return event_of(self._ledger, shard, entry, facts)
+            return event_of(self._ledger, shard, entry.id, facts)
         except Exception as error:
             if is_outage(error):
                 raise
             # Damaged records of one session must not keep everybody from being told of all others.
             _log.exception("notification-incomplete", session=facts.get("session", ""))
-            return bare_event(shard, entry, facts)
+            return bare_event(shard, entry.id, facts)
 
     def _settle(self) -> int:
         """Write down how deliveries have ended: taken, to be tried again, or dead."""
@@ -205,26 +182,27 @@ class Notifier:
         return len(done)
 
     def _write_down(self, delivery: _Delivery, reason: str) -> None:
-        stream, group = keys.notices(delivery.shard), group_of(delivery.target)
-        log = _log.bind(target=delivery.target.name, event=f"{delivery.shard:02x}-{delivery.entry}")
+        entry, group = delivery.entry, group_of(delivery.target)
+        shard, attempt = entry.stream.shard, entry.deliveries
+        log = _log.bind(target=delivery.target.name, event=f"{shard:02x}-{entry.id}")
         if not reason:
-            self._redis.xack(stream, group, delivery.entry)
+            self._streams.acknowledge(group, [entry])
             return
-        if delivery.attempt < self._attempts:
-            again_s = self._wait_s(delivery.attempt, own=True)
-            log.warning("notification-failed", attempt=delivery.attempt, reason=reason, again_in_s=again_s)
+        if attempt < self._attempts:
+            again_s = self._wait_s(attempt, own=True)
+            log.warning("notification-failed", attempt=attempt, reason=reason, again_in_s=again_s)
             return
-        log.error("notification-dead", attempts=delivery.attempt, reason=reason)
-        event = self._event(delivery.shard, delivery.entry, delivery.fields)
+        log.error("notification-dead", attempts=attempt, reason=reason)
+        event = self._event(entry)
         facts: dict[Any, Any] = {
             "event": event.encode(),
             "target": delivery.target.name,
-            "attempts": delivery.attempt,
+            "attempts": attempt,
             "reason": reason,
         }
         pipe = self._redis.pipeline(transaction=True)
-        pipe.xadd(keys.dead_notices(delivery.shard), facts, maxlen=_MOST_DEAD, approximate=True)
-        pipe.xack(stream, group, delivery.entry)
+        pipe.xadd(keys.dead_notices(shard), facts, maxlen=_MOST_DEAD, approximate=True)
+        pipe.xack(stream_key(entry.stream), group, entry.id)
         pipe.execute()
 
 

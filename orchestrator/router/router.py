@@ -23,7 +23,6 @@ from orchestrator.log import get_logger
 from orchestrator.policy.retry import RetryEnd
 from orchestrator.reconciler.delivery import hand_over
 from orchestrator.redisdb.client import is_outage, refuses_everything
-from orchestrator.redisdb.groups import GONE_MS, TIDY_EVERY_S
 from orchestrator.router.deadletters.dead_lettering import DeadLettering
 from orchestrator.router.delayed.redelivery import Redelivery
 from orchestrator.router.delayed.retries import Retries
@@ -34,7 +33,7 @@ from orchestrator.router.refusal_buffer import RefusalBuffer
 from orchestrator.router.report_buffer import ReportBuffer
 from orchestrator.router.validation.admission import Admission
 from orchestrator.router.validation.validator import reject
-from orchestrator.streams import GROUPS, OUTBOX, ROUTER_GROUP, Entry, RedisStreams, StreamId
+from orchestrator.streams import GROUPS, OUTBOX, ROUTER_GROUP, Consumer, Entry, RedisStreams, StreamId
 from orchestrator.streams.priority import BLOCK_MS, PriorityReader
 
 #: Deliveries to a router of its own after which an entry is poison.
@@ -83,7 +82,6 @@ class Router:
         report_buffer: ReportBuffer,
     ) -> None:
         self._ledger = ledger
-        self._streams = streams
         self._outboxes = outboxes
         self._admission = admission
         self._execution = execution
@@ -92,16 +90,19 @@ class Router:
         self._undelivered = undelivered
         self._dispatcher = dispatcher
         self._agents = agents
-        self._consumer = consumer
-        self._sources = list(sources)
-        self._reclaim_idle_ms = reclaim_idle_ms
-        self._reader = PriorityReader(streams, group=ROUTER_GROUP, consumer=consumer, sources=self._sources)
+        self._consumer = Consumer(
+            streams,
+            ROUTER_GROUP,
+            consumer,
+            lambda: [*sources, *outboxes.sources],
+            reclaim_idle_ms=reclaim_idle_ms,
+            look_every_s=_RECLAIM_EVERY_S,
+        )
+        self._reader = PriorityReader(self._consumer, sources)
         self._report_buffer = report_buffer
         self._refused = RefusalBuffer()
-        self._next_reclaim = 0.0
-        self._next_tidy = time.monotonic() + TIDY_EVERY_S
         # The audit's group too: what is published before its writer first runs must not be trimmed.
-        self._streams.ensure_groups(GROUPS, self._sources)
+        streams.ensure_groups(GROUPS, sources)
 
     def run(self, stop: threading.Event) -> None:
         """Route until told to stop."""
@@ -124,15 +125,10 @@ class Router:
     def run_once(self, *, block_ms: int = 0) -> Handled:
         """One round: what was left by dead routers, what is new; waits up to ``block_ms`` when nothing is."""
         handled = Handled()
-        now = time.monotonic()
         self._outboxes.refresh()
-        if now >= self._next_reclaim:
-            self.reclaim(handled)
-        if now >= self._redelivery.next_look or not block_ms:
+        self._take_over(handled)
+        if time.monotonic() >= self._redelivery.next_look or not block_ms:
             handled.released += self._redelivery.release()
-        if now >= self._next_tidy:
-            self._streams.forget(ROUTER_GROUP, [*self._sources, *self._outboxes.sources], idle_ms=GONE_MS)
-            self._next_tidy = now + TIDY_EVERY_S
         self._next_round(handled, block_ms=block_ms)
         return handled
 
@@ -161,31 +157,23 @@ class Router:
             self._handle(entries, handled)
             self._report_buffer.clear()
 
-    def reclaim(self, handled: Handled) -> None:
-        """Take over what dead routers held, one entry at a time, so that a crash condemns nobody's neighbour.
+    def _take_over(self, handled: Handled) -> None:
+        """Take over what dead routers held, one entry at a time, so that a crash counts against no other entry.
 
         The most urgent first, and not all of it at once: what is new does not wait for what was left over.
         """
-        for stream in [*self._sources, *self._outboxes.sources]:
-            while entries := self._streams.reclaim(
-                ROUTER_GROUP, self._consumer, [stream], idle_ms=self._reclaim_idle_ms, limit=1
-            ):
-                handled.reclaimed += 1
-                entry = entries[0]
-                # The first delivery was in a batch and says nothing of this entry.
-                if stream.type == OUTBOX:
-                    self._outboxes.collect([entry], unread=entry.deliveries - 1 > POISON_DELIVERIES)
-                elif entry.deliveries - 1 > POISON_DELIVERIES:
-                    reason = (
-                        f"it was handed out alone {entry.deliveries - 2} times and its router died each time"
-                    )
-                    self._reject(entry, reject("poison", reason), handled)
-                else:
-                    self._handle_alone(entry, handled)
-                if handled.reclaimed >= _RECLAIM_AT_ONCE:
-                    self._next_reclaim = 0.0
-                    return
-        self._next_reclaim = time.monotonic() + _RECLAIM_EVERY_S
+        for (entry,) in self._consumer.left_over(limit=1, alone=True):
+            handled.reclaimed += 1
+            # The first delivery was in a batch and says nothing of this entry.
+            if entry.stream.type == OUTBOX:
+                self._outboxes.collect([entry], unread=entry.deliveries - 1 > POISON_DELIVERIES)
+            elif entry.deliveries - 1 > POISON_DELIVERIES:
+                reason = f"it was handed out alone {entry.deliveries - 2} times and its router died each time"
+                self._reject(entry, reject("poison", reason), handled)
+            else:
+                self._handle_alone(entry, handled)
+            if handled.reclaimed >= _RECLAIM_AT_ONCE:
+                return
 
     def _handle_alone(self, entry: Entry, handled: Handled) -> None:
         """Handle an entry that was left over. If Redis fails during a delivery, the delivery does not count against the entry."""
@@ -196,7 +184,7 @@ class Router:
             # Whatever else the server refuses is about this entry, which would end one router after the other.
             if is_outage(error) or refuses_everything(error):
                 with contextlib.suppress(redis.RedisError):
-                    self._streams.uncount(ROUTER_GROUP, self._consumer, entry)
+                    self._consumer.uncount(entry)
             raise
 
     def _handle(self, entries: Sequence[Entry], handled: Handled) -> None:

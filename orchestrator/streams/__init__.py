@@ -2,49 +2,59 @@
 
 from __future__ import annotations
 
-from orchestrator.streams.port import (
+from orchestrator.streams.consumer import Consumer
+from orchestrator.streams.redis_streams import RedisStreams, stream_key
+from orchestrator.streams.values import (
     AUDIT_GROUP,
+    DEAD,
     ENVELOPE_FIELD,
     FROM_FIELD,
     GROUPS,
     INBOX,
     LEDGER,
     MESSAGE_TYPES,
+    NOTICES,
     OUTBOX,
     PRIORITIES,
     ROUTER_GROUP,
+    SESSION_EVENTS,
+    TRANSITIONS,
     Backlog,
     Entry,
+    Pending,
     Portion,
     StreamId,
-    Streams,
     all_streams,
     boxes,
     consumer_name,
-    transition_streams,
+    ledger_streams,
 )
-from orchestrator.streams.redis_streams import RedisStreams, stream_key
 
 __all__ = [
     "AUDIT_GROUP",
+    "DEAD",
     "ENVELOPE_FIELD",
     "FROM_FIELD",
     "GROUPS",
     "INBOX",
     "LEDGER",
     "MESSAGE_TYPES",
+    "NOTICES",
     "OUTBOX",
     "PRIORITIES",
     "ROUTER_GROUP",
+    "SESSION_EVENTS",
+    "TRANSITIONS",
     "Backlog",
+    "Consumer",
     "Entry",
+    "Pending",
     "Portion",
     "RedisStreams",
     "StreamId",
-    "Streams",
     "all_streams",
     "boxes",
     "consumer_name",
+    "ledger_streams",
     "stream_key",
-    "transition_streams",
 ]

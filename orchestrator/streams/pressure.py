@@ -12,8 +12,8 @@ from typing import Final
 import redis
 
 from orchestrator.errors import StreamFull
-from orchestrator.streams.port import StreamId
 from orchestrator.streams.redis_streams import stream_key
+from orchestrator.streams.values import StreamId
 
 #: The part of the limit from which on publishers are slowed.
 SOFT: Final = 0.8

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from orchestrator.streams.port import PRIORITIES, Entry, Portion, StreamId, Streams
+from orchestrator.streams.consumer import Consumer
+from orchestrator.streams.values import PRIORITIES, Entry, Portion, StreamId
 
 #: Entries that one round takes from one stream of a priority while higher ones are in full flood.
 SHARES: Mapping[str, int] = {"critical": 64, "high": 32, "normal": 16, "low": 8}
@@ -30,16 +31,8 @@ class PriorityReader:
     """Reads some streams for one consumer of a group, in rounds."""
 
     def __init__(
-        self,
-        streams: Streams,
-        *,
-        group: str,
-        consumer: str,
-        sources: Sequence[StreamId],
-        full_share: int = FULL_SHARE,
+        self, consumer: Consumer, sources: Sequence[StreamId], *, full_share: int = FULL_SHARE
     ) -> None:
-        self._streams = streams
-        self._group = group
         self._consumer = consumer
         self._by_priority = {
             priority: [s for s in sources if s.priority == priority]
@@ -70,7 +63,7 @@ class PriorityReader:
             portions.append(Portion([s for s in streams if s not in without], share))
             quiet_above = quiet_above and priority not in self._flooded
         portions.append(Portion(also, self._full_share if quiet_above else SHARES[PRIORITIES[-1]]))
-        entries = self._streams.read(self._group, self._consumer, portions, block_ms=block_ms)
+        entries = self._consumer.read(portions, block_ms=block_ms)
         taken: dict[StreamId, int] = {}
         for entry in entries:
             if entry.stream not in also:

@@ -1,4 +1,4 @@
-"""The streams port on Redis 6.2 or newer, or Valkey."""
+"""Streams on Redis 6.2 or newer, or Valkey: append, hand out once to each group, hand out again what a dead holder left, trim."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ import redis
 from orchestrator.errors import StreamFull
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import MAX_BLOCK_MS
-from orchestrator.redisdb.groups import ensure_groups, forget_consumers, is_missing_group
 from orchestrator.redisdb.raw_pipeline import exchange
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.streams import port
-from orchestrator.streams.port import ENVELOPE_FIELD, Backlog, Entry, Portion, StreamId
+from orchestrator.streams import values
+from orchestrator.streams.values import ENVELOPE_FIELD, Backlog, Entry, Pending, Portion, StreamId
 
 _FIELD = ENVELOPE_FIELD.encode()
+_OF_SHARD = {
+    values.TRANSITIONS: keys.transitions,
+    values.SESSION_EVENTS: keys.session_events,
+    values.NOTICES: keys.notices,
+    values.DEAD: keys.dead,
+}
 
 
 def stream_key(stream: StreamId) -> str:
     """The Redis key of a stream."""
     match stream.type:
-        case port.OUTBOX:
+        case values.OUTBOX:
             return keys.outbox(stream.shard, stream.priority)
-        case port.INBOX:
+        case values.INBOX:
             return keys.inbox(stream.shard, stream.priority)
-        case port.LEDGER:
-            return keys.transitions(stream.shard)
+        case values.LEDGER:
+            return _OF_SHARD[stream.priority](stream.shard)
     return keys.messages(stream.shard, stream.type, stream.priority)
 
 
@@ -50,7 +55,11 @@ class RedisStreams:
     def publish(
         self, stream: StreamId, data: bytes, *, limit: int = 0, extra: dict[str, str] | None = None
     ) -> str:
-        """See :class:`~orchestrator.streams.port.Streams`."""
+        """Append an envelope and return its entry id; with a ``limit``, only while the stream is shorter.
+
+        Raises:
+            StreamFull: the stream holds ``limit`` entries or more; nothing was appended.
+        """
         fields: list[Any] = [ENVELOPE_FIELD, data]
         for name, value in (extra or {}).items():
             fields += [name, value]
@@ -62,13 +71,26 @@ class RedisStreams:
         return str(answer.decode())
 
     def ensure_groups(self, groups: Sequence[str], streams: Sequence[StreamId]) -> None:
-        """See :class:`~orchestrator.streams.port.Streams`."""
-        ensure_groups(self._redis, ((self._key(stream), group) for stream in streams for group in groups))
+        """Create missing groups, which read their streams from the first entry; existing groups stay as they are.
+
+        Raises:
+            redis.ResponseError: a key is not a stream. The other groups are created nevertheless.
+        """
+        pipe = self._redis.pipeline(transaction=False)
+        for stream in streams:
+            for group in groups:
+                pipe.xgroup_create(self._key(stream), group, id="0", mkstream=True)
+        for answer in pipe.execute(raise_on_error=False):
+            if isinstance(answer, Exception) and not str(answer).startswith("BUSYGROUP"):
+                raise answer
 
     def read(
         self, group: str, consumer: str, portions: Sequence[Portion], *, block_ms: int = 0
     ) -> list[Entry]:
-        """See :class:`~orchestrator.streams.port.Streams`."""
+        """Hand out entries that no consumer of the group has had, in the order of ``portions``.
+
+        Waits up to ``block_ms`` for a first one when there are none. A group that is missing is created again.
+        """
         wanted = [p for p in portions if p.streams]
         if not wanted:
             return []
@@ -113,7 +135,7 @@ class RedisStreams:
         )
 
     def _checked(self, group: str, portions: Sequence[Portion], answers: list[Any]) -> list[Any]:
-        found = [answer for answer in answers if not is_missing_group(answer)]
+        found = [answer for answer in answers if not _is_missing_group(answer)]
         if len(found) < len(answers):
             # The server lost its memory under us: what is there, and what is published from now on, must be seen whole.
             self.ensure_groups([group], [s for p in portions for s in p.streams])
@@ -133,7 +155,7 @@ class RedisStreams:
     def reclaim(
         self, group: str, consumer: str, streams: Sequence[StreamId], *, idle_ms: int, limit: int
     ) -> list[Entry]:
-        """See :class:`~orchestrator.streams.port.Streams`."""
+        """Take over entries that a consumer has held for at least ``idle_ms``: oldest first, ``limit`` a stream."""
         claimed: list[Entry] = []
         asked: list[tuple[StreamId, str]] = [(s, "0-0") for s in streams]
         while asked:
@@ -144,7 +166,7 @@ class RedisStreams:
             again = []
             for (stream, _), answer in zip(asked, exchange(self._redis, commands), strict=True):
                 if isinstance(answer, Exception):
-                    if is_missing_group(answer):
+                    if _is_missing_group(answer):
                         continue
                     raise answer
                 entries = [e for row in answer[1] if (e := _entry(stream, row)) is not None]
@@ -174,18 +196,24 @@ class RedisStreams:
             for entry, rows in zip(entries, answers, strict=True)
         ]
 
-    def acknowledge(self, group: str, entries: Sequence[Entry]) -> int:
-        """See :class:`~orchestrator.streams.port.Streams`."""
+    def acknowledge(self, group: str, entries: Sequence[Entry], *, delete: bool = False) -> int:
+        """Acknowledge entries; how many of them were still pending. ``delete`` removes them from their streams too."""
         by_stream: dict[StreamId, list[str]] = {}
         for entry in entries:
             by_stream.setdefault(entry.stream, []).append(entry.id)
         pipeline = self._redis.pipeline(transaction=False)
         for stream, ids in by_stream.items():
             pipeline.execute_command("XACK", self._key(stream), group, *ids)
-        return sum(pipeline.execute())
+        if delete:
+            for stream, ids in by_stream.items():
+                pipeline.xdel(self._key(stream), *ids)
+        return sum(pipeline.execute()[: len(by_stream)])
 
     def trim(self, groups: Sequence[str], streams: Sequence[StreamId], *, also: Sequence[str] = ()) -> int:
-        """See :class:`~orchestrator.streams.port.Streams`."""
+        """Drop the entries that every one of ``groups`` has acknowledged; how many.
+
+        ``also`` are groups that count only on the streams on which they exist.
+        """
         batch = self._scripts.batch()
         for stream in streams:
             batch.script(
@@ -201,11 +229,43 @@ class RedisStreams:
             raise failed
         return dropped
 
+    def pending(self, group: str, stream: StreamId, *, most: int) -> list[Pending]:
+        """The oldest entries that were handed out and not acknowledged; none where the group is missing."""
+        try:
+            rows: Any = self._redis.xpending_range(self._key(stream), group, "-", "+", most)
+        except redis.ResponseError as error:
+            if not _is_missing_group(error):
+                raise
+            return []
+        return [
+            Pending(
+                row["message_id"].decode(),
+                row["consumer"].decode(),
+                int(row["times_delivered"]),
+                int(row["time_since_delivered"]),
+            )
+            for row in rows
+        ]
+
+    def claim(
+        self, group: str, consumer: str, stream: StreamId, entry_id: str, *, idle_ms: int
+    ) -> Entry | None:
+        """Take over one entry that nobody was handed for ``idle_ms``; None if somebody was."""
+        command = ("XCLAIM", self._key(stream), group, consumer, idle_ms, entry_id)
+        (answer,) = exchange(self._redis, [command])
+        if isinstance(answer, Exception):
+            raise answer
+        return next((entry for row in answer if (entry := _entry(stream, row)) is not None), None)
+
     def forget(self, group: str, streams: Sequence[StreamId], *, idle_ms: int) -> int:
-        """Take consumers off the records that hold nothing and were silent for so long; how many."""
-        return forget_consumers(
-            self._redis, group, [self._key(stream) for stream in streams], idle_ms=idle_ms
-        )
+        """Remove consumers of the group that hold nothing and were silent for ``idle_ms``; how many.
+
+        A consumer that holds something stays until another has taken that over.
+        """
+        batch = self._scripts.batch()
+        for stream in streams:
+            batch.script("forget_consumers", [self._key(stream)], [group, idle_ms])
+        return sum(answer for answer in batch.execute() if isinstance(answer, int))
 
     def is_open(self, group: str, stream: StreamId, entry_id: str) -> bool:
         """Whether the group has yet to deal with an entry: nobody has had it, or its holder has not acknowledged it."""
@@ -246,7 +306,7 @@ class RedisStreams:
         return {stream: int(rows[0][0].partition(b"-")[0]) for stream, rows in found if rows}
 
     def backlog(self, group: str, streams: Sequence[StreamId]) -> list[Backlog]:
-        """See :class:`~orchestrator.streams.port.Streams`."""
+        """How far the group has come in each stream."""
         pipeline = self._redis.pipeline(transaction=False)
         for stream in streams:
             key = self._key(stream)
@@ -272,6 +332,11 @@ class RedisStreams:
             # What somebody takes out by hand was published all the same, and the scripts have counted it.
             rows.append(Backlog(stream, length, max(length + trimmed, counted), pending, idle))
         return rows
+
+
+def _is_missing_group(error: object) -> bool:
+    """Whether a group or its stream does not exist: it was removed, or the server lost its memory."""
+    return isinstance(error, redis.ResponseError) and "NOGROUP" in str(error)
 
 
 def _order(entry_id: str) -> tuple[int, int]:

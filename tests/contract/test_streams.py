@@ -1,4 +1,4 @@
-"""What every implementation of the streams port promises: the fake, fakeredis, Valkey, Debian's Redis."""
+"""What streams promise on every server: fakeredis, Valkey, Debian's Redis."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from orchestrator.deployment.embedded.valkey import make_socket_dir, remove_socket_dir
 from orchestrator.errors import StreamFull
 from orchestrator.redisdb.client import connect
-from orchestrator.streams import GROUPS, Entry, Portion, RedisStreams, StreamId, Streams
-from orchestrator.streams.fake import FakeStreams
+from orchestrator.streams import GROUPS, Entry, Portion, RedisStreams, StreamId
 
 DELEGATIONS = StreamId(0, "task-delegation", "high")
 UPDATES = StreamId(0, "status-update", "low")
@@ -41,12 +40,10 @@ def debian_redis(program: Callable[[str], str]) -> Iterator[str]:
     remove_socket_dir(folder)
 
 
-@pytest.fixture(params=["fake", "fakeredis", "valkey", "debian"])
-def streams(request: pytest.FixtureRequest) -> Iterator[Streams]:
-    """One empty implementation of the port after the other."""
+@pytest.fixture(params=["fakeredis", "valkey", "debian"])
+def streams(request: pytest.FixtureRequest) -> Iterator[RedisStreams]:
+    """The streams of one empty server after the other."""
     match request.param:
-        case "fake":
-            yield FakeStreams()
         case "fakeredis":
             yield RedisStreams(request.getfixturevalue("fake_redis"))
         case "valkey":
@@ -58,7 +55,9 @@ def streams(request: pytest.FixtureRequest) -> Iterator[Streams]:
             client.close()
 
 
-def _read(streams: Streams, *, group: str = "router", consumer: str = "a", count: int = 100) -> list[Entry]:
+def _read(
+    streams: RedisStreams, *, group: str = "router", consumer: str = "a", count: int = 100
+) -> list[Entry]:
     return streams.read(group, consumer, [Portion(BOTH, count)])
 
 
@@ -66,14 +65,14 @@ def _data(entries: list[Entry]) -> list[bytes | None]:
     return [entry.data for entry in entries]
 
 
-def test_what_was_published_before_the_group_is_not_missed(streams: Streams) -> None:
+def test_what_was_published_before_the_group_is_not_missed(streams: RedisStreams) -> None:
     """A group begins with the very first entry."""
     entry_id = streams.publish(DELEGATIONS, b"<one/>")
     streams.ensure_groups(GROUPS, BOTH)
     assert [Entry(DELEGATIONS, entry_id, b"<one/>", {}, 1)] == _read(streams)
 
 
-def test_making_groups_again_changes_nothing(streams: Streams) -> None:
+def test_making_groups_again_changes_nothing(streams: RedisStreams) -> None:
     """A second service that starts does not make the group see everything again."""
     streams.ensure_groups(GROUPS, BOTH)
     streams.publish(DELEGATIONS, b"<one/>")
@@ -82,7 +81,7 @@ def test_making_groups_again_changes_nothing(streams: Streams) -> None:
     assert _read(streams) == []
 
 
-def test_each_group_gets_everything_and_each_consumer_its_part(streams: Streams) -> None:
+def test_each_group_gets_everything_and_each_consumer_its_part(streams: RedisStreams) -> None:
     """Two consumers of a group share its entries; another group sees all of them."""
     streams.ensure_groups(GROUPS, BOTH)
     for number in range(4):
@@ -94,7 +93,7 @@ def test_each_group_gets_everything_and_each_consumer_its_part(streams: Streams)
     assert _data(_read(streams, group="audit")) == [b"<m0/>", b"<m1/>", b"<m2/>", b"<m3/>"]
 
 
-def test_portions_are_handed_out_in_their_order(streams: Streams) -> None:
+def test_portions_are_handed_out_in_their_order(streams: RedisStreams) -> None:
     """The first portion comes first, and each stream gives no more than the portion says."""
     streams.ensure_groups(GROUPS, BOTH)
     for number in range(3):
@@ -104,7 +103,7 @@ def test_portions_are_handed_out_in_their_order(streams: Streams) -> None:
     assert _data(entries) == [b"<d0/>", b"<d1/>", b"<u0/>"]
 
 
-def test_a_waiting_reader_gives_up_in_time(streams: Streams, request: pytest.FixtureRequest) -> None:
+def test_a_waiting_reader_gives_up_in_time(streams: RedisStreams, request: pytest.FixtureRequest) -> None:
     """A read of empty streams waits as long as it was told and returns nothing."""
     if "fakeredis" in request.node.callspec.params.values():
         pytest.skip("fakeredis answers XREADGROUP BLOCK at once")
@@ -114,7 +113,7 @@ def test_a_waiting_reader_gives_up_in_time(streams: Streams, request: pytest.Fix
     assert time.monotonic() - begun >= 0.025
 
 
-def test_an_entry_of_another_program_is_handed_out_as_it_is(streams: Streams) -> None:
+def test_an_entry_of_another_program_is_handed_out_as_it_is(streams: RedisStreams) -> None:
     """Further fields travel along."""
     streams.ensure_groups(GROUPS, BOTH)
     streams.publish(UPDATES, b"\xff\x00not xml", extra={"attempt": "2"})
@@ -122,7 +121,7 @@ def test_an_entry_of_another_program_is_handed_out_as_it_is(streams: Streams) ->
     assert (entry.data, entry.extra) == (b"\xff\x00not xml", {"attempt": "2"})
 
 
-def test_only_what_lies_idle_is_reclaimed_and_its_deliveries_are_counted(streams: Streams) -> None:
+def test_only_what_lies_idle_is_reclaimed_and_its_deliveries_are_counted(streams: RedisStreams) -> None:
     """A fresh entry stays with its holder; an idle one goes to the next consumer, counted."""
     streams.ensure_groups(GROUPS, BOTH)
     streams.publish(DELEGATIONS, b"<left/>")
@@ -135,7 +134,7 @@ def test_only_what_lies_idle_is_reclaimed_and_its_deliveries_are_counted(streams
     assert (second.data, second.deliveries, third.deliveries) == (b"<left/>", 2, 3)
 
 
-def test_what_is_acknowledged_is_never_handed_out_again(streams: Streams) -> None:
+def test_what_is_acknowledged_is_never_handed_out_again(streams: RedisStreams) -> None:
     """An acknowledgement counts once, and ends the matter for its group alone."""
     streams.ensure_groups(GROUPS, BOTH)
     streams.publish(DELEGATIONS, b"<one/>")
@@ -147,7 +146,7 @@ def test_what_is_acknowledged_is_never_handed_out_again(streams: Streams) -> Non
     assert len(_read(streams, group="audit")) == 2
 
 
-def test_reclaiming_finds_an_entry_behind_many_fresh_ones(streams: Streams) -> None:
+def test_reclaiming_finds_an_entry_behind_many_fresh_ones(streams: RedisStreams) -> None:
     """However much is pending, what is left over is found."""
     streams.ensure_groups(GROUPS, BOTH)
     for number in range(60):
@@ -158,7 +157,7 @@ def test_reclaiming_finds_an_entry_behind_many_fresh_ones(streams: Streams) -> N
     assert _data(streams.reclaim("router", "b", BOTH, idle_ms=1, limit=2)) == [b"<m50/>", b"<m51/>"]
 
 
-def test_nothing_is_trimmed_that_a_group_still_needs(streams: Streams) -> None:
+def test_nothing_is_trimmed_that_a_group_still_needs(streams: RedisStreams) -> None:
     """Entries go when every configured group has acknowledged them, and no earlier."""
     streams.ensure_groups(GROUPS, BOTH)
     for number in range(5):
@@ -175,7 +174,7 @@ def test_nothing_is_trimmed_that_a_group_still_needs(streams: Streams) -> None:
     assert streams.trim(GROUPS, BOTH) == 0
 
 
-def test_nothing_is_trimmed_for_a_group_that_does_not_exist_yet(streams: Streams) -> None:
+def test_nothing_is_trimmed_for_a_group_that_does_not_exist_yet(streams: RedisStreams) -> None:
     """A configured group whose service never ran needs everything."""
     streams.ensure_groups(["router"], BOTH)
     streams.publish(DELEGATIONS, b"<one/>")
@@ -183,7 +182,7 @@ def test_nothing_is_trimmed_for_a_group_that_does_not_exist_yet(streams: Streams
     assert streams.trim(GROUPS, BOTH) == 0
 
 
-def test_an_optional_group_holds_back_trimming_only_where_it_exists(streams: Streams) -> None:
+def test_an_optional_group_holds_back_trimming_only_where_it_exists(streams: RedisStreams) -> None:
     """A external program's own group keeps what it has not read yet, on the streams on which it was made."""
     streams.ensure_groups(GROUPS, BOTH)
     streams.ensure_groups(["partner"], [UPDATES])
@@ -198,7 +197,7 @@ def test_an_optional_group_holds_back_trimming_only_where_it_exists(streams: Str
     assert streams.trim(GROUPS, BOTH, also=["partner"]) == 1
 
 
-def test_the_backlog_counts_what_was_ever_published(streams: Streams) -> None:
+def test_the_backlog_counts_what_was_ever_published(streams: RedisStreams) -> None:
     """Trimming does not make published entries forgotten, so that the audit trail can be held against them."""
     streams.ensure_groups(GROUPS, BOTH)
     for number in range(3):
@@ -214,7 +213,7 @@ def test_the_backlog_counts_what_was_ever_published(streams: Streams) -> None:
     assert (unused.length, unused.published, unused.pending) == (0, 0, 0)
 
 
-def test_new_work_is_refused_by_a_full_stream_and_everything_else_taken(streams: Streams) -> None:
+def test_new_work_is_refused_by_a_full_stream_and_everything_else_taken(streams: RedisStreams) -> None:
     """The limit is the caller's to give: without one, the stream takes the entry."""
     for number in range(3):
         streams.publish(DELEGATIONS, f"<m{number}/>".encode(), limit=3)

@@ -34,7 +34,7 @@ from orchestrator.notifier.service import dead_notifications
 from orchestrator.notifier.targets import read_secret
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.acl import acl_line, role_rules
-from orchestrator.redisdb.groups import forget_consumers
+from orchestrator.streams import NOTICES, RedisStreams, ledger_streams
 from orchestrator.worker.context.context import Context
 from tests.documents import hold_to_models
 from tests.integration.workers.conftest import StackHarness, stage
@@ -319,7 +319,7 @@ def test_it_needs_no_more_than_its_role_allows(
         notifier.run_once()
         assert stage.redis.xlen(keys.notices(0)) == 0
         # As a copy that was silent for an hour; another one is forgotten by the same script.
-        assert forget_consumers(client, "notify:webhook", [keys.notices(0)], idle_ms=-1) == 1
+        assert RedisStreams(client).forget("notify:webhook", ledger_streams(NOTICES), idle_ms=-1) == 1
         assert receiver.events[0]["data"]["agent"] == "lead"  # type: ignore[index]
         assert receiver.events[0]["subject"] == told
     finally:

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from orchestrator.streams import ROUTER_GROUP, StreamId, all_streams
-from orchestrator.streams.fake import FakeStreams
+import redis
+
+from orchestrator.streams import ROUTER_GROUP, Consumer, RedisStreams, StreamId, all_streams
 from orchestrator.streams.priority import SHARES, PriorityReader, rounds_until_taken
 
 CRITICAL = StreamId(0, "error", "critical")
 LOW = StreamId(0, "message", "low")
 
 
-def _reader(streams: FakeStreams) -> PriorityReader:
+def _reader(streams: RedisStreams) -> PriorityReader:
     sources = all_streams()
     streams.ensure_groups([ROUTER_GROUP], sources)
-    return PriorityReader(streams, group=ROUTER_GROUP, consumer="a", sources=sources)
+    consumer = Consumer(streams, ROUTER_GROUP, "a", lambda: sources, reclaim_idle_ms=60_000, look_every_s=60)
+    return PriorityReader(consumer, sources)
 
 
-def test_a_round_is_ordered_by_priority() -> None:
+def test_a_round_is_ordered_by_priority(fake_redis: redis.Redis) -> None:
     """Whatever came first, the more urgent is handed out first."""
-    streams = FakeStreams()
+    streams = RedisStreams(fake_redis)
     reader = _reader(streams)
     for priority in ("low", "normal", "high", "critical"):
         streams.publish(StreamId(0, "query", priority), priority.encode())
     assert [e.data for e in reader.next_round(block_ms=0)] == [b"critical", b"high", b"normal", b"low"]
 
 
-def test_a_low_message_is_taken_within_its_bound_under_a_flood() -> None:
+def test_a_low_message_is_taken_within_its_bound_under_a_flood(fake_redis: redis.Redis) -> None:
     """A flood of critical messages, refilled before each round, delays the n-th low one by its documented bound."""
-    streams = FakeStreams()
+    streams = RedisStreams(fake_redis)
     reader = _reader(streams)
     for number in range(30):
         streams.publish(LOW, str(number).encode())
@@ -42,9 +44,9 @@ def test_a_low_message_is_taken_within_its_bound_under_a_flood() -> None:
     assert all(taken[str(n).encode()] <= rounds_until_taken(n + 1, "low") for n in range(30))
 
 
-def test_without_a_flood_a_round_is_filled_from_below() -> None:
+def test_without_a_flood_a_round_is_filled_from_below(fake_redis: redis.Redis) -> None:
     """While nothing more urgent waits, lower priorities use the whole round."""
-    streams = FakeStreams()
+    streams = RedisStreams(fake_redis)
     reader = _reader(streams)
     for number in range(300):
         streams.publish(LOW, str(number).encode())
@@ -57,9 +59,9 @@ def test_the_bound_is_what_the_shares_say() -> None:
     assert [rounds_until_taken(n, "low") for n in (1, 8, 9)] == [1, 1, 2]
 
 
-def test_a_round_can_leave_streams_out() -> None:
+def test_a_round_can_leave_streams_out(fake_redis: redis.Redis) -> None:
     """What stands in them is there for the next round."""
-    streams = FakeStreams()
+    streams = RedisStreams(fake_redis)
     reader = _reader(streams)
     streams.publish(CRITICAL, b"later")
     streams.publish(LOW, b"now")
@@ -67,9 +69,9 @@ def test_a_round_can_leave_streams_out() -> None:
     assert [e.data for e in reader.next_round(block_ms=0)] == [b"later"]
 
 
-def test_a_round_cannot_leave_out_everything() -> None:
+def test_a_round_cannot_leave_out_everything(fake_redis: redis.Redis) -> None:
     """It would not wait for anything, and be over at once again and again."""
-    streams = FakeStreams()
+    streams = RedisStreams(fake_redis)
     reader = _reader(streams)
     streams.publish(LOW, b"there")
     assert [e.data for e in reader.next_round(block_ms=0, without=set(all_streams()))] == [b"there"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import redis
 
@@ -17,12 +17,21 @@ from orchestrator.crashpoints import failpoint
 from orchestrator.errors import KeyringError
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import RunsSoFar
-from orchestrator.ledger.decode import mapping, text
+from orchestrator.ledger.decode import text
 from orchestrator.log import Seldom, get_logger
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage
-from orchestrator.redisdb.groups import GONE_MS, TIDY_EVERY_S, ensure_groups, forget_consumers
+from orchestrator.streams import (
+    SESSION_EVENTS,
+    Consumer,
+    Entry,
+    Portion,
+    RedisStreams,
+    StreamId,
+    ledger_streams,
+)
+from orchestrator.streams.consumer import GONE_MS
 
 GROUP = "callbacks"
 #: Events taken at once.
@@ -57,15 +66,22 @@ class CallbackService:
     ) -> None:
         self._redis = client
         self._delivery = delivery
-        self._consumer = consumer
-        self._streams = [keys.session_events(shard) for shard in range(shards)]
-        self._take_over_ms = take_over_ms
+        self._shards = range(shards)
         self._clock = clock or SystemClock()
-        self._next_take_over = self._next_ring = self._due_at = 0.0
-        self._next_tidy = self._clock.monotonic() + TIDY_EVERY_S
+        self._streams = RedisStreams(client)
+        self._consumer = Consumer(
+            self._streams,
+            GROUP,
+            consumer,
+            self._find_streams,
+            reclaim_idle_ms=take_over_ms,
+            look_every_s=take_over_ms / 1000,
+            clock=self._clock,
+        )
+        self._next_ring = self._due_at = 0.0
         self._seldom = Seldom()
         #: The streams that can be read.
-        self._sound: list[str] = []
+        self._sound: list[StreamId] = []
         self._find_streams()
 
     def run(self, stop: threading.Event) -> None:
@@ -84,73 +100,65 @@ class CallbackService:
         # What was handled since may have set an earlier one.
         return max(1, round((min(self._next_ring, self._due_at) - now) * 1000))
 
-    def run_once(self, *, block_ms: int | None = None, linger: Callable[[], object] = lambda: None) -> int:
+    def run_once(self, *, block_ms: int = 0, linger: Callable[[], object] = lambda: None) -> int:
         """Handle the events that are there, waiting up to ``block_ms`` for a first one; how many they were.
 
         They are acknowledged after ``linger``: nobody waits for that, and what they set off has the server first.
         """
-        handled = self._take_over()
-        if self._clock.monotonic() >= self._next_tidy:
-            self.tidy()
-            self._next_tidy = self._clock.monotonic() + TIDY_EVERY_S
-        done: list[tuple[str, list[bytes]]] = []
-        for stream, entries in self._read(None if handled else block_ms):
-            done.append((stream, self._handle(entries)))
-            handled += len(entries)
-        if done:
-            linger()
-            self._acknowledge(done)
-        return handled
-
-    def tidy(self, *, gone_ms: int = GONE_MS) -> int:
-        """Forget copies that were silent for so long and hold nothing; how many, counted for each stream."""
-        return forget_consumers(self._redis, GROUP, self._streams, idle_ms=gone_ms)
-
-    def _read(self, block_ms: int | None) -> list[tuple[str, list[tuple[bytes, Mapping[bytes, bytes]]]]]:
-        """New events by stream. A group that is gone is made again, and one damaged stream keeps nobody from the others."""
-        if not self._sound:
-            self._wait(block_ms)
-            self._find_streams()
-            return []
+        handled = 0
         try:
-            answer: Any = self._redis.xreadgroup(
-                GROUP, self._consumer, dict.fromkeys(self._sound, ">"), count=BATCH, block=block_ms
-            )
+            for left_over in self._consumer.left_over(limit=BATCH):
+                self._acknowledge(self._handle(left_over))
+                handled += len(left_over)
+            entries = self._read(0 if handled else block_ms)
         except redis.ResponseError as error:
             if is_outage(error):
                 raise
+            # A stream was spoilt or removed in this moment.
             self._find_streams()
-            return []
-        return _by_stream(answer)
+            return handled
+        if entries:
+            done = self._handle(entries)
+            linger()
+            self._acknowledge(done)
+        return handled + len(entries)
 
-    def _wait(self, block_ms: int | None) -> None:
-        """With no stream to wait for, wait nevertheless."""
-        threading.Event().wait((block_ms or 0) / 1000)
+    def tidy(self, *, gone_ms: int = GONE_MS) -> int:
+        """Forget copies that were silent for so long and hold nothing; how many, counted for each stream."""
+        return self._consumer.tidy(gone_ms=gone_ms)
 
-    def _find_streams(self) -> None:
-        """Which streams can be read; their groups are made where they are missing, from the first event that is kept."""
+    def _read(self, block_ms: int) -> list[Entry]:
+        if not self._sound:
+            # With no stream to wait for, wait nevertheless.
+            threading.Event().wait(block_ms / 1000)
+            self._find_streams()
+        return self._consumer.read([Portion(self._sound, BATCH)], block_ms=block_ms)
+
+    def _find_streams(self) -> list[StreamId]:
+        """Which streams can be read; missing groups are created. One damaged stream keeps nobody from the others."""
         self._sound = []
-        for stream in self._streams:
+        for stream in ledger_streams(SESSION_EVENTS, len(self._shards)):
             try:
-                ensure_groups(self._redis, [(stream, GROUP)])
+                self._streams.ensure_groups([GROUP], [stream])
             except redis.ResponseError as error:
                 if is_outage(error):
                     raise
                 # The sweep does what the events of this one would have set off.
-                if self._seldom.due(stream):
-                    _log.error("events-not-read", stream=stream, error=str(error))
+                if self._seldom.due(str(stream)):
+                    _log.error("events-not-read", stream=str(stream), error=str(error))
                 continue
             self._sound.append(stream)
+        return self._sound
 
-    def _handle(self, entries: list[tuple[bytes, Mapping[bytes, bytes]]]) -> list[bytes]:
-        """Do what events ask for; the ids of those that are done."""
+    def _handle(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Do what events ask for; the ones that are done."""
         failpoint("callbacks.read")
         stirred: dict[str, None] = {}
         known: dict[str, RunsSoFar] = {}
         stopped: dict[str, None] = {}
-        done: list[bytes] = []
-        for entry, raw in entries:
-            event = mapping(raw)
+        done: list[Entry] = []
+        for entry in entries:
+            event = entry.extra
             session, parent = event.get("session", ""), event.get("parent", "")
             if not is_session_id(session) or (parent and not is_session_id(parent)):
                 _log.warning("unknown-event", fields=event)
@@ -181,17 +189,14 @@ class CallbackService:
         failpoint("callbacks.handled")
         return done
 
-    def _acknowledge(self, done: Sequence[tuple[str, Sequence[bytes]]]) -> None:
-        """Forget events: one group reads their streams, so what it has acknowledged nobody needs any more."""
-        pipe = self._redis.pipeline(transaction=False)
-        for stream, ids in done:
-            if ids:
-                pipe.xack(stream, GROUP, *ids)
-                pipe.xdel(stream, *ids)
-        for answer in pipe.execute(raise_on_error=False):
+    def _acknowledge(self, done: Sequence[Entry]) -> None:
+        """Acknowledge events and delete them: no other group reads their streams."""
+        try:
+            self._consumer.acknowledge(done, delete=True)
+        except redis.ResponseError as error:
             # Of a stream that was spoilt meanwhile nothing is left to acknowledge.
-            if isinstance(answer, Exception) and is_outage(answer):
-                raise answer
+            if is_outage(error):
+                raise
 
     def _stop(self, session: str, event: Mapping[str, str]) -> bool:
         """End a session as an event says. One that cannot be ended stays pending, and is tried again and again."""
@@ -229,7 +234,7 @@ class CallbackService:
         """Flush the sessions whose deadline or window has passed; milliseconds until the next one is due."""
         ledger = self._delivery.ledger
         wait_ms = BLOCK_MS
-        for shard in range(len(self._streams)):
+        for shard in self._shards:
             try:
                 for kind, session in ledger.due_timers(shard):
                     if kind == "flush":
@@ -242,33 +247,3 @@ class CallbackService:
                 if self._seldom.due(keys.timers(shard)):
                     _log.error("timers-not-read", shard=shard, error=str(error))
         return max(1, wait_ms)
-
-    def _take_over(self) -> int:
-        """Now and then, take all that dead copies were handed and never acknowledged."""
-        if self._clock.monotonic() < self._next_take_over:
-            return 0
-        self._next_take_over = self._clock.monotonic() + self._take_over_ms / 1000
-        handled = 0
-        self._find_streams()
-        for stream in self._sound:
-            start: Any = "0-0"
-            while start is not None:
-                try:
-                    answer: Any = self._redis.xautoclaim(
-                        stream, GROUP, self._consumer, self._take_over_ms, start_id=start, count=BATCH
-                    )
-                except redis.ResponseError as error:
-                    if is_outage(error):
-                        raise
-                    break  # gone or spoilt in this moment: the next round sees to that
-                start = answer[0] if answer[0] != b"0-0" else None
-                entries = [(i, fields) for i, fields in answer[1] if fields]
-                if entries:
-                    self._acknowledge([(stream, self._handle(entries))])
-                    handled += len(entries)
-        return handled
-
-
-def _by_stream(answer: Any) -> list[tuple[str, list[tuple[bytes, Mapping[bytes, bytes]]]]]:
-    pairs = answer.items() if isinstance(answer, Mapping) else answer or []
-    return [(text(stream), list(entries)) for stream, entries in pairs]

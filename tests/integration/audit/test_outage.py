@@ -21,12 +21,13 @@ from orchestrator.errors import AuditError, AuditUnavailable
 from orchestrator.redisdb import keys
 from orchestrator.streams import (
     AUDIT_GROUP,
+    TRANSITIONS,
     Portion,
     RedisStreams,
     StreamId,
     all_streams,
+    ledger_streams,
     stream_key,
-    transition_streams,
 )
 from tests.documents import hold_to_models
 from tests.postgres import PostgresServer
@@ -123,7 +124,7 @@ def test_the_backlog_counts_up_while_the_server_is_away_and_goes_to_zero(
         writer.run_once()
     for number in range(4):
         streams.publish(MESSAGES, b"more %d" % number)
-    redis.xadd(stream_key(transition_streams()[0]), {"commit": "session ses_1 - finished"})
+    redis.xadd(stream_key(ledger_streams(TRANSITIONS)[0]), {"commit": "session ses_1 - finished"})
     redis.xadd(keys.dead(0), {"stream": str(MESSAGES), "entry": "1-0", "rule": "expired", "reason": "x"})
     found = json.loads(ask("--json").output)
     hold_to_models(["audit", "backlog", "--json"], ask("--json").output)

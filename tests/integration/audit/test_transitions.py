@@ -17,7 +17,7 @@ from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.ledger import Ledger, TreeLimits
 from orchestrator.redisdb import keys
-from orchestrator.streams import all_streams
+from orchestrator.streams import TRANSITIONS, Portion, all_streams, ledger_streams
 from tests.documents import hold_to_models
 from tests.integration.ledger.conftest import Play
 from tests.postgres import TrailDatabase
@@ -90,8 +90,8 @@ def test_what_is_read_again_is_kept_once(
     """A writer that died after its commit, a group that was removed, and two writers that each had a part."""
     one = writer()
     root = a_tree(play)
-    entries = one._streams.read("audit", "a1", [_portion()])
-    one._streams.acknowledge = lambda *_: 0  # type: ignore[method-assign,assignment]
+    entries = one._consumer.read([_portion()])
+    one._consumer.acknowledge = lambda *_, **__: None  # type: ignore[method-assign]
     one._held = entries[::2]
     one._write([])
     two = writer("a2", reclaim_idle_ms=0)
@@ -106,10 +106,8 @@ def test_what_is_read_again_is_kept_once(
     assert list(store.broken_chain()) == []
 
 
-def _portion() -> object:
-    from orchestrator.streams import Portion, transition_streams
-
-    return Portion(transition_streams(), 1000)
+def _portion() -> Portion:
+    return Portion(ledger_streams(TRANSITIONS), 1000)
 
 
 def _messages(redis: redis_py.Redis) -> int:

@@ -12,6 +12,7 @@ from orchestrator.clock import ManualClock
 from orchestrator.errors import ServerUnavailable, WrongState
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Lease, Ledger, RetryLater, Session
+from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.reconciler.reaper.leases import LeaseWatch
 from orchestrator.redisdb import keys
@@ -492,7 +493,6 @@ def test_all_that_a_dead_copy_was_handed_is_taken_over_at_once(stack: Stack, red
     for _ in range(500):
         redis.xadd(keys.session_events(0), {"event": "put", "session": SOME_SESSION})
     redis.xreadgroup("callbacks", "dead", {keys.session_events(0): ">"}, count=500)
-    service = stack.callback_service("heir")
-    service._take_over_ms = 0
+    service = CallbackService(redis, stack.delivery, consumer="heir", take_over_ms=0)
     assert service.run_once() == 500
     assert redis.xlen(keys.session_events(0)) == 0

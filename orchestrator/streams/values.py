@@ -1,4 +1,4 @@
-"""The streams as the rest of the system sees them: values and one small port."""
+"""The names and values of streams."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 #: The message types, in the order of the protocol.
 MESSAGE_TYPES = (
@@ -41,13 +41,16 @@ FROM_FIELD = "from"
 OUTBOX = "out"
 INBOX = "in"
 
-#: What stands for the type and the priority in the stream of a shard's transitions.
+#: The type of the streams that each shard has once; their name stands for the priority.
 LEDGER = "ledger"
 TRANSITIONS = "transitions"
+SESSION_EVENTS = "session-events"
+NOTICES = "notices"
+DEAD = "dead"
 
 
 class StreamId(NamedTuple):
-    """One stream of a shard: all messages of one type and priority, an external program's outbox or inbox, transitions."""
+    """A stream of a shard: messages of one type and priority, an external program's box, or one that each shard has once."""
 
     shard: int
     type: str
@@ -102,6 +105,16 @@ class Portion(NamedTuple):
     most: int
 
 
+class Pending(NamedTuple):
+    """An entry that a consumer was handed and has not acknowledged."""
+
+    id: str
+    consumer: str
+    deliveries: int
+    #: Milliseconds since it was handed out last.
+    idle_ms: int
+
+
 class Backlog(NamedTuple):
     """How far a group has come in a stream."""
 
@@ -116,54 +129,6 @@ class Backlog(NamedTuple):
     oldest_pending_ms: int
 
 
-class Streams(Protocol):
-    """Append, hand out once to each group, hand out again what its holder left, forget what all have seen."""
-
-    def publish(
-        self, stream: StreamId, data: bytes, *, limit: int = 0, extra: dict[str, str] | None = None
-    ) -> str:
-        """Append an envelope and return its entry id; with a ``limit``, only while the stream is shorter.
-
-        Raises:
-            StreamFull: the stream holds ``limit`` entries or more; nothing was appended.
-        """
-        ...
-
-    def ensure_groups(self, groups: Sequence[str], streams: Sequence[StreamId]) -> None:
-        """Make groups that see every entry from the very first; those that exist stay as they are."""
-        ...
-
-    def read(
-        self, group: str, consumer: str, portions: Sequence[Portion], *, block_ms: int = 0
-    ) -> list[Entry]:
-        """Hand out entries that nobody in the group has had, in the order of ``portions``.
-
-        Waits up to ``block_ms`` for a first one when there are none.
-        """
-        ...
-
-    def reclaim(
-        self, group: str, consumer: str, streams: Sequence[StreamId], *, idle_ms: int, limit: int
-    ) -> list[Entry]:
-        """Take over entries that another consumer has held for at least ``idle_ms``: oldest first, ``limit`` a stream."""
-        ...
-
-    def acknowledge(self, group: str, entries: Sequence[Entry]) -> int:
-        """Say that entries are dealt with; how many of them were still pending."""
-        ...
-
-    def trim(self, groups: Sequence[str], streams: Sequence[StreamId], *, also: Sequence[str] = ()) -> int:
-        """Drop the entries that every one of ``groups`` has acknowledged; how many.
-
-        ``also`` are groups that count on the streams on which they were made.
-        """
-        ...
-
-    def backlog(self, group: str, streams: Sequence[StreamId]) -> list[Backlog]:
-        """How far the group has come in each stream."""
-        ...
-
-
 def consumer_name(service: str) -> str:
     """A name under which no other process consumes, now or later; it tells people where to look."""
     return f"{service}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
@@ -174,9 +139,9 @@ def boxes(kind: str, programs: Iterable[str], shards: int = 1) -> list[StreamId]
     return [StreamId(shard, kind, program) for program in programs for shard in range(shards)]
 
 
-def transition_streams(shards: int = 1) -> list[StreamId]:
-    """The streams in which the ledger says what it changed; only the audit writer reads them."""
-    return [StreamId(shard, LEDGER, TRANSITIONS) for shard in range(shards)]
+def ledger_streams(name: str, shards: int = 1) -> list[StreamId]:
+    """The stream ``name`` of each shard, for example ``TRANSITIONS``."""
+    return [StreamId(shard, LEDGER, name) for shard in range(shards)]
 
 
 def all_streams(

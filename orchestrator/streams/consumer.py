@@ -1,0 +1,81 @@
+"""The loop that every consumer group has in common: read what is new, take over from the dead, forget dead consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.streams.redis_streams import RedisStreams
+from orchestrator.streams.values import Entry, Portion, StreamId
+
+#: Milliseconds of silence after which a consumer that holds nothing is forgotten.
+GONE_MS: Final = 3_600_000
+#: Seconds between two looks for such consumers.
+TIDY_EVERY_S: Final = 600.0
+
+
+class Consumer:
+    """One consumer of a group. It may die at any moment: what it had not acknowledged another one takes over.
+
+    ``sources`` is asked at each look for the streams from which to take over. Entries that were held for
+    ``reclaim_idle_ms`` are taken over; ``look_every_s`` seconds lie between two looks for them.
+    """
+
+    def __init__(
+        self,
+        streams: RedisStreams,
+        group: str,
+        name: str,
+        sources: Callable[[], Sequence[StreamId]],
+        *,
+        reclaim_idle_ms: int,
+        look_every_s: float,
+        clock: Clock | None = None,
+    ) -> None:
+        self._streams = streams
+        self._group = group
+        self._name = name
+        self._sources = sources
+        self._reclaim_idle_ms = reclaim_idle_ms
+        self._look_every_s = look_every_s
+        self._clock = clock or SystemClock()
+        self._next_look = 0.0
+        self._next_tidy = self._clock.monotonic() + TIDY_EVERY_S
+
+    def read(self, portions: Sequence[Portion], *, block_ms: int = 0) -> list[Entry]:
+        """Entries that no consumer of the group has had; waits up to ``block_ms`` for a first one."""
+        return self._streams.read(self._group, self._name, portions, block_ms=block_ms)
+
+    def left_over(self, *, limit: int, alone: bool = False) -> Iterator[list[Entry]]:
+        """Take over what dead consumers held, ``limit`` entries of a stream at a time; nothing until the next look is due.
+
+        ``alone`` takes over from one stream after the other, so that a crash counts against no entry of another one.
+        A caller that stops early goes on at its next call.
+        """
+        now = self._clock.monotonic()
+        if now < self._next_look:
+            return
+        sources = self._sources()
+        for some in [[stream] for stream in sources] if alone else [sources]:
+            while entries := self._streams.reclaim(
+                self._group, self._name, some, idle_ms=self._reclaim_idle_ms, limit=limit
+            ):
+                yield entries
+        self._next_look = now + self._look_every_s
+        if now >= self._next_tidy:
+            self.tidy()
+            self._next_tidy = now + TIDY_EVERY_S
+
+    def acknowledge(self, entries: Sequence[Entry], *, delete: bool = False) -> None:
+        """Acknowledge entries that were handled. ``delete`` removes them from streams that one group alone reads."""
+        if entries:
+            self._streams.acknowledge(self._group, entries, delete=delete)
+
+    def uncount(self, entry: Entry) -> None:
+        """Do not count the last delivery of an entry that was taken over; the consumer keeps it."""
+        self._streams.uncount(self._group, self._name, entry)
+
+    def tidy(self, *, gone_ms: int = GONE_MS) -> int:
+        """Forget consumers that hold nothing and were silent for ``gone_ms``; how many, counted for each stream."""
+        return self._streams.forget(self._group, self._sources(), idle_ms=gone_ms)
