@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import click
+from generated_fields import Undocumented
 
 
 def settings_table() -> str:
@@ -17,7 +18,9 @@ def settings_table() -> str:
     for name, field in Settings.model_fields.items():
         # What depends on the machine or on the working directory is said in the description.
         shown = "" if field.default_factory or field.default in (None, ()) else f"`{field.default}`"
-        rows.append(f"| `{name}` | `{ENV_PREFIX}{name.upper()}` | {shown} | {field.description} |")
+        rows.append(
+            f"| `{name}` | `{ENV_PREFIX}{name.upper()}` | {shown} | {_said(name, field.description)} |"
+        )
     return "\n".join(rows)
 
 
@@ -26,8 +29,22 @@ def keys_table() -> str:
     from orchestrator.redisdb.keys import REGISTRY
 
     rows = ["| key | type | owner | lifetime | holds |", "| --- | --- | --- | --- | --- |"]
-    rows += [f"| `{k.pattern}` | {k.type} | {k.owner} | {k.lifetime} | {k.holds} |" for k in REGISTRY]
+    rows += [
+        f"| `{k.pattern}` | {k.type} | {k.owner} | {k.lifetime} | {_said(k.pattern, k.holds)} |"
+        for k in REGISTRY
+    ]
     return "\n".join(row.replace("`kind|id`", "`kind\\|id`") for row in rows)
+
+
+def _said(name: str, words: str | None) -> str:
+    """The words that explain something.
+
+    Raises:
+        Undocumented: there are none.
+    """
+    if not words:
+        raise Undocumented(name)
+    return words
 
 
 def commands() -> str:
@@ -39,6 +56,10 @@ def commands() -> str:
 
 def _help(command: click.Command, path: str, level: int) -> Iterator[str]:
     context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
+    _said(path, command.help)
+    for option in command.params:
+        if isinstance(option, click.Option):
+            _said(f"{path} --{option.name}", option.help)
     yield f"{'#' * level} `{path}`\n\n```text\n{command.get_help(context)}\n```\n"
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -88,13 +109,14 @@ def _fields(model: type[Any]) -> str:
     rows = [
         f"## {model.__name__}",
         "",
-        str(model.__doc__),
+        _said(model.__name__, model.__doc__),
         "",
         "| field | type | meaning |",
         "| --- | --- | --- |",
     ]
     rows += [
-        f"| `{name}` | {_type(f.annotation)} | {f.description} |" for name, f in model.model_fields.items()
+        f"| `{name}` | {_type(f.annotation)} | {_said(f'{model.__name__}.{name}', f.description)} |"
+        for name, f in model.model_fields.items()
     ]
     return "\n".join([*rows, ""])
 

@@ -95,9 +95,13 @@ def _version_words(record: AgentRecord, versions: Mapping[str, int]) -> str:
 @agents.command("register")
 @click.argument("name")
 @click.option(
-    "--role", type=click.Choice(["coordinator", "specialist"]), default="specialist", show_default=True
+    "--role",
+    type=click.Choice(["coordinator", "specialist"]),
+    default="specialist",
+    show_default=True,
+    help="Its rank: it may delegate to equal or lower ones.",
 )
-@click.option("--tier", type=click.Choice(["opus", "sonnet", "haiku"]))
+@click.option("--tier", type=click.Choice(["opus", "sonnet", "haiku"]), help="The model that it asks for.")
 @click.option("--escalates-to", metavar="AGENT", default="", help="Who its errors and escalations go to.")
 @click.option("--may-send-to", metavar="AGENT", multiple=True, help="Only to these; may be repeated.")
 @click.option("--accepts-from", metavar="AGENT", multiple=True, help="Only from these; may be repeated.")

@@ -114,7 +114,9 @@ def import_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
 @click.command("transitions")
 @session_argument(required=False)
 @click.option(
-    "--kind", type=click.Choice(["session", "run", "callback", "item", "step", "budget", "approval"])
+    "--kind",
+    type=click.Choice(["session", "run", "callback", "item", "step", "budget", "approval"]),
+    help="Only changes of such things.",
 )
 @click.option("--since", help="How long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z).")
 @click.option("--until", help="The same, for the end of the time searched.")

@@ -28,21 +28,21 @@ MAX_COMMENT_CHARS = 10_000
 class Approval:
     """Something that a person is to approve or deny."""
 
-    id: str
-    session: str
-    root: str
-    depth: int
-    agent: str
-    title: str
-    run: str
-    tool: str
-    arguments: dict[str, Any]
+    id: str  #: begins with `apr_`
+    session: str  #: the session that asks
+    root: str  #: the root of its tree
+    depth: int  #: how many generations the session is below it
+    agent: str  #: the agent of the session
+    title: str  #: the title of the session
+    run: str  #: the run that waits
+    tool: str  #: what is to be done, in a word
+    arguments: dict[str, Any]  #: with what
     #: Of the tool and its arguments: the answer is for nothing else.
     digest: str
-    reason: str
-    asked_ms: int
+    reason: str  #: why the agent wants it
+    asked_ms: int  #: when it asked, in milliseconds since 1970
     expires_ms: int  #: when ``default`` counts, in milliseconds since the epoch; 0: never
-    default: Default
+    default: Default  #: what counts when nobody has answered in time
     #: Why this may not be approved: nobody vouches for it; empty: its agent does.
     fault: str = ""
 

@@ -44,7 +44,7 @@ def _in_thread(
 class AsyncSessionHandle:
     """A submitted session."""
 
-    id: str
+    id: str  #: the session
     _client: AsyncClient
     #: False: the key was used before, and this is the session that it made.
     new: bool = True

@@ -74,7 +74,7 @@ def _heading(plan: Plan) -> str:
 class SessionHandle:
     """A submitted session."""
 
-    id: str
+    id: str  #: the session
     _client: Client
     #: False: the key was used before, and this is the session that it made.
     new: bool = True

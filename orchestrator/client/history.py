@@ -23,8 +23,8 @@ class Event:
 
     at: str  #: ISO 8601, UTC
     what: str  #: `launched`, `run`, `delegated`, `callback`, `prompt`, `ended`, …
-    text: str
-    run: str = ""
+    text: str  #: the line that says it
+    run: str = ""  #: the run, if it is about one
     about: str = ""  #: the other session, if there is one
     detail: str = ""  #: more lines: the traceback of a failed try, or what was said
 

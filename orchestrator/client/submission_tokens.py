@@ -53,8 +53,8 @@ class _Claims:
 class SubmissionToken:
     """A token with the task id that it is for: ``send_task(…, kwargs={…, "token": token.text}, task_id=token.task_id)``."""
 
-    task_id: str
-    text: str
+    task_id: str  #: the Celery task id that it is for
+    text: str  #: the token
 
 
 def make_token(

@@ -36,10 +36,10 @@ class LiveEvent:
     #: `begin`: an answer of the model begins; `text`: more of it; `call`, `result`: of a tool; `replaced`: what came
     #: since the position `since` is void, because its run is tried again.
     kind: Kind
-    run: str
-    text: str = ""
-    tool: str = ""
-    since: str = ""
+    run: str  #: the run that writes
+    text: str = ""  #: the piece; of a result what the tool returned, or its beginning
+    tool: str = ""  #: of a call and its result: the tool
+    since: str = ""  #: of `replaced`: the position from which on everything is void
 
 
 @dataclass(frozen=True)

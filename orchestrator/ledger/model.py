@@ -61,21 +61,21 @@ class ItemState(StrEnum):
 class Session:
     """A session as the ledger has it."""
 
-    id: str
-    agent: str
+    id: str  #: begins with `ses_`
+    agent: str  #: the name of its agent
     parent: str  #: empty for a root
-    root: str
+    root: str  #: the root of its tree; its own id, if it is one
     depth: int  #: 0 for a root
-    state: SessionState
-    title: str
+    state: SessionState  #: where it stands
+    title: str  #: what people call it
     run: str  #: the non-terminal run, or empty: busy means that this is not empty
     launched: int  #: delegations for which a callback is owed
-    delivered: int
-    dead: int
+    delivered: int  #: callbacks of its children that a committed run has had
+    dead: int  #: callbacks that will not be delivered, each with a reason
     owed: int  #: launched, and the child is not over yet
-    runs: int
-    created_ms: int
-    updated_ms: int
+    runs: int  #: runs that it has had so far
+    created_ms: int  #: when it was launched, in milliseconds since 1970
+    updated_ms: int  #: when anything of it changed last
     ended_ms: int  #: 0 while not over
     correlation: str  #: the conversation's id
     message: str  #: message-id of the envelope that launched it
@@ -83,8 +83,8 @@ class Session:
     callback: bool  #: whether its parent is owed a callback
     reason: str  #: why it failed, was stopped or deleted
     progress: int  #: 0 to 100, or -1 while unknown
-    activity: str
-    priority: str
+    activity: str  #: what its agent says that it is doing
+    priority: str  #: `critical`, `high`, `normal` or `low`
     task: str  #: Celery task id whose result this root owes, or empty
     waiting: JSON  #: waiting policies by group of delegations, "" being the default one
     questions: tuple[str, ...]  #: ids of its own questions that have no reply yet
@@ -170,22 +170,22 @@ class Try:
 class Run:
     """A run as the ledger has it."""
 
-    id: str
-    session: str
-    number: int
-    cause: Literal["start", "callbacks", "user"]
-    state: RunState
-    claim: str
+    id: str  #: begins with `run_`
+    session: str  #: the session that it is a run of
+    number: int  #: 1 for the first run of its session
+    cause: Literal["start", "callbacks", "user"]  #: why it began
+    state: RunState  #: where it stands
+    claim: str  #: the random claim under which a worker holds it
     beat: int  #: renewal counter of the lease
     attempt: int  #: how often it was claimed
     lost: int  #: how often its worker was lost
     items: tuple[str, ...]  #: what it carries
-    worker: str
-    created_ms: int
-    started_ms: int
-    ended_ms: int
+    worker: str  #: the worker that took it last
+    created_ms: int  #: when it was queued, in milliseconds since 1970
+    started_ms: int  #: when a worker took it last; 0: none has
+    ended_ms: int  #: 0 while it has not ended
     stop: str  #: reason for which it was asked to stop, or empty
-    reason: str
+    reason: str  #: why it failed or was stopped
     awaits: tuple[str, ...] = ()  #: items that it stands still for: the end of a child, or a reply
     late: tuple[str, ...] = ()  #: groups of delegations whose deadline made this run, with children missing
     failures: int = 0  #: how often its agent raised

@@ -51,9 +51,9 @@ class Budget:
     Of a session: by it and everything below it. Of an agent: by all its sessions, in ``per_s`` seconds.
     """
 
-    requests: int | None = None
-    tokens: int | None = None
-    usd: float | None = None
+    requests: int | None = None  #: calls of models
+    tokens: int | None = None  #: of input and output together
+    usd: float | None = None  #: US dollars, by the prices of the models
     per_s: float | None = None  #: only of an agent's budget; None: a day
 
     def __post_init__(self) -> None:
@@ -125,9 +125,9 @@ def _number(text: str) -> float | int:
 class BudgetState:
     """A budget as it stands."""
 
-    limits: Mapping[str, int]
-    spent: Mapping[str, int]
-    reserved: Mapping[str, int]
+    limits: Mapping[str, int]  #: resource (`requests`, `tokens`, `nano`: billionths of a US dollar) → limit
+    spent: Mapping[str, int]  #: resource → what it has cost so far
+    reserved: Mapping[str, int]  #: resource → what calls at work may cost at most
     users: Mapping[str, Mapping[str, int]]  #: agent → resource → what it spent
 
     def left(self, resource: str) -> int | None:

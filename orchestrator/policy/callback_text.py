@@ -79,17 +79,17 @@ _AFTER_MESSAGE = "Please take this into account and continue with the orchestrat
 class Callback:
     """What a session hears from another one: how a child ended, or something it asks, says or answers."""
 
-    id: str
+    id: str  #: what `reply` takes, and the ledger knows it by
     #: `completion`; or `query`, `blocker`, `clarification`, `error`, …; or `reply`, `message`.
     kind: str = "completion"
     session: str  #: the session that it comes from
-    agent: str = ""
+    agent: str = ""  #: the agent of that session
     #: Of a completion: `completed`, `partial-success` (as an external program says) or `failed`; of a reply that will
     #: not come: `failed`; else empty.
     status: str = ""
-    title: str = ""
+    title: str = ""  #: the title of the child's task
     text: str = ""  #: the answer, the error or the question
-    priority: str = ""
+    priority: str = ""  #: `critical`, `high`, `normal` or `low`
     size: int = -1  #: bytes of the whole text, where `text` is only its beginning; else -1
     question: str = ""  #: of a reply: the id of the question that it answers
     context: Any = None  #: of a question: what its asker added to it, as JSON values

@@ -43,7 +43,7 @@ CALL_GROUP: Final = "call:"
 class Collected:
     """What children have brought to a run that looked after them."""
 
-    callbacks: tuple[Callback, ...]
+    callbacks: tuple[Callback, ...]  #: in the order in which they came
     outstanding: tuple[str, ...]  #: the sessions that have not ended
 
 
@@ -51,7 +51,7 @@ class Collected:
 class Piece:
     """A part of a text."""
 
-    text: str
+    text: str  #: the part that was asked for
     status: str  #: of the child: `completed`, `partial-success` or `failed`
     size: int  #: characters of the whole
     following: int | None  #: where it goes on; None: it does not
