@@ -39,8 +39,7 @@ class Step(NamedTuple):
         return cls(entry.id, *next(iter(entry.extra.items()), ("", "")))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
+class Transition(NamedTuple):
     """One change of one thing."""
 
     #: ms since the epoch.

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.backlog import backlog, readable_span
+from orchestrator.cli.backlog import backlog
 from orchestrator.cli.names import session_argument, session_option
 from orchestrator.cli.options import SubCommands, json_option, known_type, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
 from orchestrator.cli.replay import replay_command
+from orchestrator.cli.report import report
 from orchestrator.cli.trail import export_trail, import_trail, prune, redact, transitions
+from orchestrator.display.figures import span
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def audit() -> None:
     """Search, show and verify the audit trail; run its writer."""
 
 
-for command in (prune, redact, export_trail, import_trail, transitions, backlog):
+for command in (prune, redact, export_trail, import_trail, transitions, backlog, report):
     audit.add_command(command)
 
 
@@ -168,46 +170,6 @@ def search(
         say(f"older ones: --before {following}", err=True)
 
 
-@audit.command("report")
-@click.option("--since", help="How long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z).")
-@click.option("--until", help="The same, for the end of the time reported on.")
-@json_option
-@stack_options
-def report(*, settings: Settings, since: str | None, until: str | None, as_json: bool) -> None:
-    """Summarise message counts, dead letters and task times."""
-    from orchestrator.audit.statistics import report as make_report
-    from orchestrator.cli.documents import AuditReport
-
-    until_ms = parse_time(until)
-    facts = make_report(
-        _store(settings),
-        since_ms=parse_time(since) or 0,
-        until_ms=1 << 62 if until_ms is None else until_ms,
-    )
-    if as_json:
-        print_json(AuditReport.of(facts))
-        return
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            say(f"{_label(name)}:{'' if value else ' none'}")
-            for key, count in value.items():
-                say(f"  {count:>8}  {key or '(none)'}")
-        elif value is not None:
-            say(f"{_label(name)}: {_readable(name, value)}")
-
-
-def _label(name: str) -> str:
-    return name.removesuffix("_ms").replace("_", " ")
-
-
-def _readable(name: str, value: int) -> str:
-    from orchestrator.clock import isoformat
-
-    if name in ("first_ms", "last_ms"):
-        return isoformat(value)
-    return f"{value} ms" if name.endswith("_ms") else str(value)
-
-
 @audit.command("verify")
 @click.option(
     "--file",
@@ -255,7 +217,7 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
         if found.unreached is not None:
             say(f"not compared with what was published: {found.unreached}", err=True)
         else:
-            since = f", the oldest for {readable_span(found.behind_ms)}" if found.behind_ms else ""
+            since = f", the oldest for {span(found.behind_ms)}" if found.behind_ms else ""
             waiting = f"still to be written {found.waiting}{since}"
             say(f"published {found.published}, written {found.written}, {waiting}")
             say(f"steps of the ledger: published {found.steps_published}, written {found.steps}")

@@ -8,13 +8,13 @@ import click
 
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.display.figures import span
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.audit.backlog import TrailBacklog
     from orchestrator.config.settings import Settings
 
-_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _METRICS: Final = """\
 # HELP orchestra_audit_backlog_entries Published entries that are not in the audit trail yet.
 # TYPE orchestra_audit_backlog_entries gauge
@@ -59,7 +59,7 @@ def backlog(*, settings: Settings, prometheus: bool, max_age: float | None, as_j
         say("everything published is in the audit trail")
     else:
         number = counted(found.entries, "entry is", "entries are")
-        say(f"{number} not in the audit trail yet, the oldest for {readable_span(found.oldest_ms)}")
+        say(f"{number} not in the audit trail yet, the oldest for {span(found.oldest_ms)}")
         kinds = (
             counted(found.messages, "message"),
             counted(found.steps, "step of the ledger", "steps of the ledger"),
@@ -76,11 +76,3 @@ def _metrics(found: TrailBacklog) -> str:
         dead_letters=found.dead_letters,
         seconds=found.oldest_ms / 1000,
     )
-
-
-def readable_span(ms: float) -> str:
-    """Milliseconds in the largest unit that they fill."""
-    for unit, size in _UNITS:
-        if ms >= size:
-            return f"{ms / size:.1f} {unit}" if ms < 10 * size else f"{ms / size:.0f} {unit}"
-    return f"{ms:.0f} ms"

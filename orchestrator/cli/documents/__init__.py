@@ -8,7 +8,6 @@ choice that there is not is null.
 from orchestrator.cli.documents.base import Document
 from orchestrator.cli.documents.messages import (
     AuditBacklog,
-    AuditReport,
     AuditState,
     DeadLetters,
     Dropped,
@@ -28,6 +27,7 @@ from orchestrator.cli.documents.messages import (
 )
 from orchestrator.cli.documents.plans import PlanDocument
 from orchestrator.cli.documents.projects import ProjectDocument
+from orchestrator.cli.documents.report import AuditReport
 from orchestrator.cli.documents.session_tools import Delegated, PromptDocument, Raised
 from orchestrator.cli.documents.sessions import (
     Answer,

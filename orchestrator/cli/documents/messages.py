@@ -302,23 +302,3 @@ class TransferredTrail(Document):
 
     file: str = Field(description="The file.")
     messages: int = Field(description="Rows of messages.")
-
-
-class AuditReport(Document):
-    """Message counts, dead letters and task times of a time."""
-
-    entries: int = Field(description="Published entries, retries included.")
-    messages: int = Field(description="Messages.")
-    conversations: int = Field(description="Conversations.")
-    first: Time = Field(validation_alias="first_ms", description="When the first was published; null: none.")
-    last: Time = Field(validation_alias="last_ms", description="When the last was published; null: none.")
-    bytes: int = Field(description="Bytes of all entries.")
-    by_type: dict[str, int] = Field(description="Messages by type.")
-    by_sender: dict[str, int] = Field(description="Messages by sender.")
-    by_recipient: dict[str, int] = Field(description="Messages by recipient.")
-    dead_letters: dict[str, int] = Field(description="Dead letters by rule.")
-    tasks_completed: int = Field(description="Tasks that were given and completed.")
-    task_p50_ms: int | None = Field(
-        description="Milliseconds from launch to completion of half of them; null: none."
-    )
-    task_p95_ms: int | None = Field(description="The same of 95 in 100.")
