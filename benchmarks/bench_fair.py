@@ -77,13 +77,13 @@ def _measure(stack: LocalStack, client: Client, options: argparse.Namespace) -> 
     alone = [small_s() for _ in range(options.rounds)]
     parts.concurrency.pause("agent", "worker")
     large = client.submit("lead", str(options.large))
-    while parts.ledger.ready(0, ["worker"]).get("worker", 0) < options.large:
+    while parts.ledger.sweep.ready(0, ["worker"]).get("worker", 0) < options.large:
         time.sleep(0.2)
     parts.concurrency.unpause("agent", "worker", agents=["worker"])
     parts.ring(["worker"])
     small_s()
     beside = [small_s() for _ in range(options.rounds)]
-    left = parts.ledger.ready(0, ["worker"]).get("worker", 0)
+    left = parts.ledger.sweep.ready(0, ["worker"]).get("worker", 0)
     client.stop(large.id)
     figures = {
         "large": options.large,

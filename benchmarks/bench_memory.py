@@ -80,7 +80,9 @@ def measure(pairs: int, text: int) -> dict[str, object]:
         parts.concurrency.pause("agent", "specialist")
         empty = used()
         sessions = [stack.client.submit("lead", "p" * text) for _ in range(pairs)]
-        wait_for(lambda: parts.ledger.ready(0, ["specialist"]).get("specialist") == pairs, "all to be parked")
+        wait_for(
+            lambda: parts.ledger.sweep.ready(0, ["specialist"]).get("specialist") == pairs, "all to be parked"
+        )
         parked = used()
         parts.concurrency.unpause("agent", "specialist", agents=["specialist"])
         for session in sessions:

@@ -615,7 +615,7 @@ class Client:
         """
         with self._clear_errors():
             before = self._ledger.session(session).on_deploy
-            run = self._ledger.unpin(session)
+            run = self._ledger.sweep.unpin(session)
             if run is not None:
                 self._parts.delivery.send([run])
             return before != "latest"

@@ -34,11 +34,11 @@ def publish_result(ledger: Ledger, results: RootResults, root: str) -> None:
         task = ledger.session(root).task
         answer = final_answer(ledger, root)
     except UnknownSession:
-        ledger.mark_result_published(root)
+        ledger.sweep.mark_result_published(root)
         return
     if answer is None:
         return  # a user has resumed it meanwhile: its next end owes the result again
     if task:
         results.store_result(task, answer)
     failpoint("settle.stored")
-    ledger.mark_result_published(root)
+    ledger.sweep.mark_result_published(root)

@@ -512,4 +512,4 @@ class Doctor:
         return len({name.decode() for name in heads} - {self._audit.database})
 
     def _leases(self) -> list[Lease]:
-        return [lease for shard in self._shards for lease in self._ledger.leases(shard)]
+        return [lease for shard in self._shards for lease in self._ledger.sweep.leases(shard)]

@@ -144,7 +144,7 @@ def strays(client: redis.Redis, shards: int) -> Iterator[Problem]:
 def results(ledger: Ledger, shards: Iterable[int]) -> Iterator[Problem]:
     """Results that the index names and nobody is owed: the session is gone, or is the child of another one."""
     for shard in shards:
-        owed = ledger.unpublished_results(shard)
+        owed = ledger.sweep.unpublished_results(shard)
         roots = {
             session.id
             for session in ledger.find(list(filter(is_session_id, owed)))

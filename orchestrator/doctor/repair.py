@@ -59,10 +59,10 @@ def repair(parts: Container, findings: Iterable[Problem]) -> None:
 def _repair(parts: Container, session: str, found: list[Problem]) -> None:
     rules = {finding.rule for finding in found}
     if rules & (_INDEXES | _ITEMS):
-        done = parts.ledger.reindex(session, recount=rules <= _TRUSTED)
+        done = parts.ledger.sweep.reindex(session, recount=rules <= _TRUSTED)
         _log.info("reindexed", session=session, put_right=done)
     for finding in found:
         if finding.rule == "question-lost":
             parts.delivery.give_up(finding.subject, "it was lost from the ledger")
         elif finding.rule in _TEXTS:
-            parts.ledger.restore_text(child_of(finding.subject) or session)
+            parts.ledger.sweep.restore_text(child_of(finding.subject) or session)

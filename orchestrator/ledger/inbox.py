@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
 from orchestrator.errors import ClaimLost, LimitExceeded, PromptKeyInUse, UnknownSession, WrongState
 from orchestrator.ids import run_id, shard_of
 from orchestrator.ledger import decode, layout
+from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.large_text import digest_of
 from orchestrator.ledger.model import Item
-from orchestrator.ledger.runs import Runs
-from orchestrator.ledger.statements import Statement
 from orchestrator.ledger.transitions import Claim, Flushed, Outgoing, RunRef, RunsSoFar
 from orchestrator.log import Seldom, get_logger
 from orchestrator.redisdb import keys
@@ -26,13 +24,13 @@ _log = get_logger()
 _NOTHING: Mapping[str, RunsSoFar] = MappingProxyType({})
 
 
-class InboxTransitions(Runs):
+class Inbox:
     """What puts things into a session's queue, and what takes them out."""
 
-    @cached_property
-    def _seldom(self) -> Seldom:
-        """Which damaged session to name in the log again."""
-        return Seldom()
+    def __init__(self, core: LedgerCore) -> None:
+        self._core = core
+        #: Which damaged session to name in the log again.
+        self._seldom = Seldom()
 
     def enqueue(
         self,
@@ -63,12 +61,12 @@ class InboxTransitions(Runs):
         if opens:
             record["question"] = True
         limited = kind == "prompt"
-        facts = self.redis.hmget(keys.session(session_id), "root", "agent")
+        facts = self._core.redis.hmget(keys.session(session_id), "root", "agent")
         root = decode.text(facts[0]) if limited else ""
-        record["proof"] = self.vouch_for_item(
+        record["proof"] = self._core.vouch_for_item(
             item_id, session_id, record, text, by=by, to=decode.text(facts[1])
         )
-        reply = self.scripts.run(
+        reply = self._core.scripts.run(
             "enqueue",
             [
                 *layout.mailbox(session_id, speaker=speaker or session_id, envelope=envelope),
@@ -76,14 +74,14 @@ class InboxTransitions(Runs):
                 keys.session(root or session_id),
             ],
             [
-                self._now,
+                self._core.now,
                 item_id,
                 json.dumps(record),
                 text,
                 layout.payload(envelope),
                 "1" if opens else "0",
                 answers,
-                self.limits.max_tree_runs if limited else "",
+                self._core.limits.max_tree_runs if limited else "",
             ],
         )
         if reply[0] == b"limit":
@@ -123,13 +121,13 @@ class InboxTransitions(Runs):
         if opens:
             record["question"] = True
         while True:
-            short = self._shorten(claim.session, text)
+            short = self._core.shorten(claim.session, text)
             if short.ref is not None:
                 record["whole"] = short.ref
-            to = decode.text(self.redis.hget(keys.session(session_id), "agent"))
+            to = decode.text(self._core.redis.hget(keys.session(session_id), "agent"))
             by = str(record.get("agent", ""))
-            record["proof"] = self.vouch_for_item(item_id, session_id, record, short.text, by=by, to=to)
-            reply = self.scripts.run(
+            record["proof"] = self._core.vouch_for_item(item_id, session_id, record, short.text, by=by, to=to)
+            reply = self._core.scripts.run(
                 "send",
                 [
                     *layout.mailbox(session_id, speaker=claim.session, envelope=envelope),
@@ -141,7 +139,7 @@ class InboxTransitions(Runs):
                     keys.conversation(shard_of(claim.session), conversation),
                 ],
                 [
-                    self._now,
+                    self._core.now,
                     item_id,
                     json.dumps(record),
                     short.text,
@@ -150,8 +148,8 @@ class InboxTransitions(Runs):
                     answers,
                     claim.claim,
                     effect,
-                    self.limits.question_ms,
-                    self.limits.conversation_messages if conversation else 0,
+                    self._core.limits.question_ms,
+                    self._core.limits.conversation_messages if conversation else 0,
                     digest_of(text) if kind == "message" and session_id == claim.parent else "",
                 ],
             )
@@ -186,10 +184,10 @@ class InboxTransitions(Runs):
         """
         session = claim.session
         record = {"kind": kind, "priority": priority, "child": session, **extra, "question": True}
-        record["proof"] = self.vouch_for_item(
+        record["proof"] = self._core.vouch_for_item(
             item_id, session, record, text, by=str(extra.get("agent", "")), to=str(extra.get("agent", ""))
         )
-        reply = self.scripts.run(
+        reply = self._core.scripts.run(
             "ask_user",
             [
                 keys.session(session),
@@ -203,7 +201,7 @@ class InboxTransitions(Runs):
                 keys.conversation(shard_of(session), conversation),
             ],
             [
-                self._now,
+                self._core.now,
                 item_id,
                 json.dumps(record),
                 text,
@@ -211,7 +209,7 @@ class InboxTransitions(Runs):
                 claim.claim,
                 effect,
                 open_ms,
-                self.limits.conversation_messages,
+                self._core.limits.conversation_messages,
             ],
         )
         if reply[0] == b"lost":
@@ -219,14 +217,6 @@ class InboxTransitions(Runs):
         if reply[0] == b"limit":
             raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"conversation {conversation}")
         return decode.text(reply[1])
-
-    def vouch_for_item(
-        self, item: str, session: str, record: Mapping[str, Any], text: str, *, by: str, to: str
-    ) -> str:
-        """The proof that ``by`` says this to a session, which the agent ``to`` runs; empty where nobody vouches."""
-        if self._vouch is None:
-            return ""
-        return self._vouch(Statement.of_record(item, session, record, text), by=by, to=to)
 
     @staticmethod
     def _placed(session_id: str, reply: list[bytes]) -> str:
@@ -256,7 +246,7 @@ class InboxTransitions(Runs):
         Raises:
             ClaimLost: the run is not held under this claim any more.
         """
-        reply = self.scripts.run(
+        reply = self._core.scripts.run(
             "withdraw",
             [
                 keys.session(asker),
@@ -283,7 +273,7 @@ class InboxTransitions(Runs):
             ClaimLost: the run is not held under this claim any more.
         """
         session = claim.session
-        reply = self.scripts.run(
+        reply = self._core.scripts.run(
             "claim_item",
             [
                 keys.items(session),
@@ -293,7 +283,7 @@ class InboxTransitions(Runs):
                 keys.session(session),
                 keys.waiting(shard_of(session)),
             ],
-            [claim.claim, item_id, waits, self._now],
+            [claim.claim, item_id, waits, self._core.now],
         )
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)
@@ -315,7 +305,7 @@ class InboxTransitions(Runs):
         Raises:
             redis.RedisError: Redis is away; some may have been carried out, and all may be asked for again.
         """
-        facts = self.scripts.batch()
+        facts = self._core.scripts.batch()
         unknown = [session_id for session_id in session_ids if session_id not in known]
         for session_id in unknown:
             facts.command("HMGET", keys.session(session_id), "runs", "root", "agent")
@@ -336,7 +326,7 @@ class InboxTransitions(Runs):
         verdicts: dict[int, Flushed] = {}
         left = list(range(len(session_ids)))
         while left:
-            batch = self.scripts.batch()
+            batch = self._core.scripts.batch()
             for i in left:
                 batch.script("flush", *self._flush_args(session_ids[i], guesses[i], so_far[i]))
             again = []
@@ -358,7 +348,7 @@ class InboxTransitions(Runs):
 
     def _flush_args(self, session_id: str, number: int, about: RunsSoFar) -> tuple[list[str], list[Arg]]:
         shard, run = shard_of(session_id), run_id(session_id, number)
-        limits = self.limits
+        limits = self._core.limits
         return (
             [
                 keys.session(session_id),
@@ -373,7 +363,14 @@ class InboxTransitions(Runs):
                 keys.ready(shard, about.agent),
                 keys.turns(shard, about.agent),
             ],
-            [self._now, run, number, limits.resume_max_items, limits.resume_max_bytes, limits.redispatch_ms],
+            [
+                self._core.now,
+                run,
+                number,
+                limits.resume_max_items,
+                limits.resume_max_bytes,
+                limits.redispatch_ms,
+            ],
         )
 
     @staticmethod

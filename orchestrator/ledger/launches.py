@@ -9,9 +9,9 @@ from typing import Final
 from orchestrator.errors import ClaimLost, LimitExceeded
 from orchestrator.ids import callback_id, is_session_id, run_id, shard_of
 from orchestrator.ledger import decode, layout
+from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.forks import Fork
 from orchestrator.ledger.model import SessionState
-from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.spending import budget_facts
 from orchestrator.ledger.transitions import (
     Claim,
@@ -21,22 +21,20 @@ from orchestrator.ledger.transitions import (
     RunRef,
     Start,
     Submitted,
-    TreeLimits,
 )
 from orchestrator.policy.budget import Budget
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Arg, Scripts
+from orchestrator.redisdb.scripts import Arg
 
 #: Launches in one script call: few enough that nobody else waits long for the server.
 LAUNCHES_AT_ONCE: Final = 50
 
 
-class LaunchTransitions(LedgerReader):
+class Launches:
     """What clients, workers and the router do to begin sessions."""
 
-    scripts: Scripts
-    limits: TreeLimits
-    _now: str  #: '' for the server's clock; tests set milliseconds
+    def __init__(self, core: LedgerCore) -> None:
+        self._core = core
 
     def submit(
         self,
@@ -81,7 +79,7 @@ class LaunchTransitions(LedgerReader):
                 fork = make_fork()
                 texts, kept = json.dumps(dict(fork.texts)), json.dumps(fork.kept)
                 facts |= fork.facts
-            reply = self.scripts.run(
+            reply = self._core.scripts.run(
                 "submit",
                 [
                     keys.session(session_id),
@@ -95,7 +93,7 @@ class LaunchTransitions(LedgerReader):
                     keys.timers(shard),
                 ],
                 [
-                    self._now,
+                    self._core.now,
                     session_id,
                     prompt,
                     envelope.data,
@@ -135,7 +133,7 @@ class LaunchTransitions(LedgerReader):
             ClaimLost, LimitExceeded: as :meth:`delegate`; those before the first that was refused are launched.
             redis.RedisError: a launch failed; others may have been carried out, and all may be asked for again.
         """
-        batch = self.scripts.batch()
+        batch = self._core.scripts.batch()
         for start in range(0, len(launches), LAUNCHES_AT_ONCE):
             batch.script("delegate", *self._launch_call(claim, launches[start : start + LAUNCHES_AT_ONCE]))
         answers = batch.execute()
@@ -145,7 +143,7 @@ class LaunchTransitions(LedgerReader):
         return [done for answer in answers for done in self._delegated(claim, answer)]
 
     def _launch_call(self, claim: Claim, launches: Sequence[Launch]) -> tuple[list[str], list[Arg]]:
-        parent, limits = claim.session, self.limits
+        parent, limits = claim.session, self._core.limits
         names = [
             keys.session(parent),
             keys.items(parent),
@@ -157,7 +155,7 @@ class LaunchTransitions(LedgerReader):
             keys.timers(shard_of(parent)),
         ]
         args: list[Arg] = [
-            self._now,
+            self._core.now,
             claim.claim,
             limits.max_children,
             limits.max_depth,
@@ -216,7 +214,7 @@ class LaunchTransitions(LedgerReader):
         ``group`` is the router's, ``keep_ms`` how long it is remembered which sessions a conversation began.
         """
         names = [keys.queued(shard), keys.timers(shard)]
-        args: list[Arg] = [self._now, group, self.limits.redispatch_ms, keep_ms]
+        args: list[Arg] = [self._core.now, group, self._core.limits.redispatch_ms, keep_ms]
         for one in starts:
             run = run_id(one.session, 1)
             names += (

@@ -5,23 +5,24 @@ from __future__ import annotations
 import redis
 
 from orchestrator.ledger.approvals import Approvals
+from orchestrator.ledger.core import LedgerCore
+from orchestrator.ledger.inbox import Inbox
 from orchestrator.ledger.journal import Journal
+from orchestrator.ledger.launches import Launches
 from orchestrator.ledger.provider_calls import ProviderCalls
+from orchestrator.ledger.runs import Runs
 from orchestrator.ledger.spending import Spending
 from orchestrator.ledger.statements import Vouch
-from orchestrator.ledger.sweep import SweepTransitions
+from orchestrator.ledger.sweep import Sweep
+from orchestrator.ledger.termination import Termination
 from orchestrator.ledger.transitions import Report, TreeLimits
-from orchestrator.redisdb.scripts import Scripts
 
 
-class Ledger(SweepTransitions):
+class Ledger(LedgerCore):
     """Sessions, runs, delegations and callbacks on one Redis. Safe to share between threads.
 
-    The layers, each a module of its own: :class:`LedgerReader` reads, :class:`Launches` begins sessions, :class:`Runs`
-    claims and commits, :class:`Mailbox` queues and flushes, :class:`Termination` ends from outside,
-    :class:`SweepTransitions` repairs.
-    ``report`` makes the envelopes for sessions that are ended from outside; without it nobody outside of the ledger
-    hears of such an end. ``vouch`` proves who says what is put into it; without it nothing is proven. ``now_ms`` fixes the time for tests; by default every transition takes the server's.
+    It reads by itself. Its parts change it, each in a module of its own; their transitions are called by their names
+    here. The arguments are those of :class:`LedgerCore`.
     """
 
     def __init__(
@@ -33,21 +34,50 @@ class Ledger(SweepTransitions):
         vouch: Vouch | None = None,
         now_ms: int | None = None,
     ) -> None:
-        super().__init__(client)
-        self.scripts = Scripts(client)
-        self.limits = limits or TreeLimits()
+        super().__init__(client, limits=limits, report=report, vouch=vouch, now_ms=now_ms)
         #: The durable steps of runs.
-        self.journal = Journal(client, self.limits.journal, replicate=self._replicate)
+        self.journal = Journal(client, self.limits.journal, replicate=self.replicate)
         #: Calls of providers' models, within their limits.
-        self.provider_calls = ProviderCalls(client, now=lambda: self._now)
+        self.provider_calls = ProviderCalls(client, now=lambda: self.now)
         #: What runs spend, and their budgets.
-        self.spending = Spending(client, now=lambda: self._now)
+        self.spending = Spending(client, now=lambda: self.now)
         #: Questions that only a person answers.
-        self.approvals = Approvals(self, now=lambda: self._now)
-        self._report = report
-        self._vouch = vouch
-        self._now = "" if now_ms is None else str(now_ms)
+        self.approvals = Approvals(self, now=lambda: self.now)
 
-    def set_time(self, now_ms: int) -> None:
-        """Fix the time of the following transitions, for tests that step it."""
-        self._now = str(now_ms)
+        launches = Launches(self)
+        self.submit = launches.submit
+        self.delegate = launches.delegate
+        self.delegate_all = launches.delegate_all
+        self.start_call = launches.start_call
+        self.started = launches.started
+
+        held = Runs(self)
+        self.claim = held.claim
+        self.claim_next = held.claim_next
+        self.renew = held.renew
+        self.commit = held.commit
+        self.reject = held.reject
+        self.memory = held.memory
+        self.effect = held.effect
+        self.status = held.status
+        self.take_external = held.take_external
+
+        inbox = Inbox(self)
+        self.enqueue = inbox.enqueue
+        self.send = inbox.send
+        self.ask_user = inbox.ask_user
+        self.withdraw = inbox.withdraw
+        self.claim_item = inbox.claim_item
+        self.flush = inbox.flush
+        self.flush_all = inbox.flush_all
+
+        termination = Termination(self)
+        self.refuse = termination.refuse
+        self.stop = termination.stop
+        self.release = termination.release
+        self.abandon = termination.abandon
+        self.inherit = termination.inherit
+        self.finish_cleanup = termination.finish_cleanup
+
+        #: What the reconciler looks for and repairs.
+        self.sweep = Sweep(self)

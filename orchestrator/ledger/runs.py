@@ -9,10 +9,9 @@ from typing import Any
 from orchestrator.errors import ClaimLost
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
+from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.large_text import Shortened, beginning, digest_of
-from orchestrator.ledger.launches import LaunchTransitions
 from orchestrator.ledger.model import Session, SessionState
-from orchestrator.ledger.statements import Statement, Vouch
 from orchestrator.ledger.transitions import (
     Claim,
     Claimed,
@@ -31,10 +30,11 @@ from orchestrator.redisdb.scripts import Arg
 _log = get_logger()
 
 
-class Runs(LaunchTransitions):
+class Runs:
     """What workers do to the runs that they hold, and what puts a run into somebody's hands."""
 
-    _vouch: Vouch | None  #: proves who says what is put into the ledger; None: nothing is proven
+    def __init__(self, core: LedgerCore) -> None:
+        self._core = core
 
     def claim(
         self, run_id: str, claim_id: str, *, session_id: str, worker: str, agent: str = "", version: str = ""
@@ -45,7 +45,7 @@ class Runs(LaunchTransitions):
         slot: a run that is pinned to another version is not taken.
         """
         shard = shard_of(run_id)
-        agent = agent or decode.text(self.redis.hget(keys.session(session_id), "agent"))
+        agent = agent or decode.text(self._core.redis.hget(keys.session(session_id), "agent"))
         names = [
             keys.session(session_id),
             keys.run(run_id),
@@ -56,12 +56,12 @@ class Runs(LaunchTransitions):
             keys.ready(shard, agent),
             keys.turns(shard, agent),
         ]
-        reply = self.scripts.run("claim", names, [self._now, run_id, claim_id, worker, version])
+        reply = self._core.scripts.run("claim", names, [self._core.now, run_id, claim_id, worker, version])
         return self._held(claim_id, reply)
 
     def claim_next(self, shard: int, wish: Next) -> None:
         """Take the next ready run that a slot serves, if there is one: ``wish`` holds it then."""
-        self._fulfil(wish, self.scripts.run("claim_next", *self._next_call(shard, wish)))
+        self._fulfil(wish, self._core.scripts.run("claim_next", *self._next_call(shard, wish)))
 
     def _next_call(self, shard: int, wish: Next) -> tuple[list[str], list[Arg]]:
         slot = wish.slot
@@ -69,7 +69,7 @@ class Runs(LaunchTransitions):
         for agent in slot.agents:
             names += (keys.ready(shard, agent), keys.turns(shard, agent))
         args: list[Arg] = [
-            self._now,
+            self._core.now,
             wish.claim,
             slot.worker,
             slot.name,
@@ -92,7 +92,7 @@ class Runs(LaunchTransitions):
         if reply[0] != b"held":
             return None
         session, run = decode.session(json.loads(reply[1])), decode.run(json.loads(reply[2]))
-        self._replicate("claim", run.id)
+        self._core.replicate("claim", run.id)
         carried = list(zip(run.items, reply[5], reply[6], strict=True))
         return Claimed(
             claim=Claim(
@@ -113,7 +113,7 @@ class Runs(LaunchTransitions):
 
     def renew(self, claim: Claim) -> Renewal:
         """The heartbeat of a holder: moves the renewal counter that the reaper watches."""
-        reply = self.scripts.run("renew", [keys.run(claim.run)], [claim.claim])
+        reply = self._core.scripts.run("renew", [keys.run(claim.run)], [claim.claim])
         held = reply[0] == b"held"
         return Renewal(held=held, stop=decode.text(reply[1]) if held else "")
 
@@ -145,7 +145,7 @@ class Runs(LaunchTransitions):
             PayloadError: the answer is larger than the store takes; nothing was changed.
         """
         if outcome.status == "completed":
-            short = self._shorten(claim.session, outcome.text)
+            short = self._core.shorten(claim.session, outcome.text)
         else:
             short = Shortened(text=beginning(outcome.text), ref=None)
         parent = claim.parent
@@ -167,7 +167,7 @@ class Runs(LaunchTransitions):
                     *(keys.large_text(claim.session, str(ref["sha256"])) for ref in attached.values()),
                 ],
                 [
-                    self._now,
+                    self._core.now,
                     claim.claim,
                     outcome.status,
                     short.text,
@@ -183,7 +183,7 @@ class Runs(LaunchTransitions):
                     questions,
                     json.dumps(list(outcome.steps_left_out)),
                     json.dumps(list(outcome.steps_failed)),
-                    self.vouch_for_end(
+                    self._core.vouch_for_end(
                         about,
                         status,
                         short.text,
@@ -197,7 +197,7 @@ class Runs(LaunchTransitions):
                     else "",
                     memory.json,
                     digest_of(outcome.text) if outcome.once and short.ref is None else "",
-                    self.limits.fork_runs,
+                    self._core.limits.fork_runs,
                     json.dumps(attached) if attached else "",
                     outcome.body,
                     envelope.message_id if envelope is not None else "",
@@ -205,7 +205,7 @@ class Runs(LaunchTransitions):
                 ],
             )
             if following is None or following.asked:
-                reply = self.scripts.run("commit", *call)
+                reply = self._core.scripts.run("commit", *call)
             else:
                 reply = self._commit_and_claim(call, shard_of(claim.run), following)
             match reply[0]:
@@ -213,7 +213,7 @@ class Runs(LaunchTransitions):
                     envelope = make_envelope()
                     attached = self._keep_attachments(claim.session, outcome)
                 case b"whole":
-                    short = self._shorten(claim.session, outcome.text)
+                    short = self._core.shorten(claim.session, outcome.text)
                     memory = self._keep_memory(claim.session, outcome)
                     attached = attached and self._keep_attachments(claim.session, outcome)
                 case b"questions":
@@ -222,13 +222,13 @@ class Runs(LaunchTransitions):
                     questions = "answered" if answer_questions(names) else ""
                 case b"parent":  # handed to an heir since it was claimed
                     parent = decode.text(reply[1])
-                    about = about and self.session(about.id)
+                    about = about and self._core.session(about.id)
                 case b"lost":
                     raise ClaimLost(claim.run)
                 case b"retry" | b"parked":
                     return RetryLater(failures=int(reply[1]))
                 case _:
-                    self._replicate("commit", claim.run)
+                    self._core.replicate("commit", claim.run)
                     return Committed(
                         session_state=SessionState(decode.text(reply[1])),
                         over=reply[2] == b"1",
@@ -237,24 +237,6 @@ class Runs(LaunchTransitions):
                         ring=tuple(decode.text(agent) for agent in reply[5]),
                     )
 
-    def vouch_for_end(
-        self,
-        about: Session,
-        status: str,
-        said: str,
-        *,
-        whole: Mapping[str, Any] | None = None,
-        attachments: Mapping[str, Any] | None = None,
-        message: str = "",
-        body: str = "",
-        by: str,
-    ) -> str:
-        """The proof that ``by`` says how a session ended: its answer or its failure; empty where nobody vouches."""
-        if self._vouch is None:
-            return ""
-        end = Statement.of_end(about, status, said, whole, attachments, message=message, body=body)
-        return self._vouch(end, by=by, to=about.delegator)
-
     def reject(self, claim: Claim, item_id: str, reason: str) -> bool:
         """Let an item that a run carries die, because nobody vouches for it; False when it is not the run's any more.
 
@@ -262,7 +244,7 @@ class Runs(LaunchTransitions):
             ClaimLost: the run is not held under this claim any more.
         """
         names = [keys.session(claim.session), keys.items(claim.session), keys.run(claim.run)]
-        reply = self.scripts.run("reject", names, [claim.claim, item_id, reason])
+        reply = self._core.scripts.run("reject", names, [claim.claim, item_id, reason])
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)
         return bool(reply[0] == b"rejected")
@@ -271,16 +253,18 @@ class Runs(LaunchTransitions):
         """Store what an executor keeps of its conversation; it expires by itself if the commit does not come."""
         if outcome.memory is None or outcome.status != "completed":
             return Shortened(text="", ref=None)
-        return self.wholes.shorten(session, outcome.memory, above_bytes=0)
+        return self._core.wholes.shorten(session, outcome.memory, above_bytes=0)
 
     def _keep_attachments(self, session: str, outcome: Outcome) -> dict[str, Any]:
         """Store what is attached to an answer; the references by name. It expires by itself if the commit does not come."""
         if outcome.status != "completed":
             return {}
-        return {name: self.wholes.put(session, text) for name, text in sorted(outcome.attachments.items())}
+        return {
+            name: self._core.wholes.put(session, text) for name, text in sorted(outcome.attachments.items())
+        }
 
     def _memory_ref(self, session: str) -> str:
-        return decode.text(self.redis.hget(keys.bodies(session), "memory") or b"")
+        return decode.text(self._core.redis.hget(keys.bodies(session), "memory") or b"")
 
     def memory(self, session_id: str) -> str:
         """What the executor kept of a session's conversation at its last commit; empty if nothing.
@@ -289,10 +273,10 @@ class Runs(LaunchTransitions):
             PayloadError: it is not kept any more, or was altered.
         """
         ref = self._memory_ref(session_id)
-        return self.wholes.read(json.loads(ref)) if ref else ""
+        return self._core.wholes.read(json.loads(ref)) if ref else ""
 
     def _commit_and_claim(self, commit: tuple[list[str], list[Arg]], shard: int, following: Next) -> Any:
-        batch = self.scripts.batch()
+        batch = self._core.scripts.batch()
         batch.script("commit", *commit)
         batch.script("claim_next", *self._next_call(shard, following))
         committed, claimed = batch.execute()
@@ -302,20 +286,6 @@ class Runs(LaunchTransitions):
         if not isinstance(claimed, Exception):
             self._fulfil(following, claimed)
         return committed
-
-    def _replicate(self, what: str, run_id: str) -> None:
-        """Wait until the replicas have what was just done, so that a failover does not take it back.
-
-        What is done is done: too few replicas are told in the log, and the doctor names the window.
-        """
-        wanted = self.limits.replicas
-        if wanted:
-            have = self.redis.wait(wanted, self.limits.replica_timeout_ms)
-            if have < wanted:
-                _log.warning("replicas-behind", during=what, run=run_id, wanted=wanted, have=have)
-
-    def _shorten(self, session: str, text: str) -> Shortened:
-        return self.wholes.shorten(session, text, above_bytes=self.limits.inline_bytes)
 
     def effect(
         self,
@@ -336,7 +306,7 @@ class Runs(LaunchTransitions):
             ClaimLost: the run is not held under this claim any more.
         """
         shard = shard_of(claim.session)
-        reply = self.scripts.run(
+        reply = self._core.scripts.run(
             "effect",
             [
                 keys.session(claim.session),
@@ -346,7 +316,7 @@ class Runs(LaunchTransitions):
                 layout.stream(claim.session, envelope),
             ],
             [
-                self._now,
+                self._core.now,
                 claim.claim,
                 effect,
                 layout.payload(envelope),
@@ -381,7 +351,7 @@ class Runs(LaunchTransitions):
 
         It reads of its task in the stream, holds no lease, and reports by envelope. False: the run is not queued.
         """
-        reply = self.scripts.run(
+        reply = self._core.scripts.run(
             "claim_external",
             [
                 keys.session(dispatch.session),
@@ -390,6 +360,6 @@ class Runs(LaunchTransitions):
                 keys.ready(shard_of(dispatch.session), dispatch.agent),
                 keys.turns(shard_of(dispatch.session), dispatch.agent),
             ],
-            [self._now, dispatch.run, dispatch.agent],
+            [self._core.now, dispatch.run, dispatch.agent],
         )
         return bool(reply)

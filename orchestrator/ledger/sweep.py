@@ -8,8 +8,8 @@ from typing import Any
 from orchestrator.errors import UnknownSession
 from orchestrator.ids import callback_id, shard_of
 from orchestrator.ledger import decode
+from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import CLOSED, Session, SessionState
-from orchestrator.ledger.termination import Termination
 from orchestrator.ledger.transitions import Lease, RunRef
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
@@ -20,8 +20,11 @@ _RETIRED_AT_ONCE = 50_000
 _SUBMITTED_TTL_MS = 30 * 86_400_000
 
 
-class SweepTransitions(Termination):
+class Sweep:
     """Reads and transitions of the reconciliation sweep. Every one is idempotent and safe in several processes."""
+
+    def __init__(self, core: LedgerCore) -> None:
+        self._core = core
 
     def begin_sweep(self, shard: int) -> None:
         """Note that a sweep begins. Where that cannot be written nobody can renew a lease either.
@@ -29,12 +32,12 @@ class SweepTransitions(Termination):
         Raises:
             redis.RedisError: the server is away, or takes no writes.
         """
-        self.redis.set(keys.sweep(shard), self.server_ms())
+        self._core.redis.set(keys.sweep(shard), self._core.server_ms())
 
     def leases(self, shard: int) -> list[Lease]:
         """Every run that is held, with its renewal counter as it stands; none that cannot be read."""
-        ids = [decode.text(i) for i in self.redis.zrange(keys.running(shard), 0, -1)]
-        pipe = self.redis.pipeline(transaction=False)
+        ids = [decode.text(i) for i in self._core.redis.zrange(keys.running(shard), 0, -1)]
+        pipe = self._core.redis.pipeline(transaction=False)
         for run in ids:
             pipe.hmget(keys.run(run), "session", "claim", "beat", "worker", "state")
         found = []
@@ -50,31 +53,33 @@ class SweepTransitions(Termination):
 
     def ready(self, shard: int, agents: Sequence[str]) -> dict[str, int]:
         """How many runs of each of these agents are ready; those that have none are left out."""
-        pipe = self.redis.pipeline(transaction=False)
+        pipe = self._core.redis.pipeline(transaction=False)
         for agent in agents:
             pipe.zcard(keys.ready(shard, agent))
         return {agent: found for agent, found in zip(agents, pipe.execute(), strict=True) if found}
 
     def rings(self, shard: int, agents: Sequence[str]) -> list[str]:
         """Those of these agents that have ready runs of which workers are to be told now, once more or at last."""
-        batch = self.scripts.batch()
+        batch = self._core.scripts.batch()
         for agent in agents:
-            batch.script("ring", [keys.ready(shard, agent), keys.turns(shard, agent)], [self._now])
+            batch.script("ring", [keys.ready(shard, agent), keys.turns(shard, agent)], [self._core.now])
         return [agent for agent, answer in zip(agents, batch.execute(), strict=True) if answer == b"1"]
 
     def undispatched(self, shard: int, *, limit: int = 500) -> list[str]:
         """Queued runs that the sweep is to look at, retries whose time has come among them, and what a wrong clock holds up."""
-        limits = self.limits
+        limits = self._core.limits
         furthest_ms = max(limits.redispatch_cap_ms, limits.redispatch_ms)
-        due = self.scripts.run("due_timers", [keys.queued(shard)], [self._now, limit, furthest_ms])
+        due = self._core.scripts.run("due_timers", [keys.queued(shard)], [self._core.now, limit, furthest_ms])
         return [decode.text(i) for i in due]
 
     def make_ready(self, run_id: str) -> RunRef | None:
         """See to it that a queued run is ready; None when it is not queued any more."""
         shard = shard_of(run_id)
-        session, cause = (decode.text(v) for v in self.redis.hmget(keys.run(run_id), "session", "cause"))
-        agent = decode.text(self.redis.hget(keys.session(session), "agent")) if session else ""
-        reply = self.scripts.run(
+        session, cause = (
+            decode.text(v) for v in self._core.redis.hmget(keys.run(run_id), "session", "cause")
+        )
+        agent = decode.text(self._core.redis.hget(keys.session(session), "agent")) if session else ""
+        reply = self._core.scripts.run(
             "make_ready",
             [
                 keys.run(run_id),
@@ -83,7 +88,7 @@ class SweepTransitions(Termination):
                 keys.ready(shard, agent),
                 keys.turns(shard, agent),
             ],
-            [self._now, run_id, self.limits.redispatch_ms, self.limits.redispatch_cap_ms],
+            [self._core.now, run_id, self._core.limits.redispatch_ms, self._core.limits.redispatch_cap_ms],
         )
         if reply[0] != b"ready":
             return None
@@ -103,10 +108,10 @@ class SweepTransitions(Termination):
             UnknownSession: there is no such session.
         """
         shard = shard_of(session_id)
-        about = self.session(session_id)
+        about = self._core.session(session_id)
         run = about.run
         while True:
-            reply = self.scripts.run(
+            reply = self._core.scripts.run(
                 "unpin",
                 [
                     keys.session(session_id),
@@ -114,7 +119,7 @@ class SweepTransitions(Termination):
                     keys.ready(shard, about.agent),
                     keys.turns(shard, about.agent),
                 ],
-                [self._now, run],
+                [self._core.now, run],
             )
             if reply[0] != b"run":
                 break
@@ -127,34 +132,36 @@ class SweepTransitions(Termination):
 
     def waiting(self, shard: int) -> list[str]:
         """Sessions with something in their queue."""
-        return [decode.text(i) for i in self.redis.zrange(keys.waiting(shard), 0, -1)]
+        return [decode.text(i) for i in self._core.redis.zrange(keys.waiting(shard), 0, -1)]
 
     def closing(self, shard: int) -> list[str]:
         """Closed sessions whose children are not all dealt with."""
-        return [decode.text(i) for i in self.redis.zrange(keys.closing(shard), 0, -1)]
+        return [decode.text(i) for i in self._core.redis.zrange(keys.closing(shard), 0, -1)]
 
     def unpublished_results(self, shard: int) -> list[str]:
         """Roots whose Celery result is owed."""
-        return [decode.text(i) for i in self.redis.zrange(keys.results(shard), 0, -1)]
+        return [decode.text(i) for i in self._core.redis.zrange(keys.results(shard), 0, -1)]
 
     def mark_result_published(self, root: str) -> None:
         """The root's result has been stored where its caller waits for it."""
         shard = shard_of(root)
-        self.scripts.run(
+        self._core.scripts.run(
             "publish_result",
             [keys.session(root), keys.results(shard), keys.timers(shard)],
-            [self._now, root, self.limits.tree_ttl_ms],
+            [self._core.now, root, self._core.limits.tree_ttl_ms],
         )
 
     def due_timers(self, shard: int, *, limit: int = 500) -> list[tuple[str, str]]:
         """Timers that are due, as (kind, id)."""
-        due = self.scripts.run("due_timers", [keys.timers(shard)], [self._now, limit, ""])
+        due = self._core.scripts.run("due_timers", [keys.timers(shard)], [self._core.now, limit, ""])
         return [(parts[0], parts[2]) for parts in (decode.text(t).partition("|") for t in due)]
 
     def ms_to_next_timer(self, shard: int, kind: str, *, at_most: int) -> int:
         """Milliseconds until the next timer of a kind that is not due yet, or ``at_most``."""
-        now = self.server_ms()
-        coming: Any = self.redis.zrangebyscore(keys.timers(shard), f"({now}", now + at_most, withscores=True)
+        now = self._core.server_ms()
+        coming: Any = self._core.redis.zrangebyscore(
+            keys.timers(shard), f"({now}", now + at_most, withscores=True
+        )
         due = [int(score) for timer, score in coming if decode.text(timer).startswith(f"{kind}|")]
         return min([at_most, *(d - now for d in due)])
 
@@ -169,9 +176,9 @@ class SweepTransitions(Termination):
         """
         shard = shard_of(session_id)
         priority, message = map(
-            decode.text, self.redis.hmget(keys.session(session_id), "priority", "message")
+            decode.text, self._core.redis.hmget(keys.session(session_id), "priority", "message")
         )
-        reply = self.scripts.run(
+        reply = self._core.scripts.run(
             "submit_due",
             [
                 keys.session(session_id),
@@ -181,30 +188,23 @@ class SweepTransitions(Termination):
                 keys.messages(shard, "task-delegation", priority or "high"),
                 keys.seen(shard, sender, message),
             ],
-            [self._now, session_id, _SUBMITTED_TTL_MS],
+            [self._core.now, session_id, _SUBMITTED_TTL_MS],
         )
         return decode.text(reply[0])
 
     def drop_timer(self, shard: int, kind: str, identifier: str) -> None:
         """A timer was acted upon."""
-        self.redis.zrem(keys.timers(shard), f"{kind}|{identifier}")
+        self._core.redis.zrem(keys.timers(shard), f"{kind}|{identifier}")
 
     def drop_due_timer(self, shard: int, kind: str, identifier: str) -> None:
         """A timer was acted upon; one that was set again meanwhile, for later, stays."""
-        due = self.redis.zscore(keys.timers(shard), f"{kind}|{identifier}")
-        if due is not None and float(due) <= self.server_ms():
+        due = self._core.redis.zscore(keys.timers(shard), f"{kind}|{identifier}")
+        if due is not None and float(due) <= self._core.server_ms():
             self.drop_timer(shard, kind, identifier)
-
-    def server_ms(self) -> int:
-        """The server's time in milliseconds, or what a test fixed."""
-        if self._now:
-            return int(self._now)
-        seconds, micros = self.redis.time()
-        return int(seconds) * 1000 + int(micros) // 1000
 
     def postpone_timer(self, shard: int, kind: str, identifier: str, due_ms: int) -> None:
         """A timer is not to be acted upon before ``due_ms``."""
-        self.redis.zadd(keys.timers(shard), {f"{kind}|{identifier}": due_ms}, xx=True)
+        self._core.redis.zadd(keys.timers(shard), {f"{kind}|{identifier}": due_ms}, xx=True)
 
     def reindex(self, session_id: str, *, recount: bool) -> list[str]:
         """Derive again what indexes say of a session; with ``recount`` its counters and its queue, too.
@@ -213,9 +213,9 @@ class SweepTransitions(Termination):
         """
         shard, run = shard_of(session_id), ""
         while True:
-            facts = self.redis.hmget(keys.session(session_id), "root")
+            facts = self._core.redis.hmget(keys.session(session_id), "root")
             root = decode.text(facts[0]) or session_id
-            reply = self.scripts.run(
+            reply = self._core.scripts.run(
                 "reindex",
                 [
                     keys.session(session_id),
@@ -231,7 +231,7 @@ class SweepTransitions(Termination):
                     keys.timers(shard),
                     keys.results(shard),
                 ],
-                [self._now, session_id, run, self.limits.tree_ttl_ms, "1" if recount else ""],
+                [self._core.now, session_id, run, self._core.limits.tree_ttl_ms, "1" if recount else ""],
             )
             if reply[0] != b"run":
                 return [decode.text(what) for what in reply[1:]]
@@ -239,12 +239,12 @@ class SweepTransitions(Termination):
 
     def restore_text(self, child: str) -> bool:
         """Copy what a child said at its end from its parent's records, or to them; False: nothing could be copied."""
-        about = self.find([child])
+        about = self._core.find([child])
         if not about or not about[0].parent:
             return False
         parent, digest = about[0].parent, ""
         while True:
-            reply = self.scripts.run(
+            reply = self._core.scripts.run(
                 "restore_text",
                 [
                     keys.session(child),
@@ -272,13 +272,13 @@ class SweepTransitions(Termination):
     def _retire(self, tree: Sequence[Session]) -> bool:
         facts: list[str] = []
         for s in tree:
-            known = self.run(s.run) if s.run else None
+            known = self._core.run(s.run) if s.run else None
             unheeded = s.state in CLOSED or s.state is SessionState.PENDING or (known and known.external)
             if s.run and not unheeded:
                 return False
             facts += [f"{s.state} {s.run} {s.runs} {s.owed} {s.children}", "" if unheeded else "1"]
         named = [key for s in tree for key in (keys.session(s.id), keys.queue(s.id))]
-        reply = self.scripts.run(
+        reply = self._core.scripts.run(
             "close_tree", named, ["its tree was kept for its whole lifetime and is removed", *facts]
         )
         return bool(reply[0] == b"retired")
@@ -286,8 +286,8 @@ class SweepTransitions(Termination):
     def delete_session(self, session_id: str, root: str) -> int:
         """Remove one session of an expired tree; how many sessions the tree has left. The root goes last."""
         shard = shard_of(session_id)
-        lane = decode.session(decode.mapping(self.redis.hgetall(keys.session(session_id)))).lane
-        reply = self.scripts.run(
+        lane = decode.session(decode.mapping(self._core.redis.hgetall(keys.session(session_id)))).lane
+        reply = self._core.scripts.run(
             "delete_session",
             [
                 keys.session(session_id),
@@ -304,8 +304,8 @@ class SweepTransitions(Termination):
                 keys.queued(shard),
                 keys.ready(shard, lane),
                 keys.turns(shard, lane),
-                *self.owned_keys(session_id),
+                *self._core.owned_keys(session_id),
             ],
-            [session_id, root, *self.redis.lrange(keys.runs(session_id), 0, -1)],
+            [session_id, root, *self._core.redis.lrange(keys.runs(session_id), 0, -1)],
         )
         return int(reply[1])

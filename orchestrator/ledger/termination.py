@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Literal, cast
 
-from orchestrator.errors import UnknownSession
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
-from orchestrator.ledger.inbox import InboxTransitions
+from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import SessionState
-from orchestrator.ledger.transitions import Lease, Outgoing, Report, StopVerdict
+from orchestrator.ledger.transitions import Lease, Outgoing, StopVerdict
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 
 
-class Termination(InboxTransitions):
+class Termination:
     """What ends a session without its agent's answer."""
 
-    _report: Report | None  #: makes the envelopes that report such an end; None: nobody outside hears of it
+    def __init__(self, core: LedgerCore) -> None:
+        self._core = core
 
     def _reports(self, session_id: str, reason: str, by: str = "") -> Sequence[Outgoing]:
-        return self._report(self.session(session_id), reason, by) if self._report is not None else ()
+        return (
+            self._core.report(self._core.session(session_id), reason, by)
+            if self._core.report is not None
+            else ()
+        )
 
     def _reporting(self, reports: Sequence[Outgoing] | None, proof: str) -> list[Arg]:
         """The last arguments of what ends a session: whether envelopes are still to be made for it, and those made.
@@ -29,23 +33,23 @@ class Termination(InboxTransitions):
         Before the envelopes the proof of the reason, which is made with them.
         """
         if reports is None:
-            return ["" if self._report is None and self._vouch is None else "1", ""]
+            return ["" if self._core.report is None and self._core.vouch is None else "1", ""]
         return ["", proof, *(one.data for one in reports)]
 
     def _vouch_for_failure(self, session_id: str, reason: str, by: str) -> str:
         """The proof that ``by`` has ended a session, for this reason; empty where nobody vouches."""
-        found = self.find([session_id]) if self._vouch is not None else []
-        return self.vouch_for_end(found[0], "failed", reason, by=by) if found else ""
+        found = self._core.find([session_id]) if self._core.vouch is not None else []
+        return self._core.vouch_for_end(found[0], "failed", reason, by=by) if found else ""
 
     def refuse(self, session_id: str, reason: str, *, envelope: Outgoing | None = None, by: str = "") -> bool:
         """Fail a session that never started, in the name of ``by``; False when it did, or has ended already."""
-        parent = decode.text(self.redis.hget(keys.session(session_id), "parent"))
+        parent = decode.text(self._core.redis.hget(keys.session(session_id), "parent"))
         while True:
-            reply = self.scripts.run(
+            reply = self._core.scripts.run(
                 "refuse",
                 layout.ending(session_id, parent=parent, run="", envelope=envelope),
                 [
-                    self._now,
+                    self._core.now,
                     reason,
                     layout.payload(envelope),
                     self._vouch_for_failure(session_id, reason, by),
@@ -71,15 +75,15 @@ class Termination(InboxTransitions):
         Raises:
             KeyringError: the report cannot be signed; nothing was changed.
         """
-        facts = self.redis.hmget(keys.session(session_id), "parent", "run")
+        facts = self._core.redis.hmget(keys.session(session_id), "parent", "run")
         parent, run = decode.text(facts[0]), decode.text(facts[1])
         reports: Sequence[Outgoing] | None = None
         proof = ""
         while True:
-            reply = self.scripts.run(
+            reply = self._core.scripts.run(
                 "stop",
                 layout.ending(session_id, parent=parent, run=run, envelope=next(iter(reports or ()), None)),
-                [self._now, reason, state, "1" if force else "0", *self._reporting(reports, proof)],
+                [self._core.now, reason, state, "1" if force else "0", *self._reporting(reports, proof)],
             )
             match reply[0]:
                 case b"run":
@@ -107,21 +111,21 @@ class Termination(InboxTransitions):
         Raises:
             KeyringError: it would end, and the report of that cannot be signed; nothing was changed.
         """
-        parent = decode.text(self.redis.hget(keys.session(lease.session), "parent"))
+        parent = decode.text(self._core.redis.hget(keys.session(lease.session), "parent"))
         reports: Sequence[Outgoing] | None = None
         proof = ""
         while True:
-            reply = self.scripts.run(
+            reply = self._core.scripts.run(
                 "release",
                 layout.ending(
                     lease.session, parent=parent, run=lease.run, envelope=next(iter(reports or ()), None)
                 ),
                 [
-                    self._now,
+                    self._core.now,
                     lease.claim,
                     lease.beat,
-                    self.limits.max_lost_workers,
-                    self.limits.max_process_deaths,
+                    self._core.limits.max_lost_workers,
+                    self._core.limits.max_process_deaths,
                     died,
                     wait_ms,
                     layout.end_of_try("died" if died else "lost", died or "lease lost"),
@@ -141,7 +145,9 @@ class Termination(InboxTransitions):
 
     def abandon(self, parent: str, callback: str, reason: str) -> bool:
         """A closed parent lets go of a callback that is still owed; False when it is not owed."""
-        reply = self.scripts.run("abandon", [keys.session(parent), keys.items(parent)], [callback, reason])
+        reply = self._core.scripts.run(
+            "abandon", [keys.session(parent), keys.items(parent)], [callback, reason]
+        )
         return bool(reply[0] == b"dead")
 
     def inherit(
@@ -154,7 +160,7 @@ class Termination(InboxTransitions):
         that it would wait for its own end).
         """
         while True:
-            reply = self.scripts.run(
+            reply = self._core.scripts.run(
                 "inherit",
                 [
                     keys.session(parent),
@@ -172,7 +178,7 @@ class Termination(InboxTransitions):
     def _above(self, session_id: str) -> list[str]:
         """The sessions above a session, nearest first; the last one may be gone."""
         above: list[str] = []
-        while parent := decode.text(self.redis.hget(keys.session(session_id), "parent")):
+        while parent := decode.text(self._core.redis.hget(keys.session(session_id), "parent")):
             above.append(parent)
             session_id = parent
         return above
@@ -183,7 +189,7 @@ class Termination(InboxTransitions):
         ``seen_as``: the state in which whoever calls has just been through all of its items; before anybody has
         done so in the state that it is in, nothing is done.
         """
-        reply = self.scripts.run(
+        reply = self._core.scripts.run(
             "finish_cleanup",
             [
                 keys.session(session_id),
@@ -192,7 +198,7 @@ class Termination(InboxTransitions):
                 keys.queue(session_id),
                 keys.closing(shard_of(session_id)),
                 keys.runs(session_id),
-                *self.owned_keys(session_id, but=self._still_heard(session_id)),
+                *self._core.owned_keys(session_id, but=self._still_heard(session_id)),
             ],
             [session_id, seen_as or ""],
         )
@@ -200,39 +206,15 @@ class Termination(InboxTransitions):
 
     def _still_heard(self, session_id: str) -> set[str]:
         """The digests of a session's large texts that are in the records of a session which is not deleted."""
-        said = self.wholes.digests(session_id)
+        said = self._core.wholes.digests(session_id)
         if not said:
             return set()
-        about = self.find([session_id])
+        about = self._core.find([session_id])
         spoken_to = [s.parent for s in about if s.parent]
-        spoken_to += [i.child for i in self.items(session_id) if i.kind == "completion"]
+        spoken_to += [i.child for i in self._core.items(session_id) if i.kind == "completion"]
         heard: set[str] = set()
-        for other in self.find(spoken_to):
+        for other in self._core.find(spoken_to):
             if other.state is not SessionState.DELETED:
-                refs = (ref for item in self.items(other.id) for ref in item.large_texts)
+                refs = (ref for item in self._core.items(other.id) for ref in item.large_texts)
                 heard |= {ref["sha256"] for ref in refs if ref.get("session") == session_id}
         return heard & said
-
-    def owned_keys(self, session_id: str, *, but: Collection[str] = ()) -> list[str]:
-        """The keys of every run of a session, of their effects, and of the large texts that it has said, ``but`` some."""
-        runs = [decode.text(run) for run in self.redis.lrange(keys.runs(session_id), 0, -1)]
-        of_runs = [key for run in runs for key in _keys_of_run(run)]
-        return [
-            keys.budget(session_id),
-            keys.past(session_id),
-            *of_runs,
-            *self.wholes.keys_of(session_id, but=but),
-        ]
-
-    def require(self, session_id: str) -> None:
-        """Make sure that a session exists.
-
-        Raises:
-            UnknownSession: it does not.
-        """
-        if not self.redis.exists(keys.session(session_id)):
-            raise UnknownSession(session_id)
-
-
-def _keys_of_run(run: str) -> tuple[str, ...]:
-    return keys.run(run), keys.effects(run), keys.steps(run), keys.reserved(run)

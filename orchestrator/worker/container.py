@@ -116,7 +116,7 @@ class RuntimeOfProcess:
         ready = {
             agent
             for shard in range(self._settings.shards)
-            for agent in ledger.ready(shard, process.served)
+            for agent in ledger.sweep.ready(shard, process.served)
             if held_back(split_lane(agent)[0], shard=shard) is None
         }
         return sorted(ready)

@@ -90,6 +90,6 @@ def _session_of(parts: Container, task_id: str) -> Session | None:
     names: Iterable[str] = [root_session_id(task_id, shards)]
     known = parts.ledger.find(list(names))
     if not known:
-        leases = [lease for shard in range(shards) for lease in parts.ledger.leases(shard)]
+        leases = [lease for shard in range(shards) for lease in parts.ledger.sweep.leases(shard)]
         known = parts.ledger.find([lease.session for lease in leases if task_id_of(lease.run) == task_id])
     return known[0] if known else None

@@ -33,7 +33,7 @@ def test_a_stop_reaches_every_run_that_waits_in_a_slot(make_stack: Callable[...,
     stack.wait_ready()
     with stack.client() as client:
         root = client.submit("nested", "400")
-        wait_until(lambda: len(stack.ledger.leases(0)) > 10, "ten that wait", explain=stack.logs)
+        wait_until(lambda: len(stack.ledger.sweep.leases(0)) > 10, "ten that wait", explain=stack.logs)
         client.stop(root.id)
         wait_until(
             lambda: all(session.state in CLOSED for session in stack.ledger.tree(root.id)),

@@ -28,7 +28,7 @@ MakeStack = Callable[..., Stack]
 
 def leaves_at_work(stack: Stack) -> bool:
     """Whether any leaf is held by a worker; it will be for a while."""
-    return any(stack.ledger.session(lease.session).agent == "leaf" for lease in stack.ledger.leases(0))
+    return any(stack.ledger.session(lease.session).agent == "leaf" for lease in stack.ledger.sweep.leases(0))
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def test_a_worker_that_was_frozen_for_longer_than_its_lease_comes_too_late(make_
         session = client.submit("branch", "2,2")
         wait_until(lambda: leaves_at_work(stack), "a leaf at work", explain=stack.logs)
         os.killpg(frozen.pid, signal.SIGSTOP)
-        held = [lease.run for lease in stack.ledger.leases(0)]
+        held = [lease.run for lease in stack.ledger.sweep.leases(0)]
         stack.start("worker")
         assert stack.answer(session) == "4"
     os.killpg(frozen.pid, signal.SIGCONT)
@@ -171,7 +171,9 @@ def test_a_broker_apart_dies_and_comes_back_empty(
     with stack.client() as client, again_and_again(stack.replace_the_dead, 0.1):
         session = client.submit("branch", "3,2,2")
         for _ in range(2):
-            wait_until(lambda: stack.ledger.leases(0), "work", explain=lambda: [stack.unrest(), stack.logs()])
+            wait_until(
+                lambda: stack.ledger.sweep.leases(0), "work", explain=lambda: [stack.unrest(), stack.logs()]
+            )
             broker.kill()
             time.sleep(0.7)  # nothing can be sent meanwhile
             broker.start()

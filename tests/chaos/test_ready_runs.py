@@ -34,11 +34,13 @@ def test_a_backlog_whose_rings_were_all_lost_is_worked_off_soon(make_stack: Call
         for listener in (c for c in stack.redis.client_list() if c["cmd"] == "brpop"):
             stack.redis.client_kill_filter(_id=listener["id"])
         submitted = [client.submit("leaf", "1") for _ in range(BACKLOG)]
-        wait_until(lambda: stack.ledger.ready(0, ["leaf"]) == {"leaf": BACKLOG}, "a backlog")
+        wait_until(lambda: stack.ledger.sweep.ready(0, ["leaf"]) == {"leaf": BACKLOG}, "a backlog")
         assert stack.redis.delete(QUEUE) == 1
         lost = time.monotonic()
         os.killpg(worker.pid, signal.SIGCONT)
-        wait_until(lambda: stack.ledger.ready(0, ["leaf"]) != {"leaf": BACKLOG}, "a ring", explain=stack.logs)
+        wait_until(
+            lambda: stack.ledger.sweep.ready(0, ["leaf"]) != {"leaf": BACKLOG}, "a ring", explain=stack.logs
+        )
         assert time.monotonic() - lost < TAKEN_WITHIN_S
         assert [stack.answer(session) for session in submitted] == ["1"] * BACKLOG
         assert time.monotonic() - lost < 2 * TAKEN_WITHIN_S
@@ -57,14 +59,17 @@ def test_a_critical_run_starts_before_low_ones_that_waited_before_it(
     with stack.client() as client:
         root = client.submit("crowd", "16")
         wait_until(
-            lambda: stack.ledger.ready(0, ["gate"]) == {"gate": 13} and len(stack.ledger.leases(0)) == 4,
+            lambda: (
+                stack.ledger.sweep.ready(0, ["gate"]) == {"gate": 13}
+                and len(stack.ledger.sweep.leases(0)) == 4
+            ),
             "four that work and thirteen that wait",
             explain=stack.logs,
         )
         waiting = {s.id for s in client.tree(root.id) if s.agent == "gate" and not client.runs(s.id)[0].claim}
         assert len(waiting) == 13
         (stack.marks / "late").touch()
-        wait_until(lambda: stack.ledger.ready(0, ["gate"]) == {"gate": 14}, "the critical one")
+        wait_until(lambda: stack.ledger.sweep.ready(0, ["gate"]) == {"gate": 14}, "the critical one")
         (stack.marks / "open").touch()
         assert stack.answer(root) == "17"
         began = {s.title: client.runs(s.id)[0].started_ms for s in client.tree(root.id) if s.agent == "gate"}

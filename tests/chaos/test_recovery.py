@@ -57,12 +57,14 @@ def test_a_killed_workers_run_is_at_work_again_before_its_lease_has_run_out(
         sessions = [client.submit("sleeper", "go") for _ in range(3)]
         for turn in range(KILLS):
             session = sessions[turn % 3].id
-            wait_until(lambda: len(stack.ledger.leases(0)) == 3, "work for all", explain=stack.logs)
+            wait_until(lambda: len(stack.ledger.sweep.leases(0)) == 3, "work for all", explain=stack.logs)
             lease = lease_of(stack, session)
             # A holder that came and went between two looks of the reaper is nobody that it could miss.
             time.sleep(2.5)
             beside = {
-                other.run: other for other in stack.ledger.leases(0) if not same_worker(stack, other, lease)
+                other.run: other
+                for other in stack.ledger.sweep.leases(0)
+                if not same_worker(stack, other, lease)
             }
             worker = worker_of(stack, lease)
             began = time.monotonic()
@@ -76,7 +78,7 @@ def test_a_killed_workers_run_is_at_work_again_before_its_lease_has_run_out(
             )
             took.append(time.monotonic() - began)
             for run, other in beside.items():
-                (now,) = [found for found in stack.ledger.leases(0) if found.run == run]
+                (now,) = [found for found in stack.ledger.sweep.leases(0) if found.run == run]
                 assert now.claim == other.claim, "a run was taken from a worker that lives"
         for handle in sessions:
             client.stop(handle.id, "enough")
@@ -90,12 +92,14 @@ def test_a_killed_workers_run_is_at_work_again_before_its_lease_has_run_out(
 
 
 def lease_of(stack: Stack, session: str) -> Lease:
-    (lease,) = [lease for lease in stack.ledger.leases(0) if lease.session == session]
+    (lease,) = [lease for lease in stack.ledger.sweep.leases(0) if lease.session == session]
     return lease
 
 
 def is_taken_again(stack: Stack, session: str, before: Lease) -> bool:
-    return any(lease.session == session and lease.claim != before.claim for lease in stack.ledger.leases(0))
+    return any(
+        lease.session == session and lease.claim != before.claim for lease in stack.ledger.sweep.leases(0)
+    )
 
 
 def worker_of(stack: Stack, lease: Lease) -> Running:

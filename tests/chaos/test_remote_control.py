@@ -41,7 +41,7 @@ def test_a_revoked_task_is_stopped_and_a_limit_is_refused(make_stack: Callable[.
     # A root at work: not without `terminate`, as Celery has it; then it ends as by `orchestra stop`.
     task = submit("sleeper", "work")
     session = root_session_id(task.id)
-    wait_until(lambda: stack.ledger.leases(0), "its run", timeout_s=40, explain=stack.logs)
+    wait_until(lambda: stack.ledger.sweep.leases(0), "its run", timeout_s=40, explain=stack.logs)
     assert "only with terminate=True" in said(control.revoke(task.id, **WAIT))
     assert stack.ledger.session(session).state is SessionState.RUNNING
     assert f"{session} asked" in said(control.revoke(task.id, terminate=True, **WAIT))
@@ -50,8 +50,8 @@ def test_a_revoked_task_is_stopped_and_a_limit_is_refused(make_stack: Callable[.
 
     # A run by the id under which Flower shows it.
     task = submit("sleeper", "work")
-    wait_until(lambda: stack.ledger.leases(0), "its run", timeout_s=40, explain=stack.logs)
-    (lease,) = stack.ledger.leases(0)
+    wait_until(lambda: stack.ledger.sweep.leases(0), "its run", timeout_s=40, explain=stack.logs)
+    (lease,) = stack.ledger.sweep.leases(0)
     assert "asked" in said(control.terminate(task_id_of(lease.run), **WAIT))
     wait_until(
         lambda: stack.ledger.session(lease.session).state is SessionState.STOPPED,

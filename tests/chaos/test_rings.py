@@ -154,7 +154,9 @@ def test_rabbitmq_is_away_for_a_while(rabbit: RabbitServer, make_stack: MakeStac
     stack.wait_ready()
     with stack.client() as client:
         session = client.submit("branch", "3,2")
-        wait_until(lambda: stack.ledger.leases(0), "work", explain=lambda: [stack.unrest(), stack.logs()])
+        wait_until(
+            lambda: stack.ledger.sweep.leases(0), "work", explain=lambda: [stack.unrest(), stack.logs()]
+        )
         rabbit.kill()
         rabbit.start()
         assert stack.answer(session) == "6"

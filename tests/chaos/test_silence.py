@@ -95,7 +95,7 @@ def test_busy_consumers_are_left_alone(make_stack: MakeStack) -> None:
     slots = 2 * stack.settings.concurrency + 1
     with stack.client() as client:
         at_work = [client.submit("sleeper", "work") for _ in range(slots)]
-        wait_until(lambda: len(stack.ledger.leases(0)) == slots, "work for all", explain=stack.logs)
+        wait_until(lambda: len(stack.ledger.sweep.leases(0)) == slots, "work for all", explain=stack.logs)
         waiting = client.submit("leaf", "1")
         time.sleep(LEAST_WAIT_S * 1.5)  # nothing is to happen
         assert [w.name for w in workers if "consumer-silent" in w.log.read_text()] == []

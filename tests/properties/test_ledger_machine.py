@@ -218,7 +218,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _lose(self, run: str) -> None:
         self.stale.append((run, self.model.runs[run].claim))
-        lease = next(lease for lease in self.ledger.leases(0) if lease.run == run)
+        lease = next(lease for lease in self.ledger.sweep.leases(0) if lease.run == run)
         assert self.ledger.release(lease) == self.model.release(run)
         assert self.ledger.release(lease) == "moved"
 

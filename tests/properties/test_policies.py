@@ -70,7 +70,7 @@ class World:
         self.reaper = Reaper(
             self.ledger,
             delivery,
-            settle=self.ledger.mark_result_published,
+            settle=self.ledger.sweep.mark_result_published,
             clock=ManualClock(),
         )
         self.held_by_play(self.play.run(self.play.submit("root")))
@@ -168,7 +168,7 @@ class World:
             self.ledger.enqueue(found[a % len(found)].id, "go on", item_id=f"itm_00{next(self.names)}")
 
     def crash(self, a: int, b: int) -> None:
-        leases = self.ledger.leases(0)
+        leases = self.ledger.sweep.leases(0)
         if leases and self.ledger.release(leases[a % len(leases)]) == "queued":
             self._send_lost()
 
@@ -200,7 +200,7 @@ class World:
                 return
 
     def is_over(self) -> bool:
-        return not self.ledger.closing(0) and all(
+        return not self.ledger.sweep.closing(0) and all(
             s.state in CLOSED or (s.state is SessionState.FINISHED and not s.busy and not s.owed)
             for s in self.sessions
         )

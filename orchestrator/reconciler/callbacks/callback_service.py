@@ -236,11 +236,11 @@ class CallbackService:
         wait_ms = BLOCK_MS
         for shard in self._shards:
             try:
-                for kind, session in ledger.due_timers(shard):
+                for kind, session in ledger.sweep.due_timers(shard):
                     if kind == "flush":
                         self._delivery.flush([session])
-                        ledger.drop_due_timer(shard, kind, session)
-                wait_ms = min(wait_ms, ledger.ms_to_next_timer(shard, "flush", at_most=BLOCK_MS))
+                        ledger.sweep.drop_due_timer(shard, kind, session)
+                wait_ms = min(wait_ms, ledger.sweep.ms_to_next_timer(shard, "flush", at_most=BLOCK_MS))
             except redis.ResponseError as error:
                 if is_outage(error):
                     raise

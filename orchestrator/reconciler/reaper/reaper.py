@@ -112,18 +112,20 @@ class Reaper:
         swept = SweepReport()
         try:
             for shard in self._shards:
-                self._ledger.begin_sweep(shard)
+                self._ledger.sweep.begin_sweep(shard)
         except redis.RedisError:
             self._watch = LeaseWatch(self._clock, lease_s=self._lease_s)
             raise
         ledger = self._ledger
         swept.released = self._each(self._dead, self._release)
         for shard in self._shards:
-            swept.redispatched += self._each(partial(ledger.undispatched, shard), self._redispatch)
+            swept.redispatched += self._each(partial(ledger.sweep.undispatched, shard), self._redispatch)
             swept.resumed += self._each(partial(self._waiting, shard), self._delivery.flush)
-            swept.closed += self._each(partial(ledger.closing, shard), self._close)
-            swept.settled += self._each(partial(ledger.unpublished_results, shard), self._settle_one)
-            swept.timers += self._each(partial(ledger.due_timers, shard), partial(self._fire, shard, swept))
+            swept.closed += self._each(partial(ledger.sweep.closing, shard), self._close)
+            swept.settled += self._each(partial(ledger.sweep.unpublished_results, shard), self._settle_one)
+            swept.timers += self._each(
+                partial(ledger.sweep.due_timers, shard), partial(self._fire, shard, swept)
+            )
         swept.unblocked = self._each(lambda: self._shards, self._unblock)
         swept.forgotten = self._each(lambda: self._shards, self._forget_slots)
         if self._sweeps % _RECOUNT_EVERY == 0:
@@ -136,7 +138,7 @@ class Reaper:
 
     def _waiting(self, shard: int) -> list[list[str]]:
         """Sessions with something in their queue, as many together as are flushed in one round trip."""
-        waiting = self._ledger.waiting(shard)
+        waiting = self._ledger.sweep.waiting(shard)
         return [waiting[n : n + _FLUSH_BATCH] for n in range(0, len(waiting), _FLUSH_BATCH)]
 
     def _each(self, find: Callable[[], Iterable[T]], act: Callable[[T], int]) -> int:
@@ -168,7 +170,7 @@ class Reaper:
 
     def leases(self) -> list[Lease]:
         """Every run that is held, with its renewal counter as it stands."""
-        return [lease for shard in self._shards for lease in self._ledger.leases(shard)]
+        return [lease for shard in self._shards for lease in self._ledger.sweep.leases(shard)]
 
     def _close(self, session: str) -> int:
         self._delivery.close(session)
@@ -189,7 +191,7 @@ class Reaper:
         return 1
 
     def _redispatch(self, run: str) -> int:
-        ready = self._ledger.make_ready(run)
+        ready = self._ledger.sweep.make_ready(run)
         if ready is None:
             return 0
         failpoint("reaper.redispatched")
@@ -213,7 +215,9 @@ class Reaper:
     def _ring(self) -> int:
         """Tell workers of ready runs that nobody takes: what told them of these was lost, or they were all busy."""
         agents = self._agents()
-        return self._tell([agent for shard in self._shards for agent in self._ledger.rings(shard, agents)])
+        return self._tell(
+            [agent for shard in self._shards for agent in self._ledger.sweep.rings(shard, agents)]
+        )
 
     def _tell(self, agents: Sequence[str]) -> int:
         """Ring the workers of these agents; how many agents that were."""
@@ -232,28 +236,28 @@ class Reaper:
         match kind:
             case "flush":
                 self._delivery.flush([identifier])
-                self._ledger.drop_due_timer(shard, kind, identifier)
+                self._ledger.sweep.drop_due_timer(shard, kind, identifier)
             case "submit":
-                if self._ledger.submit_due(identifier, sender=OPERATOR) == "submitted":
+                if self._ledger.sweep.submit_due(identifier, sender=OPERATOR) == "submitted":
                     _log.info("scheduled-session-begun", session=identifier)
                     failpoint("reaper.submitted")
             case "review":
                 self._ledger.stop(identifier, "the review was not done in time", state="failed")
-                self._ledger.drop_due_timer(shard, kind, identifier)
+                self._ledger.sweep.drop_due_timer(shard, kind, identifier)
             case "limit":
                 self._ledger.stop(identifier, "it was not done within its time limit", state="failed")
-                self._ledger.drop_due_timer(shard, kind, identifier)
+                self._ledger.sweep.drop_due_timer(shard, kind, identifier)
             case "question":
                 self._delivery.give_up(identifier, f"none came within {limits.question_ms / 1000:g} s")
-                self._ledger.drop_due_timer(shard, kind, identifier)
+                self._ledger.sweep.drop_due_timer(shard, kind, identifier)
             case "approval":
                 self._delivery.expire_approval(identifier)
-                self._ledger.drop_due_timer(shard, kind, identifier)
+                self._ledger.sweep.drop_due_timer(shard, kind, identifier)
             case "expire":
                 swept.pruned += self._expire(shard, identifier)
             case _:
                 _log.warning("unknown-timer", kind=kind, id=identifier)
-                self._ledger.drop_timer(shard, kind, identifier)
+                self._ledger.sweep.drop_timer(shard, kind, identifier)
         return 1
 
     def _is_heard(self, tree: Sequence[Session]) -> bool:
@@ -270,27 +274,27 @@ class Reaper:
         try:
             session = self._ledger.session(root)
         except UnknownSession:
-            self._ledger.drop_timer(shard, "expire", root)
+            self._ledger.sweep.drop_timer(shard, "expire", root)
             return 0
         over = session.state in CLOSED or session.state == SessionState.FINISHED
         age = self._ledger.server_ms() - session.ended_ms
         if not over or session.busy or age < self._ledger.limits.tree_ttl_ms:
             due = (session.ended_ms if over else self._ledger.server_ms()) + self._ledger.limits.tree_ttl_ms
-            self._ledger.postpone_timer(shard, "expire", root, due)
+            self._ledger.sweep.postpone_timer(shard, "expire", root, due)
             return 0
         members = self._ledger.tree(root)
         # The last of these decides: from then on nobody can use the tree again, in whatever moment he tries to.
-        if _is_awaited(members) or self._is_heard(members) or not self._ledger.close_tree(members):
+        if _is_awaited(members) or self._is_heard(members) or not self._ledger.sweep.close_tree(members):
             due = self._ledger.server_ms() + min(self._ledger.limits.tree_ttl_ms, _LOOK_AGAIN_MS)
-            self._ledger.postpone_timer(shard, "expire", root, due)
+            self._ledger.sweep.postpone_timer(shard, "expire", root, due)
             return 0
         pruned = 0
         for member in reversed(members):
             if member.id != root:
-                self._ledger.delete_session(member.id, root)
+                self._ledger.sweep.delete_session(member.id, root)
                 pruned += 1
                 failpoint("reaper.pruned")
-        self._ledger.delete_session(root, root)
+        self._ledger.sweep.delete_session(root, root)
         return pruned + 1
 
 

@@ -40,7 +40,9 @@ def release_runs_of(pid: int, runtime: Runtime, died: str) -> None:
     parts = runtime.parts
     try:
         leases = retry_outages(
-            lambda: [lease for shard in range(parts.settings.shards) for lease in parts.ledger.leases(shard)],
+            lambda: [
+                lease for shard in range(parts.settings.shards) for lease in parts.ledger.sweep.leases(shard)
+            ],
             what="deaths",
             retry_for_s=parts.settings.lease_s,
         )

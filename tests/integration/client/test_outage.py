@@ -18,7 +18,6 @@ from orchestrator import AsyncClient, Client
 from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ServerUnavailable
-from orchestrator.ledger import Ledger
 from orchestrator.redisdb.client import connect
 from tests.integration.client.test_client import echo
 from tests.integration.workers.conftest import StackHarness
@@ -131,21 +130,22 @@ def test_what_was_submitted_when_the_connection_broke_is_submitted_once(
     server: ValkeyProcess, stage: StackHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request arrived and its answer did not: it is made again under the same key, also without one of the user's."""
-    real = Ledger.submit
-
-    def lose_the_answer(self: Ledger, *arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(Ledger, "submit", real)
-        real(self, *arguments, **options)
-        raise redis_py.ConnectionError("Connection closed by server.")
-
     said: list[str] = []
     with Client(stage.settings, on_outage=said.append) as client:
-        monkeypatch.setattr(Ledger, "submit", lose_the_answer)
+        ledger = client._ledger
+        real = ledger.submit
+
+        def lose_the_answer(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(ledger, "submit", real)
+            real(*arguments, **options)
+            raise redis_py.ConnectionError("Connection closed by server.")
+
+        monkeypatch.setattr(ledger, "submit", lose_the_answer)
         handle = client.submit("solo", "once", retry_for_s=30)
         assert handle.new
         assert [found.id for found in client.sessions()] == [handle.id]
         assert len(said) == 1
-        monkeypatch.setattr(Ledger, "submit", lose_the_answer)
+        monkeypatch.setattr(ledger, "submit", lose_the_answer)
         with pytest.raises(ServerUnavailable):
             client.submit("solo", "twice")
 

@@ -43,10 +43,10 @@ def scheduled(stage: StackHarness, client: Client, **options: object) -> str:
 
 def fire(stage: StackHarness) -> list[tuple[str, str]]:
     """Act on due timers as the reaper does, at the ledger's time."""
-    due = stage.ledger.due_timers(0)
+    due = stage.ledger.sweep.due_timers(0)
     for kind, session in due:
         assert kind == "submit"
-        stage.ledger.submit_due(session, sender="operator")
+        stage.ledger.sweep.submit_due(session, sender="operator")
     return due
 
 
@@ -59,11 +59,11 @@ def test_it_is_listed_and_begins_once_when_its_time_has_come(stage: StackHarness
     assert fire(stage) == []
     stage.ledger.set_time(NOW + DAY_MS - 1)
     assert fire(stage) == []
-    assert stage.ledger.submit_due(session, sender="operator") == "early"
+    assert stage.ledger.sweep.submit_due(session, sender="operator") == "early"
     stage.ledger.set_time(NOW + DAY_MS)
     assert fire(stage) == [("submit", session)]
     assert fire(stage) == []
-    assert stage.ledger.submit_due(session, sender="operator") == "gone"
+    assert stage.ledger.sweep.submit_due(session, sender="operator") == "gone"
     assert stage.redis.xlen(STREAM) == 1
     assert client.scheduled() == []
     assert stage.play(session) == "finished"
@@ -74,7 +74,7 @@ def test_its_time_limit_begins_with_it_and_it_does_not_expire_before(
     stage: StackHarness, client: Client
 ) -> None:
     session = scheduled(stage, client, time_limit_s=60, expires_s=30)
-    assert "limit" not in {kind for kind, _ in stage.ledger.due_timers(0)}
+    assert "limit" not in {kind for kind, _ in stage.ledger.sweep.due_timers(0)}
     late = NOW + DAY_MS + 120_000
     stage.ledger.set_time(late)
     assert fire(stage) == [("submit", session)]
@@ -122,7 +122,7 @@ def test_a_stop_cancels_it(stage: StackHarness, client: Client, how: str) -> Non
     assert getattr(client, how)(session).outcome == "ended"
     assert stage.redis.zcard(keys.timers(0)) == 0
     stage.ledger.set_time(NOW + DAY_MS)
-    assert stage.ledger.submit_due(session, sender="operator") == "gone"
+    assert stage.ledger.sweep.submit_due(session, sender="operator") == "gone"
     assert stage.redis.xlen(STREAM) == 0
     assert not stage.redis.hexists(keys.bodies(session), "envelope")
 
@@ -154,7 +154,7 @@ def test_the_doctor_knows_what_it_waits_for_and_sets_its_timer_again(
     stage.redis.delete(keys.timers(0))
     (lost,) = [p for p in doctor.why(session)[2] if p.rule == "schedule-lost"]
     assert lost.session == session
-    stage.ledger.reindex(session, recount=False)
+    stage.ledger.sweep.reindex(session, recount=False)
     assert stage.redis.zscore(keys.timers(0), f"submit|{session}") == NOW + DAY_MS
 
 

@@ -37,7 +37,7 @@ def test_an_end_that_was_asked_for_comes_although_the_agent_was_done_first(
     play.commit(held.claim, "an answer")
     stack.drain()
     assert ledger.session(root).state == state
-    assert ledger.closing(0) == []
+    assert ledger.sweep.closing(0) == []
 
 
 def test_a_run_in_the_hands_of_a_foreign_program_is_stopped_without_asking(
@@ -124,11 +124,11 @@ def test_a_child_that_another_service_has_just_deleted_still_has_children_to_be_
     ledger.stop(root, "gone", state="deleted")
     ledger.stop(child, f"parent {root} deleted", state="deleted")
     stack.delivery.close(root)
-    assert child in ledger.closing(0)
+    assert child in ledger.sweep.closing(0)
     stack.reaper.run_once()
     stack.drain()
     assert {s.state for s in ledger.tree(root)} == {SessionState.DELETED}
-    assert ledger.closing(0) == []
+    assert ledger.sweep.closing(0) == []
 
 
 @pytest.mark.parametrize("first", ["stopped", "failed"])
@@ -150,7 +150,7 @@ def test_deleting_what_was_stopped_or_failed_long_ago_leaves_nothing_of_its_chil
     stack.drain()
     assert {s.state for s in ledger.tree(root)} == {SessionState.DELETED}
     assert ledger.texts(delivered, ["prompt", "result"]) == {}
-    assert ledger.closing(0) == []
+    assert ledger.sweep.closing(0) == []
 
 
 def test_a_service_that_looked_at_a_stopped_session_does_not_bury_it_once_it_is_deleted(

@@ -65,7 +65,7 @@ def test_a_child_that_a_second_try_does_not_take_up_is_stopped(
     """It reports to its caller, and belongs to the run that launched it all the same."""
     caller = play.delegate(parent, "caller")
     child = launch_for(play, parent, caller)
-    lease = next(lease for lease in ledger.leases(0) if lease.run == parent.claim.run)
+    lease = next(lease for lease in ledger.sweep.leases(0) if lease.run == parent.claim.run)
     ledger.release(lease)
     again = play.claim(RunRef(run=lease.run, session=lease.session, agent="lead", cause="start"))
     assert play.delegate(again, "caller") == caller

@@ -59,7 +59,7 @@ def test_a_child_may_be_the_heir_and_then_waits_for_its_sisters_only(
     assert parents(ledger.tree(root)) == {root: "", heir: root, sister: heir}
     assert play.balance(root) == (2, 0, 0, 2)
     assert play.balance(heir) == (1, 0, 1, 0)
-    assert ledger.closing(0) == []
+    assert ledger.sweep.closing(0) == []
     play.commit(play.run(heir).claim, "waits for its sister")
     play.finish(sister)
     play.commit(play.resume(heir).claim)
@@ -86,7 +86,7 @@ def test_a_branch_that_holds_the_heir_is_let_go(stack: Stack, play: Play, ledger
     (let_go,) = [i for i in ledger.items(root) if i.child == branch.session.id]
     assert let_go.reason == f"let go: heir {heir} is this child or below it"
     assert ledger.session(branch.session.id).state == SessionState.IDLE
-    assert ledger.closing(0) == []
+    assert ledger.sweep.closing(0) == []
 
 
 @pytest.mark.parametrize("gone", ["deleted", "never there"])
@@ -103,7 +103,7 @@ def test_without_an_heir_that_can_hear_the_children_are_stopped(
     stack.drain()
     assert [ledger.session(child).state for child in children] == [SessionState.STOPPED] * 2
     assert play.balance(root) == (2, 0, 0, 2)
-    assert ledger.closing(0) == []
+    assert ledger.sweep.closing(0) == []
 
 
 @pytest.mark.parametrize("policy", ["heir", "abandon"])
@@ -136,7 +136,7 @@ def test_a_child_that_owes_nothing_goes_on_where_the_others_get_an_heir(
     stack.drain()
     assert ledger.session(quiet).state == SessionState.PENDING
     assert play.balance(heir) == (0, 0, 0, 0)
-    assert ledger.closing(0) == []
+    assert ledger.sweep.closing(0) == []
 
 
 def parents(tree: list[Session]) -> dict[str, str]:

@@ -49,9 +49,9 @@ def test_a_root_without_children_finishes_and_owes_its_result(play: Play, ledger
         session_state=SessionState.FINISHED, over=True, first=True, result_unpublished=True
     )
     assert ledger.result(root) == (SessionState.FINISHED, "42")
-    assert ledger.unpublished_results(0) == [root]
-    ledger.mark_result_published(root)
-    assert ledger.unpublished_results(0) == []
+    assert ledger.sweep.unpublished_results(0) == [root]
+    ledger.sweep.mark_result_published(root)
+    assert ledger.sweep.unpublished_results(0) == []
 
 
 def test_a_claim_is_held_by_one_worker_and_repeats_for_the_same_claim_id(play: Play, ledger: Ledger) -> None:
@@ -138,7 +138,7 @@ def test_a_late_commit_is_refused_and_changes_nothing(play: Play, ledger: Ledger
     """A lease was lost, another worker has the run: the first one's answer does not count."""
     root = play.submit()
     held = play.run(root)
-    (lease,) = ledger.leases(0)
+    (lease,) = ledger.sweep.leases(0)
     assert ledger.release(lease) == "queued"
     second = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
     with pytest.raises(ClaimLost):
@@ -162,7 +162,7 @@ def test_a_commit_sent_twice_is_one_commit(play: Play) -> None:
 def test_a_lease_that_moved_is_left_alone(play: Play, ledger: Ledger) -> None:
     """What was seen standing still has moved since: its holder lives."""
     held = play.run(play.submit())
-    (lease,) = ledger.leases(0)
+    (lease,) = ledger.sweep.leases(0)
     assert ledger.renew(held.claim).held
     assert ledger.release(lease) == "moved"
     assert (
@@ -182,7 +182,7 @@ def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(
     dispatch = play.start(child)
     for lost in range(3):
         ledger.claim(dispatch.run, new_claim_id(), session_id=child, worker=f"w{lost}")
-        lease = next(lease for lease in ledger.leases(0) if lease.session == child)
+        lease = next(lease for lease in ledger.sweep.leases(0) if lease.session == child)
         if lost < 2:
             assert ledger.release(lease) == "queued"
         else:
@@ -221,7 +221,7 @@ def test_an_agent_that_dies_while_delegating_ends_with_its_children_once(
     held = play.run(root)
     for n in range(cut):
         play.delegate(held, f"call-{n}")
-    (lease,) = ledger.leases(0)
+    (lease,) = ledger.sweep.leases(0)
     ledger.release(lease)
     held = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
     for n in range(5):
@@ -238,7 +238,7 @@ def test_children_that_a_second_try_does_not_take_up_are_dead_and_stopped(
     root = play.submit()
     held = play.run(root)
     kept, left = play.delegate(held, "kept"), play.delegate(held, "left")
-    (lease,) = ledger.leases(0)
+    (lease,) = ledger.sweep.leases(0)
     ledger.release(lease)
     held = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
     play.delegate(held, "kept")
@@ -276,7 +276,7 @@ def test_a_running_session_is_asked_first_and_ended_by_force(play: Play, ledger:
     held = play.run(root)
     assert ledger.stop(root, "enough").outcome == "asked"
     assert ledger.renew(held.claim).stop == "enough"
-    (lease,) = ledger.leases(0)
+    (lease,) = ledger.sweep.leases(0)
     assert ledger.release(lease) == "ended"
     assert ledger.session(root).state == SessionState.STOPPED
     assert ledger.stop(root, "again").outcome == "over"
@@ -432,11 +432,11 @@ def test_a_deadline_resumes_with_what_is_there(play: Play, ledger: Ledger) -> No
     play.finish(children[0])
     flushed = ledger.flush(root)
     assert (flushed.outcome, flushed.detail) == ("waits", "1060000")
-    assert ledger.due_timers(0) == []
+    assert ledger.sweep.due_timers(0) == []
     ledger.set_time(1_060_001)
-    assert ledger.due_timers(0) == [("flush", root)]
+    assert ledger.sweep.due_timers(0) == [("flush", root)]
     assert [i.child for i in play.resume(root).items] == children[:1]
-    assert ledger.due_timers(0) == []
+    assert ledger.sweep.due_timers(0) == []
 
 
 def test_a_window_folds_callbacks_that_come_close_together(play: Play, ledger: Ledger) -> None:
@@ -528,7 +528,7 @@ def test_callbacks_of_a_closed_parent_are_dead_with_a_reason(play: Play, ledger:
     play.commit(parent.claim, "boom", status="failed")
     assert play.balance(root) == (3, 0, 2, 1)
     play.commit(child.claim)
-    assert ledger.closing(0) == [root]
+    assert ledger.sweep.closing(0) == [root]
     assert not ledger.finish_cleanup(root, seen_as=SessionState.FAILED)
     assert ledger.abandon(root, callback_id(pending), "abandoned: parent failed")
     assert ledger.finish_cleanup(root)
@@ -628,17 +628,17 @@ def test_a_tree_that_has_had_its_runs_begins_nothing_new_and_ends_what_it_has(re
 def test_the_sweep_looks_at_a_run_that_nobody_claimed_ever_more_rarely(play: Play, ledger: Ledger) -> None:
     ledger.set_time(1_000_000)
     dispatch = play.start(play.submit())
-    assert ledger.undispatched(0) == []
+    assert ledger.sweep.undispatched(0) == []
     ledger.set_time(1_010_000)
-    assert ledger.undispatched(0) == [dispatch.run]
-    assert ledger.make_ready(dispatch.run) == dispatch
+    assert ledger.sweep.undispatched(0) == [dispatch.run]
+    assert ledger.sweep.make_ready(dispatch.run) == dispatch
     ledger.set_time(1_029_999)
-    assert ledger.undispatched(0) == []
+    assert ledger.sweep.undispatched(0) == []
     ledger.set_time(1_030_000)
-    assert ledger.undispatched(0) == [dispatch.run]
+    assert ledger.sweep.undispatched(0) == [dispatch.run]
     play.claim(dispatch)
-    assert ledger.undispatched(0) == []
-    assert ledger.make_ready(dispatch.run) is None
+    assert ledger.sweep.undispatched(0) == []
+    assert ledger.sweep.make_ready(dispatch.run) is None
 
 
 def test_an_expired_tree_leaves_no_key(play: Play, ledger: Ledger, redis) -> None:
@@ -648,9 +648,9 @@ def test_an_expired_tree_leaves_no_key(play: Play, ledger: Ledger, redis) -> Non
     play.commit(parent.claim)
     play.finish(child)
     play.commit(play.resume(root).claim)
-    ledger.mark_result_published(root)
-    assert ledger.delete_session(child, root) == 1
-    assert ledger.delete_session(root, root) == 0
+    ledger.sweep.mark_result_published(root)
+    assert ledger.sweep.delete_session(child, root) == 1
+    assert ledger.sweep.delete_session(root, root) == 0
     # What the router notes of messages and conversations has a lifetime of its own.
     of_messages = (b":msg:", b":seen:", b":conversation:")
     left = {k.decode() for k in redis.scan_iter() if not any(part in k for part in of_messages)}
@@ -729,11 +729,11 @@ def test_a_run_that_is_not_its_sessions_present_one_cannot_be_claimed(play: Play
     dispatch = play.start(child)
     assert dispatch is not None
     play.commit(parent.claim)
-    assert ledger.close_tree(ledger.tree(root))
+    assert ledger.sweep.close_tree(ledger.tree(root))
     assert ledger.run(dispatch.run).state == RunState.QUEUED
     assert ledger.claim(dispatch.run, "one", session_id=child, worker="w1") is None
     assert ledger.session(child).state == SessionState.DELETED
-    assert ledger.leases(0) == []
+    assert ledger.sweep.leases(0) == []
 
 
 def test_a_parent_keeps_what_its_child_told_it_first(play: Play, ledger: Ledger) -> None:

@@ -82,7 +82,7 @@ def test_a_run_tried_again_asks_the_same_question_and_gets_the_same_reply(
         _reply(ledger, question)
     if cut == "taken":
         ledger.claim_item(child.claim, reply_id(question))
-    (lease,) = [lease for lease in ledger.leases(0) if lease.session == session]
+    (lease,) = [lease for lease in ledger.sweep.leases(0) if lease.session == session]
     ledger.release(lease)
     again = ledger.claim(child.run.id, new_claim_id(), session_id=session, worker="w2")
     assert _ask(ledger, again, parent.claim.session) == question
@@ -100,7 +100,7 @@ def test_a_question_that_a_further_try_does_not_ask_again_is_withdrawn(play: Pla
     asked, session = parent.claim.session, child.claim.session
     play.commit(parent.claim)
     kept, left = (_ask(ledger, child, asked, effect=name) for name in ("kept", "left"))
-    (lease,) = [lease for lease in ledger.leases(0) if lease.session == session]
+    (lease,) = [lease for lease in ledger.sweep.leases(0) if lease.session == session]
     ledger.release(lease)
     again = ledger.claim(child.run.id, new_claim_id(), session_id=session, worker="w2")
     assert _ask(ledger, again, asked, effect="kept") == kept
@@ -141,7 +141,7 @@ def test_an_asker_that_waits_no_longer_withdraws_its_question(play: Play, ledger
     item = ledger.item(asked, question)
     assert (item.state, item.reason) == (ItemState.DEAD, "waited too long")
     assert ledger.flush(asked).outcome == "empty"
-    assert ledger.waiting(0) == []
+    assert ledger.sweep.waiting(0) == []
     with pytest.raises(WrongState):
         _reply(ledger, question)
     assert play.commit(child.claim).session_state == SessionState.FINISHED
@@ -150,7 +150,7 @@ def test_an_asker_that_waits_no_longer_withdraws_its_question(play: Play, ledger
 def test_a_withdrawal_under_a_lost_claim_is_refused(play: Play, ledger: Ledger) -> None:
     parent, child = _family(play)
     question = _ask(ledger, child, parent.claim.session)
-    (lease,) = [lease for lease in ledger.leases(0) if lease.session == child.claim.session]
+    (lease,) = [lease for lease in ledger.sweep.leases(0) if lease.session == child.claim.session]
     ledger.release(lease)
     with pytest.raises(ClaimLost):
         ledger.withdraw(
@@ -223,7 +223,7 @@ def test_a_question_that_its_parent_never_answers_is_given_up_after_its_time(
     heard = play.claim(next(d for d in stack.sent if d.session == child.claim.session))
     assert [(i.kind, i.status) for i in heard.items] == [("reply", "failed")]
     assert list(heard.texts.values()) == ["no reply will come: none came within 86400 s"]
-    assert ledger.due_timers(0) == []
+    assert ledger.sweep.due_timers(0) == []
     item = ledger.item(parent.claim.session, question)
     assert item is not None
     assert item.state == (ItemState.DELIVERED if read else ItemState.DEAD)
@@ -253,7 +253,7 @@ def test_a_question_that_was_answered_in_time_is_left_alone(stack: Stack, play: 
     play.commit(child.claim, "asked")
     ledger.set_time(1_000_000 + 86_400_000)
     stack.reaper.run_once()
-    assert ledger.due_timers(0) == []
+    assert ledger.sweep.due_timers(0) == []
     assert [i.id for i in ledger.items(child.claim.session)] == [reply_id(question)]
 
 

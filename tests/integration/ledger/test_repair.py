@@ -48,17 +48,17 @@ class Family:
         """Do what router, workers, reaper and callback service do, by what they find in the indexes only."""
         ledger = self.ledger
         for _ in range(20):
-            for lease in ledger.leases(0):
+            for lease in ledger.sweep.leases(0):
                 self._end(lease)
             later = ledger.server_ms() + 3_600_000
             ledger.set_time(later)
-            for run in ledger.undispatched(0):
-                dispatch = ledger.make_ready(run)
+            for run in ledger.sweep.undispatched(0):
+                dispatch = ledger.sweep.make_ready(run)
                 if dispatch is not None:
                     self.play.commit(self.play.claim(dispatch).claim, "the answer")
-            for session in ledger.waiting(0):
+            for session in ledger.sweep.waiting(0):
                 ledger.flush(session)
-            for root in ledger.unpublished_results(0):
+            for root in ledger.sweep.unpublished_results(0):
                 self.parts.settle(root)
 
     def _end(self, lease: Lease) -> None:
@@ -157,7 +157,7 @@ def test_without_damage_nothing_is_changed(family: Family) -> None:
     before = {key: family.redis.dump(key) for key in family.redis.scan_iter("ao:*")}
     assert family.orchestra("doctor", "--quick").exit_code == 0
     for session in (family.root, family.done, family.queued, family.running):
-        assert family.ledger.reindex(session, recount=True) == []
+        assert family.ledger.sweep.reindex(session, recount=True) == []
     assert {key: family.redis.dump(key) for key in family.redis.scan_iter("ao:*")} == before
     assert "fixed" not in family.orchestra("doctor", "--fix", "--quick").stderr
 
@@ -202,7 +202,7 @@ def test_a_result_that_is_owed_to_nobody_is_named_and_taken_off(family: Family, 
     fixed = family.orchestra("doctor", "--fix", "--quick")
     assert fixed.exit_code == 0, fixed.output
     assert "[result-owed-to-nobody]" not in fixed.stdout
-    assert family.ledger.unpublished_results(0) == []
+    assert family.ledger.sweep.unpublished_results(0) == []
     assert family.redis.zscore(keys.timers(0), f"expire|{stray}") is None
 
 
@@ -237,10 +237,10 @@ def test_counters_are_not_taken_from_books_that_lack_a_launch(family: Family) ->
 def test_what_is_repaired_twice_is_repaired_once(family: Family) -> None:
     family.redis.zrem(keys.queued(0), family.queued_run)
     family.redis.hincrby(keys.session(family.root), "group:g:owed", 1)
-    assert family.ledger.reindex(family.queued, recount=True) == ["dispatch"]
-    assert family.ledger.reindex(family.queued, recount=True) == []
-    assert family.ledger.reindex(family.root, recount=False) == []
-    assert family.ledger.reindex(family.root, recount=True) == ["group:g:owed"]
-    assert family.ledger.reindex(family.root, recount=True) == []
-    assert family.ledger.reindex(child_session_id(family.root, "nobody"), recount=True) == []
-    assert not family.ledger.restore_text(family.done)
+    assert family.ledger.sweep.reindex(family.queued, recount=True) == ["dispatch"]
+    assert family.ledger.sweep.reindex(family.queued, recount=True) == []
+    assert family.ledger.sweep.reindex(family.root, recount=False) == []
+    assert family.ledger.sweep.reindex(family.root, recount=True) == ["group:g:owed"]
+    assert family.ledger.sweep.reindex(family.root, recount=True) == []
+    assert family.ledger.sweep.reindex(child_session_id(family.root, "nobody"), recount=True) == []
+    assert not family.ledger.sweep.restore_text(family.done)

@@ -50,7 +50,7 @@ class Stack:
 
     def _settle(self, root: str) -> None:
         self.settled.append(root)
-        self.ledger.mark_result_published(root)
+        self.ledger.sweep.mark_result_published(root)
 
     def _send(self, ready: Sequence[RunRef]) -> None:
         if self.broken:
@@ -145,7 +145,7 @@ def test_a_stop_of_a_parent_stops_its_children_and_theirs(stack: Stack, play: Pl
     assert ledger.session(grandchild).state == SessionState.STOPPED
     assert play.balance(root) == (2, 0, 0, 2)
     assert play.balance(running) == (1, 0, 0, 1)
-    assert ledger.closing(0) == []
+    assert ledger.sweep.closing(0) == []
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_what_becomes_of_children_is_the_closed_parents_policy(
     stack.drain()
     assert ledger.session(child).state == state
     assert play.balance(root) == (1, 0, 0, 1)
-    assert ledger.closing(0) == []
+    assert ledger.sweep.closing(0) == []
     if policy == "heir":
         assert ledger.items(root)[0].reason == f"handed to heir {heir}"
         play.finish(child, "for the heir")
@@ -322,7 +322,7 @@ def test_an_orphan_of_a_second_try_is_stopped_by_the_service(
     root = play.submit()
     held = play.run(root)
     left = play.delegate(held, "left")
-    ledger.release(ledger.leases(0)[0])
+    ledger.release(ledger.sweep.leases(0)[0])
     held = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
     play.commit(held.claim)
     stack.drain()

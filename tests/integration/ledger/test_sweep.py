@@ -30,7 +30,7 @@ SOME_SESSION = "ses_00ffffffffffffffffffffffff"
 def reaper_of(stack: Stack, **parts: object) -> Reaper:
     """The stack's reaper with some of its parts exchanged."""
     chosen: dict[str, object] = {
-        "settle": stack.ledger.mark_result_published,
+        "settle": stack.ledger.sweep.mark_result_published,
         "clock": stack.clock,
         "lease_s": 15,
         **parts,
@@ -54,10 +54,10 @@ def ringing(stack: Stack, rung: list[str], **parts: object) -> Reaper:
 def test_a_failed_run_is_ready_when_its_time_has_come(stack: Stack, play: Play, ledger: Ledger) -> None:
     held = play.run(play.submit())
     assert isinstance(play.commit(held.claim, "oops", status="failed", attempts=2), RetryLater)
-    assert ledger.ready(0, ["lead"]) == {}
+    assert ledger.sweep.ready(0, ["lead"]) == {}
     later(ledger, 1)
     assert reaper_of(stack).run_once().redispatched == 1
-    assert ledger.ready(0, ["lead"]) == {"lead": 1}
+    assert ledger.sweep.ready(0, ["lead"]) == {"lead": 1}
     assert [d.run for d in stack.sent] == [held.run.id]
 
 
@@ -93,15 +93,15 @@ def test_a_claim_begins_the_backing_off_anew(stack: Stack, play: Play, ledger: L
     root = play.submit()
     held = play.run(root)
     for _ in range(ledger.limits.max_lost_workers - 1):
-        lease = ledger.leases(0)[0]
+        lease = ledger.sweep.leases(0)[0]
         assert ledger.release(lease) == "queued"
-        assert ledger.make_ready(held.run.id) is not None
+        assert ledger.sweep.make_ready(held.run.id) is not None
         claimed = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w")
         assert claimed is not None
-    assert ledger.release(ledger.leases(0)[0]) == "queued"
-    assert ledger.make_ready(held.run.id) is not None
+    assert ledger.release(ledger.sweep.leases(0)[0]) == "queued"
+    assert ledger.sweep.make_ready(held.run.id) is not None
     later(ledger, ledger.limits.redispatch_ms + 1)
-    assert ledger.undispatched(0) == [held.run.id]
+    assert ledger.sweep.undispatched(0) == [held.run.id]
 
 
 def test_a_broker_that_is_away_ends_no_sweep(stack: Stack, play: Play, ledger: Ledger) -> None:
@@ -123,7 +123,7 @@ def test_a_server_clock_that_is_set_back_holds_up_no_run(stack: Stack, play: Pla
     dispatch = play.start(play.submit())
     ledger.set_time(1_900_000_000_000)
     assert dispatch is not None
-    assert ledger.undispatched(0) == [dispatch.run]
+    assert ledger.sweep.undispatched(0) == [dispatch.run]
 
 
 def test_a_run_that_is_gone_is_taken_off_the_list(stack: Stack, redis: redis_py.Redis) -> None:
@@ -223,7 +223,7 @@ def test_who_comes_while_a_tree_is_being_removed_is_told_so(
         raise ValueError(session)
 
     with monkeypatch.context() as dying:
-        dying.setattr(ledger, "delete_session", die)
+        dying.setattr(ledger.sweep, "delete_session", die)
         stack.reaper.run_once()
     for session in (root, child):
         with pytest.raises(WrongState, match="deleted"):
@@ -385,11 +385,11 @@ def test_a_result_that_cannot_be_stored_holds_up_nothing_else(
     def settle(root: str) -> None:
         if root == roots[1]:
             raise RuntimeError("the result backend does not want it")
-        ledger.mark_result_published(root)
+        ledger.sweep.mark_result_published(root)
 
     swept = reaper_of(stack, settle=settle).run_once()
     assert swept.settled == 2
-    assert ledger.unpublished_results(0) == [roots[1]]
+    assert ledger.sweep.unpublished_results(0) == [roots[1]]
 
 
 def test_a_session_that_cannot_be_flushed_holds_up_no_other(
@@ -451,7 +451,7 @@ def test_a_closed_session_with_damaged_books_ends_no_service(
     redis.hset(key, field, whole) if whole else redis.hdel(key, field)
     stack.reaper.run_once()
     assert ledger.session(children[0]).state == end
-    assert ledger.closing(0) in ([], [children[0]])
+    assert ledger.sweep.closing(0) in ([], [children[0]])
 
 
 def test_a_session_that_does_not_say_how_many_runs_it_had_is_given_none(

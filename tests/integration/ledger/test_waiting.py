@@ -25,7 +25,7 @@ def test_a_deadline_resumes_a_parent_to_whom_nothing_has_come(play: Play, ledger
     flushed = ledger.flush(root)
     assert (flushed.outcome, flushed.detail) == ("waits", "1060000")
     ledger.set_time(1_060_000)
-    assert ledger.due_timers(0) == [("flush", root)]
+    assert ledger.sweep.due_timers(0) == [("flush", root)]
     resumed = play.resume(root)
     assert (resumed.run.late, resumed.items) == (("",), ())
     play.commit(resumed.claim)
@@ -58,7 +58,7 @@ def test_a_deadline_that_is_kept_leaves_no_trace(play: Play, ledger: Ledger) -> 
     play.finish(child)
     ledger.set_time(2_000_000)
     assert play.resume(root).run.late == ()
-    assert ledger.due_timers(0) == []
+    assert ledger.sweep.due_timers(0) == []
 
 
 def test_a_deadline_that_was_kept_is_not_there_for_children_that_are_launched_next(
@@ -151,7 +151,7 @@ def test_a_deadline_comes_before_the_end_of_a_longer_window(play: Play, ledger: 
     flushed = ledger.flush(root)
     assert (flushed.outcome, flushed.detail) == ("waits", "1005000")
     ledger.set_time(1_005_000)
-    assert ledger.due_timers(0) == [("flush", root)]
+    assert ledger.sweep.due_timers(0) == [("flush", root)]
     resumed = play.resume(root)
     assert (resumed.run.late, [i.child for i in resumed.items]) == (("",), children[:1])
     play.commit(resumed.claim)

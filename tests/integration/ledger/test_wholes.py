@@ -122,7 +122,7 @@ def test_wholes_go_with_their_session(play: Play, ledger: Ledger, redis: redis_p
         play.finish(child, LARGE)
     play.commit(parent.claim)
     ref = ledger.item(root, callback_id(first)).extra["whole"]
-    ledger.delete_session(first, root)
+    ledger.sweep.delete_session(first, root)
     with pytest.raises(PayloadError, match="is not stored"):
         ledger.wholes.read(ref)
     assert ledger.stop(root, "enough", state="deleted").outcome == "ended"

@@ -97,7 +97,7 @@ def test_a_run_for_an_agent_that_no_worker_serves_says_so(place: Place) -> None:
 def test_a_run_that_is_tried_again_does_not_stand_still_for_what_the_first_try_did(place: Place) -> None:
     held, (child, _) = place.parent()
     place.ledger.claim_item(held.claim, callback_id(child), waits="wait")
-    place.ledger.release(place.ledger.leases(0)[0])
+    place.ledger.release(place.ledger.sweep.leases(0)[0])
     place.ledger.claim(held.run.id, new_claim_id(), session_id=held.session.id, worker="w2")
     assert "is at work in" in place.said(held.session.id)
 

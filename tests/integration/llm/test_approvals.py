@@ -224,8 +224,8 @@ def test_a_python_agent_is_parked_and_its_steps_are_not_executed_again(
         client.approve(first.id)
 
         def go_on() -> bool:
-            for name in stage.ledger.undispatched(0):
-                ready = stage.ledger.make_ready(name)
+            for name in stage.ledger.sweep.undispatched(0):
+                ready = stage.ledger.sweep.make_ready(name)
                 if ready is not None:
                     theatre.give_again(ready)
             return client.session(session).state is SessionState.FINISHED

@@ -205,7 +205,7 @@ def test_a_foreign_child_is_at_work_without_a_worker(stack: Stack, family: Famil
     """Nothing is sent to Celery, and nothing waits to be sent again."""
     child = stack.parts.ledger.session(family.child)
     assert (child.state, child.busy, stack.sent.runs) == (SessionState.RUNNING, True, [])
-    assert [lease.session for lease in stack.parts.ledger.leases(0)] == [family.lead.session.id]
+    assert [lease.session for lease in stack.parts.ledger.sweep.leases(0)] == [family.lead.session.id]
 
 
 def test_a_foreign_completion_is_the_commit_of_its_session(stack: Stack, family: Family) -> None:

@@ -337,7 +337,7 @@ def test_a_run_of_an_agent_that_nobody_registers_any_more_waits_for_it_at_no_que
     ledger.set_time(ledger.server_ms() + 100_000)
     reaper.run_once()
     assert stack.sent.rings == [("reviewer", "elsewhere")]
-    assert ledger.ready(0, ["reviewer"]) == {"reviewer": 1}
+    assert ledger.sweep.ready(0, ["reviewer"]) == {"reviewer": 1}
 
 
 def test_the_wait_for_an_agent_ends_with_the_expiration(stack: Stack) -> None:

@@ -208,13 +208,13 @@ def test_an_end_that_cannot_be_reported_does_not_happen(
     if how == "release":
         claimed(stack, session.id)
         ledger.stop(session.id, "enough")
-        end = partial(ledger.release, ledger.leases(0)[0])
+        end = partial(ledger.release, ledger.sweep.leases(0)[0])
 
     def broken(*_: object) -> list[object]:
         raise RuntimeError("no key")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger, "_report", broken)
+        patch.setattr(ledger, "report", broken)
         with pytest.raises(RuntimeError, match="no key"):
             end()
     assert (ledger.session(session.id).busy, heard(stack)) == (True, [])

@@ -68,8 +68,8 @@ class Place:
 
     def go_on(self) -> str:
         """The sweep makes the run ready, and a worker takes it."""
-        assert self.run.run in self.stage.ledger.undispatched(0)
-        assert self.stage.ledger.make_ready(self.run.run) is not None
+        assert self.run.run in self.stage.ledger.sweep.undispatched(0)
+        assert self.stage.ledger.sweep.make_ready(self.run.run) is not None
         return self.stage.execute(self.run)
 
     def sweep(self) -> None:

@@ -92,7 +92,9 @@ def test_a_lost_claim_ends_the_program_at_once(
     pid = pid_in(file)
     # The holder lives and renews its lease, so an observer has to be as quick as it.
     wait_until(
-        lambda: [stage.ledger.release(lease, by="coder") for lease in stage.ledger.leases(0)] == ["queued"],
+        lambda: (
+            [stage.ledger.release(lease, by="coder") for lease in stage.ledger.sweep.leases(0)] == ["queued"]
+        ),
         "the release of the lease",
     )
     thread.join(RETRY_FOR_S)

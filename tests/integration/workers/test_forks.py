@@ -252,7 +252,7 @@ def test_large_results_are_the_new_trees_own(stage: StackHarness, theatre: Harne
     hold_back(theatre, "lead")
     fork = client.fork(session, "2")
     for member in reversed(stage.ledger.tree(session)):
-        stage.ledger.delete_session(member.id, session)
+        stage.ledger.sweep.delete_session(member.id, session)
     hold_back(theatre)
     let_go(stage, theatre, fork.id, "lead")
     assert fork.result(timeout_s=60) == str(len(LARGE))
@@ -271,7 +271,7 @@ def test_only_the_last_runs_can_be_forked(stage: StackHarness, theatre: Harness,
         client.fork(session, "2")
     assert client.fork(session, "3", prompt="x").result(timeout_s=60) == "1 2 x"
     for member in reversed(stage.ledger.tree(session)):
-        stage.ledger.delete_session(member.id, session)
+        stage.ledger.sweep.delete_session(member.id, session)
     assert not stage.redis.exists(keys.past(session))
 
 
@@ -374,7 +374,7 @@ def test_a_worker_that_dies_at_the_first_run_of_a_fork_changes_nothing(
     fork = client.fork(session, "2").id
     run = stage.start(fork)
     assert stage.ledger.claim(run.run, "c" * 32, session_id=fork, worker="w") is not None
-    (lease,) = stage.ledger.leases(0)
+    (lease,) = stage.ledger.sweep.leases(0)
     assert stage.ledger.release(lease) == "queued"
     assert stage.again(run) == "finished"
     assert stage.ledger.result(fork)[1] == "one two"

@@ -92,7 +92,7 @@ def test_a_journal_of_a_run_that_has_ended_goes(stage: StackHarness) -> None:
 def test_a_journal_of_a_run_that_is_gone_goes(stage: StackHarness) -> None:
     """And the run is not there again because of it."""
     session, run, kept = spent(stage)
-    stage.ledger.delete_session(session, session)
+    stage.ledger.sweep.delete_session(session, session)
     restore(stage, {name: dumped for name, dumped in kept.items() if name.endswith((":steps", ":reserved"))})
     rules = [rule for rule, _ in diagnose(stage)]
     assert "journal-left" in rules

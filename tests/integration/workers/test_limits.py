@@ -175,14 +175,14 @@ def test_a_paused_agent_is_not_run_and_not_rung_for(
     assert working is not None
     assert limits.pause(kind, name)  # type: ignore[arg-type]
     assert not limits.pause(kind, name)  # type: ignore[arg-type]
-    rings = [stage.ledger.rings(0, ["helper"]) for _ in range(5)]
+    rings = [stage.ledger.sweep.rings(0, ["helper"]) for _ in range(5)]
     assert rings == [[]] * 5
     assert work(stage) == {}
     end(stage, working)
     assert work(stage) == {}
     assert limits.unpause(kind, name, agents=["helper"])  # type: ignore[arg-type]
     assert not limits.unpause(kind, name, agents=["helper"])  # type: ignore[arg-type]
-    assert stage.ledger.rings(0, ["helper"]) == ["helper"]
+    assert stage.ledger.sweep.rings(0, ["helper"]) == ["helper"]
     assert work(stage) == {"finished": 2}
 
 
@@ -201,7 +201,7 @@ def test_a_dead_workers_count_comes_back_with_its_lease(stage: StackHarness, lim
     limits.limit_agent("helper", 1)
     assert take(stage) is not None
     assert take(stage) is None
-    (lease,) = stage.ledger.leases(0)
+    (lease,) = stage.ledger.sweep.leases(0)
     assert stage.ledger.release(lease) == "queued"
     assert not at_work(stage)
     assert take(stage) is not None
@@ -255,7 +255,7 @@ def test_a_run_that_waits_in_a_call_does_not_count(stage: StackHarness, limits: 
 def test_counts_that_are_wrong_are_put_right_by_the_sweep(stage: StackHarness, limits: Concurrency) -> None:
     started(stage, "helper", "helper")
     assert take(stage) is not None
-    root = stage.ledger.leases(0)[0].session
+    root = stage.ledger.sweep.leases(0)[0].session
     stage.redis.hset(keys.at_work(0), mapping={"agent:helper": 7, "tree:gone": 3})
     assert limits.forget_slots(0, recount=True) == (0, 2)
     assert at_work(stage) == {"agent:helper": 1, f"tree:{stage.ledger.session(root).root}": 1}
@@ -265,7 +265,7 @@ def test_the_sweep_forgets_the_slots_of_killed_workers(stage: StackHarness, limi
     """That of a slot at work stays; one whose run was given to another goes."""
     started(stage, "helper", "helper")
     assert take(stage, slot="killed") is not None
-    (lease,) = stage.ledger.leases(0)
+    (lease,) = stage.ledger.sweep.leases(0)
     assert take(stage, slot="alive") is not None
     assert stage.ledger.release(lease) == "queued"
     reaper = Reaper(
@@ -286,7 +286,7 @@ def test_the_sweep_unblocks_what_no_end_of_a_run_did(stage: StackHarness, limits
     stage.redis.hdel(keys.at_work(0), f"tree:{root}")
     stage.redis.delete(keys.turns(0, "helper"))
     assert limits.unblock(0) == ["helper"]
-    assert stage.ledger.ready(0, ["helper"]) == {"helper": 1}
+    assert stage.ledger.sweep.ready(0, ["helper"]) == {"helper": 1}
 
 
 def test_what_was_stopped_while_it_was_blocked_does_not_take_a_place(

@@ -69,10 +69,10 @@ def test_a_run_that_waits_is_in_nobodys_hands_until_it_is_due(stage: StackHarnes
     due = run_of(stage, dispatch).claimable_ms
     stage.ledger.set_time(due - 1)
     assert stage.execute(dispatch) == "refused"
-    assert stage.ledger.undispatched(0) == []
+    assert stage.ledger.sweep.undispatched(0) == []
     stage.ledger.set_time(due)
-    assert stage.ledger.undispatched(0) == [dispatch.run]
-    assert stage.ledger.make_ready(dispatch.run) is not None
+    assert stage.ledger.sweep.undispatched(0) == [dispatch.run]
+    assert stage.ledger.sweep.make_ready(dispatch.run) is not None
     assert stage.execute(dispatch) == "failed"
 
 
@@ -83,15 +83,15 @@ def test_an_exception_may_ask_for_a_delay(stage: StackHarness) -> None:
     assert run_of(stage, dispatch).claimable_ms == NOW + 7_200_000
     for minutes in (0, 5, 60, 119):
         stage.ledger.set_time(NOW + minutes * 60_000)
-        for run in stage.ledger.undispatched(0):
-            assert stage.ledger.make_ready(run) is None
+        for run in stage.ledger.sweep.undispatched(0):
+            assert stage.ledger.sweep.make_ready(run) is None
     stage.ledger.set_time(NOW - 86_400_000)
-    for run in stage.ledger.undispatched(0):
-        assert stage.ledger.make_ready(run) is None
+    for run in stage.ledger.sweep.undispatched(0):
+        assert stage.ledger.sweep.make_ready(run) is None
     assert run_of(stage, dispatch).claimable_ms == NOW - 86_400_000 + 7_200_000
     stage.ledger.set_time(NOW - 86_400_000 + 7_200_000)
-    assert stage.ledger.undispatched(0) == [dispatch.run]
-    assert stage.ledger.make_ready(dispatch.run) is not None
+    assert stage.ledger.sweep.undispatched(0) == [dispatch.run]
+    assert stage.ledger.sweep.make_ready(dispatch.run) is not None
     assert stage.execute(dispatch) == "retry"
     assert run_of(stage, dispatch).failures == 2
 
@@ -112,7 +112,7 @@ def test_a_stop_ends_a_run_that_waits(stage: StackHarness) -> None:
     stage.execute(dispatch)
     assert stage.ledger.stop(dispatch.session, "enough").outcome == "ended"
     assert run_of(stage, dispatch).state is RunState.STOPPED
-    assert stage.ledger.undispatched(0) == []
+    assert stage.ledger.sweep.undispatched(0) == []
 
 
 def test_why_names_the_wait_and_the_attempt(stage: StackHarness) -> None:
@@ -181,18 +181,18 @@ def test_a_run_whose_process_dies_has_a_limit_of_its_own(stage: StackHarness) ->
         assert ledger.claim(dispatch.run, new_claim_id(), session_id=dispatch.session, worker="w")
 
     claim()
-    (old,) = ledger.leases(0)
+    (old,) = ledger.sweep.leases(0)
     assert ledger.release(old, died="signal 9", wait_ms=500) == "queued"
     assert run_of(stage, dispatch).claimable_ms == NOW + 500
     assert warnings(stage) == [f"{dispatch.run} of agent 'flaky' is queued, and its worker process died once"]
     claim()
     assert ledger.release(old, died="signal 9") == "moved"
     for _ in range(5):
-        assert ledger.release(ledger.leases(0)[0]) == "queued"
+        assert ledger.release(ledger.sweep.leases(0)[0]) == "queued"
         claim()
-    assert ledger.release(ledger.leases(0)[0], died="signal 9") == "queued"
+    assert ledger.release(ledger.sweep.leases(0)[0], died="signal 9") == "queued"
     claim()
-    assert ledger.release(ledger.leases(0)[0], died="exit code 1") == "ended"
+    assert ledger.release(ledger.sweep.leases(0)[0], died="exit code 1") == "ended"
     session = ledger.session(dispatch.session)
     assert session.state is SessionState.FAILED
     assert session.reason == "its worker process died 3 times, at last with exit code 1"

@@ -309,7 +309,7 @@ def test_who_lost_the_claim_can_do_nothing_more(stage: StackHarness) -> None:
 
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
-        (lease,) = stage.ledger.leases(0)
+        (lease,) = stage.ledger.sweep.leases(0)
         assert stage.ledger.release(lease) == "queued"
         try:
             ctx.delegate("helper", "too late")
@@ -333,10 +333,10 @@ def test_an_agent_that_works_on_is_told_that_it_lost_its_run(stage: StackHarness
 
     @stage.agent("solo")
     def solo(ctx: Context) -> str:
-        (lease,) = stage.ledger.leases(0)
+        (lease,) = stage.ledger.sweep.leases(0)
         # The heartbeat may move the lease between these two lines; then it is looked at again.
         while stage.ledger.release(lease) == "moved":
-            (lease,) = stage.ledger.leases(0)
+            (lease,) = stage.ledger.sweep.leases(0)
         while not ctx.stopping:
             threading.Event().wait(0.01)
         try:
@@ -369,7 +369,7 @@ def test_the_lease_of_an_agent_that_computes_is_renewed(stage: StackHarness) -> 
     def solo(ctx: Context) -> str:
         deadline = threading.Event()
         while len(set(beats)) < 3 and not deadline.wait(0.01):
-            beats.append(stage.ledger.leases(0)[0].beat)
+            beats.append(stage.ledger.sweep.leases(0)[0].beat)
         return "still mine"
 
     session = stage.submit("solo")
@@ -503,7 +503,7 @@ def test_the_callers_of_roots_get_the_final_answer_or_the_failure(stage: StackHa
     assert AsyncResult("t-good", app=stage.app).get(timeout=60) == "fine"
     with pytest.raises(SessionFailed, match="not fine"):
         AsyncResult("t-bad", app=stage.app).get(timeout=60)
-    assert stage.ledger.unpublished_results(0) == []
+    assert stage.ledger.sweep.unpublished_results(0) == []
 
 
 def test_the_caller_of_a_root_that_waits_sees_that_it_does(stage: StackHarness) -> None:
@@ -590,7 +590,7 @@ def test_an_agent_is_not_blamed_for_a_ledger_that_refuses_its_effect(stage: Stac
         SessionState.RUNNING,
     )
     stage.redis.delete(keys.effects(dispatch.run))
-    assert stage.ledger.release(stage.ledger.leases(0)[0]) == "queued"
+    assert stage.ledger.release(stage.ledger.sweep.leases(0)[0]) == "queued"
     assert stage.again(dispatch) == "finished"
 
 

@@ -25,8 +25,8 @@ NOW = 1_800_000_000_000
 def sweep(stage: StackHarness, dispatch: RunRef) -> bool:
     """Sweep as the reaper does at the ledger's time; whether it made the run ready."""
     stage.ledger.redis.zrem("ao:{00}:ready:" + dispatch.agent, dispatch.run)
-    for run in stage.ledger.undispatched(0):
-        stage.ledger.make_ready(run)
+    for run in stage.ledger.sweep.undispatched(0):
+        stage.ledger.sweep.make_ready(run)
     return stage.ledger.redis.zscore("ao:{00}:ready:" + dispatch.agent, dispatch.run) is not None
 
 

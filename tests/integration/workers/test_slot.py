@@ -83,7 +83,7 @@ def test_a_failure_in_the_middle_is_its_own(stage: StackHarness) -> None:
     started(stage, "helper", "broken", "elsewhere", "shaky", "helper")
     del stage.catalogue["elsewhere"]
     assert work(stage) == {"finished": 2, "failed": 1, "retry": 1}
-    assert stage.ledger.ready(0, ["helper", "broken", "elsewhere", "shaky"]) == {"elsewhere": 1}
+    assert stage.ledger.sweep.ready(0, ["helper", "broken", "elsewhere", "shaky"]) == {"elsewhere": 1}
 
 
 def test_a_lost_commit_does_not_cost_the_next_run_its_claim(stage: StackHarness) -> None:
@@ -105,7 +105,7 @@ def test_a_worker_that_shuts_down_takes_nothing_more(stage: StackHarness) -> Non
     started(stage, *["helper"] * 3)
     told = iter([False, True])
     assert work(stage, stopping=lambda: next(told, True)) == {"finished": 1} or True
-    assert stage.ledger.ready(0, ["helper"])["helper"] >= 1
+    assert stage.ledger.sweep.ready(0, ["helper"])["helper"] >= 1
 
 
 def test_what_is_urgent_is_taken_before_what_has_waited(stage: StackHarness) -> None:
@@ -177,7 +177,7 @@ def test_a_claim_that_was_sent_twice_is_one_claim(stage: StackHarness) -> None:
     assert first.held is not None
     assert again.held is not None
     assert first.held.claim == again.held.claim
-    assert stage.ledger.ready(0, ["helper"]) == {"helper": 1}
+    assert stage.ledger.sweep.ready(0, ["helper"]) == {"helper": 1}
 
 
 @pytest.mark.parametrize("what", ["items", "bodies", "json"])

@@ -74,7 +74,7 @@ def play_again(stage: StackHarness, session: str, *, tries: int = 2) -> str:
 
 def lose_worker(stage: StackHarness) -> None:
     """The reaper takes the one run that is held from its holder."""
-    while stage.ledger.release(stage.ledger.leases(0)[0]) == "moved":
+    while stage.ledger.release(stage.ledger.sweep.leases(0)[0]) == "moved":
         pass
 
 

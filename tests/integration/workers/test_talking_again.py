@@ -93,11 +93,11 @@ def bring_back(stage: StackHarness, theatre: Harness, session: str) -> None:
     """What the reaper does about a run whose worker is gone."""
     deadline = time.monotonic() + 40
     while True:
-        (lease,) = [lease for lease in stage.ledger.leases(0) if lease.session == session]
+        (lease,) = [lease for lease in stage.ledger.sweep.leases(0) if lease.session == session]
         if stage.ledger.release(lease) == "queued":
             break
         assert time.monotonic() < deadline, "its heartbeat goes on"
         time.sleep(0.05)
-    dispatch = stage.ledger.make_ready(lease.run)
+    dispatch = stage.ledger.sweep.make_ready(lease.run)
     assert dispatch is not None
     theatre.give_again(dispatch)

@@ -144,7 +144,7 @@ def test_new_sessions_begin_with_the_new_version_beside_pinned_ones(stage: Stack
     deploy(stage, "v2")
     new = parked(stage)
     assert session_of(stage, new).version == "v2"
-    assert stage.ledger.ready(0, ["lead", "lead@v1", "lead@v2"]) == {"lead@v1": 1}
+    assert stage.ledger.sweep.ready(0, ["lead", "lead@v1", "lead@v2"]) == {"lead@v1": 1}
 
 
 @pytest.mark.parametrize("how", ["fails", "is lost"])
@@ -159,9 +159,9 @@ def test_a_try_that_ended_is_repeated_by_its_version(stage: StackHarness, how: s
         stage.redis.hset(keys.run(run), "state", "queued")
         stage.redis.zadd(keys.queued(0), {run: 0})
     else:
-        (lease,) = stage.ledger.leases(0)
+        (lease,) = stage.ledger.sweep.leases(0)
         assert stage.ledger.release(lease) == "queued"
-    again = stage.ledger.make_ready(run)
+    again = stage.ledger.sweep.make_ready(run)
     assert again is not None
     assert (again.version, again.lane) == ("v1", "lead@v1")
     assert take(stage, "v2") is None
@@ -178,7 +178,7 @@ def test_a_run_of_a_tree_at_its_limit_waits_for_its_version(stage: StackHarness)
     assert take(stage, "v1") is None
     assert stage.redis.zcard(keys.blocked(session)) == 1
     stage.parts.concurrency.limit_tree(session, "none")
-    assert stage.ledger.ready(0, ["lead", "lead@v1"]) == {"lead@v1": 1}
+    assert stage.ledger.sweep.ready(0, ["lead", "lead@v1"]) == {"lead@v1": 1}
 
 
 def test_limits_and_pauses_of_an_agent_hold_for_all_its_versions(stage: StackHarness) -> None:
@@ -271,9 +271,9 @@ def test_a_user_may_let_any_version_go_on(stage: StackHarness, on_deploy: str) -
     session = parked(stage)
     told(stage, session)
     deploy(stage, "v2", on_deploy)
-    run = stage.ledger.unpin(session)
+    run = stage.ledger.sweep.unpin(session)
     assert (run is not None) == (on_deploy == "pin")
-    assert stage.ledger.unpin(session) is None
+    assert stage.ledger.sweep.unpin(session) is None
     assert slots(stage) == {"finished": 1}
     assert stage.ledger.result(session)[1] == "v2 was told ['done']"
     assert stage.redis.keys("*@*") == []
@@ -313,7 +313,7 @@ def test_a_deleted_session_leaves_nothing_in_its_lane(stage: StackHarness) -> No
     run = session_of(stage, session).run
     assert stage.redis.zscore(keys.ready(0, "lead@v1"), run) is not None
     for member in reversed(stage.ledger.tree(session)):
-        stage.ledger.delete_session(member.id, session)
+        stage.ledger.sweep.delete_session(member.id, session)
     assert stage.redis.keys("*@*") == []
 
 

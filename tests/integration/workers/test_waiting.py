@@ -238,7 +238,7 @@ def test_an_heir_gets_what_a_closed_session_was_owed(stage: StackHarness, theatr
         time.sleep(0.01)
     while not (run := stage.ledger.session(item.child).run):
         time.sleep(0.01)
-    stage.execute(stage.ledger.make_ready(run) or pytest.fail("not queued"))
+    stage.execute(stage.ledger.sweep.make_ready(run) or pytest.fail("not queued"))
     while stage.ledger.result(next_of_kin)[1] != "inherited":
         time.sleep(0.01)
 

@@ -1,0 +1,106 @@
+"""What all parts of the ledger share: its readings, scripts, limits and clock, and who vouches for what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import redis
+
+from orchestrator.ledger import decode
+from orchestrator.ledger.large_text import Shortened
+from orchestrator.ledger.model import Session
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.statements import Statement, Vouch
+from orchestrator.ledger.transitions import Report, TreeLimits
+from orchestrator.log import get_logger
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import Scripts
+
+_log = get_logger()
+
+
+class LedgerCore(LedgerReader):
+    """The connection of a ledger. Its parts hold it.
+
+    ``report`` makes the envelopes for sessions that are ended from outside; without it nobody outside of the ledger
+    hears of such an end. ``vouch`` proves who says what is written; without it nothing is proven. ``now_ms`` fixes the
+    time for tests; by default every transition takes the server's.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        limits: TreeLimits | None = None,
+        report: Report | None = None,
+        vouch: Vouch | None = None,
+        now_ms: int | None = None,
+    ) -> None:
+        super().__init__(client)
+        self.scripts = Scripts(client)
+        self.limits = limits or TreeLimits()
+        self.report = report
+        self.vouch = vouch
+        #: The time that the transitions are given, in ms: empty for the server's.
+        self.now = "" if now_ms is None else str(now_ms)
+
+    def set_time(self, now_ms: int) -> None:
+        """Fix the time of the following transitions, for tests that step it."""
+        self.now = str(now_ms)
+
+    def server_ms(self) -> int:
+        """The server's time in milliseconds, or what a test fixed."""
+        if self.now:
+            return int(self.now)
+        seconds, micros = self.redis.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def vouch_for_item(
+        self, item: str, session: str, record: Mapping[str, Any], text: str, *, by: str, to: str
+    ) -> str:
+        """The proof that ``by`` says this to a session, which the agent ``to`` runs; empty where nobody vouches."""
+        if self.vouch is None:
+            return ""
+        return self.vouch(Statement.of_record(item, session, record, text), by=by, to=to)
+
+    def vouch_for_end(
+        self,
+        about: Session,
+        status: str,
+        said: str,
+        *,
+        whole: Mapping[str, Any] | None = None,
+        attachments: Mapping[str, Any] | None = None,
+        message: str = "",
+        body: str = "",
+        by: str,
+    ) -> str:
+        """The proof that ``by`` says how a session ended: its answer or its failure; empty where nobody vouches."""
+        if self.vouch is None:
+            return ""
+        end = Statement.of_end(about, status, said, whole, attachments, message=message, body=body)
+        return self.vouch(end, by=by, to=about.delegator)
+
+    def replicate(self, what: str, run_id: str) -> None:
+        """Wait until the replicas have what was just done, so that a failover does not take it back.
+
+        What is done is done: too few replicas are told in the log, and the doctor names the window.
+        """
+        wanted = self.limits.replicas
+        if wanted:
+            have = self.redis.wait(wanted, self.limits.replica_timeout_ms)
+            if have < wanted:
+                _log.warning("replicas-behind", during=what, run=run_id, wanted=wanted, have=have)
+
+    def shorten(self, session: str, text: str) -> Shortened:
+        """Store a text that is too large for a record beside it; the text as the record has it."""
+        return self.wholes.shorten(session, text, above_bytes=self.limits.inline_bytes)
+
+    def owned_keys(self, session_id: str, *, but: Collection[str] = ()) -> list[str]:
+        """The keys of every run of a session, of their effects, and of the large texts that it has said, ``but`` some."""
+        runs = [decode.text(run) for run in self.redis.lrange(keys.runs(session_id), 0, -1)]
+        of_run = (keys.run, keys.effects, keys.steps, keys.reserved)
+        of_runs = [key(run) for run in runs for key in of_run]
+        of_session = keys.budget(session_id), keys.past(session_id)
+        return [*of_session, *of_runs, *self.wholes.keys_of(session_id, but=but)]
