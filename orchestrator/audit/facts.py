@@ -2,17 +2,17 @@
 
 They come from the tree that the schema has accepted, by way of the same reader as the router's: no spelling that the
 router acts upon loses a fact here. Of an envelope that is not valid nothing is known but its bytes. What is spelt in
-the ordinary way is read without a tree (`ordinary`), to the same facts.
+the encoder's way is read without a tree, as the router reads it.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import redis
 from lxml import etree
 
-from orchestrator.audit.ordinary import Facts, read_ordinary
+from orchestrator.envelope import canonical
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.document import read_header
 from orchestrator.envelope.model import (
@@ -39,6 +39,22 @@ _AROUND: Final = frozenset({f"{_NS}task", f"{_NS}review", f"{_NS}escalation"})
 _STATUS: Final = f"{_NS}status"
 _WITH_STATUS: Final = frozenset({"status-update", "task-completion"})
 _APART: Final = frozenset({f"{_NS}compressed-payload", f"{_NS}claim-check"})
+
+
+class Facts(NamedTuple):
+    """What an envelope says of itself; empty where it is not valid. Ids are in lower case."""
+
+    message_id: str = ""
+    sender: str = ""
+    recipient: str = ""
+    correlation_id: str = ""
+    parent_id: str = ""
+    task_id: str = ""
+    sent: str = ""
+    #: How a task stands, by a status-update or a task-completion.
+    status: str = ""
+    #: The body as it is stored apart from its envelope; empty: it is not, or is gone.
+    body: bytes = b""
 
 
 NOTHING: Final = Facts()
@@ -74,7 +90,8 @@ class FactsReader:
         if not octets or len(octets) > self._limits.size:
             return NOTHING
         try:
-            return read_ordinary(octets) or self.parsed(octets)
+            message = canonical.read(octets, self._limits)
+            return self.parsed(octets) if message is None else facts_of(message)
         except redis.ConnectionError:  # a body that cannot be fetched now is fetched later
             raise
         except Exception:  # noqa: BLE001 - nothing a message holds may end the writer: its bytes are kept all the same
@@ -89,7 +106,7 @@ class FactsReader:
                 return NOTHING
         except Unparsable:
             return NOTHING
-        header = read_header(root, text)
+        header = read_header(root)
         if header is None:
             return NOTHING
         body = root[1]
@@ -122,6 +139,13 @@ class FactsReader:
         except (SignatureError, KeyringError, InvalidEnvelope, DecryptionError):
             pass
         return _facts(header, "")._replace(body=stored)
+
+
+def facts_of(message: AgentMessage) -> Facts:
+    """The facts of a message whose body stands in its envelope as it is."""
+    body = message.body
+    status = body.status if isinstance(body, StatusUpdate | TaskCompletion) else ""
+    return _facts(message.header, task_id_of(message), status)
 
 
 def _facts(header: Header, task_id: str, status: str = "") -> Facts:

@@ -1,139 +1,349 @@
-"""Reads header and signature straight from octets that are spelt as our own encoder spells them.
+"""Reads an envelope straight from octets that are spelt as our own encoder spells them, without a tree.
 
-Only for a document that the schema has accepted. Both patterns hold nothing but literal tags and text in which no
-markup, reference or white space can stand, the first from the first octet on, the second up to the last one. So what
-they match is markup and not text, and means what a parser has read there. Whatever is spelt otherwise, or leaves a
-rule in doubt, is None here and is read from the tree.
+One pattern for each type of body holds a whole document. Like reader and writer it is made from the fields of the
+models, once: every tag and its place, every closed list and every form of a value is spelt out as narrowly as the schema
+and the rules of layer 2 have it; nothing but text is left open, in which no markup and no reference stands but those
+that the encoder writes. So what a pattern matches is valid, and means what a parser and the schema read there: tests
+compare both ways over any message, its respellings and mutants. Whatever is spelt otherwise is None here, however valid,
+and is read from the tree.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from functools import cache
 from typing import Any, Final
 
-from orchestrator.envelope.model import Header, Party, RetryPolicy, Signature
-from orchestrator.envelope.model_values import NAMESPACE, Timestamp, is_base64
-from orchestrator.envelope.reading import build
+from orchestrator.envelope.model import AgentMessage, Header, Party, Signature
+from orchestrator.envelope.model_base import (
+    Attribute,
+    Binding,
+    Content,
+    Items,
+    Numbered,
+    Part,
+    Repeated,
+    bindings,
+    demands,
+)
+from orchestrator.envelope.model_values import NAMESPACE, Kind, Timestamp, is_base64
+from orchestrator.envelope.parse import ParseLimits
+from orchestrator.envelope.reading import build, defaults_of
 
-_WORD: Final = rb"[!-%'-;=?-~]+"
-_UUID: Final = rb"[0-9a-fA-F-]{36}"
-_MOMENT: Final = rb"[0-9TZ:.+-]+"
-_PARTY: Final = (
-    rb"<agent-name>" + _WORD + rb"</agent-name><agent-role>[a-z]+</agent-role>(?:<tier>[a-z]+</tier>)?"
-)
-_HEADER: Final = re.compile(
-    rb'<agent-message xmlns="' + re.escape(NAMESPACE.encode()) + rb'" version="1\.0"><header>'
-    rb"<message-id>(" + _UUID + rb")</message-id><timestamp>(" + _MOMENT + rb")</timestamp>"
-    rb"<sender>(" + _PARTY + rb")</sender><recipient>(" + _PARTY + rb")</recipient>"
-    rb"(?:<correlation-id>(" + _UUID + rb")</correlation-id>)?"
-    rb'(?:<conversation-chain>((?:<message-ref index="[0-9]+">'
-    + _UUID
-    + rb"</message-ref>)+)</conversation-chain>)?"
-    rb"(?:<priority>([a-z]+)</priority>)?(?:<expiration>(" + _MOMENT + rb")</expiration>)?"
-    rb"(?:<retry-policy><max-attempts>([0-9]+)</max-attempts><backoff-strategy>([a-z]+)</backoff-strategy>"
-    rb"<timeout-seconds>([0-9]+)</timeout-seconds></retry-policy>)?</header><"
-)
-_PARTS: Final = re.compile(
-    rb"<agent-name>(.+)</agent-name><agent-role>(.+)</agent-role>(?:<tier>(.+)</tier>)?"
-)
-_REF: Final = re.compile(rb'<message-ref index="([0-9]+)">(.{36})</message-ref>')
-_START: Final = b"<signature><algorithm>"
-_SIGNATURE: Final = re.compile(
-    rb"<signature><algorithm>([A-Za-z0-9-]+)</algorithm><signer>(" + _WORD + rb")</signer>"
-    rb"<timestamp>(" + _MOMENT + rb")</timestamp><public-key-id>(" + _WORD + rb")</public-key-id>"
-    rb"<signature-value>([A-Za-z0-9+/=]+)</signature-value></signature></agent-message>"
-)
-_HEADER_NAMES: Final = set(Header.model_fields)
-_PARTY_NAMES: Final = set(Party.model_fields)
-_RETRY_NAMES: Final = set(RetryPolicy.model_fields)
-_SIGNATURE_NAMES: Final = set(Signature.model_fields)
+Convert = Callable[[str], Any]
 
-#: Parties that were read lately: there are few, and each is in most messages of its conversation.
-_parties: Final[dict[bytes, Party]] = {}
+#: Octets up to which a document is read here; in longer ones the values are checked for their length first.
+_MOST: Final = 65_536
+#: What documents that are read here may have, of what is limited: attributes of an element, namespaces, markup.
+_ATTRIBUTES, _NAMESPACES, _MARKUP = 6, 1, _MOST // 3
+
+#: Octets that stand in the UTF-8 of a canonical document: no control characters but tab and line feed.
+_FIT: Final = bytes([0x09, 0x0A, *range(0x20, 0x100)])
+#: The UTF-8 of U+FFFE and U+FFFF, which XML 1.0 forbids.
+_FORBIDDEN: Final = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
+#: A reference that the encoder does not write.
+_REFERENCE: Final = re.compile("&(?!(?:amp|lt|gt|#xD);)")
+_UUID: Final = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
+_MOMENT: Final = (
+    "[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+    r"(?:\.[0-9]{1,9})?(?:Z|[+-](?:0[0-9]|1[0-3]):[0-5][0-9]|[+-]14:00)"
+)
+_INDEX: Final = "(?:0|[1-9][0-9]{0,5})"
+_FORMS: Final[dict[Kind, str]] = {
+    Kind.TEXT: "[^<]*+",
+    Kind.NAME: "[!-%'-;=?-~]+",
+    Kind.TIMESTAMP: _MOMENT,
+    Kind.HOURS: r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,6})?",
+    Kind.FLAG: "(?:true|false)",
+    Kind.BASE64: "[A-Za-z0-9+/=]+",
+    Kind.RAW: "[ !#-%'-;=?-~]+",
+}
+#: How the pattern of a type ends that has one.
+_END: Final = r"\z"
+#: Parties that are kept.
 _REMEMBERED: Final = 1000
+_REF: Final = re.compile('index="([0-9]+)">(.{36})<')
+_TYPE: Final = b'</header><body type="'
 
 
-def read_header(octets: bytes) -> Header | None:
-    """The header of a valid envelope, if it is spelt as the encoder spells it."""
-    found = _HEADER.match(octets)
-    if found is None:
+def read(octets: bytes, limits: ParseLimits) -> AgentMessage | None:
+    """The valid envelope in ``octets``, if it is spelt as the encoder spells it."""
+    if (
+        len(octets) > min(_MOST, limits.size, limits.scalar)
+        or limits.attributes < _ATTRIBUTES
+        or limits.namespaces < _NAMESPACES
+        or limits.markup < _MARKUP
+    ):
         return None
-    message_id, sent, sender, recipient, correlation, refs, priority, expires, attempts, backoff, timeout = (
-        found.groups()
-    )
-    chain = () if refs is None else _chain(refs)
-    if chain is None:
+    start = octets.find(_TYPE) + len(_TYPE)
+    document = _documents().get(octets[start : octets.find(b'"', start)])
+    if document is None or not _is_plain(octets):
         return None
-    retry = None
-    if attempts is not None:
-        values: dict[str, Any] = {
-            "max_attempts": int(attempts),
-            "backoff_strategy": backoff.decode(),
-            "timeout_seconds": int(timeout),
-        }
-        retry = build(RetryPolicy, values, _RETRY_NAMES)
     try:
-        values = {
-            "message_id": message_id.decode(),
-            "timestamp": Timestamp.of_valid_form(sent.decode()),
-            "sender": _parties.get(sender) or _party(sender),
-            "recipient": _parties.get(recipient) or _party(recipient),
-            "correlation_id": None if correlation is None else correlation.decode(),
-            "conversation_chain": chain,
-            "priority": None if priority is None else priority.decode(),
-            "expiration": None if expires is None else Timestamp.of_valid_form(expires.decode()),
-            "retry_policy": retry,
-        }
-    except ValueError:  # a day that the calendar does not have
+        return document().read(octets.decode())
+    except ValueError:  # no UTF-8, a day that the calendar does not have, another reference
         return None
-    header: Header = build(Header, values, _HEADER_NAMES)
-    return header
 
 
-def read_signature(octets: bytes) -> Signature | None:
-    """The signature of a valid envelope, if it has one that is spelt as the encoder spells it."""
-    start = octets.rfind(_START)
-    found = _SIGNATURE.fullmatch(octets, start) if start >= 0 else None
-    if found is None:
-        return None
-    algorithm, signer, signed, key_id, value = found.groups()
-    try:
-        values: dict[str, Any] = {
-            "algorithm": algorithm.decode(),
-            "signer": signer.decode(),
-            "timestamp": Timestamp.of_valid_form(signed.decode()),
-            "public_key_id": key_id.decode(),
-            "signature_value": value.decode(),
-        }
-    except ValueError:
-        return None
-    if not is_base64(values["signature_value"]):
-        return None
-    signature: Signature = build(Signature, values, _SIGNATURE_NAMES)
-    return signature
+def _is_plain(octets: bytes) -> bool:
+    """Whether all characters are such as stand in a canonical document."""
+    if octets.translate(None, _FIT):
+        return False
+    return octets.isascii() or not any(bad in octets for bad in _FORBIDDEN)
 
 
-def _party(octets: bytes) -> Party:
-    found = _PARTS.fullmatch(octets)
-    assert found is not None
-    name, role, tier = found.groups()
-    values = {
-        "agent_name": name.decode(),
-        "agent_role": role.decode(),
-        "tier": None if tier is None else tier.decode(),
-    }
-    party: Party = build(Party, values, _PARTY_NAMES)
-    if len(_parties) >= _REMEMBERED:
-        _parties.clear()
-    _parties[octets] = party
-    return party
+class _Fields:
+    """The fields of one model, as groups of a pattern that stand in a row."""
+
+    def __init__(self, model: type[Part], converts: Sequence[tuple[str, Convert | None]]) -> None:
+        self._model = model
+        self._converts = converts
+        self._defaults = defaults_of(model)
+        self._names = set(model.model_fields)
+
+    def __len__(self) -> int:
+        return len(self._converts)
+
+    def build(self, groups: Sequence[str | None]) -> Any:
+        """The model of what the groups hold."""
+        values = self._defaults.copy()
+        for (name, convert), text in zip(self._converts, groups, strict=True):
+            if text is not None:
+                values[name] = text if convert is None else convert(text)
+        return build(self._model, values, self._names)
 
 
-def _chain(octets: bytes) -> tuple[str, ...] | None:
-    """The references in their order; None: they are not numbered as they stand."""
-    refs = []
-    for expected, (index, ref) in enumerate(_REF.findall(octets)):
-        if index != b"%d" % expected:
+class _Document:
+    """Reads whole documents with one type of body."""
+
+    def __init__(self, body_type: str, body: type[Part]) -> None:
+        header, self._header = _part(Header, "header")
+        fields, self._body = _fields(body)
+        signature, self._signature = _part(Signature, "signature")
+        self._pattern = re.compile(
+            f'<agent-message xmlns="{re.escape(NAMESPACE)}" version="1\\.0">{header}'
+            f'<body type="{body_type}">{fields}</body>(?:{signature})?</agent-message>'
+        )
+        self._names = set(AgentMessage.model_fields)
+
+    def read(self, text: str) -> AgentMessage | None:
+        """The message; None: it is spelt otherwise, or its header breaks a rule.
+
+        Raises:
+            ValueError: a value is none that there is.
+        """
+        found = self._pattern.fullmatch(text)
+        if found is None:
             return None
-        refs.append(ref.decode())
-    return tuple(refs)
+        groups = found.groups()
+        end = len(groups) - len(self._signature)
+        header: Header = self._header.build(groups[: len(self._header)])
+        chain = header.conversation_chain
+        if chain and len({header.message_id.lower(), *[ref.lower() for ref in chain]}) <= len(chain):
+            return None
+        if header.expiration is not None and header.expiration.instant_ns <= header.timestamp.instant_ns:
+            return None
+        values = {
+            "version": "1.0",
+            "header": header,
+            "body": self._body.build(groups[len(self._header) : end]),
+            "signature": None if groups[end] is None else self._signature.build(groups[end:]),
+        }
+        message: AgentMessage = build(AgentMessage, values, self._names)
+        return message
+
+
+@cache
+def _documents() -> dict[bytes, Callable[[], _Document]]:
+    """By type of body; a pattern is made when the first such document comes."""
+    from orchestrator.envelope.document import BODIES
+
+    return {
+        name.encode(): cache(lambda name=name, model=model: _Document(name, model))
+        for name, model in BODIES.items()
+    }
+
+
+def _part(model: type[Part], tag: str) -> tuple[str, _Fields]:
+    """A pattern of the element ``tag`` that is a ``model``, with a group for each field."""
+    attributes = sorted((f for f in bindings(model) if isinstance(f.mark, Attribute)), key=lambda f: f.tag)
+    marks = "".join(f'(?: {field.tag}="({_form(model, field)})")?' for field in attributes)
+    converts = [(field.name, _convert(model, field)) for field in attributes]
+    content = next((field for field in bindings(model) if isinstance(field.mark, Content)), None)
+    if content is not None:
+        inside = f"({_form(model, content)})"
+        converts.append((content.name, _convert(model, content)))
+    else:
+        inside, more = _fields(model)
+        converts += more._converts  # noqa: SLF001
+    return f"<{tag}{marks}>{inside}</{tag}>", _Fields(model, converts)
+
+
+def _fields(model: type[Part]) -> tuple[str, _Fields]:
+    """A pattern of the fields of a ``model`` that are elements, with a group for each."""
+    pattern = ""
+    converts: list[tuple[str, Convert | None]] = []
+    convert: Convert | None
+    for field in bindings(model):
+        element, convert = "", None
+        match field.mark:
+            case Attribute() | Content():
+                continue
+            case Numbered(name):
+                element = f'<{field.tag}>((?:<{name} index="{_INDEX}">{_UUID}</{name}>)+)</{field.tag}>'
+                convert = _numbered
+            case Items(name) | Repeated(name):
+                element, convert = _list(model, field, name)
+            case None if field.model is not None:
+                element, convert = _held(field.model, field.tag)
+            case None:
+                element = f"<{field.tag}>({_form(model, field)})</{field.tag}>"
+                convert = _convert(model, field)
+        once = demands(model, field.name) or isinstance(field.mark, Repeated)
+        pattern += element if once else f"(?:{element})?"
+        converts.append((field.name, convert))
+    return pattern, _Fields(model, converts)
+
+
+def _held(model: type[Part], tag: str) -> tuple[str, Convert]:
+    """One group that holds an element which is a ``model``."""
+    pattern, fields = _part(model, tag)
+    whole = re.compile(pattern)
+
+    def convert(text: str) -> Any:
+        found = whole.fullmatch(text)
+        assert found is not None
+        return fields.build(found.groups())
+
+    if model is Party:  # there are few, and each is in most messages of its conversation
+        return f"({_ungrouped(pattern)})", _remembering(convert)
+    return f"({_ungrouped(pattern)})", convert
+
+
+def _list(model: type[Part], field: Binding, name: str) -> tuple[str, Convert]:
+    """One group that holds all items of a list."""
+    if field.model is None:
+        pattern = f"<{name}>({_form(model, field)})</{name}>"
+        scalar = _convert(model, field) or str
+
+        def build_item(groups: Sequence[str]) -> Any:
+            return scalar(groups[0])
+    else:
+        pattern, fields = _part(field.model, name)
+        build_item = fields.build
+    item = re.compile(pattern)
+    items = f"((?:{_ungrouped(pattern)})"
+    whole = f"{items}*)" if isinstance(field.mark, Repeated) else f"<{field.tag}>{items}+)</{field.tag}>"
+    return whole, lambda text: tuple([build_item(found.groups()) for found in item.finditer(text)])
+
+
+def _ungrouped(pattern: str) -> str:
+    """The same without groups; no form of a value holds a parenthesis that is text."""
+    return re.sub(r"\((?!\?)", "(?:", pattern)
+
+
+def _form(model: type[Part], field: Binding) -> str:
+    """How a value may be spelt, without groups."""
+    assert field.kind is not None
+    if field.kind is Kind.INTEGER:
+        return "(?:0|[1-9][0-9]{0,14})"  # its bounds are looked at when it is read
+    if field.kind is not Kind.TOKEN:
+        return _FORMS[field.kind]
+    schema = _schema(model, field)
+    if "pattern" in schema:
+        return _ungrouped(f"(?:{schema['pattern'].removeprefix('^').removesuffix(_END)})")
+    words: list[str] = schema["enum"]
+    return f"(?:{'|'.join(words)})"
+
+
+def _schema(model: type[Part], field: Binding) -> dict[str, Any]:
+    """What pydantic tells of the values of a field."""
+    schema: dict[str, Any] = _schemas(model)[field.name]
+    return schema["anyOf"][0] if "anyOf" in schema else schema
+
+
+@cache
+def _schemas(model: type[Part]) -> dict[str, Any]:
+    schemas: dict[str, Any] = model.model_json_schema()["properties"]
+    return schemas
+
+
+def _convert(model: type[Part], field: Binding) -> Convert | None:
+    """Makes the value of its text; None: it is the text."""
+    match field.kind:
+        case Kind.TEXT:
+            return _unescaped
+        case Kind.TIMESTAMP:
+            return Timestamp.of_valid_form
+        case Kind.INTEGER:
+            schema = _schema(model, field)
+            most = schema["maximum"] if "maximum" in schema else schema["exclusiveMaximum"] - 1
+            return _within(schema["minimum"], most)
+        case Kind.HOURS:
+            return Decimal
+        case Kind.FLAG:
+            return "true".__eq__
+        case Kind.BASE64:
+            return _base64
+    return None
+
+
+def _unescaped(text: str) -> str:
+    """What stands between two tags.
+
+    Raises:
+        ValueError: it is not written as the encoder writes it.
+    """
+    if ">" in text:
+        raise ValueError(text)
+    if "&" not in text:
+        return text
+    if _REFERENCE.search(text):
+        raise ValueError(text)
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&#xD;", "\r").replace("&amp;", "&")
+
+
+def _within(least: int, most: int) -> Convert:
+    def number(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise ValueError(text)
+        return value
+
+    return number
+
+
+def _base64(text: str) -> str:
+    if not is_base64(text):
+        raise ValueError(text)
+    return text
+
+
+def _numbered(text: str) -> tuple[str, ...]:
+    """The references in their order.
+
+    Raises:
+        ValueError: they are not numbered as they stand.
+    """
+    found = _REF.findall(text)
+    for expected, (index, _) in enumerate(found):
+        if index != str(expected):
+            raise ValueError(index)
+    return tuple([ref for _, ref in found])
+
+
+def _remembering(convert: Convert) -> Convert:
+    """The same, for what is often the same; as much as was read lately is kept."""
+    known: dict[str, Any] = {}
+
+    def remember(text: str) -> Any:
+        value = known.get(text)
+        if value is None:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            value = known[text] = convert(text)
+        return value
+
+    return remember

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from lxml import etree
 
-from orchestrator.envelope import canonical, rules, xenc
+from orchestrator.envelope import rules, xenc
 from orchestrator.envelope.bodies import ClaimCheckBody, CompressedBody, EncryptedBody
 from orchestrator.envelope.model import (
     AgentMessage,
@@ -60,30 +60,22 @@ _write_signature: Final = part_writer(Signature, "signature")
 _write_body: Final = {model: fields_writer(model) for model in BODIES.values()}
 
 
-def read_header(root: etree._Element, octets: bytes) -> Header | None:
-    """The header of an envelope whose root the schema has accepted, without its body; None if a rule refuses it.
-
-    ``octets`` are as for :func:`read_message`, which reads it in the same way.
-    """
+def read_header(root: etree._Element) -> Header | None:
+    """The header of an envelope whose root the schema has accepted, without its body; None if a rule refuses it."""
     reading = Reading(encoded=False)
-    header: Header = canonical.read_header(octets) or _read_header(root[0], reading)
+    header: Header = _read_header(root[0], reading)
     if not reading.findings:
         rules.check_header(header, root[0], reading)
     return None if reading.findings else header
 
 
-def read_message(root: etree._Element, reading: Reading, octets: bytes = b"") -> AgentMessage:
-    """The envelope whose root the schema has accepted; it may be used only if the reading found nothing.
-
-    ``octets`` are what the root was parsed from, if at hand: most of it is read quicker from them.
-    """
-    header = canonical.read_header(octets) or _read_header(root[0], reading)
+def read_message(root: etree._Element, reading: Reading) -> AgentMessage:
+    """The envelope whose root the schema has accepted; it may be used only if the reading found nothing."""
+    header = _read_header(root[0], reading)
     if not reading.findings:  # what is broken in itself cannot be compared
         rules.check_header(header, root[0], reading)
     body = read_body(root[1], reading)
-    signature = canonical.read_signature(octets)
-    if signature is None and len(root) > 2:
-        signature = _read_signature(root[2], reading)
+    signature = _read_signature(root[2], reading) if len(root) > 2 else None
     values = {"version": "1.0", "header": header, "body": body, "signature": signature}
     message: AgentMessage = build(AgentMessage, values, _MESSAGE_NAMES)
     return message

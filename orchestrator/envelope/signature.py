@@ -11,6 +11,7 @@ Foreign XML goes through :func:`sign`, which canonicalizes it first.
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol
@@ -211,7 +212,7 @@ def canonical(root: etree._Element) -> bytes:
 
 
 def verify(
-    root: etree._Element,
+    root: etree._Element | Callable[[], etree._Element],
     keys: KeyLookup,
     *,
     octets: bytes | None = None,
@@ -220,7 +221,7 @@ def verify(
     """Check the signature of a parsed message.
 
     Args:
-        root: the root element of the document as it was parsed.
+        root: the root element of the document as it was parsed, or what parses it should it be needed.
         keys: where the public key comes from.
         message: what validation read from ``root``, if it did: the schema has vouched for the one signature, its
             place and its parts then, and they are not read once more.
@@ -241,6 +242,7 @@ def verify(
         )
         signed_ms, sender = said.timestamp.instant_ms, message.header.sender.agent_name
     else:
+        root = root() if callable(root) else root
         require_root(root)
         algorithm, signer, timestamp, key_id, value = fields_of(root)
         signed_ms, sender = instant(timestamp), name_of_sender(root)
@@ -255,7 +257,7 @@ def verify(
     _check_key(key, algorithm=algorithm, signer=signer, sender=sender, signed_ms=signed_ms)
     sent = signed = _as_sent(value, octets)
     if signed is None or not key.verifies(signature, signed):
-        signed = _signed_octets(root)
+        signed = _signed_octets(root() if callable(root) else root)
         # What came in canonical form is not verified once more.
         if signed == sent or not key.verifies(signature, signed):
             raise SignatureError(

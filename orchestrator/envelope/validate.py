@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lxml import etree
 
+from orchestrator.envelope import canonical
 from orchestrator.envelope.advice import advise
 from orchestrator.envelope.document import read_message
 from orchestrator.envelope.findings import Finding
@@ -24,8 +25,20 @@ class Report:
 
     findings: tuple[Finding, ...]
     message: AgentMessage | None
-    #: The root of the document, without comments; None if layer 1 refused it.
-    tree: etree._Element | None
+    root: etree._Element | None = None
+    #: The document, if it was read without a tree.
+    octets: bytes = b""
+
+    @property
+    def tree(self) -> etree._Element | None:
+        """The root of the document, without comments; None if layer 1 refused it."""
+        return parse(self.octets).root if self.octets else self.root
+
+    def require_tree(self) -> etree._Element:
+        """The same, of a document that layer 1 has not refused."""
+        tree = self.tree
+        assert tree is not None
+        return tree
 
     @property
     def valid(self) -> bool:
@@ -41,17 +54,19 @@ def check(
     ``advice`` adds the warnings and infos to an envelope that is valid. Without ``detailed``, one that breaks the
     schema gets the first reason of libxml2 instead of the detailed report, which takes a stranger's time for ours.
     """
+    if not advice and (known := canonical.read(octets, limits)) is not None:
+        return Report((), known, octets=octets)
     try:
         root, octets = parse(octets, limits)
         violations = schema_findings(root, octets, limits, detailed=detailed)
         if violations:
             return Report(violations, None, root)
         reading = Reading(encoded=b"encoding" in octets, limit=limits.findings)
-        message = read_message(root, reading, octets)
+        message = read_message(root, reading)
         if isinstance(message.body, EncryptedBody):
             check_depth(root, limits.depth)  # inside it alone the schema does not say how deep
     except Unparsable as refused:
-        return Report((refused.finding,), None, None)
+        return Report((refused.finding,), None)
     if reading.findings:
         return Report(tuple(reading.findings), None, root)
     return Report(advise(message, root) if advice else (), message, root)

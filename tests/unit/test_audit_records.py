@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.audit.facts import NOTHING, FactsReader, task_id_of
-from orchestrator.audit.ordinary import read_ordinary
+from orchestrator.audit.facts import NOTHING, Facts, FactsReader, facts_of, task_id_of
+from orchestrator.envelope import canonical
 from orchestrator.envelope.codec import encode
+from orchestrator.envelope.parse import DEFAULT_LIMITS
 from orchestrator.envelope.validate import check
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -51,6 +52,12 @@ def test_of_what_is_not_valid_nothing_is_known(damage: tuple[bytes, bytes]) -> N
     data = (ROOT / "schemas" / "templates" / "message.xml").read_bytes()
     assert READER.read(data) != NOTHING
     assert READER.read(data.replace(*damage, 1)) == READER.parsed(data.replace(*damage, 1)) == NOTHING
+
+
+def read_ordinary(octets: bytes) -> Facts | None:
+    """What is read without a tree."""
+    message = canonical.read(octets, DEFAULT_LIMITS)
+    return None if message is None else facts_of(message)
 
 
 SIGNATURE = (

@@ -203,10 +203,10 @@ class Replays:
             Unverified: it is not valid; or it does not verify and ``sign_unverified`` is false.
         """
         report = check(octets, limits=ParseLimits(size=self._parts.settings.max_message_bytes), advice=False)
-        if report.message is None or report.tree is None:
+        if report.message is None:
             first = next(finding for finding in report.findings if finding.severity == "error")
             raise Unverified(what, first.rule, first.sentence, "drop it, and have its sender send it again")
-        rejection = self._validator.signature_fault(report.message, report.tree, octets)
+        rejection = self._validator.signature_fault(report.message, report, octets)
         fault = None if rejection is None else (rejection.rule, rejection.reason)
         if fault is not None and not sign_unverified:
             advice = "drop it; or read it, and sign it as the operator by --sign-unverified and its id"

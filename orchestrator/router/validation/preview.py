@@ -77,10 +77,10 @@ class Preview:
         message, root = report.message, report.tree
         if message is None or root is None:
             return []
-        return [_finding(rejection, root) for rejection in self._rejections(message, root, octets)]
+        return [_finding(rejection, root) for rejection in self._rejections(message, report, octets)]
 
-    def _rejections(self, message: AgentMessage, root: etree._Element, octets: bytes) -> Iterator[Rejection]:
-        digest = self._validator.digest(message, root, octets)
+    def _rejections(self, message: AgentMessage, report: Report, octets: bytes) -> Iterator[Rejection]:
+        digest = self._validator.digest(message, report, octets)
         if isinstance(digest, Rejection):
             yield digest
             digest = ""

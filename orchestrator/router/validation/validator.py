@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from lxml import etree
-
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.clock import Clock
 from orchestrator.display.text import counted
@@ -83,7 +81,7 @@ class Validator:
         if entry.data is None or report is None:
             return reject("no-envelope", "the entry has no field `envelope`; append the XML under that name")
         message = report.message
-        if message is None or report.tree is None:
+        if message is None:
             finding = self._finding(entry.data, report)
             return Rejection(rule=finding.rule, reason=finding.sentence)
         header = message.header
@@ -102,7 +100,7 @@ class Validator:
                 message,
             )
         # Waiting for another attempt or a dependency makes a message old without any fault of its own.
-        digest = self.digest(message, report.tree, entry.data)
+        digest = self.digest(message, report, entry.data)
         if isinstance(digest, Rejection):
             return digest
         fault = next(self.faults(message, waited=entry.waited), None)
@@ -123,17 +121,17 @@ class Validator:
                 report = check(octets, limits=self._limits, advice=False)
         return next(f for f in report.findings if f.severity == "error")
 
-    def signature_fault(self, message: AgentMessage, root: etree._Element, octets: bytes) -> Rejection | None:
+    def signature_fault(self, message: AgentMessage, report: Report, octets: bytes) -> Rejection | None:
         """Why nobody vouches for the message, or None."""
-        digest = self.digest(message, root, octets)
+        digest = self.digest(message, report, octets)
         return digest if isinstance(digest, Rejection) else None
 
-    def digest(self, message: AgentMessage, root: etree._Element, octets: bytes) -> str | Rejection:
+    def digest(self, message: AgentMessage, report: Report, octets: bytes) -> str | Rejection:
         """The digest of what the sender has signed, or why nobody vouches for the message."""
         if not self._signatures_required and message.signature is None:
             return signature.digest_of(octets)
         try:
-            return signature.verify(root, self._keys, octets=octets, message=message).digest
+            return signature.verify(report.require_tree, self._keys, octets=octets, message=message).digest
         except SignatureError as error:
             rule, reason = str(error.args[0]), brief(str(error))
             retryable = RULES.get(rule, (False, ""))[0]
