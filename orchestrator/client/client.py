@@ -34,7 +34,6 @@ from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Waiting, Watching, 
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.config.urls import redact_url
-from orchestrator.dispatch.publishing import final_answer
 from orchestrator.display.text import counted
 from orchestrator.envelope.bodies import Task, TaskCompletion
 from orchestrator.envelope.model import RetryPolicy
@@ -50,6 +49,7 @@ from orchestrator.errors import (
 )
 from orchestrator.ids import asker_of, item_id, session_of_approval
 from orchestrator.ledger import CLOSED, Ledger, Run, Session, SessionState, StopVerdict
+from orchestrator.ledger.answers import final_answer
 from orchestrator.ledger.live_text import LiveEvent, LiveText
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import Authenticity, callback_from, checked_callbacks

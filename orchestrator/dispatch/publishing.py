@@ -4,28 +4,9 @@ from __future__ import annotations
 
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.results import RootResults
-from orchestrator.errors import SessionDeleted, SessionFailed, SessionStopped, UnknownSession
-from orchestrator.ledger import Ledger, SessionState
-
-_FAILURES: dict[SessionState, type[SessionFailed]] = {
-    SessionState.FAILED: SessionFailed,
-    SessionState.STOPPED: SessionStopped,
-    SessionState.DELETED: SessionDeleted,
-}
-
-
-def final_answer(ledger: Ledger, root: str) -> str | SessionFailed | None:
-    """The answer of a session that has ended, or the exception for its caller; None: it is not over.
-
-    Raises:
-        UnknownSession: there is no such session.
-    """
-    state, text = ledger.result(root)
-    if state in _FAILURES:
-        return _FAILURES[state](root, text or "no reason was given")
-    if state is SessionState.FINISHED and text is None:
-        return SessionFailed(root, "it has finished, and its answer is gone from the ledger")
-    return text if state is SessionState.FINISHED else None
+from orchestrator.errors import UnknownSession
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.answers import final_answer
 
 
 def publish_result(ledger: Ledger, results: RootResults, root: str) -> None:

@@ -25,9 +25,13 @@ RETRY_FOR_S = 180.0
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = RETRY_FOR_S) -> None:
     """Return once ``condition`` holds."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}"
-        time.sleep(0.02)
+    while True:
+        looked_at = time.monotonic()
+        if condition():
+            return
+        assert looked_at < deadline, f"waited {timeout_s:g} s for {what}"
+        # A look may be a command: at most half of a core looks, the rest is for what is waited for.
+        time.sleep(max(0.02, time.monotonic() - looked_at))
 
 
 @dataclass

@@ -112,10 +112,14 @@ def wait_until(
 ) -> None:
     """Return once ``condition`` holds."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
+    while True:
+        looked_at = time.monotonic()
+        if condition():
+            return
+        if looked_at > deadline:
             raise AssertionError(f"waited {timeout_s:g} s for {what}: {explain()}")
-        time.sleep(0.02)
+        # At most half of a core looks; the rest is for what is waited for.
+        time.sleep(max(0.02, time.monotonic() - looked_at))
 
 
 @dataclass

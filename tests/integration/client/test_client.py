@@ -302,6 +302,7 @@ def test_asyncio_connects_when_it_is_first_used_and_not_in_the_event_loop(
                 await asyncio.sleep(0.01)
                 ticks += 1
             assert not asking.done()
+            silent.shutdown(socket.SHUT_RDWR)  # who waits in accept() would keep it open to another try
             silent.close()
             for connection in accepted:
                 connection.close()

@@ -23,6 +23,7 @@ from orchestrator.messages.factory import Thread
 from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
 from orchestrator.redisdb.client import connect, is_outage
 from orchestrator.redisdb.scripts import Scripts
+from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router import Router, build_router
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.router.delayed.parked import DelayedMessages
@@ -88,6 +89,21 @@ class At:
 
     def monotonic(self) -> float:
         return 0.0
+
+
+class Ahead(ServerClock):
+    """The server's clock, put forward by what a test would else wait for."""
+
+    def __init__(self, client: redis_py.Redis) -> None:
+        super().__init__(client)
+        self._ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._ahead_ms
+
+    def skip(self, ms: int) -> None:
+        """Let that many milliseconds pass."""
+        self._ahead_ms += ms
 
 
 @dataclass

@@ -16,7 +16,7 @@ from orchestrator.ids import root_session_id
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import all_streams
-from tests.integration.router.conftest import Stack
+from tests.integration.router.conftest import Ahead, Stack
 
 LATER = AgentRecord(name="later", role="specialist")
 
@@ -39,11 +39,13 @@ def unsigned(stack: Stack, body: Body, *, sender: str = "operator", recipient: s
 
 def route(stack: Stack, name: str = "again") -> None:
     """Let a router handle everything that is there."""
-    router = stack.router(name, jitter=lambda: 0.0)
+    clock = Ahead(stack.redis)
+    router = stack.router(name, jitter=lambda: 0.0, clock=clock)
     parking = DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000)
     handled = router.run_once()
     while handled.done or handled.parked or parking.all():
         stack.wake()
+        clock.skip(1_000)
         handled = router.run_once()
 
 
