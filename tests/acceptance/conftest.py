@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,21 +16,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client.client import Client
+from tests.waiting import wait_until
 
 #: Seconds that anything may take here: the machine is shared with the other tests.
 RETRY_FOR_S = 180.0
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = RETRY_FOR_S) -> None:
-    """Return once ``condition`` holds."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        looked_at = time.monotonic()
-        if condition():
-            return
-        assert looked_at < deadline, f"waited {timeout_s:g} s for {what}"
-        # A look may be a command: at most half of a core looks, the rest is for what is waited for.
-        time.sleep(max(0.02, time.monotonic() - looked_at))
 
 
 @dataclass

@@ -21,6 +21,7 @@ import pytest
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import live_services
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
@@ -77,18 +78,9 @@ class Place:
         return found
 
     def assert_nothing_left(self) -> None:
-        until(lambda: not self.processes(), 15, self.processes)
+        wait_until(lambda: not self.processes(), "their end", 15, explain=self.processes)
         assert list(self.tmp.glob("orchestra-*")) == []
         assert list((self.data / "up").glob("*.json")) == []
-
-
-def until(
-    condition: Callable[[], object], timeout_s: float, explain: Callable[[], object] = lambda: ""
-) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not happen in time {explain()}"
-        time.sleep(0.02)
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> str:
@@ -115,7 +107,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
             process.kill()
         process.communicate()
     if sys.platform.startswith("linux"):
-        until(lambda: not place.processes(), 15, place.processes)
+        wait_until(lambda: not place.processes(), "their end", 15, explain=place.processes)
     shutil.rmtree(tmp, ignore_errors=True)
 
 
@@ -159,7 +151,7 @@ def test_a_killed_up_leaves_nothing(place: Place) -> None:
     assert len(place.processes()) >= 7
     process.kill()
     process.wait()
-    until(lambda: not place.processes(), 20, place.processes)
+    wait_until(lambda: not place.processes(), "their end", 20, explain=place.processes)
     assert list(place.tmp.glob("orchestra-*")) == []
     assert place.orchestra("sessions").stderr.startswith("Error: no stack is running on")
 
@@ -354,7 +346,7 @@ def tls_redis(program: Callable[[str], str], tmp_path: Path) -> Iterator[str]:
     process = subprocess.Popen([server, *options], cwd=tmp_path, stdout=subprocess.DEVNULL)
     url = f"rediss://:pw@localhost:{port}/2?ssl_ca_certs={certificate}"
     try:
-        until(lambda: process.poll() is not None or _answers(port), 10)
+        wait_until(lambda: process.poll() is not None or _answers(port), "an answer")
         if process.poll() is not None:
             pytest.skip("this redis-server was built without TLS")
         yield url
@@ -410,7 +402,7 @@ def test_what_was_registered_by_a_stack_that_is_gone_is_not_taken_for_served(pla
     done = place.orchestra("submit", "lead", "go")
     assert "no living worker serves 'lead'" in done.stderr
     session = done.stdout.strip()
-    until(lambda: "nobody: no living worker serves 'lead'" in place.orchestra("why", session).stdout, 30)
+    wait_until(lambda: "nobody: no living worker serves 'lead'" in place.orchestra("why", session).stdout)
     assert (
         f"of {session} waits for a worker, and no living worker serves 'lead'"
         in place.orchestra("doctor").stdout

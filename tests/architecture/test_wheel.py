@@ -10,14 +10,15 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -158,22 +159,15 @@ def test_a_project_with_workers_schemas_and_redis_of_its_own_runs_agents_and_flo
     )
     orchestra, celery = project.bin / "orchestra", project.bin / "celery"
     with project.running(orchestra, "up", "--agents", "my_agents.py", log="up.log") as log:
-        until(lambda: "ready after" in log.read_text())
+        wait_until(lambda: "ready after" in log.read_text())
         assert project.run(orchestra, "submit", "echo", "hello", "--wait") == "HELLO\n"
         with project.running(celery, "-A", "orchestrator", "worker", "-c", "1", log="worker.log") as second:
-            until(lambda: "ready." in second.read_text())
+            wait_until(lambda: "ready." in second.read_text())
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         with project.running(celery, "-A", "orchestrator", "flower", f"--port={port}", log="flower.log"):
-            until(lambda: answers(port) == http.HTTPStatus.UNAUTHORIZED)
-
-
-def until(holds: Callable[[], bool], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+            wait_until(lambda: answers(port) == http.HTTPStatus.UNAUTHORIZED)
 
 
 def answers(port: int) -> int | None:

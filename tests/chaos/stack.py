@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from orchestrator.redisdb.client import connect
 from orchestrator.runtime.parent_death import is_alive
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
 from tests.transitions import disagreements
+from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 #: What runs a stack, by the name of the process.
@@ -105,21 +105,6 @@ def children_of(process: Running) -> list[int]:
     with suppress(OSError):
         return [int(n) for n in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     return []
-
-
-def wait_until(
-    condition: Callable[[], object], what: str, *, timeout_s: float = 120, explain: Callable[[], object] = str
-) -> None:
-    """Return once ``condition`` holds."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        looked_at = time.monotonic()
-        if condition():
-            return
-        if looked_at > deadline:
-            raise AssertionError(f"waited {timeout_s:g} s for {what}: {explain()}")
-        # At most half of a core looks; the rest is for what is waited for.
-        time.sleep(max(0.02, time.monotonic() - looked_at))
 
 
 @dataclass

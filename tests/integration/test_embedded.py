@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,13 +27,7 @@ from orchestrator.deployment.embedded.valkey import (
 from orchestrator.errors import ConfigurationError
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.parent_death import is_alive
-
-
-def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -170,7 +163,7 @@ def test_many_that_start_at_once_share_one_server(data: Path) -> None:
         process.communicate()
     assert len(urls) == 1
     assert urls.pop().startswith("unix://")
-    until(lambda: read_record(data) is None)
+    wait_until(lambda: read_record(data) is None)
 
 
 def test_a_member_that_is_killed_takes_the_server_along(data: Path) -> None:
@@ -187,7 +180,7 @@ def test_a_member_that_is_killed_takes_the_server_along(data: Path) -> None:
         record = read_record(data)
         assert record is not None
         process.kill()
-    until(lambda: not is_alive(record.pid))
+    wait_until(lambda: not is_alive(record.pid))
     assert not is_alive(pid)
     assert not Path(record.socket_dir).exists()
 
@@ -197,7 +190,7 @@ def test_a_server_that_died_is_started_again(member: MembershipClient) -> None:
     client.set("a", "kept")
     os.kill(server_pid(member.url), signal.SIGKILL)
     said: list[str] = []
-    until(lambda: said.extend(event["event"] for event in member.events()) or "restarted" in said)
+    wait_until(lambda: said.extend(event["event"] for event in member.events()) or "restarted" in said)
     assert said == ["died", "restarted"]
     assert client.get("a") == b"kept"
 
@@ -213,7 +206,7 @@ def test_a_killed_keeper_leaves_no_server_and_its_successor_has_the_data(data: P
     record = read_record(data)
     assert record is not None
     os.kill(record.pid, signal.SIGKILL)
-    until(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid))
     assert {"event": "lost"} in membership.events()
     membership.leave()
     successor = join(data)
@@ -324,7 +317,7 @@ def test_a_server_that_was_killed_says_so(start_valkey: Callable[..., ValkeyProc
     server = start_valkey()
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
-    until(lambda: server.poll() is not None)
+    wait_until(lambda: server.poll() is not None)
     death = server.obituary()
     assert isinstance(death, ServerDied)
     assert "killed by signal 9" in str(death)

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from orchestrator.deployment.local_stack import LocalStack, describe, worker_spe
 from orchestrator.deployment.supervisor import ChildSpec, Notice
 from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable
 from orchestrator.redisdb.client import connect
+from tests.waiting import wait_until
 
 READY = "import os, time; os.write(int(os.environ['ORCHESTRA_READY_FD']), b'ready');"
 TOY = ChildSpec(
@@ -36,13 +36,6 @@ BROKEN = ChildSpec(
 )
 
 
-def until(condition: Callable[[], object], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return load_settings(data=tmp_path / "data", agents=["mine.py", "some.module"])
@@ -56,7 +49,7 @@ def test_children_get_the_server_and_others_find_the_stack(settings: Settings) -
         (announced,) = running_stacks(settings.data)
         assert announced.redis_url == stack.url
         assert announced.agents == (str(Path("mine.py").absolute()), "some.module")
-        until(lambda: stack.logs["toy"].read_text().strip() == stack.url)
+        wait_until(lambda: stack.logs["toy"].read_text().strip() == stack.url)
         assert connect(stack.url).ping()
     assert running_stacks(settings.data) == []
     assert read_record(settings.data) is None
@@ -76,7 +69,7 @@ def test_a_dead_server_is_reported_and_comes_back(settings: Settings) -> None:
     with LocalStack(settings, specs=[TOY], notify=notices.append) as stack:
         stack.wait_ready()
         os.kill(int(connect(stack.url).info("server")["process_id"]), signal.SIGKILL)
-        until(lambda: [n.kind for n in notices if n.name == "server"] == ["died", "recovered"])
+        wait_until(lambda: [n.kind for n in notices if n.name == "server"] == ["died", "recovered"])
     assert describe(notices[-1]) == "stack stopping"
 
 
@@ -89,7 +82,7 @@ def test_a_killed_keeper_is_replaced_and_nothing_is_lost(settings: Settings) -> 
         record = read_record(settings.data)
         assert record is not None
         os.kill(record.pid, signal.SIGKILL)
-        until(lambda: stack.pids.get("toy", before) != before)
+        wait_until(lambda: stack.pids.get("toy", before) != before)
         assert stack.url == first_url
         assert connect(stack.url).get("a") == b"kept"
         assert running_stacks(settings.data)[0].redis_url == stack.url
@@ -99,7 +92,7 @@ def test_what_does_not_start_is_said_to_whoever_waits(settings: Settings) -> Non
     with LocalStack(settings, specs=[TOY, BROKEN]) as stack:
         with pytest.raises(ConfigurationError, match="broken does not start: no luck"):
             stack.wait_ready()
-        until(lambda: not running_stacks(settings.data))
+        wait_until(lambda: not running_stacks(settings.data))
     assert read_record(settings.data) is None
 
 

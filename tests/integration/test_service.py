@@ -21,13 +21,7 @@ from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ConfigurationError, ServerUnavailable
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import Service, live_services, notify_ready, serve
-
-
-def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
+from tests.waiting import wait_until
 
 
 class Pinging:
@@ -69,10 +63,10 @@ def serving(
 def test_a_service_shows_among_the_living_until_it_stops(redis_url: str, redis: redis.Redis) -> None:
     settings = load_settings(redis_url=redis_url, heartbeat_s=0.05)
     with serving(settings, lambda client, _: Pinging(client)):
-        until(lambda: live_services(redis))
+        wait_until(lambda: live_services(redis))
         (record,) = live_services(redis)
         assert (record.service, record.pid) == ("toy", os.getpid())
-        until(lambda: live_services(redis)[0].alive_until_ms > record.alive_until_ms)
+        wait_until(lambda: live_services(redis)[0].alive_until_ms > record.alive_until_ms)
     assert live_services(redis) == []
 
 
@@ -83,7 +77,7 @@ def test_copies_of_a_service_are_told_apart(redis_url: str, redis: redis.Redis) 
         serving(settings, lambda client, _: Pinging(client)),
         serving(settings, lambda client, _: Pinging(client), "another"),
     ):
-        until(lambda: len(live_services(redis)) == 3)
+        wait_until(lambda: len(live_services(redis)) == 3)
         assert [record.service for record in live_services(redis)] == ["another", "toy", "toy"]
 
 
@@ -99,7 +93,7 @@ def test_one_that_died_without_a_word_is_not_among_the_living(redis_url: str, re
     )
     done = subprocess.run([sys.executable, "-c", code, redis_url], check=False, timeout=30)
     assert done.returncode == -signal.SIGKILL
-    until(lambda: live_services(redis) == [])
+    wait_until(lambda: live_services(redis) == [])
 
 
 def test_a_restart_of_redis_does_not_end_a_service(start_valkey: Callable[..., ValkeyProcess]) -> None:
@@ -113,13 +107,13 @@ def test_a_restart_of_redis_does_not_end_a_service(start_valkey: Callable[..., V
 
     with serving(settings, make):
         observer = connect(server.url)
-        until(lambda: observer.exists("pings"))
+        wait_until(lambda: observer.exists("pings"))
         server.kill()
         time.sleep(1.0)  # longer than the connection's own retries
         server.start()
         before = int(observer.get("pings") or 0)
-        until(lambda: int(observer.get("pings") or 0) > before)
-        until(lambda: live_services(observer))
+        wait_until(lambda: int(observer.get("pings") or 0) > before)
+        wait_until(lambda: live_services(observer))
     assert len(made) >= 2
 
 
@@ -163,7 +157,7 @@ def test_under_up_a_service_waits_for_a_server_that_is_just_restarting(
         with pytest.raises(BlockingIOError):
             os.read(read_end, 64)
         server.start()
-        until(lambda: live_services(connect(server.url)))
+        wait_until(lambda: live_services(connect(server.url)))
     assert os.read(read_end, 64) == b"ready\n"
     os.close(read_end)
 
@@ -179,7 +173,7 @@ def test_a_signal_stops_a_service_cleanly(number: signal.Signals, redis_url: str
         "serve('idle', lambda client, settings: Idle(), load_settings(redis_url=sys.argv[1]))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code, redis_url]) as process:
-        until(lambda: live_services(redis))
+        wait_until(lambda: live_services(redis))
         process.send_signal(number)
         assert process.wait(60) == 0
     assert live_services(redis) == []
@@ -191,7 +185,7 @@ def test_the_audit_writer_gives_way_to_what_somebody_waits_for(
     command = [sys.executable, "-m", "orchestrator", "audit", "writer"]
     options = ["--redis-url", redis_url, "--data", str(tmp_path)]
     with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as process:
-        until(lambda: live_services(redis))
+        wait_until(lambda: live_services(redis))
         ours = os.getpriority(os.PRIO_PROCESS, os.getpid())
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, ours + 10)
         process.terminate()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -20,15 +19,9 @@ from orchestrator.redisdb.client import connect
 from orchestrator.worker.context.context import Context
 from tests.integration.test_notifier import Receiver, fails, receiver
 from tests.integration.workers.conftest import StackHarness
+from tests.waiting import wait_until
 
 __all__ = ["receiver"]
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_redis_that_is_killed_loses_no_sleep_no_schedule_no_question_and_no_notification(
@@ -50,7 +43,7 @@ def test_a_redis_that_is_killed_loses_no_sleep_no_schedule_no_question_and_no_no
     env = {**os.environ, **settings.to_env(), "ORCHESTRA_NOTIFY_URL": receiver.url}
     notifier = subprocess.Popen([sys.executable, "-m", "orchestrator", "notifier"], env=env)
     try:
-        until(lambda: stage.redis.exists(keys.notices(0)))
+        wait_until(lambda: stage.redis.exists(keys.notices(0)))
         parked: list[RunRef] = []
         for agent in ("sleeper", "asker"):
             parked.append(stage.start(stage.submit(agent)))
@@ -64,13 +57,13 @@ def test_a_redis_that_is_killed_loses_no_sleep_no_schedule_no_question_and_no_no
             (question,) = client.questions()
             client.reply(question.id, "yes")
             reaper = make_reaper(stage.redis, settings)
-            until(lambda: reaper.run_once() and client.session(later).state == "pending")
+            wait_until(lambda: reaper.run_once() and client.session(later).state == "pending")
             for dispatch in parked:
                 assert stage.redis.zscore(keys.ready(0, dispatch.agent), dispatch.run) is not None
                 assert stage.execute(dispatch) == "finished"
             assert [client.answer(dispatch.session) for dispatch in parked] == ["slept", "yes"]
         failed = fails(stage)
-        until(lambda: any(event["subject"] == failed for event in receiver.events))
+        wait_until(lambda: any(event["subject"] == failed for event in receiver.events))
         asked = [e for e in receiver.events if e["type"] == "agent-orchestra.question.asked"]
         assert {event["subject"] for event in asked} == {parked[1].session}
         assert len({str(event["id"]) for event in asked}) == 1

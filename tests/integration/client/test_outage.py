@@ -21,6 +21,7 @@ from orchestrator.errors import ServerUnavailable
 from orchestrator.redisdb.client import connect
 from tests.integration.client.test_client import echo
 from tests.integration.workers.conftest import StackHarness
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -77,13 +78,6 @@ def commands(stage: StackHarness, tmp_path: Path) -> Iterator[Commands]:
         process.communicate()
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"waited for {what}"
-        time.sleep(0.02)
-
-
 def test_all_that_waits_gets_the_answer_after_an_outage(
     server: ValkeyProcess, stage: StackHarness, commands: Commands
 ) -> None:
@@ -108,9 +102,11 @@ def test_all_that_waits_gets_the_answer_after_an_outage(
     commands.start("result", session, "--wait")
     commands.start("watch", session)
     # Each reads the events of the session, which shows that it waits.
-    until(lambda: len([c for c in stage.redis.client_list() if c["cmd"] == "xread"]) >= 6, "six that wait")
+    wait_until(
+        lambda: len([c for c in stage.redis.client_list() if c["cmd"] == "xread"]) >= 6, "six that wait"
+    )
     server.stop()
-    until(lambda: commands.all_wait() and len(said) == 3, "that they say what they wait for")
+    wait_until(lambda: commands.all_wait() and len(said) == 3, "that they say what they wait for")
     time.sleep(1)
     server.start()
     stage.play(session)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +11,7 @@ import redis as redis_py
 
 from orchestrator.ledger import Ledger
 from orchestrator.redisdb import keys
+from tests.waiting import wait_until
 
 from .conftest import Play
 from .test_services import Stack, stack
@@ -32,13 +32,6 @@ def waiting_parent(play: Play, seed: str) -> str:
     play.commit(parent.claim)
     play.finish(child)
     return root
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("key", [keys.session, keys.items, keys.queue, keys.runs])
@@ -94,7 +87,7 @@ def test_a_service_outlives_indexes_of_another_type(
         child = play.delegate(parent, "a")
         play.commit(parent.claim)
         play.finish(child)
-        until(lambda: [d.session for d in stack.sent] == [root])
+        wait_until(lambda: [d.session for d in stack.sent] == [root])
         assert service.is_alive()
     finally:
         stop.set()
@@ -107,12 +100,12 @@ def test_a_group_that_was_removed_is_made_again_and_no_event_is_lost(
     """Those that it had not handled are handled then; the stream may be gone with it."""
     root = waiting_parent(play, "one")
     redis.xgroup_destroy(keys.session_events(0), "callbacks")
-    until(lambda: stack.drain() or stack.sent)
+    wait_until(lambda: stack.drain() or stack.sent)
     assert [d.session for d in stack.sent] == [root]
     redis.delete(keys.session_events(0))
     stack.drain()
     another = waiting_parent(play, "two")
-    until(lambda: stack.drain() or len(stack.sent) == 2)
+    wait_until(lambda: stack.drain() or len(stack.sent) == 2)
     assert stack.sent[1].session == another
 
 
@@ -126,8 +119,8 @@ def test_copies_of_the_service_that_are_gone_are_forgotten_once_they_hold_nothin
     def names() -> set[bytes]:
         return {row["name"] for row in redis.xinfo_consumers(keys.session_events(0), "callbacks")}
 
-    until(lambda: stack.service.tidy(gone_ms=1) or b"idle" not in names())
+    wait_until(lambda: stack.service.tidy(gone_ms=1) or b"idle" not in names())
     assert b"holding" in names()
     stack.clock.advance(1)
-    until(lambda: stack.service.run_once() or stack.clock.advance(1))
-    until(lambda: stack.service.tidy(gone_ms=1) or b"holding" not in names())
+    wait_until(lambda: stack.service.run_once() or stack.clock.advance(1))
+    wait_until(lambda: stack.service.tidy(gone_ms=1) or b"holding" not in names())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,18 +15,11 @@ from orchestrator.ledger import SessionState
 from orchestrator.redisdb import keys
 from orchestrator.testing import ByInstructions, Call, Say, Script
 from orchestrator.worker.context.context import Context
+from tests.waiting import wait_until
 
 from ..workers.conftest import StackHarness
 from ..workers.theatre import Harness
 from .conftest import Model, Serve
-
-
-def wait_for(condition: Callable[[], Any], *, timeout_s: float = 30) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
 
 
 def open_of(client: Client, session: str, many: int = 1) -> list[Approval]:
@@ -39,7 +30,7 @@ def open_of(client: Client, session: str, many: int = 1) -> list[Approval]:
         settled = len(found) == many and not any(client.session(one.session).busy for one in found)
         return found if settled else None
 
-    found: list[Approval] = wait_for(look)
+    found: list[Approval] = wait_until(look)
     return found
 
 
@@ -125,7 +116,7 @@ def test_what_comes_meanwhile_is_kept_for_afterwards(
     with Client(stage.settings) as client:
         [asked] = open_of(client, session)
         client.resume(session, "And hurry up.")
-        wait_for(lambda: client.session(session).runs == 2 and not client.session(session).busy)
+        wait_until(lambda: client.session(session).runs == 2 and not client.session(session).busy)
         assert open_of(client, session) == [asked]
         client.approve(asked.id)
     answer = theatre.answer(session)
@@ -147,7 +138,7 @@ def test_a_child_that_ends_meanwhile_is_the_result_of_the_wait(
     model("worker", instructions="You work.")
     session = stage.submit("lead")
     with Client(stage.settings) as client:
-        wait_for(lambda: client.session(session).delivered == 1 and not client.session(session).busy)
+        wait_until(lambda: client.session(session).delivered == 1 and not client.session(session).busy)
         client.approve(open_of(client, session)[0].id)
     answer = theatre.answer(session)
     assert "all is well" in answer
@@ -217,8 +208,8 @@ def test_a_python_agent_is_parked_and_its_steps_are_not_executed_again(
 
     session = stage.submit("ops")
     with Client(stage.settings) as client:
-        first, second = wait_for(lambda: (found := client.approvals(session)) and len(found) == 2 and found)
-        run = wait_for(lambda: client.runs(session)[0].claimable_ms and client.runs(session)[0])
+        first, second = wait_until(lambda: (found := client.approvals(session)) and len(found) == 2 and found)
+        run = wait_until(lambda: client.runs(session)[0].claimable_ms and client.runs(session)[0])
         assert run.state.value == "queued"
         client.deny(second.id, "quiet")
         client.approve(first.id)
@@ -230,7 +221,7 @@ def test_a_python_agent_is_parked_and_its_steps_are_not_executed_again(
                     theatre.give_again(ready)
             return client.session(session).state is SessionState.FINISHED
 
-        wait_for(go_on)
+        wait_until(go_on)
         assert client.result(session) == "approved; denied: quiet"
         assert client.approvals() == []
     assert steps == ["plan", "deploy"]
@@ -314,7 +305,7 @@ def test_what_was_changed_in_the_memory_is_not_approved(
             client.approve(asked.id)
         else:
             client.resume(session, "go on")
-        wait_for(lambda: client.session(session).runs == 2 and not client.session(session).busy)
+        wait_until(lambda: client.session(session).runs == 2 and not client.session(session).busy)
         assert len(client.approvals()) == (0 if forged == "arguments" else 1)
         answer = stage.ledger.texts(session, ["result"])["result"]
     assert "was denied because nobody approved it" in answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, StreamId, all_streams
 from tests.ready import ready_runs
+from tests.waiting import PATIENCE_S, wait_until
 
 AGENTS = (
     AgentRecord(name="lead", role="coordinator"),
@@ -39,18 +39,18 @@ AGENTS = (
 )
 
 
-def until(condition: Callable[[], bool], *, seconds: float = 30) -> None:
+def until(condition: Callable[[], bool], *, seconds: float = PATIENCE_S) -> None:
     """Wait for a condition; an outage of the server counts as not yet."""
-    deadline = time.monotonic() + seconds
-    while True:
+
+    def holds() -> bool:
         try:
-            if condition():
-                return
+            return condition()
         except redis_py.RedisError as error:
             if not is_outage(error):
                 raise
-        assert time.monotonic() < deadline, "the condition did not come about in time"
-        time.sleep(0.02)
+            return False
+
+    wait_until(holds, timeout_s=seconds)
 
 
 @dataclass

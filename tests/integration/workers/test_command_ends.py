@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,15 +14,9 @@ import pytest
 
 from orchestrator.runtime.parent_death import is_alive
 from tests.integration.workers.crew import FAKE, ROOT, Crew
+from tests.waiting import wait_until
 
 RETRY_FOR_S = 60.0
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + RETRY_FOR_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited for {what}"
-        time.sleep(0.01)
 
 
 def pid_in(file: Path) -> int:

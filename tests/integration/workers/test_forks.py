@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from orchestrator.ids import root_session_id
 from orchestrator.ledger import RunRef, RunState, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
+from tests.waiting import wait_until
 
 from .conftest import StackHarness
 from .theatre import Harness
@@ -34,13 +34,6 @@ def client(stage: StackHarness) -> Iterator[Client]:
         yield opened
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def hold_back(theatre: Harness, *agents: str) -> None:
     """Let nobody take runs of these agents, and of no others."""
     theatre.held_back = lambda run: run.agent in agents
@@ -50,7 +43,7 @@ def let_go(stage: StackHarness, theatre: Harness, session: str, agent: str) -> N
     """Execute what was held back of an agent in a tree."""
     for member in stage.ledger.tree(session):
         if member.agent == agent:
-            until(lambda member=member: stage.ledger.session(member.id).run)
+            wait_until(lambda member=member: stage.ledger.session(member.id).run)
             run = stage.ledger.session(member.id).run
             theatre.give_again(RunRef(run=run, session=member.id, agent=agent, cause="start"))
 
@@ -191,10 +184,10 @@ def test_results_of_earlier_runs_are_there_and_what_was_outstanding_comes(
     stage.agent("third")(lambda ctx: "done")
     hold_back(theatre, "second", "third")
     session = stage.submit("lead")
-    until(lambda: stage.ledger.session(session).delivered == 1)
+    wait_until(lambda: stage.ledger.session(session).delivered == 1)
     hold_back(theatre, "third")
     let_go(stage, theatre, session, "second")
-    until(lambda: stage.ledger.session(session).delivered == 2)
+    wait_until(lambda: stage.ledger.session(session).delivered == 2)
     runs = client.runs(session)
     assert len(runs) == 3
     fork = client.fork(session, runs[1].id)
@@ -287,11 +280,11 @@ def test_what_cannot_be_forked_is_refused(stage: StackHarness, theatre: Harness,
         client.fork(session, "7")
     hold_back(theatre, "counter")
     client.resume(session, "two")
-    until(lambda: stage.ledger.session(session).busy)
+    wait_until(lambda: stage.ledger.session(session).busy)
     with pytest.raises(InputError, match="is queued: a session is forked at a run that has ended"):
         client.fork(session, "2")
     client.delete(session)
-    until(lambda: stage.ledger.session(session).state is SessionState.DELETED)
+    wait_until(lambda: stage.ledger.session(session).state is SessionState.DELETED)
     with pytest.raises(InputError, match="was deleted, and nothing is kept of its runs"):
         client.fork(session, "1")
 

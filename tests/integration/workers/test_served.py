@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner, Result
@@ -23,6 +22,7 @@ from orchestrator.redisdb import keys
 from orchestrator.runtime.service import MISSED_HEARTBEATS, SignsOfLife, living_agents
 from orchestrator.worker.announce import Announcer, queues_of
 from tests.integration.workers.conftest import StackHarness
+from tests.waiting import wait_until
 
 _WORKER = """
 import os, sys, time
@@ -34,13 +34,6 @@ SignsOfLife("worker", connect(sys.argv[1]), settings, serves={"lead": "orchestra
 print("ready", flush=True)
 time.sleep(60)
 """
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def orchestra(stage: StackHarness, *words: str) -> Result:
@@ -85,7 +78,7 @@ def test_a_worker_that_is_killed_serves_nothing_after_a_few_heartbeats(stage: St
         worker.kill()
         worker.wait()
     killed = time.monotonic()
-    until(lambda: not living_agents(stage.redis))
+    wait_until(lambda: not living_agents(stage.redis))
     assert time.monotonic() - killed < 0.05 * MISSED_HEARTBEATS + 5
 
 

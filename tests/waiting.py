@@ -1,0 +1,35 @@
+"""Waiting for what other threads and processes do: by looking, with a deadline that also a busy machine keeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+#: Seconds that anything may take: the machine is shared with the other tests.
+PATIENCE_S = 180.0
+
+
+def wait_until(
+    condition: Callable[[], Found],
+    what: object = "it",
+    timeout_s: float = PATIENCE_S,
+    *,
+    explain: Callable[[], object] = str,
+) -> Found:
+    """Look until ``condition`` returns something true, and return that.
+
+    Raises:
+        AssertionError: it did not within ``timeout_s``; says ``what`` was waited for and what ``explain`` returns.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        looked_at = time.monotonic()
+        if found := condition():
+            return found
+        if looked_at > deadline:
+            raise AssertionError(f"waited {timeout_s:g} s for {what}: {explain()}")
+        # A look may be a command of its own. At most half of a core looks; the rest is for what is waited for.
+        time.sleep(max(0.01, time.monotonic() - looked_at))
