@@ -130,7 +130,7 @@ class InProcessStack:
         server.start()
         self._leaving.callback(server.stop)
         self.settings = Settings(**{**QUICK, **self._given, "redis_url": server.url, "data": folder / "data"})
-        self.catalogue = _catalogue(self._sources)
+        self.catalogue = catalogue_of(self._sources)
         client = connect(server.url, check=False)
         self._leaving.callback(client.close)
         parts = Container(client, self.settings)
@@ -192,7 +192,13 @@ class InProcessStack:
         return Tree(tuple(self.client.tree(session)))
 
 
-def _catalogue(sources: Iterable[AgentSource]) -> dict[str, AgentDefinition]:
+def catalogue_of(sources: Iterable[AgentSource]) -> dict[str, AgentDefinition]:
+    """The agents that these define, by name.
+
+    Raises:
+        TypeError: something defines no agent.
+        AgentsFileError: a file or module cannot be loaded.
+    """
     found: dict[str, AgentDefinition] = {}
     for source in sources:
         if isinstance(source, str | Path):

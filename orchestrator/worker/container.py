@@ -19,6 +19,7 @@ from orchestrator.errors import KeyringError
 from orchestrator.keyring.store import KeyStore
 from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb.client import connect
+from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution import presence
 from orchestrator.worker.execution.slot_sharing import SlotSharing, serves
 from orchestrator.worker.execution.task_events import TaskEvents
@@ -41,6 +42,10 @@ class Runtime:
     ring: Callable[[str], None] = lambda _: None
     #: Shows runs to Flower; None: nobody watches.
     events: TaskEvents | None = None
+    #: Makes what a run waits with; another one answers from a script, for tests of agents.
+    blocking: Callable[..., Blocking] = Blocking
+    #: How many seconds a wait between two calls of a step takes in fact; None: what it is.
+    pause: Callable[[float], float] | None = None
 
     @property
     def served(self) -> tuple[str, ...]:

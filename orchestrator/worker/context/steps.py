@@ -109,10 +109,20 @@ class _Asked:
 
 
 class Steps:
-    """The steps of one run, in one try of it. Threads and tasks may ask for steps at the same time."""
+    """The steps of one run, in one try of it. Threads and tasks may ask for steps at the same time.
 
-    def __init__(self, effects: Effects, *, policy: StepPolicy = "strict") -> None:
+    ``pause`` says how many seconds a wait between two calls of a function takes in fact; by default what it is.
+    """
+
+    def __init__(
+        self,
+        effects: Effects,
+        *,
+        policy: StepPolicy = "strict",
+        pause: Callable[[float], float] | None = None,
+    ) -> None:
         self._effects = effects
+        self._pause = pause or (lambda seconds: seconds)
         self._claim = effects.held.claim
         self._journal = effects.ledger.journal
         self._policy = policy
@@ -197,7 +207,7 @@ class Steps:
             except Exception as error:  # noqa: BLE001  (whatever a step raises is what it gave)
                 tries, left = tries + 1, left - 1
                 self._fail(asked, call, error, began, tries=tries, left=left)
-                self._rest(_backoff_s(call, tries))
+                self._rest(self._pause(_backoff_s(call, tries)))
             else:
                 return self._done(asked, call, value, began, tries=tries + 1)
 
@@ -219,7 +229,7 @@ class Steps:
             except Exception as error:  # noqa: BLE001  (as above)
                 tries, left = tries + 1, left - 1
                 await asyncio.to_thread(self._fail, asked, call, error, began, tries=tries, left=left)
-                await self._arest(_backoff_s(call, tries))
+                await self._arest(self._pause(_backoff_s(call, tries)))
             else:
                 return await asyncio.to_thread(self._done, asked, call, value, began, tries=tries + 1)
 

@@ -59,7 +59,6 @@ from orchestrator.worker.context.provider_limits import ProviderLimits
 from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.context.verification import Verifier
-from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution.deaths import claim_of_this_process
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
 from orchestrator.worker.execution.outcome import RunEnd, Verdict
@@ -164,7 +163,7 @@ class _RunOfAgent:
             claim_status=self._claim_status,
             pressure=runtime.parts.pressure,
         )
-        self._steps = Steps(self._effects, policy=definition.steps)
+        self._steps = Steps(self._effects, policy=definition.steps, pause=runtime.pause)
         self._message_sender = MessageSender(self._effects, EventLog(runtime.parts.settings.data))
 
     def complete(self) -> RunEnd:
@@ -347,7 +346,7 @@ class _RunOfAgent:
         queued = None
         if runtime.slot_sharing is not None:
             queued = Queued(self._ledger, self._may_take(runtime.slot_sharing))
-        blocking = Blocking(
+        blocking = runtime.blocking(
             self._effects,
             self._message_sender,
             decrypter=decrypter,

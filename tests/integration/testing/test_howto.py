@@ -17,7 +17,12 @@ PAGE = Path(__file__).parents[3] / "docs/howto/test-agents.md"
 def test_the_files_of_the_page_pass(tmp_path: Path) -> None:
     text = PAGE.read_text(encoding="utf-8")
     files = re.findall(r"^`(\w+\.py)`:\n\n```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)
-    assert [name for name, _ in files] == ["my_agents.py", "test_my_agents.py"]
+    assert [name for name, _ in files] == [
+        "my_lead.py",
+        "test_my_lead.py",
+        "my_agents.py",
+        "test_my_agents.py",
+    ]
     for name, content in files:
         (tmp_path / name).write_text(content, encoding="utf-8")
     done = subprocess.run(
@@ -29,4 +34,4 @@ def test_the_files_of_the_page_pass(tmp_path: Path) -> None:
         timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "8 passed" in done.stdout

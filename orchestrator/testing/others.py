@@ -1,0 +1,317 @@
+"""Everybody but the agent under test: its children, its parent and the user, by the transitions of real ones."""
+
+from __future__ import annotations
+
+import contextvars
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.agents.registry import OPERATOR, AgentRecord
+from orchestrator.client.approvals import answer_approval
+from orchestrator.errors import InputError
+from orchestrator.ids import child_session_id, item_id, question_id, reply_id, root_session_id, run_id
+from orchestrator.ledger import CLOSED, Claimed, Launch, Outcome, Outgoing, Session, SessionState, Start
+from orchestrator.ledger.model import Item, ItemState
+from orchestrator.messages.factory import Delivery, Thread, summary
+from orchestrator.testing.in_memory import InMemoryParts
+
+#: Who holds the runs of the others.
+_WORKER = "scripted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a session is begun with."""
+
+    agent: str
+    prompt: str
+    title: str = ""
+
+
+class Others:
+    """Acts in the place of those who are not tested."""
+
+    def __init__(self, parts: InMemoryParts) -> None:
+        self._parts = parts
+        self._ledger = parts.ledger
+        self._held: dict[str, Claimed] = {}
+
+    def know(self, record: AgentRecord) -> None:
+        """Register an agent, with its key, unless it is."""
+        if self._parts.agents.get(record.name) is None:
+            self._parts.keyring.signer(record.name)
+            self._parts.agents.announce([record])
+
+    # --- beginning -------------------------------------------------------------------------------
+
+    def submit(self, given: Given) -> str:
+        """A user gives an agent a task; the session, whose first run is ready."""
+        session = root_session_id(uuid.uuid4().hex)
+        envelope = self._parts.message_factory.delegation(
+            sender=OPERATOR,
+            recipient=given.agent,
+            task_id=session,
+            title=given.title or summary(given.prompt),
+            description=given.prompt,
+            thread=Thread(correlation=str(uuid.uuid4())),
+            delivery=Delivery(),
+        )
+        self._ledger.submit(
+            session,
+            agent=given.agent,
+            prompt=given.prompt,
+            envelope=envelope,
+            correlation=str(uuid.uuid4()),
+            title=given.title or summary(given.prompt),
+        )
+        self.start(session)
+        return session
+
+    def delegate(self, parent_agent: str, given: Given) -> str:
+        """An agent that is not tested gives the task; the session, whose first run is ready."""
+        parent = self.submit(Given(agent=parent_agent, prompt=f"Have {given.agent} do it."))
+        held = self._claim(parent)
+        child = child_session_id(parent, "scripted")
+        envelope = self._parts.message_factory.delegation(
+            sender=parent_agent,
+            recipient=given.agent,
+            task_id=child,
+            title=given.title or summary(given.prompt),
+            description=given.prompt,
+            thread=Thread.of(held.session),
+        )
+        launch = Launch(
+            effect="scripted",
+            child_id=child,
+            agent=given.agent,
+            description=given.prompt,
+            title=given.title or summary(given.prompt),
+            envelope=envelope,
+            correlation=held.session.correlation,
+            chain=held.session.chain,
+        )
+        self._ledger.delegate(held.claim, launch)
+        self._commit(held, Outcome(status="completed", text=f"{given.agent} does it"))
+        self.start(child)
+        return child
+
+    def start(self, session: str) -> None:
+        """What the router does with the launch of a session."""
+        about = self._ledger.session(session)
+        if about.state is not SessionState.PENDING or about.run:
+            return
+        start = Start(
+            session=session,
+            message=about.message,
+            sender=about.delegator or OPERATOR,
+            digest="scripted",
+            recipient=about.agent,
+            conversation=about.correlation,
+            stream="scripted",
+            entry="0-1",
+            mark_ms=86_400_000,
+        )
+        names, args = self._ledger.start_call(0, [start], group="scripted", keep_ms=86_400_000)
+        self._ledger.scripts.run("start", names, args)
+
+    # --- children --------------------------------------------------------------------------------
+
+    def end_child(
+        self, child: str, text: str, *, failed: bool = False, attachments: Mapping[str, str] | None = None
+    ) -> None:
+        """A child ends: its callback is in the queue of its parent.
+
+        Raises:
+            InputError: the child has ended before.
+        """
+        held = self._hold(child)
+        for item in self._ledger.items(child):
+            if item.state is ItemState.QUEUED:
+                self._ledger.claim_item(held.claim, item.id)
+        for question in self._ledger.session(child).questions:
+            self._ledger.withdraw(
+                question,
+                asker=child,
+                asked=held.session.parent,
+                reason="its asker has ended",
+                claim=held.claim,
+            )
+        outcome = Outcome(
+            status="failed" if failed else "completed", text=text, attachments=dict(attachments or {})
+        )
+        self._commit(held, outcome)
+        del self._held[child]
+
+    def ask_parent(self, child: str, question: str, *, kind: str = "query") -> str:
+        """A child asks its parent; the id of the question."""
+        held = self._hold(child)
+        parent = self._ledger.session(held.session.parent)
+        key = f"ask:scripted:{uuid.uuid4().hex}"
+        asked = question_id(child, key)
+        envelope = self._parts.message_factory.query(
+            sender=held.session.agent,
+            recipient=parent.agent,
+            question=question,
+            thread=Thread.of(held.session),
+        )
+        self._ledger.send(
+            held.claim,
+            parent.id,
+            question,
+            effect=key,
+            item_id=asked,
+            kind=kind,
+            priority="critical" if kind == "blocker" else "normal",
+            envelope=envelope,
+            opens=True,
+            extra={
+                "agent": held.session.agent,
+                "title": held.session.title,
+                "message": envelope.message_id,
+            },
+        )
+        return asked
+
+    def tell_parent(self, child: str, text: str) -> None:
+        """A child says something that needs no reply."""
+        held = self._hold(child)
+        parent = self._ledger.session(held.session.parent)
+        key = f"message:scripted:{uuid.uuid4().hex}"
+        envelope = self._parts.message_factory.message(
+            sender=held.session.agent, recipient=parent.agent, text=text, thread=Thread.of(held.session)
+        )
+        self._ledger.send(
+            held.claim,
+            parent.id,
+            text,
+            effect=key,
+            item_id=item_id(parent.id, key),
+            kind="message",
+            priority="normal",
+            envelope=envelope,
+            extra={
+                "agent": held.session.agent,
+                "title": held.session.title,
+                "message": envelope.message_id,
+            },
+        )
+
+    def has_reply(self, question: str, child: str) -> bool:
+        """Whether the question of a child has its reply."""
+        return self._ledger.item(child, reply_id(question)) is not None
+
+    def reply_to(self, question: str, child: str) -> str | None:
+        """What was replied to the question of a child, which takes it; None: nothing yet."""
+        found = self._ledger.claim_item(self._hold(child).claim, reply_id(question))
+        return None if found is None else found[1]
+
+    # --- replies ---------------------------------------------------------------------------------
+
+    def reply(self, question: Item, asker: Session, text: str, *, declined: bool = False) -> None:
+        """Whoever was asked by the session under test replies: its parent, its child, or the user of a root."""
+        by = OPERATOR
+        for other in self._ledger.find([asker.parent] if asker.parent else []):
+            by = other.agent
+        letter = self._parts.message_factory.reply(
+            sender=by,
+            recipient=asker.agent,
+            question=str(question.extra["message"]),
+            answer=text,
+            thread=Thread.after(str(question.extra["message"]), asker.correlation, asker.chain),
+        )
+        extra = {"agent": by, "answers": question.id, "message": letter.message_id}
+        self._ledger.enqueue(
+            asker.id,
+            text,
+            item_id=reply_id(question.id),
+            kind="reply",
+            priority="high",
+            speaker=asker.parent,
+            answers=question.id,
+            envelope=letter,
+            extra=extra | ({"status": "failed"} if declined else {}),
+            by=by,
+        )
+        holder = asker.parent or asker.id
+        self._ledger.withdraw(question.id, asker=asker.id, asked=holder, reason="answered")
+
+    def say(self, session: str, text: str) -> None:
+        """A user says something to the session."""
+        about = self._ledger.session(session)
+        letter = self._parts.message_factory.message(
+            sender=OPERATOR, recipient=about.agent, text=text, thread=Thread.of(about)
+        )
+        self._ledger.enqueue(
+            session,
+            text,
+            item_id=item_id(session, f"user:{uuid.uuid4().hex}"),
+            envelope=letter,
+            extra={"message": letter.message_id},
+            by=OPERATOR,
+        )
+
+    def decide(self, approval: str, *, approved: bool, comment: str = "") -> None:
+        """A person answers an approval.
+
+        Raises:
+            WrongState: it was answered, or its time has passed.
+        """
+        # The rules for whoever runs inside of an agent are not for the test around it.
+        contextvars.Context().run(
+            answer_approval,
+            self._parts,
+            approval,
+            approved=approved,
+            comment=comment,
+            digest="",
+            by="scripted",
+        )
+
+    # --- runs of the others ------------------------------------------------------------------------
+
+    def _hold(self, session: str) -> Claimed:
+        held = self._held.get(session)
+        if held is None:
+            if self._ledger.session(session).state in {*CLOSED, SessionState.FINISHED}:
+                raise InputError(f"session {session} has ended")
+            self.start(session)
+            held = self._held[session] = self._claim(session)
+        return held
+
+    def _claim(self, session: str) -> Claimed:
+        about = self._ledger.session(session)
+        held = self._ledger.claim(
+            about.run or run_id(session, 1),
+            uuid.uuid4().hex,
+            session_id=session,
+            worker=_WORKER,
+            agent=about.agent,
+        )
+        if held is None:
+            raise InputError(f"session {session} of {about.agent!r} has no run to do this in")
+        return held
+
+    def _commit(self, held: Claimed, outcome: Outcome) -> None:
+        about, factory = held.session, self._parts.message_factory
+        self._parts.keyring.signer(about.agent)
+        delegator, thread = about.delegator or OPERATOR, Thread.of(about)
+
+        def envelope() -> Outgoing:
+            if outcome.status == "completed":
+                return factory.completion(
+                    sender=about.agent,
+                    recipient=delegator,
+                    task_id=about.reported_as,
+                    result=outcome.text,
+                    thread=thread,
+                )
+            return factory.error(sender=about.agent, recipient=delegator, message=outcome.text, thread=thread)
+
+        self._ledger.commit(
+            held.claim,
+            outcome,
+            make_envelope=envelope,
+            about=about,
+            expect_over=outcome.status == "completed" and not about.launched,
+        )
