@@ -41,7 +41,9 @@ class Never:
 
 
 #: What one other party says: a text, one of the above, or a function of what it was told.
-Answer = str | Done | Failed | Asks | Never | bool | Callable[..., Any]
+Answer = str | Done | Failed | Asks | Never | Callable[[str], Any]
+#: What a person says to an approval; a function gets the tool and its arguments.
+Verdict = bool | Failed | Never | Callable[[str, dict[str, Any]], bool]
 #: By agent; of several in a list each is said once, in their order.
 Answers = Mapping[str, Answer | Sequence[Answer]]
 
@@ -49,20 +51,17 @@ Answers = Mapping[str, Answer | Sequence[Answer]]
 class Lines:
     """The lines of one party, as they are said one after the other."""
 
-    def __init__(self, said: Answer | Sequence[Answer] | None) -> None:
-        self._always: Answer | None = None
-        self._left: deque[Answer] | None = None
+    def __init__(self, said: Answer | Verdict | Sequence[Answer] | Sequence[Verdict] | None) -> None:
+        self._always: Any = None
+        self._left: deque[Any] | None = None
         if isinstance(said, Sequence) and not isinstance(said, str):
             self._left = deque(said)
         else:
             self._always = said
 
-    def next(self, *told: Any) -> Answer | None:
+    def next(self, *told: Any) -> Any:
         """What comes now; None: nothing is scripted (any more)."""
         said = self._always
         if self._left is not None:
             said = self._left.popleft() if self._left else None
-        if callable(said):
-            found: Answer | None = said(*told)
-            return found
-        return said
+        return said(*told) if callable(said) else said

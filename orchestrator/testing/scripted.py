@@ -27,7 +27,17 @@ from orchestrator.errors import InputError
 from orchestrator.ids import approval_of, child_of, question_of
 from orchestrator.ledger import CLOSED, Claimed, Lease, Run, RunState, Session, SessionState
 from orchestrator.policy.approval import read_request
-from orchestrator.testing.answers import Answer, Answers, Asks, Done, Failed, Lines, Never, NotScripted
+from orchestrator.testing.answers import (
+    Answer,
+    Answers,
+    Asks,
+    Done,
+    Failed,
+    Lines,
+    Never,
+    NotScripted,
+    Verdict,
+)
 from orchestrator.testing.effects import LAUNCHES, Effect, EffectKind
 from orchestrator.testing.in_memory import InMemoryParts
 from orchestrator.testing.others import Given, Others
@@ -103,7 +113,7 @@ class ScriptedSession:
         answers: what children say by the name of their agent, for calls that wait (`ctx.call`, `ctx.collect`, a tool
             with ``wait=true``) and for `finish`; `*` stands for every other agent. See `Done`, `Failed`, `Asks`, `Never`.
         replies: what the parent, or the user of a root, replies to questions.
-        decisions: what a person says to approvals.
+        decisions: what a person says to approvals; a function gets the tool and its arguments.
         parent: the name of the agent that gave it the task; empty: a user did, and it is a root.
         title: what the task is called.
         agents: other agents that it may find and delegate to, by name or definition.
@@ -117,7 +127,7 @@ class ScriptedSession:
         *,
         answers: Answers | None = None,
         replies: Answer | Sequence[Answer] | None = None,
-        decisions: Answer | Sequence[Answer] | None = None,
+        decisions: Verdict | Sequence[Verdict] | None = None,
         parent: str = "",
         title: str = "",
         agents: Iterable[AgentSource] = (),
@@ -489,7 +499,7 @@ class ScriptedSession:
     def _bring_decision(self, approval: str) -> bool:
         item = self._ledger.item(self.id, approval)
         request = read_request(approval, item.extra.get("context") if item is not None else None)
-        said = self._decisions.next(request.tool, request.arguments)
+        said = self._decisions.next(request.tool, json.loads(request.arguments))
         if said is None:
             raise NotScripted(f"a person is asked to approve {request.tool!r}: give decisions=True or False")
         if isinstance(said, Never):

@@ -10,19 +10,28 @@ from agents import counter, lead
 from orchestrator import Session, model_agent
 from orchestrator.testing import (
     Answer,
+    Asks,
+    Attempt,
     ByInstructions,
     Call,
     Cut,
+    Done,
+    Effect,
     Empty,
     Fail,
+    Failed,
     Hang,
     InProcessStack,
     Malformed,
     Message,
+    Never,
+    NotScripted,
     Reply,
     Request,
     Say,
     Script,
+    ScriptedRun,
+    ScriptedSession,
     Tree,
     Truncated,
     WireServer,
@@ -67,3 +76,25 @@ def test_the_wire() -> None:
         assert_type(server.url, str)
         assert_type(server.environment(), dict[str, str])
         assert_type(server.requests[0].tools, tuple[str, ...])
+
+
+def test_one_agent() -> None:
+    with ScriptedSession(
+        lead,
+        "To be.",
+        answers={
+            "counter": [Asks("which?", then=lambda reply: reply), Failed("lost"), Never()],
+            "*": Done("2"),
+        },
+        replies=lambda question: f"re: {question}",
+        decisions=True,
+    ) as session:
+        run = session.run(crash_after=("delegate", 1))
+        assert_type(run, ScriptedRun)
+        assert_type(run.attempts, tuple[Attempt, ...])
+        assert_type(run.delegated, tuple[Effect, ...])
+        assert_type(run.answer, str)
+        try:
+            session.finish()
+        except NotScripted as problem:
+            assert_type(str(problem), str)
