@@ -10,7 +10,10 @@ import redis
 
 from orchestrator.ledger import Claim, Committed, Delegated, Launch, Ledger, Outcome, Outgoing, RetryLater
 from orchestrator.ledger.approvals import Approvals
+from orchestrator.ledger.inbox import Inbox
 from orchestrator.ledger.journal import Journal, StepHeader, StepRecord
+from orchestrator.ledger.launches import Launches
+from orchestrator.ledger.runs import Runs
 from orchestrator.policy.approval import ApprovalRequest
 from orchestrator.redisdb.scripts import Arg
 from orchestrator.testing.effects import Effect, EffectKind
@@ -32,7 +35,8 @@ class RecordingLedger(Ledger):
     def __init__(self, client: redis.Redis, *, note: Note, **given: Any) -> None:
         super().__init__(client, **given)
         self._report_effects = note
-        self._made: set[tuple[str, str]] = set()
+        #: Effect keys that were reported, with their runs.
+        self.made: set[tuple[str, str]] = set()
         #: The session whose effects are reported; empty: none.
         self.of = ""
         #: How the latest run of that session ended; None before the first.
@@ -40,7 +44,11 @@ class RecordingLedger(Ledger):
         #: Set by a crash: the process that holds the claim makes no commit any more.
         self.crashed = False
         self.journal = _RecordingJournal(self.journal, self)
-        self.approvals = _RecordingApprovals(self, now=lambda: self._now)
+        self.approvals = _RecordingApprovals(self, now=lambda: self.now)
+        launches, held, inbox = _RecordingLaunches(self), _RecordingRuns(self), _RecordingInbox(self)
+        self.delegate, self.delegate_all = launches.delegate, launches.delegate_all
+        self.effect, self.status, self.commit = held.effect, held.status, held.commit
+        self.send, self.ask_user, self.withdraw = inbox.send, inbox.ask_user, inbox.withdraw
 
     def see_alive(self, claim: Claim) -> None:
         """Return unless the process that holds this claim has crashed.
@@ -53,59 +61,41 @@ class RecordingLedger(Ledger):
 
     def note(self, claim: Claim, key: str, effects: Sequence[Effect]) -> None:
         """Report effects under a key that is new in its run."""
-        if claim.session != self.of or (claim.run, key) in self._made:
+        if claim.session != self.of or (claim.run, key) in self.made:
             return
-        self._made.add((claim.run, key))
+        self.made.add((claim.run, key))
         if effects:
             self._report_effects(effects)
 
+
+class _RecordingLaunches(Launches):
+    """The launches of a ledger that reports effects."""
+
+    def __init__(self, ledger: RecordingLedger) -> None:
+        super().__init__(ledger)
+        self._ledger = ledger
+
     def delegate_all(self, claim: Claim, launches: Sequence[Launch]) -> list[Delegated]:
-        self.see_alive(claim)
+        self._ledger.see_alive(claim)
         done = super().delegate_all(claim, launches)
         new = [
             (launch, made)
             for launch, made in zip(launches, done, strict=True)
-            if made.created and (claim.run, launch.effect) not in self._made
+            if made.created and (claim.run, launch.effect) not in self._ledger.made
         ]
         keys = "|".join(launch.effect for launch, _ in new)
         effects = [_launched(launch, made, claim) for launch, made in new]
-        self._made.update((claim.run, launch.effect) for launch, _ in new)
-        self.note(claim, f"batch:{keys}", effects)
+        self._ledger.made.update((claim.run, launch.effect) for launch, _ in new)
+        self._ledger.note(claim, f"batch:{keys}", effects)
         return done
 
-    def send(self, claim: Claim, session_id: str, text: str, **given: Any) -> str:
-        self.see_alive(claim)
-        done = super().send(claim, session_id, text, **given)
-        kind: EffectKind = "report"
-        if given.get("opens"):
-            kind = "ask"
-        elif given["kind"] in ("message", "reply"):
-            kind = given["kind"]
-        facts = {"kind": given["kind"], "priority": given["priority"], "to": session_id}
-        if given.get("answers"):
-            facts["answers"] = given["answers"]
-        to = self.find([session_id])
-        self.note(
-            claim,
-            given["effect"],
-            [
-                Effect(
-                    kind=kind, text=text, id=done, agent=to[0].agent if to else "", run=claim.run, facts=facts
-                )
-            ],
-        )
-        return done
 
-    def ask_user(self, claim: Claim, text: str, **given: Any) -> str:
-        self.see_alive(claim)
-        done = super().ask_user(claim, text, **given)
-        facts = {"kind": given["kind"], "priority": given["priority"], "to": claim.session}
-        self.note(
-            claim,
-            given["effect"],
-            [Effect(kind="ask", text=text, id=done, agent="operator", run=claim.run, facts=facts)],
-        )
-        return done
+class _RecordingRuns(Runs):
+    """What holders of runs do to a ledger that reports effects."""
+
+    def __init__(self, ledger: RecordingLedger) -> None:
+        super().__init__(ledger)
+        self._ledger = ledger
 
     def effect(
         self,
@@ -117,33 +107,75 @@ class RecordingLedger(Ledger):
         facts: Mapping[str, Arg] | None = None,
         only_audit: bool = False,
     ) -> str:
-        self.see_alive(claim)
+        self._ledger.see_alive(claim)
         done = super().effect(
             claim, effect=effect, envelope=envelope, value=value, facts=facts, only_audit=only_audit
         )
         if not only_audit:
-            self.note(claim, effect, [_own(effect, dict(facts or {}), claim)])
+            self._ledger.note(claim, effect, [_own(effect, dict(facts or {}), claim)])
+        return done
+
+    def commit(self, claim: Claim, outcome: Outcome, **given: Any) -> Committed | RetryLater:
+        self._ledger.see_alive(claim)
+        if claim.session == self._ledger.of:
+            self._ledger.outcome = outcome
+        return super().commit(claim, outcome, **given)
+
+
+class _RecordingInbox(Inbox):
+    """The inboxes of a ledger that reports effects."""
+
+    def __init__(self, ledger: RecordingLedger) -> None:
+        super().__init__(ledger)
+        self._ledger = ledger
+
+    def send(self, claim: Claim, session_id: str, text: str, **given: Any) -> str:
+        self._ledger.see_alive(claim)
+        done = super().send(claim, session_id, text, **given)
+        kind: EffectKind = "report"
+        if given.get("opens"):
+            kind = "ask"
+        elif given["kind"] in ("message", "reply"):
+            kind = given["kind"]
+        facts = {"kind": given["kind"], "priority": given["priority"], "to": session_id}
+        if given.get("answers"):
+            facts["answers"] = given["answers"]
+        to = self._ledger.find([session_id])
+        self._ledger.note(
+            claim,
+            given["effect"],
+            [
+                Effect(
+                    kind=kind, text=text, id=done, agent=to[0].agent if to else "", run=claim.run, facts=facts
+                )
+            ],
+        )
+        return done
+
+    def ask_user(self, claim: Claim, text: str, **given: Any) -> str:
+        self._ledger.see_alive(claim)
+        done = super().ask_user(claim, text, **given)
+        facts = {"kind": given["kind"], "priority": given["priority"], "to": claim.session}
+        self._ledger.note(
+            claim,
+            given["effect"],
+            [Effect(kind="ask", text=text, id=done, agent="operator", run=claim.run, facts=facts)],
+        )
         return done
 
     def withdraw(
         self, question: str, *, asker: str, asked: str, reason: str, claim: Claim | None = None
     ) -> bool:
         if claim is not None:
-            self.see_alive(claim)
+            self._ledger.see_alive(claim)
         done = super().withdraw(question, asker=asker, asked=asked, reason=reason, claim=claim)
         if claim is not None and done:
-            self.note(
+            self._ledger.note(
                 claim,
                 f"withdraw:{question}",
                 [Effect(kind="withdraw", text=reason, id=question, run=claim.run)],
             )
         return done
-
-    def commit(self, claim: Claim, outcome: Outcome, **given: Any) -> Committed | RetryLater:
-        self.see_alive(claim)
-        if claim.session == self.of:
-            self.outcome = outcome
-        return super().commit(claim, outcome, **given)
 
 
 class _RecordingJournal(Journal):

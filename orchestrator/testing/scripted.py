@@ -256,7 +256,7 @@ class ScriptedSession:
         """Let time pass, as far as the ledger can tell: for `sleep`, deadlines, and time limits of questions."""
         self._now_ms += round(seconds * 1000)
         self._ledger.set_time(self._now_ms)
-        for kind, about in self._ledger.due_timers(0):
+        for kind, about in self._ledger.sweep.due_timers(0):
             match kind:
                 case "question":
                     self._parts.delivery.give_up(about, "nobody replied in time")
@@ -264,7 +264,7 @@ class ScriptedSession:
                     self._parts.delivery.expire_approval(about)
                 case _:
                     continue
-            self._ledger.drop_due_timer(0, kind, about)
+            self._ledger.sweep.drop_due_timer(0, kind, about)
 
     # --- running -----------------------------------------------------------------------------------
 
