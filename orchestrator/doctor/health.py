@@ -165,9 +165,9 @@ def _service(group: str) -> str:
 
 def leases(before: list[Lease], after: list[Lease], lease_s: float) -> Iterator[Problem]:
     """Leases that did not move between two looks that were more than a heartbeat apart."""
-    seen = {(lease.run, lease.claim): lease.beat for lease in before}
+    seen = {(lease.run, lease.claim): lease.lease_version for lease in before}
     for lease in after:
-        if seen.get((lease.run, lease.claim)) == lease.beat:
+        if seen.get((lease.run, lease.claim)) == lease.lease_version:
             yield Problem(
                 severity=Severity.STUCK,
                 rule="lease-still",

@@ -118,7 +118,7 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
     ]
     return Snapshot(
         session=session,
-        parent_notified=h.get("told") == "1",
+        parent_notified=h.get("parent_notified") == "1",
         items=tuple(found),
         queue=frozenset(decode.text(i) for i in queue),
         runs=tuple(
@@ -127,7 +127,7 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         texts=frozenset(decode.text(b) for b in bodies),
         indexed=frozenset(n for n, score in zip(_INDEXES, scores, strict=True) if score is not None),
         children=_children(ledger, [i.child for i in found if i.kind == "completion"]),
-        stop_pending=h.get("doomed") == "1",
+        stop_pending=h.get("stop_pending") == "1",
         window_until_ms=_number(h.get("window_until")),
         wakes_ms=int(wakes or 0),
         question_due_ms=_question_times(ledger, session),
@@ -214,7 +214,7 @@ def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:
         batch = ids[start : start + _BATCH]
         pipe = ledger.redis.pipeline(transaction=False)
         for child in batch:
-            pipe.hmget(keys.session(child), "state", "told", "parent", "message")
+            pipe.hmget(keys.session(child), "state", "parent_notified", "parent", "message")
         rows: list[Any] = pipe.execute(raise_on_error=False)
         for child, row in zip(batch, rows, strict=True):
             if isinstance(row, Exception):

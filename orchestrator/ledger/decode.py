@@ -39,7 +39,7 @@ _ON_DEPLOY = get_args(OnDeploy)
 _COSTS = ("requests", "input_tokens", "output_tokens", "nano_usd")
 _RUN_NUMBERS = (
     "number",
-    "beat",
+    "lease_version",
     "attempt",
     "attempts",
     "failures",
@@ -228,7 +228,8 @@ def run(h: Mapping[str, str]) -> Run:
     missing = [name for name in ("id", "session", "number", "cause") if name not in h]
     facts.damage += [f"its field {name!r} is missing" for name in missing]
     state = facts.one_of("state", RunState, cast("RunState", None))
-    items, late = facts.parsed("items", [], _is_texts), facts.parsed("late", [], _is_texts)
+    items = facts.parsed("items", [], _is_texts)
+    overdue = facts.parsed("overdue", [], _is_texts)
     numbers = {name: facts.number(name) for name in _RUN_NUMBERS}
     if facts.damage:
         raise DamagedRecord(f"run {h.get('id', '')}", "; ".join(facts.damage))
@@ -249,7 +250,7 @@ def run(h: Mapping[str, str]) -> Run:
                 if k.startswith("awaits:") and v == h.get("claim")
             )
         ),
-        late=tuple(late),
+        overdue=tuple(overdue),
         claimable_ms=numbers.pop("not_before"),
         allowed=numbers.pop("attempts"),
         tries=tuple(_tries(h.get("tries", ""))),

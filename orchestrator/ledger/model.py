@@ -176,7 +176,7 @@ class Run:
     cause: Literal["start", "callbacks", "user"]  #: why it began
     state: RunState  #: where it stands
     claim: str  #: the random claim under which a worker holds it
-    beat: int  #: renewal counter of the lease
+    lease_version: int  #: how often the lease was renewed
     attempt: int  #: how often it was claimed
     lost: int  #: how often its worker was lost
     items: tuple[str, ...]  #: what it carries
@@ -187,7 +187,9 @@ class Run:
     stop: str  #: reason for which it was asked to stop, or empty
     reason: str  #: why it failed or was stopped
     awaits: tuple[str, ...] = ()  #: items that it stands still for: the end of a child, or a reply
-    late: tuple[str, ...] = ()  #: groups of delegations whose deadline made this run, with children missing
+    overdue: tuple[
+        str, ...
+    ] = ()  #: groups of delegations whose deadline made this run, with children missing
     failures: int = 0  #: how often its agent raised
     allowed: int = 0  #: how often it may; 0 while it has not
     died: int = 0  #: how often its worker process died
@@ -200,7 +202,7 @@ class Run:
     @property
     def external(self) -> bool:
         """Whether a program outside of the stack has it, which holds no lease."""
-        return self.claim == "foreign"
+        return self.claim == "external"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,16 +39,18 @@ class Sweep:
         ids = [decode.text(i) for i in self._core.redis.zrange(keys.running(shard), 0, -1)]
         pipe = self._core.redis.pipeline(transaction=False)
         for run in ids:
-            pipe.hmget(keys.run(run), "session", "claim", "beat", "worker", "state")
+            pipe.hmget(keys.run(run), "session", "claim", "lease_version", "worker", "state")
         found = []
         for run, row in zip(ids, pipe.execute(raise_on_error=False) if ids else [], strict=True):
             if isinstance(row, Exception):
                 if not is_wrong_type(row):
                     raise row
                 continue  # the doctor names it
-            session, claim, beat, worker, state = (decode.text(v) for v in row)
+            session, claim, version, worker, state = (decode.text(v) for v in row)
             if state == "running":
-                found.append(Lease(run=run, session=session, claim=claim, beat=beat, worker=worker))
+                found.append(
+                    Lease(run=run, session=session, claim=claim, lease_version=version, worker=worker)
+                )
         return found
 
     def ready(self, shard: int, agents: Sequence[str]) -> dict[str, int]:

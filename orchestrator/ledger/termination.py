@@ -123,7 +123,7 @@ class Termination:
                 [
                     self._core.now,
                     lease.claim,
-                    lease.beat,
+                    lease.lease_version,
                     self._core.limits.max_lost_workers,
                     self._core.limits.max_process_deaths,
                     died,

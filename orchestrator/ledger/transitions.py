@@ -105,7 +105,7 @@ class Lease:
     run: str
     session: str
     claim: str
-    beat: str
+    lease_version: str
     worker: str
     agent: str = ""
 

@@ -12,7 +12,7 @@ from orchestrator.errors import UnsupportedFormat
 from orchestrator.redisdb import keys
 
 #: Raised by one whenever keys, hash fields or scripts change so that an older program would misread them.
-FORMAT: Final = 2
+FORMAT: Final = 3
 #: What a ledger has that was written before ledgers said their format.
 _UNSAID: Final = 1
 #: Shards that are looked at for trees of such a ledger.

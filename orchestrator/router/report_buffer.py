@@ -33,22 +33,22 @@ class ReportBuffer:
 
     def put(self, entries: Sequence[Entry]) -> list[Entry]:
         """Put aside what nobody waits for; the others of ``entries``, in their order."""
-        noted = [entry for entry in entries if entry.noted]
-        if not noted:
+        applied = [entry for entry in entries if entry.already_applied]
+        if not applied:
             return list(entries)
         now = time.monotonic()
         if not self._entries:
             self._until = now + REPORT_BUFFER_S
-        self._entries += noted
+        self._entries += applied
         self._blind_until = now + BLIND_S
         given = Counter(entry.stream for entry in entries)
         # What is critical is looked for at all times, and where a whole share came from there is more.
         self._blind = {
             stream
-            for stream in {entry.stream for entry in noted}
+            for stream in {entry.stream for entry in applied}
             if stream.priority != "critical" and given[stream] < SHARES[stream.priority]
         }
-        return [entry for entry in entries if not entry.noted]
+        return [entry for entry in entries if not entry.already_applied]
 
     def due(self) -> Sequence[Entry]:
         """What is to be routed now: everything, once there are many or the time of the first is up."""

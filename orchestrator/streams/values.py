@@ -33,7 +33,7 @@ GROUPS = (ROUTER_GROUP, AUDIT_GROUP)
 #: The field of an entry that holds the XML.
 ENVELOPE_FIELD = "envelope"
 #: The field by which the ledger says that it has the effect of an entry already: nobody waits for the router.
-NOTED_FIELD = "noted"
+APPLIED_FIELD = "already_applied"
 #: The field by which a router says from whose outbox it moved an entry.
 FROM_FIELD = "from"
 
@@ -83,9 +83,9 @@ class Entry(NamedTuple):
     deliveries: int = 1
 
     @property
-    def noted(self) -> bool:
+    def already_applied(self) -> bool:
         """Whether the ledger has its effect already, as it says itself; anybody who may append may say so."""
-        return NOTED_FIELD in self.extra
+        return APPLIED_FIELD in self.extra
 
     @property
     def origin(self) -> str:
@@ -95,7 +95,7 @@ class Entry(NamedTuple):
     @property
     def waited(self) -> bool:
         """Whether it was put back into its stream after a wait, as it says itself."""
-        return bool(self.extra.keys() - {NOTED_FIELD, FROM_FIELD})
+        return bool(self.extra.keys() - {APPLIED_FIELD, FROM_FIELD})
 
 
 class Portion(NamedTuple):

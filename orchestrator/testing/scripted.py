@@ -397,7 +397,11 @@ class ScriptedSession:
         if found is not None and found.state is RunState.RUNNING:
             self._ledger.release(
                 Lease(
-                    run=found.id, session=self.id, claim=found.claim, beat=str(found.beat), worker="scripted"
+                    run=found.id,
+                    session=self.id,
+                    claim=found.claim,
+                    lease_version=str(found.lease_version),
+                    worker="scripted",
                 )
             )
 

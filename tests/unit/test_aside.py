@@ -29,7 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 def entries(count: int, stream: StreamId = HIGH, *, noted: bool = True) -> list[Entry]:
-    return [Entry(stream, f"{n}-1", b"", {"noted": "1"} if noted else {}) for n in range(count)]
+    return [Entry(stream, f"{n}-1", b"", {"already_applied": "1"} if noted else {}) for n in range(count)]
 
 
 def test_what_somebody_waits_for_is_given_back(clock: Time) -> None:

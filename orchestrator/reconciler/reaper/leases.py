@@ -66,7 +66,10 @@ class LeaseWatch:
         before = self._seen.get(lease.run)
         mark = _mark(lease)
         missed = mark in self._known and mark not in connected.holders
-        if before is None or (before.lease.claim, before.lease.beat) != (lease.claim, lease.beat):
+        if before is None or (before.lease.claim, before.lease.lease_version) != (
+            lease.claim,
+            lease.lease_version,
+        ):
             return _Watched(lease, missed_s=0.0 if missed else None)
         missed_s = None if not missed else 0.0 if before.missed_s is None else before.missed_s + watched_s
         return _Watched(lease, before.still_s + watched_s, missed_s)

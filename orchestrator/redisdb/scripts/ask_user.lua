@@ -33,6 +33,6 @@ redis.call('HINCRBY', KEYS[1], 'questions', 1)
 local open_ms = tonumber(ARGV[8])
 if open_ms > 0 then redis.call('ZADD', KEYS[8], now + open_ms, 'question|' .. ARGV[2]) end
 redis.call('HSET', KEYS[5], ARGV[7], cjson.encode({ item = ARGV[2], asks = true, claim = ARGV[6] }))
-publish(KEYS[7], KEYS[6], ARGV[5], 'noted', '1')
+publish(KEYS[7], KEYS[6], ARGV[5], 'already_applied', '1')
 notice(KEYS[1], 'question', s.id, ARGV[2], '')
 return { 'asked', ARGV[2] }

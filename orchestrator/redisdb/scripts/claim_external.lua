@@ -9,7 +9,7 @@
 -- include: ready
 local now = clock(ARGV[1])
 if redis.call('HGET', KEYS[2], 'state') ~= 'queued' then return 0 end
-redis.call('HSET', KEYS[2], 'state', 'running', 'claim', 'foreign', 'worker', ARGV[3], 'attempt', 1, 'started_ms', now)
+redis.call('HSET', KEYS[2], 'state', 'running', 'claim', 'external', 'worker', ARGV[3], 'attempt', 1, 'started_ms', now)
 redis.call('ZREM', KEYS[3], ARGV[2])
 leave_ready(KEYS[4], KEYS[5], ARGV[2], redis.call('HGET', KEYS[1], 'root') or '')
 redis.call('HSET', KEYS[1], 'state', 'running', 'updated_ms', now)

@@ -67,7 +67,7 @@ local function is_there()
 end
 
 -- The run frees its slot and is tried again when its time has come. It uses up no attempt; its steps stay.
-if status == 'parked' and r.stop == '' and s.doomed == '' then
+if status == 'parked' and r.stop == '' and s.stop_pending == '' then
   local wait_ms = is_there() and 0 or tonumber(ARGV[9])
   local reason = cjson.decode(ARGV[11]).reason
   -- The answer that it parks for may have come since it looked.
@@ -88,7 +88,7 @@ end
 -- A run that fails at a question costs its asker the answer and nobody the session: the question is answered with the
 -- failure, and whatever else the run carried goes to the next one.
 local asked = {}
-if status == 'failed' and ARGV[12] ~= '' and r.stop == '' and s.doomed == '' then
+if status == 'failed' and ARGV[12] ~= '' and r.stop == '' and s.stop_pending == '' then
   for _, id in ipairs(cjson.decode(r.items)) do
     local record = item(ITEMS, id)
     if record and record.state == 'claimed' and record.question then asked[#asked + 1] = id end
@@ -200,10 +200,10 @@ end
 local pending = count(s.launched) - count(s.delivered) - count(s.dead) - delivered - lost_owed - lost_queued
 local waits = redis.call('ZCARD', QUEUE) - lost_queued > 0
 -- A session that is to be ended is not over by an answer: it waits for the service to end it.
-local doomed = s.doomed ~= ''
+local stop_pending = s.stop_pending ~= ''
 local policy = ARGV[6] ~= '' and cjson.decode(ARGV[6]) or nil
 local parked = policy and parked_until(policy, pending <= 0 and not waits) or nil
-local over = pending <= 0 and not waits and count(s.questions) - #unasked <= 0 and not doomed and not parked
+local over = pending <= 0 and not waits and count(s.questions) - #unasked <= 0 and not stop_pending and not parked
 if over and ARGV[7] == '' then return { 'envelope' } end
 if ARGV[10] ~= '' and redis.call('EXISTS', KEYS[20]) == 0 then return { 'whole' } end
 if ARGV[16] ~= '' and redis.call('EXISTS', KEYS[22]) == 0 then return { 'whole' } end
@@ -312,7 +312,7 @@ if over then
 end
 if r.stop ~= '' and (not over or r.stop_state == 'deleted') then
   -- It was asked to stop, and its agent was done first: nothing of it is to run any more.
-  if not over then redis.call('HSET', S, 'doomed', '1') end
+  if not over then redis.call('HSET', S, 'stop_pending', '1') end
   redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', '', 'event', 'stop', 'state', r.stop_state,
     'reason', r.stop)
 end

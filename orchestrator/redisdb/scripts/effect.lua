@@ -14,5 +14,5 @@ local facts = { 'updated_ms', now }
 for i = 7, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[1], unpack(facts))
 redis.call('HSET', KEYS[3], ARGV[3], cjson.encode({ value = ARGV[5], claim = ARGV[2] }))
-if ARGV[6] == '1' then publish(KEYS[5], KEYS[4], ARGV[4], 'noted', '1') else publish(KEYS[5], KEYS[4], ARGV[4]) end
+if ARGV[6] == '1' then publish(KEYS[5], KEYS[4], ARGV[4], 'already_applied', '1') else publish(KEYS[5], KEYS[4], ARGV[4]) end
 return { 'done' }

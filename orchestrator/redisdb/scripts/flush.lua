@@ -1,6 +1,6 @@
 -- flush: when a session is not busy and its waiting policy is met, one new run claims what is queued,
 -- bounded by count and bytes; the rest follows with the next run. Sent twice, it finds the session busy.
--- A deadline makes a run, too, even when nothing has come: the run's field `late` names the groups it was for.
+-- A deadline makes a run, too, even when nothing has come: the run's field `overdue` names the groups it was for.
 -- KEYS  1 session  2 items  3 queue  4 runs  5 run  6 dispatch  7 waiting  8 timers  9 root
 --       10 ready  11 turns, of the session's agent
 -- ARGV  1 now or ''  2 run id  3 number of the run  4 max items  5 max bytes  6 ms until the sweep looks at it
@@ -12,7 +12,7 @@
 -- include: ready
 local now = clock(ARGV[1])
 local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'launched', 'delivered',
-  'dead', 'questions', 'owed', 'doomed', 'seq', 'unready', 'root', 'priority', 'version', 'on_deploy')
+  'dead', 'questions', 'owed', 'stop_pending', 'seq', 'unready', 'root', 'priority', 'version', 'on_deploy')
 if s.id == '' then return { 'closed', 'unknown' } end
 if s.run ~= '' then return { 'busy', s.run } end
 if CLOSED[s.state] then
@@ -21,7 +21,7 @@ if CLOSED[s.state] then
 end
 -- Its first run is the router's to make: what is said to it meanwhile comes after its task.
 -- And one that is to be ended, by a user or by a child's failure, is about to be.
-if s.state == 'pending' or s.state == 'scheduled' or s.doomed ~= '' then return { 'waits', '0' } end
+if s.state == 'pending' or s.state == 'scheduled' or s.stop_pending ~= '' then return { 'waits', '0' } end
 -- A guess at how many runs it had would give the next one the id of an earlier one.
 if not tonumber(s.runs) then return redis.error_reply('ERR session ' .. s.id .. ' does not say how many runs it had') end
 if count(s.runs) + 1 ~= tonumber(ARGV[3]) then return { 'number', s.runs } end
@@ -40,25 +40,25 @@ function missing(group)
   end
   return count(s.owed) - others
 end
-local late, is_late, wake_at, kept = {}, {}, 0, {}
+local overdue, is_overdue, wake_at, kept = {}, {}, 0, {}
 for group, rule in pairs(policy) do
   local due = tonumber(rule.deadline_ms)
   -- What ends the wait of a session that had nothing outstanding ends its deadline, too.
   if due and (rule.parks or missing(group) <= 0) then kept[#kept + 1] = group end
   if due and (rule.parks or missing(group) > 0) then
     if now >= due then
-      late[#late + 1] = group
-      is_late[group] = true
+      overdue[#overdue + 1] = group
+      is_overdue[group] = true
     elseif wake_at == 0 or due < wake_at then
       wake_at = due
     end
   end
 end
-table.sort(late)
+table.sort(overdue)
 
 local function make_run(ids, cause, more)
   redis.call('HSET', KEYS[5], 'id', ARGV[2], 'session', s.id, 'number', ARGV[3], 'cause', cause, 'state', 'queued',
-    'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', #ids > 0 and cjson.encode(ids) or '[]',
+    'claim', '', 'lease_version', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', #ids > 0 and cjson.encode(ids) or '[]',
     'worker', '', 'created_ms', now, 'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
   changed('run', s.id, ARGV[2], 'queued', cause)
   redis.call('RPUSH', KEYS[4], ARGV[2])
@@ -68,11 +68,11 @@ local function make_run(ids, cause, more)
   redis.call('ZREM', KEYS[8], 'flush|' .. s.id)
   redis.call('ZADD', KEYS[6], now + tonumber(ARGV[6]), ARGV[2])
   if redis.call('ZCARD', KEYS[3]) == 0 then redis.call('ZREM', KEYS[7], s.id) end
-  local fires = #late > 0 and cause == 'callbacks'
+  local fires = #overdue > 0 and cause == 'callbacks'
   if fires then
     -- A deadline fires once: what comes after it is delivered as it comes.
-    for _, group in ipairs(late) do policy[group] = { mode = 'any', window_ms = policy[group].window_ms } end
-    redis.call('HSET', KEYS[5], 'late', cjson.encode(late))
+    for _, group in ipairs(overdue) do policy[group] = { mode = 'any', window_ms = policy[group].window_ms } end
+    redis.call('HSET', KEYS[5], 'overdue', cjson.encode(overdue))
   end
   -- A deadline that was met is removed, so that it does not apply to children launched later.
   for _, group in ipairs(kept) do
@@ -94,7 +94,7 @@ if redis.call('ZCARD', KEYS[3]) == 0 then
   -- Its last callback died by policy: nothing will come any more, so it runs once more for its final answer.
   -- Or a deadline has passed, and nothing at all has come.
   local pending = count(s.launched) - count(s.delivered) - count(s.dead)
-  if #late > 0 or (wake_at == 0 and s.state == 'idle' and pending <= 0 and count(s.questions) <= 0) then
+  if #overdue > 0 or (wake_at == 0 and s.state == 'idle' and pending <= 0 and count(s.questions) <= 0) then
     return make_run({}, 'callbacks', false)
   end
   if wake_at > 0 then return sleep_until(wake_at) end
@@ -104,14 +104,14 @@ end
 local verdicts = {}
 local function met(group)
   if verdicts[group] ~= nil then return verdicts[group] end
-  verdicts[group] = is_late[policy[group] and group or ''] or is_met(KEYS[1], rule_of(policy, group), group)
+  verdicts[group] = is_overdue[policy[group] and group or ''] or is_met(KEYS[1], rule_of(policy, group), group)
   return verdicts[group]
 end
 
 -- What was queued and not ready the last time is not looked at again while none of its groups is: so that many
 -- children of one parent cost no more each than a few. The field `unready` holds how far that look went.
 local seen = s.unready ~= '' and cjson.decode(s.unready) or nil
-if seen and (seen.waiting ~= s.waiting or #late > 0) then seen = nil end
+if seen and (seen.waiting ~= s.waiting or #overdue > 0) then seen = nil end
 local groups = {}
 for _, group in ipairs(seen and seen.groups or {}) do
   groups[group] = true
@@ -139,7 +139,7 @@ if seen and not fresh_is_ready() then return still_waits() end
 
 -- One run carries one prompt of a user, or callbacks and messages; what comes first decides.
 -- Callbacks that arrive close together share a run: the window opens with the first of them.
-local chosen, bytes, urgent, cause, left, window = {}, 0, #late > 0, nil, false, nil
+local chosen, bytes, urgent, cause, left, window = {}, 0, #overdue > 0, nil, false, nil
 -- Whether the run has room for an item and what comes after it.
 local function choose(id, record)
   local kind = record.kind == 'prompt' and 'user' or 'callbacks'
@@ -175,7 +175,7 @@ repeat
   start = start + 200
 until not room or #page < 200
 if #chosen == 0 then
-  if #late == 0 then return still_waits() end
+  if #overdue == 0 then return still_waits() end
   cause = 'callbacks'
 end
 

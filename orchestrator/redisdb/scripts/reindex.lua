@@ -48,7 +48,7 @@ local queued = redis.call('ZCARD', KEYS[3]) - (in_doubt and 0 or #strays) > 0 or
 local over = closed or (s.state == 'finished' and s.run == '')
 local absent = {
   dispatch = r.id == s.run and r.state == 'queued' and missing(KEYS[8], s.run),
-  running = r.id == s.run and r.state == 'running' and r.claim ~= 'foreign' and missing(KEYS[7], s.run),
+  running = r.id == s.run and r.state == 'running' and r.claim ~= 'external' and missing(KEYS[7], s.run),
   waiting = queued and not closed and missing(KEYS[9], id),
   closing = closed and right.owed > 0 and missing(KEYS[10], id),
   tree = s.root ~= '' and missing(KEYS[5], id),

@@ -18,8 +18,8 @@
 -- include: termination
 -- include: tries
 local now = clock(ARGV[1])
-local r = fields(RUN, 'id', 'state', 'claim', 'beat', 'lost', 'died', 'stop', 'stop_state', 'items', 'attempt')
-if r.state ~= 'running' or r.claim ~= ARGV[2] or r.beat ~= ARGV[3] then return { 'moved' } end
+local r = fields(RUN, 'id', 'state', 'claim', 'lease_version', 'lost', 'died', 'stop', 'stop_state', 'items', 'attempt')
+if r.state ~= 'running' or r.claim ~= ARGV[2] or r.lease_version ~= ARGV[3] then return { 'moved' } end
 local how = ARGV[6]
 local lost, died = count(r.lost), count(r.died)
 if how == '' then lost = lost + 1 else died = died + 1 end

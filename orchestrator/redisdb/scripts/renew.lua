@@ -5,5 +5,5 @@
 -- include: base
 local r = fields(KEYS[1], 'state', 'claim', 'stop')
 if r.state ~= 'running' or r.claim ~= ARGV[1] then return { 'lost' } end
-redis.call('HINCRBY', KEYS[1], 'beat', 1)
+redis.call('HINCRBY', KEYS[1], 'lease_version', 1)
 return { 'held', r.stop }

@@ -30,6 +30,6 @@ redis.call('HINCRBY', KEYS[1], 'questions', 1)
 redis.call('ZADD', KEYS[7], now, ARGV[2])
 if tonumber(ARGV[8]) > 0 then redis.call('ZADD', KEYS[6], ARGV[8], 'approval|' .. ARGV[2]) end
 redis.call('HSET', KEYS[5], ARGV[7], cjson.encode({ item = ARGV[2], asks = true, claim = ARGV[6] }))
-publish(KEYS[9], KEYS[8], ARGV[5], 'noted', '1')
+publish(KEYS[9], KEYS[8], ARGV[5], 'already_applied', '1')
 notice(KEYS[1], 'approval', redis.call('HGET', KEYS[1], 'id'), ARGV[2], '')
 return { 'asked', ARGV[2] }

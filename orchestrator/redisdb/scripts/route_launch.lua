@@ -70,7 +70,7 @@ if party and ARGV[19] ~= '' then redis.call('HSET', KEYS[10], 'party:' .. ARGV[1
 redis.call('HSETNX', KEYS[10], 'launch:' .. ARGV[16], ARGV[2])
 if ARGV[18] ~= '0' then redis.call('ZADD', KEYS[13], ARGV[18], 'review|' .. ARGV[2]) end
 redis.call('HSET', KEYS[6], 'id', ARGV[3], 'session', ARGV[2], 'number', 1, 'cause', 'start', 'state', 'queued',
-  'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
+  'claim', '', 'lease_version', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
   'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
 changed('session', ARGV[2], '-', 'pending', 'agent=' .. s.agent, 'parent=' .. p.id)
 changed('run', ARGV[2], ARGV[3], 'queued', 'start')

@@ -3,7 +3,7 @@
 -- ARGV  1 now or ''  2 status completed | partial-success | failed  3 text  4 group  5 entry id  6 mark's lifetime in ms  7 digest
 --       8 lifetime of a conversation in ms  9 proof of the text  10 what it says beside its text, as JSON, or ''  11 its message-id
 -- Returns  {'done', state} | {'duplicate'} | {'over', state} | {'other'}: its id is another message's | {'unknown'} | {'pending'}: its launch has not been
---          routed yet | {'foreign'}: a worker of ours runs it; on the last four nothing was acknowledged
+--          routed yet | {'held'}: a worker of ours runs it; on the last four nothing was acknowledged
 -- Complexity: O(items in its queue).
 -- include: base
 -- include: mark
@@ -26,8 +26,8 @@ local r = fields(RUN, 'id', 'state', 'claim', 'items')
 if s.run ~= '' and r.id ~= s.run then return { 'unknown' } end
 if s.run == '' and s.state == 'pending' then return { 'pending' } end
 -- Its program may be quicker than the router that began it, or than the sweep where that router died.
-local taken = r.claim == 'foreign' or (r.state == 'queued' and r.claim == '')
-if s.run ~= '' and not taken then return { 'foreign' } end
+local taken = r.claim == 'external' or (r.state == 'queued' and r.claim == '')
+if s.run ~= '' and not taken then return { 'held' } end
 END.body, END.message = ARGV[10], ARGV[11]
 redis.call('PEXPIRE', KEYS[21], ARGV[8])
 mark(KEYS[19], ARGV[5], ARGV[7], ARGV[6])

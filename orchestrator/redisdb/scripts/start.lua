@@ -58,7 +58,7 @@ local function start(k, a)
     answer = queued and { 'started', s.run, s.agent, 'start', tell(ready, turns) } or { 'already', s.run }
   else
     redis.call('HSET', run, 'id', id, 'session', s.id, 'number', 1, 'cause', 'start', 'state', 'queued',
-      'claim', '', 'beat', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
+      'claim', '', 'lease_version', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
       'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
     changed('run', s.id, id, 'queued', 'start')
     redis.call('RPUSH', runs, id)

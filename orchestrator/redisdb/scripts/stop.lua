@@ -18,7 +18,7 @@ if s.id == '' then return { 'unknown' } end
 if new_parent(s) then return { 'parent', s.parent } end
 local deleting = ARGV[3] == 'deleted'
 -- An heir that had finished may be failed by what it was handed.
-local at_rest = s.state == 'finished' and s.run == '' and s.doomed == '' and redis.call('ZCARD', QUEUE) == 0
+local at_rest = s.state == 'finished' and s.run == '' and s.stop_pending == '' and redis.call('ZCARD', QUEUE) == 0
 if CLOSED[s.state] or (at_rest and not deleting) then
   if not (deleting and s.state ~= 'deleted') then return { 'over', s.state } end
   -- a session that has ended keeps what it told its parent; only its own records are closed
@@ -34,7 +34,7 @@ if s.run ~= '' then
   r = fields(RUN, 'id', 'state', 'items', 'claim', 'stop_state')
   if r.id ~= s.run then return { 'run', s.run } end
   -- A program outside of the stack holds no lease and hears no heartbeat: there is nobody to ask.
-  if r.state == 'running' and ARGV[4] ~= '1' and r.claim ~= 'foreign' then
+  if r.state == 'running' and ARGV[4] ~= '1' and r.claim ~= 'external' then
     -- What is to be deleted is, whoever asks for less later.
     if r.stop_state ~= 'deleted' then
       redis.call('HSET', RUN, 'stop', ARGV[2], 'stop_state', ARGV[3])

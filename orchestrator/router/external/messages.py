@@ -160,7 +160,7 @@ class ExternalMessages:
                         "report again when it has, or start more routers"
                     )
                     return rejected("session-pending", reason, received)
-                case b"foreign":
+                case b"held":
                     reason = f"session {session.id} is run by a worker of this stack, which reports for it"
                     return rejected("unauthorised", reason, received)
             return session_unknown(received)

@@ -92,8 +92,8 @@ class View:
         return "\n\n".join(filter(None, [text, describe_missing(self.missing)]))
 
     def _find_missing(self) -> tuple[Missing, ...]:
-        late = frozenset(self._held.run.late)
-        if not late:
+        overdue = frozenset(self._held.run.overdue)
+        if not overdue:
             return ()
         policies = self._held.session.waiting
         ruled = frozenset(policies if isinstance(policies, dict) else ())
@@ -101,7 +101,7 @@ class View:
         for item in retry_outages(lambda: self._ledger.items(self.session), what="missing"):
             group = str(item.extra.get("group", ""))
             # A group without a policy of its own is under the default one.
-            if item.state is ItemState.OWED and (group if group in ruled else "") in late:
+            if item.state is ItemState.OWED and (group if group in ruled else "") in overdue:
                 found.append(Missing(session=item.child, agent=item.agent, title=item.title, group=group))
         return tuple(found)
 

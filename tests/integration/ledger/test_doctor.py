@@ -145,7 +145,9 @@ DAMAGE: dict[str, tuple[Callable[[Ward], object], str]] = {
     ),
     "the root is removed": (lambda w: w.redis.delete(keys.session(w.root)), "session-gone"),
     "a child's end did not reach its parent": (
-        lambda w: w.redis.hset(keys.session(w.children["owed"]), mapping={"state": "finished", "told": "1"}),
+        lambda w: w.redis.hset(
+            keys.session(w.children["owed"]), mapping={"state": "finished", "parent_notified": "1"}
+        ),
         "callback-lost",
     ),
     "a counter is off by one": (lambda w: w.redis.hincrby(keys.session(w.root), "delivered", 1), "counters"),
@@ -250,7 +252,7 @@ def test_a_session_that_is_to_be_ended_is_stuck_until_it_is_and_no_longer(ward: 
     assert stuck_later()
     assert ledger.stop(ward.root, "enough").outcome == "ended"
     assert not stuck_later()
-    ward.redis.hset(keys.session(ward.root), "doomed", "1")  # as an earlier version left it
+    ward.redis.hset(keys.session(ward.root), "stop_pending", "1")  # as an earlier version left it
     assert not stuck_later()
 
 

@@ -166,7 +166,9 @@ def test_a_lease_that_moved_is_left_alone(play: Play, ledger: Ledger) -> None:
     assert ledger.renew(held.claim).held
     assert ledger.release(lease) == "moved"
     assert (
-        ledger.release(Lease(run=lease.run, session=lease.session, claim="other", beat="1", worker=""))
+        ledger.release(
+            Lease(run=lease.run, session=lease.session, claim="other", lease_version="1", worker="")
+        )
         == "moved"
     )
 

@@ -291,7 +291,7 @@ def test_a_tree_stays_while_an_heir_in_another_one_waits_for_its_end(
 
 
 def lease(beat: int) -> Lease:
-    return Lease(run="run_00a", session="ses_00a", claim="c", beat=str(beat), worker="w")
+    return Lease(run="run_00a", session="ses_00a", claim="c", lease_version=str(beat), worker="w")
 
 
 def test_an_observer_that_stood_still_itself_blames_nobody_for_it() -> None:
@@ -316,7 +316,7 @@ def test_a_lease_that_stands_still_while_it_is_watched_is_dead() -> None:
 
 
 def held_by(mark: str, beat: int = 1) -> Lease:
-    return Lease(run="run_00a", session="ses_00a", claim=f"c@{mark}", beat=str(beat), worker="w")
+    return Lease(run="run_00a", session="ses_00a", claim=f"c@{mark}", lease_version=str(beat), worker="w")
 
 
 def looks(*seen: tuple[str, int, float]) -> list[bool]:

@@ -27,7 +27,7 @@ def test_a_deadline_resumes_a_parent_to_whom_nothing_has_come(play: Play, ledger
     ledger.set_time(1_060_000)
     assert ledger.sweep.due_timers(0) == [("flush", root)]
     resumed = play.resume(root)
-    assert (resumed.run.late, resumed.items) == (("",), ())
+    assert (resumed.run.overdue, resumed.items) == (("",), ())
     play.commit(resumed.claim)
     assert ledger.flush(root).outcome == "empty"
     play.finish(child)
@@ -46,7 +46,7 @@ def test_a_deadline_delivers_what_is_there_and_says_that_something_is_missing(
     assert ledger.flush(root).outcome == "waits"
     ledger.set_time(1_060_001)
     resumed = play.resume(root)
-    assert (resumed.run.late, [i.child for i in resumed.items]) == (("",), children[:1])
+    assert (resumed.run.overdue, [i.child for i in resumed.items]) == (("",), children[:1])
 
 
 def test_a_deadline_that_is_kept_leaves_no_trace(play: Play, ledger: Ledger) -> None:
@@ -57,7 +57,7 @@ def test_a_deadline_that_is_kept_leaves_no_trace(play: Play, ledger: Ledger) -> 
     ledger.flush(root)
     play.finish(child)
     ledger.set_time(2_000_000)
-    assert play.resume(root).run.late == ()
+    assert play.resume(root).run.overdue == ()
     assert ledger.sweep.due_timers(0) == []
 
 
@@ -102,11 +102,11 @@ def test_groups_have_their_own_policies_and_deadlines(play: Play, ledger: Ledger
     play.commit(resumed.claim)
     ledger.set_time(1_100_000)
     resumed = play.resume(root)
-    assert (resumed.run.late, [i.child for i in resumed.items]) == (("tests",), [names["tests"][0]])
+    assert (resumed.run.overdue, [i.child for i in resumed.items]) == (("tests",), [names["tests"][0]])
     play.commit(resumed.claim)
     assert ledger.flush(root).detail == "1300000"
     ledger.set_time(1_300_000)
-    assert play.resume(root).run.late == ("",)
+    assert play.resume(root).run.overdue == ("",)
 
 
 def test_a_window_of_a_group_folds_only_that_group(play: Play, ledger: Ledger) -> None:
@@ -153,7 +153,7 @@ def test_a_deadline_comes_before_the_end_of_a_longer_window(play: Play, ledger: 
     ledger.set_time(1_005_000)
     assert ledger.sweep.due_timers(0) == [("flush", root)]
     resumed = play.resume(root)
-    assert (resumed.run.late, [i.child for i in resumed.items]) == (("",), children[:1])
+    assert (resumed.run.overdue, [i.child for i in resumed.items]) == (("",), children[:1])
     play.commit(resumed.claim)
     play.finish(children[1])
     assert ledger.flush(root).detail == "1065000"  # the window goes on after the deadline

@@ -69,7 +69,7 @@ def test_what_stands_in_an_outbox_is_routed_as_any_message(stack: Stack) -> None
 
 def test_a_program_says_nothing_in_the_stacks_own_words_beside_its_message(stack: Stack) -> None:
     """`noted` would put a message aside, `attempt` would make it an old acquaintance, `from` another's."""
-    own = {"noted": "1", "attempt": "7", "since": "1", "from": "lead"}
+    own = {"already_applied": "1", "attempt": "7", "since": "1", "from": "lead"}
     stack.redis.xadd(OUT, {**own, "envelope": task("reviewer", stack)})
     routed(stack)
     ((_, fields),) = stack.redis.xrange(keys.messages(0, "task-delegation", "high"))

@@ -20,7 +20,7 @@ from orchestrator.router.report_buffer import MANY
 from orchestrator.streams import ROUTER_GROUP, all_streams, stream_key
 from tests.integration.router.conftest import Stack, until
 
-NOTED = {"noted": "1"}
+NOTED = {"already_applied": "1"}
 
 
 def read(stack: Stack) -> bool:
@@ -59,7 +59,7 @@ def test_the_ledger_says_of_a_report_that_it_has_its_effect(stack: Stack) -> Non
     """The report of a session's end does; the launch of one does not, as the router has to start it."""
     AtWork(stack, "a").finish()
     said = {
-        stream.type: [b"noted" in fields for _, fields in stack.redis.xrange(stream_key(stream))]
+        stream.type: [b"already_applied" in fields for _, fields in stack.redis.xrange(stream_key(stream))]
         for stream in all_streams()
         if stack.redis.xlen(stream_key(stream))
     }

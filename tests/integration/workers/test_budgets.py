@@ -254,6 +254,6 @@ def test_the_audit_trail_is_told_what_a_run_did_and_spent(stage: StackHarness) -
     session = submit(stage, "lead", None)
     assert stage.play(session) == "finished"
     ((_, entry),) = stage.redis.xrange(keys.messages(0, "status-update", "normal"))
-    assert entry[b"noted"] == b"1"
+    assert entry[b"already_applied"] == b"1"
     assert b"1 step: plan#1 done after 0.0" in entry[b"envelope"]
     assert b"1 request, 10 + 0 tokens, 0.25 USD" in entry[b"envelope"]

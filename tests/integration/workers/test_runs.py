@@ -369,7 +369,7 @@ def test_the_lease_of_an_agent_that_computes_is_renewed(stage: StackHarness) -> 
     def solo(ctx: Context) -> str:
         deadline = threading.Event()
         while len(set(beats)) < 3 and not deadline.wait(0.01):
-            beats.append(stage.ledger.sweep.leases(0)[0].beat)
+            beats.append(stage.ledger.sweep.leases(0)[0].lease_version)
         return "still mine"
 
     session = stage.submit("solo")

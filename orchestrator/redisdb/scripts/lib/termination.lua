@@ -11,7 +11,7 @@ local RESULTS, STOPS, TOTALS, STREAM = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 
 local function session_facts()
   return fields(S, 'id', 'agent', 'parent', 'state', 'run', 'launched', 'delivered', 'dead', 'owed',
-    'questions', 'callback', 'told', 'task', 'runs', 'message', 'doomed', 'root')
+    'questions', 'callback', 'parent_notified', 'task', 'runs', 'message', 'stop_pending', 'root')
 end
 
 -- The parent that it was handed to since the caller looked, or nil: the keys that came are those of its parent.
@@ -44,11 +44,11 @@ local END = { body = '', message = '' }
 local function tell_parent(s, status, text, now, proof, whole, attachments)
   proof = proof or ''
   if END.body ~= '' then redis.call('HSET', BODIES, 'end', END.body) end
-  if s.parent == '' or s.told == '1' then
+  if s.parent == '' or s.parent_notified == '1' then
     redis.call('HSET', S, 'proof', proof, 'report', END.message)
     return
   end
-  redis.call('HSET', S, 'proof', proof, 'report', END.message, 'told', '1')
+  redis.call('HSET', S, 'proof', proof, 'report', END.message, 'parent_notified', '1')
   local id = 'cb_' .. string.sub(s.id, 5)
   local record = item(P_ITEMS, id)
   if not record then return end
@@ -79,7 +79,7 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
   elseif status == 'failed' and record.on_failure == 'fail' then
     reason = 'failed its parent by policy'
     -- Until the service has stopped it, nothing may resume it: it would come to an answer.
-    redis.call('HSET', P, 'doomed', '1')
+    redis.call('HSET', P, 'stop_pending', '1')
     redis.call('XADD', STOPS, '*', 'session', s.parent, 'parent', '', 'event', 'stop', 'state', 'failed',
       'reason', 'child ' .. s.id .. ' failed: ' .. text)
   end
@@ -142,7 +142,7 @@ local function close_session(s, state, reason, now, proof)
   changed('session', s.id, '-', state)
   redis.call('HSET', BODIES, 'result', reason)
   redis.call('HDEL', BODIES, 'whole', 'end')
-  redis.call('HDEL', S, 'doomed', 'attachments')
+  redis.call('HDEL', S, 'stop_pending', 'attachments')
   if s.state == 'scheduled' then
     redis.call('HDEL', BODIES, 'envelope')
     redis.call('ZREM', TIMERS, 'submit|' .. s.id)
@@ -180,7 +180,7 @@ end
 -- The envelopes that report the session's end. All that they say is in the records by this very step, and nobody waits
 -- for the router to hear of it.
 local function report(...)
-  for _, envelope in ipairs({...}) do publish(STREAM, TOTALS, envelope, 'noted', '1') end
+  for _, envelope in ipairs({...}) do publish(STREAM, TOTALS, envelope, 'already_applied', '1') end
 end
 
 -- Agents that have ready runs again because a run of their tree ended, and whose workers are to be told.
@@ -190,7 +190,7 @@ local freed = {}
 -- an external program, is not. `r` and `s` are the run and its session if the caller has read them.
 local function stop_counting(now, r, s)
   r = r or fields(RUN, 'state', 'claim', 'standing')
-  if r.state ~= 'running' or r.claim == 'foreign' or r.standing == '1' then return end
+  if r.state ~= 'running' or r.claim == 'external' or r.standing == '1' then return end
   s = s or fields(S, 'agent', 'root')
   freed = count_out(RUNNING, s.agent, s.root, now)
 end
