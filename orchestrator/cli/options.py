@@ -26,6 +26,23 @@ T = TypeVar("T")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+def agents_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Add ``--agents`` and ``--serve``: which agents a worker has, and which of them it serves."""
+    agents = click.option(
+        "--agents",
+        multiple=True,
+        metavar="MODULE_OR_FILE",
+        help="Module or file (.py, .toml) that defines agents; may be given several times.",
+    )
+    serve = click.option(
+        "--serve",
+        multiple=True,
+        metavar="AGENT|tag:TAG",
+        help="Serve only these of the agents; may be given several times. Default: ORCHESTRA_SERVE, else all.",
+    )
+    return agents(serve(command))
+
+
 def stack_options(command: Callable[..., T]) -> Callable[..., T]:
     """Add ``--redis-url`` and ``--data``; the command gets ``settings`` built from them and the environment.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import settings_of
+from orchestrator.cli.options import agents_options, settings_of
 from orchestrator.cli.output import say
 
 if TYPE_CHECKING:
@@ -18,18 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--agents",
-    multiple=True,
-    metavar="MODULE_OR_FILE",
-    help="Module or file (.py, .toml) that defines agents; may be given several times.",
-)
-@click.option(
-    "--serve",
-    multiple=True,
-    metavar="AGENT|tag:TAG",
-    help="Serve only these of the agents; may be given several times. Default: ORCHESTRA_SERVE, else all.",
-)
+@agents_options
 @click.option(
     "--review",
     multiple=True,

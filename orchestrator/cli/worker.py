@@ -7,25 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import stack_options
+from orchestrator.cli.options import agents_options, stack_options
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option(
-    "--agents",
-    multiple=True,
-    metavar="MODULE_OR_FILE",
-    help="Module or file (.py, .toml) that defines agents; may be given several times.",
-)
-@click.option(
-    "--serve",
-    multiple=True,
-    metavar="AGENT|tag:TAG",
-    help="Serve only these of the agents; may be given several times. Default: ORCHESTRA_SERVE, else all.",
-)
+@agents_options
 @click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Runs that it executes at once.")
 @click.argument("celery", nargs=-1, type=click.UNPROCESSED, metavar="[CELERY_OPTIONS]…")
 @stack_options

@@ -5,17 +5,11 @@
 --       8 ms that it may stay open, 0: as long as it takes  9 most messages of the conversation, or 0 for any number
 -- Returns  {'asked', question id} | {'exists', question id} | {'lost'} | {'limit', name, limit}
 -- include: base
+-- include: effects
 -- include: notices
 local now = clock(ARGV[1])
-local r = fields(KEYS[4], 'state', 'claim')
-if r.state ~= 'running' or r.claim ~= ARGV[6] then return { 'lost' } end
-local made = redis.call('HGET', KEYS[5], ARGV[7])
-if made then
-  local effect = cjson.decode(made)
-  effect.claim = ARGV[6]
-  redis.call('HSET', KEYS[5], ARGV[7], cjson.encode(effect))
-  return { 'exists', effect.item }
-end
+local said = earlier(KEYS[4], KEYS[5], ARGV[6], ARGV[7])
+if said then return said end
 local most = tonumber(ARGV[9])
 if most > 0 and count(redis.call('HGET', KEYS[9], 'count')) > most then
   return { 'limit', 'conversation_max_messages', ARGV[9] }
@@ -32,7 +26,7 @@ redis.call('HSET', KEYS[1], 'question:' .. ARGV[2], s.id, 'updated_ms', now)
 redis.call('HINCRBY', KEYS[1], 'questions', 1)
 local open_ms = tonumber(ARGV[8])
 if open_ms > 0 then redis.call('ZADD', KEYS[8], now + open_ms, 'question|' .. ARGV[2]) end
-redis.call('HSET', KEYS[5], ARGV[7], cjson.encode({ item = ARGV[2], asks = true, claim = ARGV[6] }))
+record_effect(KEYS[5], ARGV[7], { item = ARGV[2], asks = true, claim = ARGV[6] })
 publish(KEYS[7], KEYS[6], ARGV[5], 'already_applied', '1')
 notice(KEYS[1], 'question', s.id, ARGV[2], '')
 return { 'asked', ARGV[2] }

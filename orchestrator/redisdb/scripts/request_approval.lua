@@ -5,21 +5,15 @@
 --       8 when it is decided by default, in ms since the epoch; 0: never
 -- Returns  {'asked', approval id} | {'exists', approval id} | {'lost'}
 -- include: base
+-- include: effects
 -- include: notices
 local now = clock(ARGV[1])
-local r = fields(KEYS[4], 'id', 'state', 'claim')
-if r.state ~= 'running' or r.claim ~= ARGV[6] then return { 'lost' } end
-local made = redis.call('HGET', KEYS[5], ARGV[7])
-if made then
-  local effect = cjson.decode(made)
-  effect.claim = ARGV[6]
-  redis.call('HSET', KEYS[5], ARGV[7], cjson.encode(effect))
-  return { 'exists', effect.item }
-end
+local said = earlier(KEYS[4], KEYS[5], ARGV[6], ARGV[7])
+if said then return said end
 local record = cjson.decode(ARGV[3])
 -- It is in a person's hands from now on, and waits in no queue.
 record.state = 'delivered'
-record.run = r.id
+record.run = redis.call('HGET', KEYS[4], 'id')
 record.seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
 record.size = #ARGV[4] + #(record.context or '')
 record.at_ms = now
@@ -29,7 +23,7 @@ redis.call('HSET', KEYS[1], 'question:' .. ARGV[2], redis.call('HGET', KEYS[1], 
 redis.call('HINCRBY', KEYS[1], 'questions', 1)
 redis.call('ZADD', KEYS[7], now, ARGV[2])
 if tonumber(ARGV[8]) > 0 then redis.call('ZADD', KEYS[6], ARGV[8], 'approval|' .. ARGV[2]) end
-redis.call('HSET', KEYS[5], ARGV[7], cjson.encode({ item = ARGV[2], asks = true, claim = ARGV[6] }))
+record_effect(KEYS[5], ARGV[7], { item = ARGV[2], asks = true, claim = ARGV[6] })
 publish(KEYS[9], KEYS[8], ARGV[5], 'already_applied', '1')
 notice(KEYS[1], 'approval', redis.call('HGET', KEYS[1], 'id'), ARGV[2], '')
 return { 'asked', ARGV[2] }

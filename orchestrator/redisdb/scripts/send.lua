@@ -1,4 +1,4 @@
--- say: an agent's effect that puts something into another session's queue (its parent's, or that of who
+-- send: an agent's effect that puts something into another session's queue (its parent's, or that of who
 -- asked): checked against the claim, once for its effect key.
 -- KEYS  1 session spoken to  2 items  3 bodies  4 queue  5 waiting  6 stops  7 totals  8 stream
 --       9 speaking session  10 run  11 effects  12 whole text, or the speaking session  13 large_texts
@@ -13,17 +13,11 @@
 --          | {'whole'}: the text that the record refers to is gone, store it again
 --          | {'limit', name, limit}: its conversation has had more messages than it may; a reply is never refused
 -- include: base
+-- include: effects
 -- include: place
 local now = clock(ARGV[1])
-local r = fields(KEYS[10], 'state', 'claim')
-if r.state ~= 'running' or r.claim ~= ARGV[8] then return { 'lost' } end
-local made = redis.call('HGET', KEYS[11], ARGV[9])
-if made then
-  local effect = cjson.decode(made)
-  effect.claim = ARGV[8]
-  redis.call('HSET', KEYS[11], ARGV[9], cjson.encode(effect))
-  return { 'exists', effect.item }
-end
+local said = earlier(KEYS[10], KEYS[11], ARGV[8], ARGV[9])
+if said then return said end
 local most = tonumber(ARGV[11])
 if most > 0 and ARGV[7] == '' and count(redis.call('HGET', KEYS[15], 'count')) > most then
   return { 'limit', 'conversation_max_messages', ARGV[11] }
@@ -35,7 +29,7 @@ if refused then return refused end
 local open_ms = tonumber(ARGV[10])
 if ARGV[6] == '1' and open_ms > 0 then redis.call('ZADD', KEYS[14], now + open_ms, 'question|' .. ARGV[2]) end
 if record.whole then keep(KEYS[12], KEYS[13], record.whole.sha256) end
-redis.call('HSET', KEYS[11], ARGV[9], cjson.encode({ item = ARGV[2], asks = ARGV[6] == '1', claim = ARGV[8] }))
+record_effect(KEYS[11], ARGV[9], { item = ARGV[2], asks = ARGV[6] == '1', claim = ARGV[8] })
 publish(KEYS[8], KEYS[7], ARGV[5])
 if ARGV[12] ~= '' then redis.call('HSET', KEYS[9], 'said:' .. ARGV[12], ARGV[2]) end
 return { 'queued', ARGV[2] }

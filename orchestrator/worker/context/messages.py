@@ -6,6 +6,8 @@ Each is an effect: an item in the queue of the session it is said to, and one si
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR
@@ -97,43 +99,23 @@ class MessageSender:
                 query=query,
             )
         )
-        extra = {"agent": session.agent, "title": session.title, "message": outgoing.message_id}
-        if query is not None:
-            extra["body"] = pack_body(query)
+        extra = {} if query is None else {"body": pack_body(query)}
         if values is not None:
             # As text: the scripts that read and write the record know neither empty lists nor long numbers.
             extra["context"] = json.dumps(values)
         limit_ms = effects.ledger.limits.question_ms if open_s is None else max(1, round(open_s * 1000))
-
-        def send() -> str:
-            if of_user:
-                return effects.ledger.ask_user(
-                    effects.held.claim,
-                    message,
-                    effect=effect,
-                    item_id=question,
-                    kind=kind,
-                    priority=urgency,
-                    envelope=outgoing,
-                    conversation=effects.thread.correlation,
-                    open_ms=limit_ms,
-                    extra=extra,
-                )
-            return effects.ledger.send(
-                effects.held.claim,
-                to.id if to else session.parent,
-                message,
-                effect=effect,
-                item_id=question,
-                kind=kind,
-                priority=urgency,
-                envelope=outgoing,
-                opens=True,
-                conversation=effects.thread.correlation,
-                extra=extra,
-            )
-
-        effects.attempt("ask", send)
+        self._send(
+            "ask",
+            None if of_user else to.id if to else session.parent,
+            message,
+            outgoing,
+            effect=effect,
+            item=question,
+            kind=kind,
+            priority=urgency,
+            extra=extra,
+            open_ms=limit_ms,
+        )
         # A question to the user is among the records of the root that asks.
         self._said(to.id if to else session.parent or session.id, question, outgoing)
         event = {
@@ -219,7 +201,6 @@ class MessageSender:
     def _tell(self, body: StatusUpdate | ErrorReport, text: str, *, kind: str, priority: Priority) -> None:
         """Put a report into the parent's queue, which it need not reply to."""
         effects, session = self._effects, self._effects.held.session
-        packed = pack_body(body)
         about = body.model_dump(mode="json", exclude={"error_id"})
         effect = effects.key(kind, about)
         said = item_id(session.parent, f"{effects.held.claim.run}:{effect}")
@@ -228,28 +209,67 @@ class MessageSender:
                 body, sender=session.agent, recipient=effects.delegator, thread=effects.thread
             )
         )
-        extra = {
-            "agent": session.agent,
-            "title": session.title,
-            "message": outgoing.message_id,
-            "body": packed,
-        }
-        effects.attempt(
+        self._send(
             "report",
-            lambda: effects.ledger.send(
-                effects.held.claim,
-                session.parent,
+            session.parent,
+            text,
+            outgoing,
+            effect=effect,
+            item=said,
+            kind=kind,
+            priority=priority,
+            extra={"body": pack_body(body)},
+        )
+        self._said(session.parent, said, outgoing)
+
+    def _send(
+        self,
+        what: str,
+        to: str | None,
+        text: str,
+        outgoing: Outgoing,
+        *,
+        effect: str,
+        item: str,
+        kind: str,
+        priority: Priority,
+        extra: Mapping[str, str] = MappingProxyType({}),
+        open_ms: int | None = None,
+    ) -> str:
+        """Put a text into the queue of the session ``to``, or ask the user for None; ``open_ms``: it is a question."""
+        effects, session = self._effects, self._effects.held.session
+        ledger, claim, conversation = effects.ledger, effects.held.claim, effects.thread.correlation
+        about = {"agent": session.agent, "title": session.title, "message": outgoing.message_id, **extra}
+
+        def send() -> str:
+            if to is None:
+                return ledger.ask_user(
+                    claim,
+                    text,
+                    effect=effect,
+                    item_id=item,
+                    kind=kind,
+                    priority=priority,
+                    envelope=outgoing,
+                    conversation=conversation,
+                    open_ms=open_ms or 0,
+                    extra=about,
+                )
+            return ledger.send(
+                claim,
+                to,
                 text,
                 effect=effect,
-                item_id=said,
+                item_id=item,
                 kind=kind,
                 priority=priority,
                 envelope=outgoing,
-                conversation=effects.thread.correlation,
-                extra=extra,
-            ),
-        )
-        self._said(session.parent, said, outgoing)
+                opens=open_ms is not None,
+                conversation=conversation,
+                extra=about,
+            )
+
+        return effects.attempt(what, send)
 
     def _said(self, to: str, item: str, outgoing: Outgoing) -> None:
         """Note that this was said, now or by an earlier try of the run, whose message counts then."""
@@ -354,21 +374,8 @@ class MessageSender:
                 sender=session.agent, recipient=to.agent, text=text, thread=effects.thread
             )
         )
-        extra = {"agent": session.agent, "title": session.title, "message": outgoing.message_id}
-        return effects.attempt(
-            "message",
-            lambda: effects.ledger.send(
-                effects.held.claim,
-                to.id,
-                text,
-                effect=effect,
-                item_id=said,
-                kind="message",
-                priority=priority,
-                envelope=outgoing,
-                conversation=effects.thread.correlation,
-                extra=extra,
-            ),
+        return self._send(
+            "message", to.id, text, outgoing, effect=effect, item=said, kind="message", priority=priority
         )
 
 
