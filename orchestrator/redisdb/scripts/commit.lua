@@ -190,11 +190,16 @@ if count(r.attempt) > 1 then
   end
 end
 
-local carried = cjson.decode(r.items)
-local delivered = 0
-for _, id in ipairs(carried) do
+local carried, delivered, of_group = {}, 0, {}
+for _, id in ipairs(cjson.decode(r.items)) do
   local record = item(ITEMS, id)
-  if record and record.state == 'claimed' and record.kind == 'completion' then delivered = delivered + 1 end
+  if record and record.state == 'claimed' then
+    carried[#carried + 1] = { id, record }
+    if record.kind == 'completion' then
+      local name = group_field(record.group, 'delivered')
+      delivered, of_group[name] = delivered + 1, (of_group[name] or 0) + 1
+    end
+  end
   if record and record.kind ~= 'completion' then spoken_to = true end
 end
 local pending = count(s.launched) - count(s.delivered) - count(s.dead) - delivered - lost_owed - lost_queued
@@ -211,17 +216,9 @@ for k = 23, #KEYS do
   if redis.call('EXISTS', KEYS[k]) == 0 then return { 'whole' } end
 end
 
-local of_group = {}
-for _, id in ipairs(carried) do
-  local record = item(ITEMS, id)
-  if record and record.state == 'claimed' then
-    record.state = 'delivered'
-    save(ITEMS, id, record)
-    if record.kind == 'completion' then
-      local name = group_field(record.group, 'delivered')
-      of_group[name] = (of_group[name] or 0) + 1
-    end
-  end
+for _, one in ipairs(carried) do
+  one[2].state = 'delivered'
+  save(ITEMS, one[1], one[2])
 end
 for name, more in pairs(of_group) do redis.call('HINCRBY', S, name, more) end
 if delivered > 0 then redis.call('HINCRBY', S, 'delivered', delivered) end
