@@ -2,7 +2,8 @@
 
 Nothing happens unless the variable ORCHESTRA_CRASH_AT names a place and a file: ``router.acted:/tmp/mark``, or
 ``worker.effect#3:/tmp/mark`` for the third time. The process that dies makes the file first, and only one that
-made it dies: whoever is started in its place goes on.
+made it dies: whoever is started in its place goes on. With ``router.read=stop:/tmp/mark`` it is stopped instead, until
+it gets a SIGCONT.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class _Plan:
 
     def __init__(self, text: str) -> None:
         place, _, self.mark = text.partition(":")
+        place, _, how = place.partition("=")
+        self.signal = signal.SIGSTOP if how == "stop" else signal.SIGKILL
         self.point, _, times = place.partition("#")
         self.left = int(times or 1)
 
@@ -76,4 +79,4 @@ def _die(plan: _Plan) -> None:
         os.close(os.open(plan.mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         return
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), plan.signal)

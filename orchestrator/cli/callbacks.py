@@ -25,13 +25,14 @@ def callbacks(settings: Settings) -> None:
 
 
 def _make(client: redis.Redis, settings: Settings) -> CallbackService:
-    from orchestrator.bootstrap import Container, process_name
+    from orchestrator.bootstrap import Container
     from orchestrator.reconciler.callbacks import CallbackService
+    from orchestrator.streams import consumer_name
 
     return CallbackService(
         client,
         Container(client, settings).delivery,
-        consumer=process_name("callbacks"),
+        consumer=consumer_name("callbacks"),
         shards=settings.shards,
         # Handling a batch takes far less than what a lease allows an agent.
         take_over_ms=round(settings.lease_s * 1000 / 3),

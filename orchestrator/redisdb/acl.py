@@ -96,8 +96,8 @@ def role_rules(role: str, *, queues: tuple[str, ...] = ("orchestra",)) -> list[s
     patterns = sorted(p for p in found if not any(p != q and fnmatchcase(p, q) for q in found))
     channels: list[str] = []
     commands = list({"console": _CONSOLE, "notifier": _NOTIFIER}.get(role, _SERVICE))
-    if role in {"reaper", "operator"}:
-        # Which holders of runs are connected.
+    if role in {"router", "callbacks", "audit", "reaper", "operator"}:
+        # Which holders of runs, and which consumers of groups, are connected.
         commands.append("+client|list")
     if role in _CELERY:
         patterns += [*_CELERY_KEYS, *(f"{queue}*" for queue in queues)]

@@ -1,4 +1,4 @@
-"""Which processes that hold runs are connected to the server.
+"""Which processes are connected to the server: those that hold runs, and the services.
 
 The kernel closes the connections of a process that is killed, however little time the process has had. A connection
 that is there says nothing about work: that is what leases are for.
@@ -6,6 +6,8 @@ that is there says nothing about work: that is what leases are for.
 
 from __future__ import annotations
 
+import os
+import uuid
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,14 +15,31 @@ import redis
 
 from orchestrator.redisdb.client import connect, is_outage
 
-_PREFIX: Final = "orchestra-holder-"
+_PREFIX: Final = "orchestra-"
+#: Of the process that imported this; its forks have the same.
+_FAMILY: Final = uuid.uuid4().hex[:12]
+
+
+def mark_of(pid: int) -> str:
+    """What no other process has, on this host or another; ``pid`` is this one or a fork of it."""
+    return f"{_FAMILY}.{pid}"
+
+
+def own_mark() -> str:
+    """The mark of this process."""
+    return mark_of(os.getpid())
+
+
+def connection_name(part: str, mark: str) -> str:
+    """The name of a connection by which a process shows that it is there; ``part`` is what it is of the stack."""
+    return f"{_PREFIX}{part}@{mark}"
 
 
 @dataclass(frozen=True)
 class Connected:
     """The holders that the server knows at one moment."""
 
-    #: The mark of each, as it stands behind the ``@`` of its claims.
+    #: The mark of each, as it stands behind the ``@`` of its claims, or of its name as a consumer.
     holders: frozenset[str] = frozenset()
     #: Seconds since the oldest of all connections was made: no more than since the server was started.
     oldest_s: float = 0
@@ -28,7 +47,9 @@ class Connected:
 
 def connect_holder(url: str, mark: str, *, timeout_s: float) -> redis.Redis:
     """The one connection by which a process shows that it is there."""
-    return connect(url, check=False, name=f"{_PREFIX}{mark}", max_connections=1, timeout_s=timeout_s)
+    return connect(
+        url, check=False, name=connection_name("holder", mark), max_connections=1, timeout_s=timeout_s
+    )
 
 
 def connected_holders(client: redis.Redis) -> Connected:
@@ -45,6 +66,6 @@ def connected_holders(client: redis.Redis) -> Connected:
         return Connected()
     names = (str(row.get("name", "")) for row in rows)
     return Connected(
-        frozenset(name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)),
+        frozenset(name.rpartition("@")[2] for name in names if name.startswith(_PREFIX) and "@" in name),
         max((float(row.get("age", 0)) for row in rows), default=0),
     )

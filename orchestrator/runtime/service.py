@@ -32,6 +32,7 @@ from orchestrator.log import configure_logging, get_logger
 from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import check_server, connect, is_outage
+from orchestrator.redisdb.holders import connection_name, own_mark
 from orchestrator.runtime.parent_death import die_with_parent
 from orchestrator.runtime.signals import set_soon
 
@@ -101,7 +102,10 @@ def serve(
     settings = resolve(settings)
     supervised = READY_VARIABLE in os.environ
     client = connect(
-        url, name=f"orchestra-{name}", check=not supervised, timeout_s=settings.command_timeout_s
+        url,
+        name=connection_name(name, own_mark()),
+        check=not supervised,
+        timeout_s=settings.command_timeout_s,
     )
     life = SignsOfLife(name, client, settings)
     failures = 0

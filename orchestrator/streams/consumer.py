@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.streams.lost_connections import LostConnections
 from orchestrator.streams.redis_streams import RedisStreams
 from orchestrator.streams.values import Entry, Portion, StreamId
 
@@ -13,13 +14,18 @@ from orchestrator.streams.values import Entry, Portion, StreamId
 GONE_MS: Final = 3_600_000
 #: Seconds between two looks for such consumers.
 TIDY_EVERY_S: Final = 600.0
+#: Seconds between two looks for consumers whose process was killed.
+_LOST_EVERY_S: Final = 0.9
+#: Milliseconds for which such a one must have held an entry: what another one has just taken over is left to that.
+_LOST_IDLE_MS: Final = 500
 
 
 class Consumer:
     """One consumer of a group. It may die at any moment: what it had not acknowledged another one takes over.
 
     ``sources`` is asked at each look for the streams from which to take over. Entries that were held for
-    ``reclaim_idle_ms`` are taken over; ``look_every_s`` seconds lie between two looks for them.
+    ``reclaim_idle_ms`` are taken over; ``look_every_s`` seconds lie between two looks for them. What a consumer holds
+    that has lost its connection, as its process was killed, is taken over within about two seconds.
     """
 
     def __init__(
@@ -40,7 +46,8 @@ class Consumer:
         self._reclaim_idle_ms = reclaim_idle_ms
         self._look_every_s = look_every_s
         self._clock = clock or SystemClock()
-        self._next_look = 0.0
+        self._next_look = self._next_lost = 0.0
+        self._lost = LostConnections(self._clock)
         self._next_tidy = self._clock.monotonic() + TIDY_EVERY_S
 
     def read(self, portions: Sequence[Portion], *, block_ms: int = 0) -> list[Entry]:
@@ -54,6 +61,9 @@ class Consumer:
         A caller that stops early goes on at its next call.
         """
         now = self._clock.monotonic()
+        if now >= self._next_lost:
+            yield from self._of_the_lost(limit)
+            self._next_lost = now + _LOST_EVERY_S
         if now < self._next_look:
             return
         sources = self._sources()
@@ -66,6 +76,19 @@ class Consumer:
         if now >= self._next_tidy:
             self.tidy()
             self._next_tidy = now + TIDY_EVERY_S
+
+    def _of_the_lost(self, limit: int) -> Iterator[list[Entry]]:
+        """What consumers hold that have lost their connections."""
+        held = self._streams.holders(self._group, self._sources())
+        held.pop(self._name, None)
+        if not held:
+            return
+        for name in self._lost.lost(held, self._streams.connected()):
+            for stream in held[name]:
+                while entries := self._streams.take_over(
+                    self._group, self._name, stream, of=name, idle_ms=_LOST_IDLE_MS, limit=limit
+                ):
+                    yield entries
 
     def acknowledge(self, entries: Sequence[Entry], *, delete: bool = False) -> None:
         """Acknowledge entries that were handled. ``delete`` removes them from streams that one group alone reads."""

@@ -10,6 +10,7 @@ import redis
 from orchestrator.errors import StreamFull
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import MAX_BLOCK_MS
+from orchestrator.redisdb.holders import Connected, connected_holders
 from orchestrator.redisdb.raw_pipeline import exchange
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.streams import values
@@ -176,6 +177,34 @@ class RedisStreams:
                     again.append((stream, answer[0].decode()))
             asked = again
         return self._with_deliveries(group, claimed)
+
+    def holders(self, group: str, streams: Sequence[StreamId]) -> dict[str, list[StreamId]]:
+        """The consumers that hold entries, and of which streams."""
+        found: dict[str, list[StreamId]] = {}
+        commands = [("XPENDING", self._key(stream), group) for stream in streams]
+        for stream, answer in zip(streams, exchange(self._redis, commands) if commands else (), strict=True):
+            # A group that is gone, or a stream that was spoilt, has no holders; reading it says so.
+            for name, _ in (None if isinstance(answer, Exception) else answer[3]) or ():
+                found.setdefault(name.decode(), []).append(stream)
+        return found
+
+    def take_over(
+        self, group: str, consumer: str, stream: StreamId, *, of: str, idle_ms: int, limit: int
+    ) -> list[Entry]:
+        """Take over the oldest entries that the consumer ``of`` holds, and was handed ``idle_ms`` ago or longer."""
+        key = self._key(stream)
+        pending: Any = self._redis.xpending_range(key, group, "-", "+", limit, consumername=of)
+        if not pending:
+            return []
+        ids = [row["message_id"].decode() for row in pending]
+        (rows,) = exchange(self._redis, [("XCLAIM", key, group, consumer, idle_ms, *ids)])
+        if isinstance(rows, Exception):
+            raise rows
+        return self._with_deliveries(group, [e for row in rows if (e := _entry(stream, row)) is not None])
+
+    def connected(self) -> Connected:
+        """Which processes are connected to the server."""
+        return connected_holders(self._redis)
 
     def uncount(self, group: str, consumer: str, entry: Entry) -> None:
         """Let the last delivery of an entry that ``consumer`` reclaimed not count; it stays in its hands."""

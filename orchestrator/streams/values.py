@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from orchestrator.redisdb.holders import own_mark
+
 #: The message types, in the order of the protocol.
 MESSAGE_TYPES = (
     "task-delegation",
@@ -130,8 +132,8 @@ class Backlog(NamedTuple):
 
 
 def consumer_name(service: str) -> str:
-    """A name under which no other process consumes, now or later; it tells people where to look."""
-    return f"{service}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    """A name under which no other process consumes, now or later; it tells people where to look, and whom to miss."""
+    return f"{service}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}@{own_mark()}"
 
 
 def boxes(kind: str, programs: Iterable[str], shards: int = 1) -> list[StreamId]:

@@ -1,4 +1,4 @@
-"""How soon a run is at work again after its worker was killed, with the settings that everybody has."""
+"""How soon work goes on after a worker or a service was killed, with the settings that everybody has."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ import pytest
 
 from orchestrator.config.settings import Settings
 from orchestrator.ledger import Lease
+from orchestrator.redisdb.holders import connected_holders
+from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
+from orchestrator.streams.lost_connections import SETTLED_S
 
 from .stack import Running, Stack, children_of, wait_until
 
@@ -88,6 +91,75 @@ def test_a_killed_workers_run_is_at_work_again_before_its_lease_has_run_out(
         f"{len(took)} kills: {statistics.median(took):.1f} s in the median, p99 {tail:.1f} s, worst {max(took):.1f} s"
     )
     assert max(took) < WORST_S
+    stack.assert_settled()
+
+
+#: Seconds from the death of a service to the wake-up that it was at.
+SOON_S = 5
+
+
+def usual_stack(make_stack: Callable[..., Stack], *names: str) -> Stack:
+    """A stack with the settings that everybody has."""
+    usual = Settings.model_fields
+    return make_stack(**{name: str(usual[name].default) for name in names})
+
+
+@pytest.mark.parametrize("service", ["router", "callbacks", "reaper"])
+def test_a_killed_service_delays_a_wake_up_by_five_seconds_at_most(
+    service: str, make_stack: Callable[..., Stack]
+) -> None:
+    """It dies with what it has read and not handled; its supervisor starts it again, or another copy is there."""
+    stack = usual_stack(make_stack, "lease_s", "heartbeat_s", "sweep_interval_s", "redispatch_after_s")
+    stack.start_all()
+    stack.wait_ready()
+    took: list[float] = []
+    with stack.client() as client:
+        assert stack.answer(client.submit("branch", "1"), timeout_s=30) == "1"
+        # The server is no longer taken for one that was just started.
+        wait_until(lambda: connected_holders(stack.redis).oldest_s > SETTLED_S, "connections of some age")
+        for _ in range(KILLS):
+            if service == "reaper":
+                dying = next(p for p in stack.running if p.name == service)
+                session = client.submit("branch", "1")
+                dying.kill()
+            else:
+                dying = stack.replace(service, crash_at=f"{service}.read")
+                session = client.submit("branch", "1")
+                wait_until(dying.mark.exists, "its death", explain=stack.logs)
+            began = time.monotonic()
+            stack.running.remove(dying)
+            stack.start(service)
+            assert stack.answer(session, timeout_s=30) == "1"
+            took.append(time.monotonic() - began)
+    print(
+        f"{service}: {len(took)} kills, {statistics.median(took):.1f} s in the median, worst {max(took):.1f} s"
+    )
+    assert max(took) < SOON_S
+    stack.assert_settled()
+
+
+def test_a_router_that_was_stopped_and_cut_off_goes_on_and_doubles_nothing(
+    make_stack: Callable[..., Stack],
+) -> None:
+    """What it had read is taken over before its lease is over; then it wakes up and handles that, too."""
+    stack = usual_stack(make_stack, "lease_s")
+    stack.start_all(but="router")
+    stopped = stack.start("router", crash_at="router.read=stop")
+    stack.wait_ready()
+    with stack.client() as client:
+        session = client.submit("branch", "3")
+        wait_until(stopped.mark.exists, "its stop", explain=stack.logs)
+        (held,) = RedisStreams(stack.redis).holders(ROUTER_GROUP, all_streams(len(stack.shards)))
+        mark = held.rpartition("@")[2]
+        stack.start("router")
+        for row in stack.redis.client_list():
+            if row["name"].endswith(f"@{mark}"):
+                stack.redis.client_kill_filter(_id=row["id"])
+        began = time.monotonic()
+        assert stack.answer(session, timeout_s=30) == "3"
+        assert time.monotonic() - began < 2 * SOON_S
+        os.kill(stopped.pid, signal.SIGCONT)
+        assert stack.answer(client.submit("branch", "2"), timeout_s=30) == "2"
     stack.assert_settled()
 
 

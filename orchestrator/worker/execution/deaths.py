@@ -19,8 +19,8 @@ from orchestrator.errors import OrchestraError
 from orchestrator.ids import ClaimId, new_claim_id
 from orchestrator.ledger import Lease
 from orchestrator.log import get_logger
+from orchestrator.redisdb.holders import mark_of
 from orchestrator.worker.container import Runtime
-from orchestrator.worker.execution.presence import mark_of
 from orchestrator.worker.execution.retry import retry_outages
 
 _log = get_logger()

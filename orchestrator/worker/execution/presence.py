@@ -6,25 +6,17 @@ import contextlib
 import os
 import threading
 import time
-import uuid
 from typing import Final
 
 import redis
 
-from orchestrator.redisdb.holders import connect_holder
+from orchestrator.redisdb.holders import connect_holder, own_mark
 from orchestrator.worker.execution import ticker
 
 #: Seconds between two looks whether the connection is still there; half of what the reaper misses it for.
 _EVERY_S: Final = 0.7
 #: Seconds after which an answer is not waited for: leases are renewed by the same thread.
 _TIMEOUT_S: Final = 2.0
-#: Of the process that imported this; its forks have the same.
-_FAMILY: Final = uuid.uuid4().hex[:12]
-
-
-def mark_of(pid: int) -> str:
-    """What no other process has, on this host or another; ``pid`` is this one or a fork of it."""
-    return f"{_FAMILY}.{pid}"
 
 
 class _Presence:
@@ -49,7 +41,7 @@ def show(url: str) -> None:
         if os.getpid() in _shown:
             return
         _shown.clear()
-        presence = _shown[os.getpid()] = _Presence(url, mark_of(os.getpid()))
+        presence = _shown[os.getpid()] = _Presence(url, own_mark())
     # Before the first run is taken: a holder that was never seen is not missed.
     presence.beat()
     ticker.add(presence)
