@@ -137,6 +137,7 @@ site: .venv-site/.site ## Build the documentation as a site into site/; a link t
 picture: .venv/.main ## Run the demo and take the pictures of the README anew
 	@$(BIN)/python docs/picture.py
 	@$(BIN)/python docs/flower_picture.py
+	@$(BIN)/python docs/report_picture.py
 
 lock: .venv/.dev ## Resolve the dependencies anew into requirements/*.txt
 	@$(BIN)/python -m pip install --quiet uv

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import random
 import resource
@@ -36,6 +37,7 @@ from orchestrator.ids import child_session_id, root_session_id
 _CHILDREN = 8
 _REVIEWERS = ("reviewer", "security-reviewer", "style-reviewer", "test-writer")
 _RULES = ("signature-invalid", "expired", "recipient-unknown", "missing-element")
+_PRIORITY = {"status-update": "normal", "query": "critical"}
 _START_MS = 1_790_000_000_000
 _HOURS = 48
 _XML = b"<agent-message>" + b"x" * 1200 + b"</agent-message>"
@@ -53,8 +55,10 @@ class Trail:
         """A tree after the other."""
         for number in range(self._trees):
             # More by day than by night.
-            share = number / self._trees
-            at_ms = _START_MS + int(share * _HOURS * 3_600_000) + self._random.randrange(600_000)
+            hour = self._random.choices(
+                range(_HOURS), [2 + 6 * math.exp(-(((h % 24) - 10) ** 2) / 16) for h in range(_HOURS)]
+            )
+            at_ms = _START_MS + hour[0] * 3_600_000 + self._random.randrange(3_600_000)
             yield self._tree(number, at_ms)
 
     def _tree(self, number: int, at: int) -> tuple[list[MessageRecord], list[DeadRecord], list[Step]]:
@@ -71,11 +75,11 @@ class Trail:
             )
             for attempt in (1, 2) if late else (1,):
                 record = MessageRecord(
-                    stream=f"00/{kind}/{'high' if kind != 'status-update' else 'normal'}",
+                    stream=f"00/{kind}/{_PRIORITY.get(kind, 'high')}",
                     entry_id=f"{ms + attempt * 50}-{self._number}",
                     message_id=message_id,
                     type=kind,
-                    priority="high" if kind != "status-update" else "normal",
+                    priority=_PRIORITY.get(kind, "high"),
                     sender=sender,
                     recipient=to,
                     correlation_id=conversation,
@@ -142,6 +146,9 @@ class Trail:
         for child_number in range(_CHILDREN):
             child, agent = child_session_id(root, str(child_number)), some.choice(_REVIEWERS)
             callback = f"cb_{child[4:]}"
+            if some.random() < 0.3:
+                asked = say("query", (agent, "lead"), "", now + 500, first)
+                say("reply", ("lead", agent), "", now + 500 + int(some.lognormvariate(7, 0.7)), asked)
             given = say("task-delegation", ("lead", agent), child, now + child_number, first)
             changed(
                 now + child_number,
@@ -153,9 +160,12 @@ class Trail:
             ready = now + child_number + int(some.lognormvariate(2, 0.8))
             queued = f"callback {root} {callback} queued completion"
             done = ran(ready, child, f"run_{child}_1", int(some.lognormvariate(8, 0.7)), end, queued)
+            if some.random() < 0.6:
+                say("status-update", (agent, "lead"), child, ready + 200, given)
             say("task-completion", (agent, "lead"), child, done, given)
             ends.append((done, callback))
-        lines = [f"callback {root} {callback} delivered completion" for _, callback in ends]
+        states = [(callback, some.choices(("delivered", "dead"), (200, 1))[0]) for _, callback in ends]
+        lines = [f"callback {root} {callback} {state} completion" for callback, state in states]
         done = ran(
             max(ends)[0] + 5, root, f"run_{root}_2", int(some.lognormvariate(7, 0.5)), "finished", *lines
         )

@@ -144,11 +144,16 @@ class AuditReader:
                 found.append(record)
         return found
 
-    def conversation(self, correlation_id: str) -> list[MessageRecord]:
-        """Every message of a conversation, in the order in which they were published."""
+    def conversation(self, correlation_id: str, *, limit: int | None = None) -> list[MessageRecord]:
+        """The messages of a conversation in the order in which they were published: all, or the first ones."""
         return self._store.messages(
-            _M.correlation_id == correlation_id.lower(), order=(_M.published_ms, _M.seq)
+            _M.correlation_id == correlation_id.lower(), order=(_M.published_ms, _M.seq), limit=limit
         )
+
+    def count(self, correlation_id: str) -> int:
+        """How many messages a conversation has."""
+        query = select(func.count()).where(_M.correlation_id == correlation_id.lower())
+        return int(self._store.query(query)[0][0])
 
     def search(
         self,

@@ -64,9 +64,24 @@ def writer(settings: Settings) -> None:
     "--body", is_flag=True, help="Print the body of one message whole, also where it travelled apart."
 )
 @click.option("--mermaid", is_flag=True, help="Print a sequence diagram as Mermaid text.")
+@click.option(
+    "--svg",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a sequence diagram as SVG to FILE.",
+)
 @json_option
 @stack_options
-def show(*, settings: Settings, identifier: str, xml: bool, body: bool, mermaid: bool, as_json: bool) -> None:
+def show(
+    *,
+    settings: Settings,
+    identifier: str,
+    xml: bool,
+    body: bool,
+    mermaid: bool,
+    svg: Path | None,
+    as_json: bool,
+) -> None:
     """Show a message, or a conversation or a session's part of it as a tree."""
     from orchestrator.cli.documents import FullMessages
 
@@ -74,6 +89,12 @@ def show(*, settings: Settings, identifier: str, xml: bool, body: bool, mermaid:
     records = messages_about(reader, identifier, settings)
     if not records:
         raise click.ClickException(nothing_about(identifier, settings))
+    if svg is not None:
+        from orchestrator.audit.sequence import sequence_svg, svg_text
+
+        svg.write_text(svg_text(sequence_svg(records)), encoding="utf-8")
+        say(f"wrote {svg}", err=True)
+        return
     alone = len({record.message_id for record in records}) == 1
     if body:
         if not alone:

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.options import json_option, stack_options
-from orchestrator.cli.output import json_text, say
+from orchestrator.cli.output import json_text, say, write_raw
 
 if TYPE_CHECKING:
-    from orchestrator.audit.report import Unit
+    from orchestrator.audit import AuditStore
+    from orchestrator.audit.report import Report, Unit
     from orchestrator.config.settings import Settings
+
+
+#: Messages of a conversation that the HTML draws.
+_DRAWN = 60
 
 
 @click.command("report")
@@ -28,15 +33,20 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "wanted",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "json", "html"]),
     default="text",
     show_default=True,
-    help="How the report is written.",
+    help="How the report is written; html needs the extra `report`.",
 )
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     help="The file to write. Default: standard output.",
+)
+@click.option(
+    "--conversation",
+    metavar="CORRELATION-ID",
+    help="What the HTML draws as a sequence. Default: the longest.",
 )
 @json_option
 @stack_options
@@ -48,11 +58,13 @@ def report(
     by: Unit | None,
     wanted: str,
     out: Path | None,
+    conversation: str | None,
     as_json: bool,
 ) -> None:
     """Report on a time: messages, failures, hops, callbacks, costs.
 
-    The database does the counting; memory stays the same however many messages there are.
+    The database does the counting, so that memory is bounded however many messages there are. The HTML is one file, which needs
+    no network and runs no script.
     """
     from orchestrator.audit import AuditStore
     from orchestrator.audit.report import make_report
@@ -73,13 +85,31 @@ def report(
         )
     if as_json or wanted == "json":
         text = json_text(AuditReport.of(found).model_dump(mode="json"))
+    elif wanted == "html":
+        text = _page(store, found, conversation)
     else:
         text = "\n".join(lines_of(found))
+    if out is None and wanted == "html":
+        write_raw(text)
+        return
     if out is None:
         say(text, lines=True)
         return
     out.write_text(text + "\n", encoding="utf-8")
     say(f"wrote {out}", err=True)
+
+
+def _page(store: AuditStore, found: Report, conversation: str | None) -> str:
+    from orchestrator.audit import AuditReader
+    from orchestrator.audit.report.html import html_of
+
+    drawn = conversation or found.longest_conversation
+    reader = AuditReader(store)
+    records = reader.conversation(drawn, limit=_DRAWN) if drawn else []
+    if conversation and not records:
+        raise click.ClickException(f"no conversation {conversation!r} is in {store.name}")
+    left_out = reader.count(drawn) - len(records) if len(records) == _DRAWN else 0
+    return html_of(found, records, left_out)
 
 
 @contextmanager

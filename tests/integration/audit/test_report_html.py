@@ -1,0 +1,181 @@
+"""The report as one HTML file: what a real browser makes of it, and what it may not do."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lxml import etree, html
+
+from orchestrator.audit import AuditStore
+from orchestrator.audit.report import make_report
+from orchestrator.audit.report.html import html_of
+from orchestrator.audit.sequence import SVG, sequence_svg, svg_text
+from tests.browser import browse
+from tests.integration.audit.test_report import HOSTILE, HOUR, START, dead, invoke, message, steps
+from tests.postgres import TrailDatabase
+
+#: What a page would be that obeyed the text of agents, and what fetches where a policy allows it.
+BAIT = (
+    '<script>document.title = "ran"</script><img src="/pixel.png"><link rel="stylesheet" href="/style.css">'
+    '<p style="color: red" onclick="1">bait</p><iframe src="/frame.html"></iframe>'
+)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> TrailDatabase:
+    """A trail with everything that a report shows, said by agents with hostile names."""
+    found = TrailDatabase(tmp_path / "audit.sqlite")
+    store = AuditStore(found.where)
+    rows = [
+        message(1, 0, sender=HOSTILE, type="task-delegation", task_id="t1", recipient="reviewer"),
+        message(
+            2,
+            60,
+            sender="reviewer",
+            recipient=HOSTILE,
+            type="task-completion",
+            task_id="t1",
+            parent_id="m1",
+            status="success",
+        ),
+        message(3, HOUR, sender="審査" * 30, recipient="reviewer", priority="high"),
+        message(4, HOUR + 5, sender="reviewer", recipient="reviewer", attempt=1),
+        message(5, HOUR + 9, sender="", recipient="", type="query", message_id="", correlation_id=""),
+    ]
+    spent = "spent requests=2 input_tokens=30 output_tokens=4 nano_usd=1500000000"
+    lines = [
+        (0, f"session ses_1 - pending agent={HOSTILE}"),
+        (1, "callback ses_1 cb_1 owed completion"),
+        (2, "callback ses_1 cb_2 owed completion"),
+        (3, "run ses_1 run_1 queued start"),
+        (9, f"callback ses_1 cb_1 dead completion\nrun ses_1 run_1 running\nbudget ses_1 r {spent}"),
+    ]
+    store.add(rows, [dead(rows[2], HOSTILE)], [steps(*lines)])
+    store.close()
+    return found
+
+
+def page_of(database: TrailDatabase, tmp_path: Path, *options: str) -> str:
+    out = tmp_path / "report.html"
+    invoke(database, tmp_path, "--format", "html", "--out", str(out), *options)
+    return out.read_text(encoding="utf-8")
+
+
+def test_a_browser_shows_the_report_and_asks_for_nothing(database: TrailDatabase, tmp_path: Path) -> None:
+    """Title, totals, charts with values, tables and the diagram; names of agents are text, whatever they hold."""
+    seen = browse(page_of(database, tmp_path), tmp_path)
+    assert seen.requests == ["/page.html"]
+    assert not seen.console
+    page = html.fromstring(seen.dom)
+    assert page.xpath("string(//h1)") == "Audit report"
+    assert page.xpath("//h2/text()") == [
+        "Messages by hour",
+        "By type",
+        "By priority",
+        "Dead letters by rule",
+        "How long each hop took",
+        "Callbacks promised and kept",
+        "What models cost",
+        "Busiest agents",
+        "A conversation",
+    ]
+    totals = [" ".join(total.itertext()) for total in page.xpath("//section[@class='totals']/div")]
+    assert totals[0].startswith("5 messages")
+    assert totals[3] == "2 callbacks 0 delivered, 1 pending, 1 dead"
+    assert totals[4] == "$1.50 for models 34 tokens in 2 calls"
+    labels = page.xpath("//figure//*[@role='graphics-symbol']/@aria-label")
+    assert any("dead letters" in label and "messages: 1" in label for label in labels)
+    assert (
+        page.xpath("count(//figure[contains(@class, 'wide')])")
+        == page.xpath("count(//figure[contains(@class, 'narrow')])")
+        == 7
+    )
+    assert page.xpath("count(//svg[@class='sequence'])") == 1
+    # Nothing that somebody said is an element, and nothing of it changes how the rest is written.
+    assert not page.xpath("//script | //img | //link | //iframe | //@onclick | //@style")
+    shown = HOSTILE.replace("\u202e", r"\u202e").replace("\x1b", r"\x1b")
+    assert shown in page.xpath("//th/bdi/text()")
+    assert any("</td><script>" in text for text in page.xpath("//svg[@class='sequence']//*/text()"))
+    assert "\u202e" not in seen.dom
+
+
+def test_the_policy_of_the_page_forbids_what_it_does_not_need(
+    database: TrailDatabase, tmp_path: Path
+) -> None:
+    """Were something said to become an element after all, it could neither run nor fetch, and not even colour."""
+    page = page_of(database, tmp_path)
+    seen = browse(page.replace("<main>", f"<main>{BAIT}"), tmp_path)
+    assert seen.requests == ["/page.html"]
+    assert "<title>ran" not in seen.dom
+    assert 'src="/pixel.png"' in seen.dom
+    assert len(re.findall("Content Security Policy", seen.console)) >= 4
+    allowed = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
+    control = browse(allowed.replace("<main>", f"<main>{BAIT}"), tmp_path)
+    assert "<title>ran" in control.dom
+    assert "/pixel.png" in control.requests
+
+
+def test_a_conversation_can_be_chosen_and_is_cut_where_it_is_long(tmp_path: Path) -> None:
+    """The first 60 messages; an unknown one is an error, and an empty trail is a page."""
+    database = TrailDatabase(tmp_path / "audit.sqlite")
+    store = AuditStore(database.where)
+    assert "Nothing was published in this time." in page_of(database, tmp_path)
+    store.add(
+        [message(n, n, correlation_id="long") for n in range(70)] + [message(99, 1, correlation_id="short")]
+    )
+    assert "… and 10 more messages" in page_of(database, tmp_path)
+    assert "Sequence diagram of 1 message " in page_of(database, tmp_path, "--conversation", "short")
+    with pytest.raises(AssertionError, match="no conversation 'none' is in"):
+        page_of(database, tmp_path, "--conversation", "none")
+
+
+def test_show_writes_a_diagram_that_stands_alone(database: TrailDatabase, tmp_path: Path) -> None:
+    """As SVG, with its style, and with nothing in it that runs."""
+    file = tmp_path / "conversation.svg"
+    said = invoke(database, tmp_path, "t1", "--svg", str(file), command=("show",))
+    assert said.output == f"wrote {file}\n"
+    drawn = etree.parse(file).getroot()
+    assert {etree.QName(element).localname for element in drawn.iter()} <= {
+        "svg",
+        "title",
+        "style",
+        "line",
+        "rect",
+        "text",
+        "g",
+        "path",
+    }
+    assert drawn.findtext(f"{{{SVG}}}title").startswith(
+        "Sequence diagram of 2 messages between </td><script>"
+    )
+    marked = sequence_svg([message(1, 0, dead="expired: too late", status="")])
+    assert marked.find(f"{{{SVG}}}g[@class='dead']") is not None
+    assert "✕ message: expired" in svg_text(marked)
+
+
+def test_without_the_library_the_error_says_what_to_install(
+    database: TrailDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that text needs none."""
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(
+        AssertionError, match=r"pip install 'agent-orchestra\[report\]', or take --format text"
+    ):
+        page_of(database, tmp_path)
+    assert "Audit report" in invoke(database, tmp_path).output
+
+
+def test_many_agents_and_hours_make_a_page_of_bounded_size(tmp_path: Path) -> None:
+    """Charts show the first bars, tables the busiest, and the hours of a year fit."""
+    store = AuditStore(tmp_path / "audit.sqlite")
+    rows: list[Any] = [
+        message(n, (n % 400) * HOUR, sender=f"agent-{n}", type=f"type-{n % 30}") for n in range(800)
+    ]
+    store.add(rows)
+    found = make_report(store, made_ms=START, by="hour")
+    assert (len(found.agents), found.other_agents) == (50, 751)
+    assert len(html_of(found)) < 2_000_000
