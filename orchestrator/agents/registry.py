@@ -224,6 +224,11 @@ class AgentRegistry:
         found = map(self._read, names, values)
         return sorted((record for record in found if record is not None), key=lambda record: record.name)
 
+    def seen_ms(self) -> dict[str, int]:
+        """When each agent was announced last, in milliseconds since the epoch; external programs are not among them."""
+        found: Any = self._redis.zrange(keys.agents(), 0, -1, withscores=True)
+        return {name.decode(): int(score) for name, score in found if score < _FOR_EVER_MS}
+
     def names(self) -> list[str]:
         """The names of every registered agent, for messages that say what there is; up to a second old."""
         now = self._clock.monotonic()

@@ -27,11 +27,34 @@ if TYPE_CHECKING:
     multiple=True,
     help="Only those with this tag; may be repeated for several.",
 )
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(["served", "unserved", "paused"]),
+    multiple=True,
+    help="Only those that a living worker serves, that none does, or that are paused; may be repeated.",
+)
+@click.option("--since", help="Only those announced since: how long ago (15m, 2h, 7d) or a time.")
+@click.option("--until", help="Only those not announced since: the same.")
 @json_option
 @stack_options
 @click.pass_context
-def agents(context: click.Context, *, settings: Settings, as_json: bool, tags: tuple[str, ...]) -> None:
-    """List the registered agents."""
+def agents(
+    context: click.Context,
+    *,
+    settings: Settings,
+    as_json: bool,
+    tags: tuple[str, ...],
+    states: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+) -> None:
+    """List the registered agents.
+
+    A worker announces its agents every 30 seconds. An external program is announced once, and neither --since nor --until
+    lists it.
+    """
+    from orchestrator.cli.audit import parse_time
     from orchestrator.cli.documents import AgentDocument, Agents
     from orchestrator.cli.limits import held_words
     from orchestrator.cli.table import Row, print_table, terminal_width
@@ -45,12 +68,26 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool, tags: t
     served = {record.name: None if record.external else is_served(record, living) for record in found}
     versions = living_versions(parts.redis)
     limits = {limit.agent: limit for limit in parts.concurrency.agents([r.name for r in found])}
+    seen_ms = parts.agents.seen_ms()
+    since_ms, until_ms = parse_time(since), parse_time(until)
+
+    def is_listed(record: AgentRecord) -> bool:
+        here, seen = served[record.name], seen_ms.get(record.name)
+        state = {"unserved" if here is False else "served", "paused" if limits[record.name].paused else ""}
+        return (
+            (not states or bool(state & set(states)))
+            and (since_ms is None or (seen is not None and seen >= since_ms))
+            and (until_ms is None or (seen is not None and seen <= until_ms))
+        )
+
+    found = list(filter(is_listed, found))
     if as_json:
         documents = [
             AgentDocument.of(r).model_copy(
                 update={
                     "served": served[r.name],
                     "versions": versions.get(r.name, {}),
+                    "seen_ms": seen_ms.get(r.name),
                     "at_work": limits[r.name].at_work,
                     "limit": limits[r.name].limit,
                     "paused": limits[r.name].paused,
@@ -74,7 +111,9 @@ def agents(context: click.Context, *, settings: Settings, as_json: bool, tags: t
         rows.append(Row((record.name, role, record.executor, record.queue, about), style))
     if rows:
         print_table(("AGENT", "ROLE", "EXECUTOR", "QUEUE", "ABOUT"), rows, styled=0, width=terminal_width())
-    if not found and tags:
+    if not found and (states or since or until):
+        say("no registered agent is like that; `orchestra agents` lists all", err=True)
+    elif not found and tags:
         say(f"no registered agent has the tags {' '.join(tags)}", err=True)
     elif not found:
         say(

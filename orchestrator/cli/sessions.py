@@ -108,7 +108,8 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
     "--text",
     "texts",
     is_flag=True,
-    help="Also what went in and came out, as the ledger holds it: task, callbacks, messages, answer.",
+    help="Also what went in and came out, as the ledger holds it: task, callbacks, messages, answer, and what the agent "
+    "printed.",
 )
 @json_option
 @stack_options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -51,7 +52,7 @@ def watch(
 ) -> None:
     """Follow SESSION and everything below it until it ends.
 
-    On a terminal: a live tree. To a pipe: one line for each change. With --json: one JSON document a line.
+    On a terminal: a live tree that takes keys; `?` lists them. To a pipe: one line for each change. With --json: one JSON document a line.
     With --text: the text of a model agent while it is written; with --json as well, one piece a line. Each has a
     `position`: --after reads on behind it.
     """
@@ -66,9 +67,12 @@ def watch(
     with Client(settings, on_outage=say_outage) as client:
         picture: list[Session] = []
         try:
-            with tree_display(as_json=as_json) as show:
-                for picture, notes in _pictures(client, session, timeout):
-                    show(picture, notes)
+            if not as_json and _takes_keys():
+                picture = _with_keys(client, session, timeout)
+            else:
+                with tree_display(as_json=as_json) as show:
+                    for picture, notes in _pictures(client, session, timeout):
+                        show(picture, notes)
         except TimeoutError as error:
             raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:
@@ -76,6 +80,59 @@ def watch(
             sys.exit(130)
         if not as_json:
             say(str(PromiseCount.of(picture)))
+
+
+def _takes_keys() -> bool:
+    """Whether somebody sits at a terminal that can show a picture."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+class _Acts:
+    """What the keys of a board do."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def stop(self, session: str) -> str:
+        """Stop a session."""
+        verdict = self._client.stop(session)
+        said = {"ended": "it has ended", "asked": "its run was asked to stop", "over": "it had ended before"}
+        return said.get(verdict.outcome, verdict.outcome)
+
+    def question(self, session: str) -> tuple[str, str] | None:
+        """The oldest open question of a session itself."""
+        own = [one for one in self._client.questions(session) if one.session == session]
+        return (own[0].id, own[0].text) if own else None
+
+    def reply(self, question: str, text: str) -> str:
+        """Reply to a question."""
+        return f"{self._client.reply(question, text)} will go on with it"
+
+
+def _with_keys(client: Client, session: str, timeout_s: float | None) -> list[Session]:
+    """Show a tree that takes keys until it has ended, or the user leaves; the last picture.
+
+    Raises:
+        KeyboardInterrupt: the user has left.
+        TimeoutError: the time has passed.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    from orchestrator.cli.board import Board
+    from orchestrator.cli.keyboard import keys
+
+    console, board = Console(), Board(_Acts(client))
+    picture: list[Session] = []
+    with keys() as pressed, Live(console=console, auto_refresh=False, transient=False) as live:
+        for picture, notes in _pictures(client, session, timeout_s, always=True):
+            board.update(picture, notes)
+            for key in pressed():
+                board.press(key)
+            if board.left:
+                raise KeyboardInterrupt
+            live.update(board.picture(console.width, console.height), refresh=True)
+    return picture
 
 
 def _show_text(
@@ -112,9 +169,9 @@ def _say_event(event: LiveEvent) -> None:
 
 
 def _pictures(
-    client: Client, session: str, timeout_s: float | None
+    client: Client, session: str, timeout_s: float | None, *, always: bool = False
 ) -> Iterator[tuple[list[Session], list[str]]]:
-    """Pictures of a tree with what holds its runs back, whenever one of the two changes."""
+    """Pictures of a tree with what holds its runs back, whenever one of the two changes; with ``always`` at each look."""
     watching = client.watching(session, timeout_s=timeout_s)
     picture: list[Session] = []
     notes: list[str] = []
@@ -124,7 +181,7 @@ def _pictures(
         picture, before = changed or picture, notes
         if time.monotonic() >= look_at:
             notes, look_at = client.held_back(picture), time.monotonic() + _LOOK_S
-        if changed is not None or notes != before:
+        if always or changed is not None or notes != before:
             yield picture, notes
 
 

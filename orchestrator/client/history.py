@@ -12,6 +12,7 @@ from orchestrator.errors import PayloadError
 from orchestrator.ids import approval_of
 from orchestrator.ledger import Item, ItemState, Ledger, Run, Session, StepHeader, Try
 from orchestrator.ledger.journal import read_headers
+from orchestrator.ledger.printed import Printed, PrintedTexts
 
 #: Seconds that nobody means as a time: the run waits for a person.
 _FOREVER_S = 10 * 365 * 86_400
@@ -65,6 +66,7 @@ def history(ledger: Ledger, session: str, *, texts: bool = False) -> list[Event]
         if item.seq or (item.callback and item.state is ItemState.DEAD):
             at_ms, event = _of_item(item)
             timed.append((at_ms, event.saying(said.get(item.id, ""))))
+    timed += [(one.at_ms, _of_printed(one)) for one in PrintedTexts(ledger.redis).read(session) if texts]
     if "result" in said:
         answered_ms = max((ms for ms, event in timed if event.what == "run ended"), default=about.updated_ms)
         timed.append((answered_ms, Event(at="", what="answer", text="the latest").saying(said["result"])))
@@ -137,6 +139,14 @@ def _of_try(run: Run, tried: Try, *, first: bool) -> list[tuple[int, Event]]:
     text = f"attempt {tried.attempt} {how[tried.how]} after {took:.3f} s: {tried.reason}{next_one}"
     event = Event(at="", what="attempt", text=text, run=run.id, detail=tried.traceback)
     return [*events, (tried.ended_ms, event)]
+
+
+def _of_printed(printed: Printed) -> Event:
+    """What a try of a run printed, or the end of it."""
+    kept = len(printed.text.encode(errors="replace"))
+    cut = f"; the last {kept} are kept" if printed.size > kept else ""
+    text = f"attempt {printed.attempt}: {counted(printed.size, 'byte')}{cut}"
+    return Event(at="", what="printed", text=text, run=printed.run, detail=printed.text)
 
 
 def _of_step(run: Run, step: StepHeader) -> Event:

@@ -286,6 +286,13 @@ class Settings(BaseModel):
         description="Runs of one tree that are executed at once, unless `orchestra limit` says otherwise. Unset: as many "
         "as there are slots.",
     )
+    printed_max_bytes: int = Field(
+        16 * 1024,
+        ge=0,
+        le=1024 * 1024,
+        description="Bytes of what an agent prints in one try of a run that `orchestra logs --text` has, the last ones; 0: "
+        "nothing is kept. The log of the worker has all of it.",
+    )
     fork_runs: int = Field(
         10,
         ge=0,

@@ -15,6 +15,7 @@ from typing import Any, Self
 from orchestrator.config.settings import ENV_PREFIX, Settings, is_agents_file
 from orchestrator.config.stack import Announcement, Stack, prepare_data_folder, running_stacks
 from orchestrator.deployment.embedded.membership import MembershipClient, join
+from orchestrator.deployment.judgement import see_that_agents_load
 from orchestrator.deployment.reload import AgentsWatch
 from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
 from orchestrator.dispatch.broker import check_broker
@@ -125,10 +126,18 @@ class LocalStack:
         """Find or start the server and announce the stack; the processes are started by :meth:`run`.
 
         Raises:
-            ConfigurationError, UnsupportedServer, ServerUnavailable: there is no server to run on, or no broker.
+            ConfigurationError, UnsupportedServer, ServerUnavailable: the agents cannot be loaded, there is no server
+                to run on, or no broker.
         """
         given = self._given
         prepare_data_folder(given.data)
+        agents = tuple(
+            str(Path(name).expanduser().absolute()) if is_agents_file(name) else name for name in given.agents
+        )
+        env = {k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.endswith("_CONFIG")}
+        if agents:
+            # Before anything is started: a broken file costs a message and nothing else.
+            see_that_agents_load(agents, env=env | given.model_copy(update={"agents": agents}).to_env())
         if given.redis_url is None:
             self._membership = join(given.data)
             url = self._membership.url
@@ -136,11 +145,7 @@ class LocalStack:
             url = given.redis_url
             connect(url).close()
         self._check_broker()
-        agents = tuple(
-            str(Path(name).expanduser().absolute()) if is_agents_file(name) else name for name in given.agents
-        )
         self.settings = given.model_copy(update={"redis_url": url, "agents": agents})
-        env = {k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.endswith("_CONFIG")}
         env |= self.settings.to_env()
         if self._reload:
             # Before a worker loads the files: what changes afterwards is seen.

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from orchestrator.config.settings import CONFIG_FILE, is_agents_file
+from orchestrator.deployment.judgement import Judgement
 from orchestrator.errors import ConfigurationError
-from orchestrator.runtime.parent_death import ending_with_parent, python_module
 
 _LOOK_EVERY_S: Final = 1.0
-#: Seconds that the files may take to be loaded.
-_JUDGE_WITHIN_S: Final = 60.0
 
 #: File → what changes with its content.
 Marks = dict[Path, tuple[int, int, int]]
-
-
-@dataclass
-class _Judgement:
-    process: subprocess.Popen[bytes]
-    words: IO[bytes]
-    changed: str
-    deadline: float
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        self.words.close()
 
 
 class AgentsWatch:
@@ -64,7 +44,8 @@ class AgentsWatch:
         self._refuse = refuse
         self._marks = self._look()
         self._look_at = time.monotonic() + _LOOK_EVERY_S
-        self._judgement: _Judgement | None = None
+        self._judgement: Judgement | None = None
+        self._changed = ""
         if not self._marks:
             raise ConfigurationError(
                 "--reload watches files, and no file of agents is named; give --agents FILE"
@@ -107,32 +88,18 @@ class AgentsWatch:
         return marks
 
     def _judge(self, changed: str) -> None:
-        words = tempfile.TemporaryFile()  # noqa: SIM115  (it is closed with the judgement)
-        command = [*python_module("orchestrator.deployment.judge"), str(words.fileno()), *self._sources]
-        process = subprocess.Popen(
-            ending_with_parent(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=self._env,
-            pass_fds=(words.fileno(),),
-            start_new_session=True,
-        )
-        self._judgement = _Judgement(process, words, changed, time.monotonic() + _JUDGE_WITHIN_S)
+        self._judgement = Judgement(self._sources, env=self._env)
+        self._changed = changed
 
-    def _hear(self, judgement: _Judgement) -> None:
-        code = judgement.process.poll()
-        if code is None and time.monotonic() < judgement.deadline:
+    def _hear(self, judgement: Judgement) -> None:
+        verdict = judgement.look()
+        if verdict is None:
             return
-        os.lseek(judgement.words.fileno(), 0, os.SEEK_SET)
-        reason = judgement.words.read().decode(errors="replace")
         self.close()
-        if code == 0:
-            self._accept(judgement.changed)
-        elif code is None:
-            self._refuse(f"{judgement.changed}: the agents are not loaded within {_JUDGE_WITHIN_S:g} s")
+        if verdict.fine:
+            self._accept(self._changed)
         else:
-            self._refuse(reason or f"{judgement.changed}: loading the agents ends with exit code {code}")
+            self._refuse(verdict.named or f"{self._changed}: {verdict.reason}")
 
 
 def _file_of(source: str) -> Path | None:

@@ -98,9 +98,9 @@ class LedgerCore(LedgerReader):
         return self.wholes.shorten(session, text, above_bytes=self.limits.inline_bytes)
 
     def owned_keys(self, session_id: str, *, but: Collection[str] = ()) -> list[str]:
-        """The keys of every run of a session, of their effects, and of the large texts that it has said, ``but`` some."""
+        """The keys of every run of a session, of their effects and prints, and of the large texts that it has said, ``but`` some."""
         runs = [decode.text(run) for run in self.redis.lrange(keys.runs(session_id), 0, -1)]
         of_run = (keys.run, keys.effects, keys.steps, keys.reserved)
         of_runs = [key(run) for run in runs for key in of_run]
-        of_session = keys.budget(session_id), keys.past(session_id)
+        of_session = keys.budget(session_id), keys.past(session_id), keys.printed(session_id)
         return [*of_session, *of_runs, *self.wholes.keys_of(session_id, but=but)]

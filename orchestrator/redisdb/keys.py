@@ -132,6 +132,17 @@ def live(session: str) -> str:
     return f"{_of(session)}:session:{session}:live"
 
 
+@_key(
+    "ao:{S}:session:<session>:printed",
+    type="hash",
+    owner="workers",
+    lifetime="as its session; `tree_ttl_s` after the last print at most",
+)
+def printed(session: str) -> str:
+    """What the agent printed in the last tries of the last runs; nothing depends on it."""
+    return f"{_of(session)}:session:{session}:printed"
+
+
 @_key("ao:{S}:session:<session>:queue", type="zset", owner="ledger", lifetime="as its session")
 def queue(session: str) -> str:
     """Items that wait for the session's next run; score orders by priority, then by arrival."""

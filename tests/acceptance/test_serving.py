@@ -53,6 +53,12 @@ def test_two_workers_serve_their_own_and_what_nobody_serves_is_said(terminal: Te
     assert served(terminal) == {"lead": True, "adder": True}
     assert served(terminal, "--tag", "gpu") == {"adder": True}
     assert served(terminal, "--tag", "gpu", "--tag", "eu") == {}
+    assert served(terminal, "--state", "served", "--since", "1h") == {"lead": True, "adder": True}
+    assert served(terminal, "--state", "unserved") == {}
+    assert served(terminal, "--until", "1h") == {}
+    assert terminal.run("orchestra pause adder").returncode == 0
+    assert served(terminal, "--state", "paused", "--state", "unserved") == {"adder": True}
+    assert terminal.run("orchestra unpause adder").returncode == 0
     answered = terminal.run("orchestra submit lead add --wait")
     assert answered.returncode == 0, answered.stderr + up.output + maths.output
     first, second, result = answered.stdout.split()

@@ -249,7 +249,17 @@ def test_a_redis_that_is_too_old(place: Place) -> None:
 )
 def test_agents_that_cannot_be_loaded(content: str, words: str, place: Place) -> None:
     (place.home / "mine.py").write_text(content)
-    assert_refused(place, place.up("--agents", "mine.py"), words)
+    process = place.up("--agents", "mine.py")
+    assert_refused(place, process, words)
+    # Nothing was started for it: no server, no service, no worker.
+    assert not list((place.home / "data").glob("**/*.log"))
+    assert not list((place.home / "data").glob("**/*valkey*"))
+
+
+@linux
+def test_agents_of_a_broken_file_are_named_with_their_line(place: Place) -> None:
+    (place.home / "mine.py").write_text("from orchestrator import agent\n\n\ndef broken(:\n    ...\n")
+    assert_refused(place, place.up("--agents", "mine.py"), "mine.py: line 4: SyntaxError")
 
 
 @linux

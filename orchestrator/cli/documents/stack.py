@@ -94,6 +94,10 @@ class AgentDocument(Document):
         default=None,
         description="Whether a living worker serves it now; null: not known, as of a program from outside.",
     )
+    seen_ms: int | None = Field(
+        default=None,
+        description="When a worker announced it last, in milliseconds since the epoch; null: a program from outside.",
+    )
     at_work: int | None = Field(
         default=None, description="How many of its runs are at work; null: not asked."
     )

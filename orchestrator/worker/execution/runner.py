@@ -62,6 +62,7 @@ from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.execution.deaths import claim_of_this_process
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
 from orchestrator.worker.execution.outcome import RunEnd, Verdict
+from orchestrator.worker.execution.printing import keeping
 from orchestrator.worker.execution.retry import retry_outages, was_refused
 from orchestrator.worker.execution.slot_sharing import Queued, SlotSharing, serves
 from orchestrator.worker.executors import executor_of
@@ -179,7 +180,15 @@ class _RunOfAgent:
         )
         about = self._held.session
         with heartbeat:
-            with log_context(agent=about.agent, session=about.id, run=self._held.claim.run):
+            with (
+                log_context(agent=about.agent, session=about.id, run=self._held.claim.run),
+                keeping(
+                    self._held,
+                    self._ledger.redis,
+                    limit=settings.printed_max_bytes,
+                    ttl_s=settings.tree_ttl_s,
+                ),
+            ):
                 outcome = self._let_agent_work()
             if outcome is None:
                 return RunEnd(run=self._held.claim.run, verdict="outage")

@@ -18,6 +18,7 @@ from acp.core import ClientSideConnection
 from orchestrator.errors import AgentProgramError, InputError, NoReply, WouldDeadlock
 from orchestrator.log import get_logger
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution.printing import note
 from orchestrator.worker.executors.command.live import LiveStatus
 from orchestrator.worker.executors.command.memory import Memory
 from orchestrator.worker.executors.command.permissions import choose, question
@@ -217,6 +218,7 @@ class _Complaint(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._tail.add(data)
+        note(data)
 
 
 class _Client:

@@ -9,6 +9,7 @@ from typing import Final
 from orchestrator.agents.options.command import CommandOptions
 from orchestrator.errors import AgentProgramError
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution.printing import note
 from orchestrator.worker.executors.command.live import LiveStatus
 from orchestrator.worker.executors.command.memory import Memory
 from orchestrator.worker.executors.command.place import Place
@@ -132,6 +133,10 @@ class TurnByTurn:
             heard_at = time.monotonic()
             reader.add(piece)
 
+        def complain(piece: bytes) -> None:
+            complaint.add(piece)
+            note(piece)
+
         with AgentProcess(
             command, env=self._place.env, folder=self._place.folder, stop_grace_s=options.stop_grace_s
         ) as process:
@@ -150,7 +155,7 @@ class TurnByTurn:
                         f"it printed nothing for {options.silence_limit_s:g} s (silence_limit_s) and was killed",
                     )
 
-            ended = process.talk(words, on_output=hear, on_error=complaint.add, look=look)
+            ended = process.talk(words, on_output=hear, on_error=complain, look=look)
         context.check()
         said = complaint.text().strip()[-_SHOWN_COMPLAINT:]
         how = f" ({ended}{'; ' + said if said else ''})"

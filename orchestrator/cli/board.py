@@ -1,0 +1,210 @@
+"""A tree of sessions that takes keys: what is folded, selected and asked. It asks nobody; `Acts` does what is chosen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Literal, Protocol
+
+from rich.text import Text
+
+from orchestrator.cli.render import PromiseCount, tree_lines
+from orchestrator.cli.table import short_ids
+from orchestrator.display.text import counted, visible
+from orchestrator.errors import OrchestraError
+from orchestrator.ledger import CLOSED, Session
+
+HELP: Final = (
+    "up, down   choose a session (also k, j)",
+    "left       fold what is below it (h)",
+    "right      unfold it (l); space does either",
+    "s          stop it and everything below it, after a question",
+    "r          reply to what it asks",
+    "q          leave; the session goes on",
+    "?          this help",
+)
+_KEYS: Final = "up/down choose  left/right fold  s stop  r reply  q leave  ? help"
+#: By how many lines a key moves.
+_STEPS: Final = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -10, "page down": 10}
+#: Lines of the terminal beside the tree: notes, promise, keys.
+_SPARE_ROWS: Final = 5
+#: Characters of a reply that is typed here.
+_MAX_REPLY: Final = 4000
+
+
+class Acts(Protocol):
+    """What the keys do to the stack; each raises OrchestraError."""
+
+    def stop(self, session: str) -> str:
+        """Stop a session; what came of it, in words."""
+
+    def question(self, session: str) -> tuple[str, str] | None:
+        """The oldest open question of a session, its id and its text; None: it asks nothing."""
+
+    def reply(self, question: str, text: str) -> str:
+        """Reply to a question; what came of it, in words."""
+
+
+class Board:
+    """The tree as it is shown."""
+
+    def __init__(self, acts: Acts) -> None:
+        self._acts = acts
+        self._sessions: list[Session] = []
+        self._notes: Sequence[str] = ()
+        self._folded: set[str] = set()
+        self._chosen = ""
+        self._top = 0
+        self._mode: Literal["tree", "help", "stop", "reply"] = "tree"
+        self._question = ("", "")
+        self._typed = ""
+        self._said = ""
+        #: Whether the user wants to leave.
+        self.left = False
+
+    def update(self, sessions: list[Session], notes: Sequence[str]) -> None:
+        """Take a new picture of the tree."""
+        self._sessions, self._notes = sessions, notes
+        if sessions and self._chosen not in {session.id for session in sessions}:
+            self._chosen = sessions[0].id
+
+    # --- keys --------------------------------------------------------------------------------------
+
+    def press(self, key: str) -> None:
+        """Do what a key stands for; an error of the stack becomes a line of the picture."""
+        try:
+            if key == "closed":
+                self.left = True
+            elif self._mode == "reply":
+                self._type(key)
+            elif self._mode == "stop":
+                self._mode = "tree"
+                self._said = self._acts.stop(self._chosen) if key == "y" else "not stopped"
+            elif self._mode == "help":
+                self._mode = "tree"
+            else:
+                self._press(key)
+        except OrchestraError as error:
+            self._mode, self._said = "tree", str(error)
+
+    def _press(self, key: str) -> None:
+        self._said = ""
+        if (by := _STEPS.get(key)) is not None:
+            self._move(by)
+            return
+        match key:
+            case "q" | "escape":
+                self.left = True
+            case "?":
+                self._mode = "help"
+            case "left" | "h":
+                self._fold()
+            case "right" | "l":
+                self._folded.discard(self._chosen)
+            case " " | "enter" if self._chosen in self._folded:
+                self._folded.discard(self._chosen)
+            case " " | "enter":
+                self._fold()
+            case "s":
+                self._ask_to_stop()
+            case "r":
+                self._ask_for_reply()
+
+    def _move(self, by: int) -> None:
+        ids = [session.id for session in self._shown()]
+        if ids:
+            at = ids.index(self._chosen) if self._chosen in ids else 0
+            self._chosen = ids[min(max(at + by, 0), len(ids) - 1)]
+
+    def _fold(self) -> None:
+        """Fold what is below the chosen session; of one with nothing below, what it is in."""
+        parents = {session.parent for session in self._sessions}
+        if self._chosen in parents and self._chosen not in self._folded:
+            self._folded.add(self._chosen)
+            return
+        above = {session.id: session.parent for session in self._sessions}.get(self._chosen, "")
+        if above in {session.id for session in self._sessions}:
+            self._folded.add(above)
+            self._chosen = above
+
+    def _ask_to_stop(self) -> None:
+        about = next((s for s in self._sessions if s.id == self._chosen), None)
+        if about is None or about.state in CLOSED:
+            self._said = "it has ended"
+        else:
+            self._mode = "stop"
+
+    def _ask_for_reply(self) -> None:
+        found = self._acts.question(self._chosen)
+        if found is None:
+            self._said = "it asks nothing"
+        else:
+            self._question, self._typed, self._mode = found, "", "reply"
+
+    def _type(self, key: str) -> None:
+        match key:
+            case "escape":
+                self._mode, self._said = "tree", "not replied"
+            case "backspace":
+                self._typed = self._typed[:-1]
+            case "enter" if self._typed.strip():
+                self._mode = "tree"
+                self._said = self._acts.reply(self._question[0], self._typed)
+            case _ if len(key) == 1 and key.isprintable():
+                self._typed = (self._typed + key)[:_MAX_REPLY]
+
+    # --- picture -----------------------------------------------------------------------------------
+
+    def _shown(self) -> list[Session]:
+        """The sessions that are not below a folded one."""
+        hidden: set[str] = set()
+        shown = []
+        for session in self._sessions:
+            if session.parent in hidden or session.parent in self._folded:
+                hidden.add(session.id)
+            else:
+                shown.append(session)
+        return shown
+
+    def picture(self, width: int, height: int) -> Text:
+        """What fits so many columns and rows."""
+        text = Text(no_wrap=True, overflow="ellipsis")
+        if self._mode == "help":
+            text.append("\n".join((*HELP, "")))
+            text.append("any key goes back", style="dim")
+            return text
+        shown = self._shown()
+        ids = short_ids([session.id for session in shown], width)
+        below = Counter(session.parent for session in self._sessions)
+        lines = tree_lines(shown)
+        rows = max(3, height - _SPARE_ROWS - len(self._notes))
+        at = next((n for n, line in enumerate(lines) if line.cells[0] == self._chosen), 0)
+        self._top = min(max(self._top, at - rows + 1, 0), at)
+        for line in lines[self._top : self._top + rows]:
+            name = line.cells[0]
+            chosen = name == self._chosen
+            text.append(">" if chosen else " ", style="bold")
+            text.append(line.indent, style="dim")
+            about = line.text.removeprefix(name)
+            folded = f"  [{counted(below[name], 'child', 'children')} folded]" if name in self._folded else ""
+            style = f"{line.style} reverse" if chosen else line.style
+            text.append(f"{ids[name]}{visible(about)}{folded}\n", style=style)
+        if (more := len(lines) - rows) > 0:
+            text.append(f"{counted(more, 'session')} more above or below\n", style="dim")
+        for note in self._notes:
+            text.append(f"{visible(note)}\n", style="yellow")
+        text.append(f"{PromiseCount.of(self._sessions)}\n")
+        text.append_text(self._foot())
+        return text
+
+    def _foot(self) -> Text:
+        match self._mode:
+            case "stop":
+                return Text(f"Stop {self._chosen} and everything below it? y/n", style="bold red")
+            case "reply":
+                question = " ".join(self._question[1].split())
+                return Text(
+                    f"{visible(question)}\nreply (Enter sends, Esc goes back): {visible(self._typed)}_",
+                    style="bold",
+                )
+        return Text(visible(self._said) if self._said else _KEYS, style="" if self._said else "dim")

@@ -1,0 +1,78 @@
+"""Single keys from a terminal, which is as it was afterwards, however the block ends."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import select
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+#: What terminals send for the keys that have no character.
+_NAMED: Final = {
+    "\x1b[A": "up",
+    "\x1bOA": "up",
+    "\x1b[B": "down",
+    "\x1bOB": "down",
+    "\x1b[C": "right",
+    "\x1bOC": "right",
+    "\x1b[D": "left",
+    "\x1bOD": "left",
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    "\r": "enter",
+    "\n": "enter",
+    "\x7f": "backspace",
+    "\x08": "backspace",
+    "\x1b": "escape",
+}
+
+
+@contextmanager
+def keys() -> Iterator[Callable[[], list[str]]]:
+    """Gives a function that returns the keys pressed since its last call: a character each, or a name such as `up`.
+
+    The terminal shows nothing of what is typed meanwhile. Ctrl-C raises KeyboardInterrupt; SIGTERM and SIGHUP end the program
+    with 143 and 129 after the terminal was put back.
+    """
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    handlers = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def pressed() -> list[str]:
+        text = ""
+        while select.select([fd], [], [], 0)[0]:
+            piece = os.read(fd, 1024)
+            if not piece:
+                return [*split(text), "closed"]
+            text += decoder.decode(piece)
+        return split(text)
+
+    try:
+        tty.setcbreak(fd, termios.TCSANOW)
+        yield pressed
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def split(text: str) -> list[str]:
+    """The keys in what a terminal sent."""
+    found = []
+    while text:
+        name = next((n for n in sorted(_NAMED, key=len, reverse=True) if text.startswith(n)), text[0])
+        text = text[len(name) :]
+        found.append(_NAMED.get(name, name))
+    return found
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,91 @@
+"""Whether agents can be loaded: another process loads them, before any worker of theirs is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.errors import ConfigurationError
+from orchestrator.runtime.parent_death import ending_with_parent, python_module
+
+#: Seconds that the files may take to be loaded.
+WITHIN_S: Final = 60.0
+_LOOK_EVERY_S: Final = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What came of a judgement."""
+
+    fine: bool
+    reason: str = ""  #: why they cannot be loaded
+    named: str = ""  #: the same, where it names the file
+
+
+class Judgement:
+    """Loads agents in another process. End it with :meth:`end`.
+
+    Args:
+        sources: the modules and files that define the agents.
+        env: the environment of the process.
+    """
+
+    def __init__(self, sources: Iterable[str], *, env: Mapping[str, str]) -> None:
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115  (it is closed by `end`)
+        command = [*python_module("orchestrator.deployment.judge"), str(self._words.fileno()), *sources]
+        self._process = subprocess.Popen(
+            ending_with_parent(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=dict(env),
+            pass_fds=(self._words.fileno(),),
+            start_new_session=True,
+        )
+        self._deadline = time.monotonic() + WITHIN_S
+
+    def look(self) -> Verdict | None:
+        """What came of it; None: nothing yet."""
+        code = self._process.poll()
+        if code is None and time.monotonic() < self._deadline:
+            return None
+        os.lseek(self._words.fileno(), 0, os.SEEK_SET)
+        named = self._words.read().decode(errors="replace")
+        if code == 0:
+            return Verdict(fine=True)
+        if code is None:
+            return Verdict(fine=False, reason=f"the agents are not loaded within {WITHIN_S:g} s")
+        return Verdict(
+            fine=False, reason=named or f"loading the agents ends with exit code {code}", named=named
+        )
+
+    def end(self) -> None:
+        """End the process, if it is still at work; idempotent."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._words.close()
+
+
+def see_that_agents_load(sources: Iterable[str], *, env: Mapping[str, str]) -> None:
+    """Return once another process has loaded these agents.
+
+    Raises:
+        ConfigurationError: they cannot be loaded.
+    """
+    named = tuple(sources)
+    judgement = Judgement(named, env=env)
+    try:
+        while (verdict := judgement.look()) is None:
+            time.sleep(_LOOK_EVERY_S)
+    finally:
+        judgement.end()
+    if not verdict.fine:
+        raise ConfigurationError(
+            verdict.named or f"cannot load agents from {', '.join(named)}: {verdict.reason}"
+        )

@@ -1,0 +1,149 @@
+"""What an agent prints is kept for whoever asks why, and still goes where it went before.
+
+The output belongs to the run in whose context it is printed, also in tasks and in threads that were given that context
+(`asyncio.to_thread`, `contextvars.copy_context`). A thread without a context belongs to the run of this process, if there is
+only one. What programs write to the file descriptors themselves does not come here.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, TextIO, cast
+
+import redis
+
+from orchestrator.clock import SystemClock
+from orchestrator.ledger import Claimed
+from orchestrator.ledger.printed import Printed, PrintedTexts
+from orchestrator.log import get_logger
+
+#: Seconds between two times at which what a run prints is written down while it goes on.
+WRITE_EVERY_S: Final = 1.0
+
+_log = get_logger()
+
+
+class Prints:
+    """What one try of a run prints. Safe to share between threads."""
+
+    def __init__(self, limit: int, write: Callable[[int, str], None]) -> None:
+        self._limit = limit
+        self._write = write
+        self._lock = threading.Lock()
+        self._kept = bytearray()
+        self._size = 0
+        self._written = 0
+        self._due = time.monotonic() + WRITE_EVERY_S
+
+    def add(self, text: str | bytes) -> None:
+        """Take what was printed."""
+        octets = text.encode(errors="backslashreplace") if isinstance(text, str) else text
+        with self._lock:
+            self._size += len(octets)
+            self._kept += octets[-self._limit :]
+            if len(self._kept) > 2 * self._limit:
+                del self._kept[: -self._limit]
+            if time.monotonic() < self._due:
+                return
+            self._due = time.monotonic() + WRITE_EVERY_S
+        self.flush()
+
+    def flush(self) -> None:
+        """Write down what has come since the last time. A server that is away costs the prints and nothing else."""
+        with self._lock:
+            size, text = self._size, bytes(self._kept[-self._limit :]).decode(errors="replace")
+            if size == self._written:
+                return
+            self._written = size
+        try:
+            self._write(size, text)
+        except (redis.RedisError, OSError) as error:
+            _log.debug("prints-not-written", error=str(error))
+
+
+_present: ContextVar[Prints | None] = ContextVar("orchestra-prints", default=None)
+_active: list[Prints] = []
+_changing = threading.Lock()
+_wrapped: list[tuple[str, _Routed]] = []
+
+
+class _Routed:
+    """A stream that also tells the run that prints."""
+
+    def __init__(self, target: TextIO) -> None:
+        self.target = target
+
+    def write(self, text: str) -> int:
+        note(text)
+        return self.target.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.target, name)
+
+
+def note(text: str | bytes) -> None:
+    """Keep what was printed by the run in whose context this is called; nothing outside of one."""
+    prints = _present.get()
+    if prints is None:
+        active = _active[:]
+        prints = active[0] if len(active) == 1 else None
+    if prints is not None:
+        prints.add(text)
+
+
+@contextmanager
+def keeping(held: Claimed, client: redis.Redis, *, limit: int, ttl_s: float) -> Iterator[None]:
+    """Keep what is printed in this block, as the output of a try of a run: the last ``limit`` bytes, none with 0.
+
+    Of a session whose task is encrypted nothing is kept: it would stand in the ledger for all to read.
+    """
+    if not limit or held.session.sealed:
+        yield
+        return
+    store, run = PrintedTexts(client), held.run
+
+    def write(size: int, text: str) -> None:
+        printed = Printed(run=run.id, attempt=run.attempt, at_ms=SystemClock().now_ms(), size=size, text=text)
+        store.write(held.session.id, run.number, printed, ttl_s=ttl_s)
+
+    prints = Prints(limit, write)
+    token = _present.set(prints)
+    with _changing:
+        _active.append(prints)
+        _install()
+    try:
+        yield
+    finally:
+        _present.reset(token)
+        with _changing:
+            _active.remove(prints)
+            if not _active:
+                _uninstall()
+        prints.flush()
+
+
+def _install() -> None:
+    """Route the streams of this process, as they are now."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, _Routed):
+            routed = _Routed(stream)
+            _wrapped.append((name, routed))
+            setattr(sys, name, cast("TextIO", routed))
+
+
+def _uninstall() -> None:
+    """Put back what was there, unless somebody has put something else there since."""
+    while _wrapped:
+        name, routed = _wrapped.pop()
+        if getattr(sys, name) is routed:
+            setattr(sys, name, routed.target)

@@ -1,0 +1,137 @@
+"""The board of `orchestra watch`: what its keys do, without a terminal or a stack."""
+
+from __future__ import annotations
+
+import os
+import pty
+import termios
+from contextlib import suppress
+
+import pytest
+
+from orchestrator.cli.board import Board
+from orchestrator.cli.keyboard import keys, split
+from orchestrator.errors import UnknownSession
+from orchestrator.ledger import Session
+from orchestrator.ledger.decode import session as decode_session
+
+ROOT, CHILD, GRANDCHILD, OTHER = (f"ses_00{number:024x}" for number in range(4))
+
+
+def made(name: str, parent: str = "", state: str = "idle") -> Session:
+    return decode_session(
+        {
+            "id": name,
+            "agent": f"agent-{name[-1]}",
+            "parent": parent,
+            "root": ROOT,
+            "state": state,
+            "title": "t",
+        }
+    )
+
+
+class Acts:
+    def __init__(self) -> None:
+        self.done: list[tuple[str, ...]] = []
+
+    def stop(self, session: str) -> str:
+        if session == OTHER:
+            raise UnknownSession(session)
+        self.done.append(("stop", session))
+        return "it has ended"
+
+    def question(self, session: str) -> tuple[str, str] | None:
+        return ("ask_1", "Which\x1b[2J one?") if session == ROOT else None
+
+    def reply(self, question: str, text: str) -> str:
+        self.done.append(("reply", question, text))
+        return "it goes on"
+
+
+@pytest.fixture
+def acts() -> Acts:
+    return Acts()
+
+
+@pytest.fixture
+def board(acts: Acts) -> Board:
+    found = Board(acts)
+    found.update([made(ROOT), made(CHILD, ROOT), made(GRANDCHILD, CHILD), made(OTHER, ROOT)], ["held back"])
+    return found
+
+
+def press(board: Board, *pressed: str) -> str:
+    for key in pressed:
+        board.press(key)
+    return board.picture(120, 24).plain
+
+
+def test_it_shows_ids_and_which_is_chosen(board: Board) -> None:
+    lines = press(board).splitlines()
+    assert lines[0].startswith(f">{ROOT}")
+    assert CHILD in lines[1]
+    assert "held back" in lines
+    assert press(board, "down").splitlines()[1].startswith(">├─ " + CHILD)
+    assert press(board, "up", "up").splitlines()[0].startswith(f">{ROOT}")
+
+
+def test_what_is_below_is_folded_and_unfolded(board: Board) -> None:
+    folded = press(board, "down", "left")
+    assert "[1 child folded]" in folded
+    assert GRANDCHILD not in folded
+    assert GRANDCHILD in press(board, "right")
+    assert CHILD not in press(board, "down", "left", "left", "left")  # the parent of a leaf, and so on
+    assert GRANDCHILD not in press(board, "up", " ")  # its parent is unfolded, the child itself is not
+    assert CHILD in press(board, "enter", "enter")
+
+
+def test_a_session_is_stopped_after_a_question_only(board: Board, acts: Acts) -> None:
+    assert f"Stop {CHILD} and everything below it? y/n" in press(board, "down", "s")
+    assert "not stopped" in press(board, "n")
+    assert acts.done == []
+    press(board, "s", "y")
+    assert acts.done == [("stop", CHILD)]
+    assert OTHER in press(board, "page down", "s", "y")  # the error, which names it
+    assert not board.left
+
+
+def test_a_reply_is_typed_and_sent(board: Board, acts: Acts) -> None:
+    asked = press(board, "r")
+    assert "\x1b" not in asked
+    assert "one?" in asked
+    press(board, *"qs", "backspace", "enter")
+    assert acts.done == [("reply", "ask_1", "q")]
+    assert "not replied" in press(board, "r", "x", "escape")
+    assert "it asks nothing" in press(board, "down", "r")
+
+
+def test_few_rows_show_what_is_chosen(board: Board) -> None:
+    board.press("page down")
+    assert OTHER in board.picture(120, 8).plain
+    assert "more above or below" in board.picture(120, 8).plain
+
+
+def test_leaving(board: Board) -> None:
+    press(board, "?", "q")
+    assert not board.left  # the help was left
+    press(board, "q")
+    assert board.left
+
+
+def test_what_terminals_send_is_split_into_keys() -> None:
+    assert split("\x1b[Aé\x1bOB\x7f\r\x1b") == ["up", "é", "down", "backspace", "enter", "escape"]
+
+
+def test_the_terminal_is_put_back_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    with os.fdopen(theirs) as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        with suppress(ZeroDivisionError), keys() as pressed:
+            assert termios.tcgetattr(theirs) != before
+            os.write(ours, b"a\x1b[B")
+            assert pressed() == ["a", "down"]
+            _ = 1 / 0
+        assert termios.tcgetattr(theirs) == before
+    os.close(ours)
