@@ -1,0 +1,81 @@
+"""The loop of all consumer groups: what dead consumers held is taken over, once it is due."""
+
+from __future__ import annotations
+
+import pytest
+import redis as redis_py
+
+from orchestrator.clock import ManualClock
+from orchestrator.streams import ROUTER_GROUP, Consumer, Portion, RedisStreams, StreamId
+
+FIRST = StreamId(0, "error", "critical")
+SECOND = StreamId(0, "message", "low")
+BOTH = [FIRST, SECOND]
+
+
+@pytest.fixture
+def streams(redis: redis_py.Redis) -> RedisStreams:
+    """Two streams, each with three entries that a consumer was handed and has left."""
+    found = RedisStreams(redis)
+    found.ensure_groups([ROUTER_GROUP], BOTH)
+    for number in range(3):
+        for stream in BOTH:
+            found.publish(stream, str(number).encode())
+    found.read(ROUTER_GROUP, "dead", [Portion(BOTH, 10)])
+    return found
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def consumer(streams: RedisStreams, clock: ManualClock) -> Consumer:
+    return Consumer(
+        streams, ROUTER_GROUP, "heir", lambda: BOTH, reclaim_idle_ms=0, look_every_s=2, clock=clock
+    )
+
+
+def held(streams: RedisStreams, stream: StreamId) -> list[tuple[str, int]]:
+    """Who holds each entry, and how often it was handed out."""
+    return [(one.consumer, one.deliveries) for one in streams.pending(ROUTER_GROUP, stream, most=10)]
+
+
+def test_all_that_a_dead_consumer_held_is_taken_over_and_nothing_until_the_next_look(
+    streams: RedisStreams, clock: ManualClock
+) -> None:
+    heir = consumer(streams, clock)
+    for entries in heir.left_over(limit=2):
+        heir.acknowledge(entries)
+    assert [held(streams, stream) for stream in BOTH] == [[], []]
+    streams.publish(FIRST, b"new")
+    streams.read(ROUTER_GROUP, "dead", [Portion(BOTH, 10)])
+    assert list(heir.left_over(limit=2)) == []
+    clock.advance(2)
+    (again,) = next(heir.left_over(limit=2))
+    assert (again.data, again.deliveries) == (b"new", 2)
+
+
+def test_one_at_a_time_a_crash_counts_against_no_other_entry(
+    streams: RedisStreams, clock: ManualClock
+) -> None:
+    """A consumer that stops early goes on at once with the next entry, most urgent stream first."""
+    heir = consumer(streams, clock)
+    (entry,) = next(heir.left_over(limit=1, alone=True))
+    assert (entry.stream, entry.data) == (FIRST, b"0")
+    assert held(streams, FIRST) == [("heir", 2), ("dead", 1), ("dead", 1)]
+    assert held(streams, SECOND) == [("dead", 1)] * 3
+    heir.acknowledge([entry])
+    (following,) = next(heir.left_over(limit=1, alone=True))
+    assert (following.stream, following.data) == (FIRST, b"1")
+
+
+def test_entries_that_one_group_alone_reads_leave_their_stream_when_they_are_acknowledged(
+    streams: RedisStreams, clock: ManualClock, redis: redis_py.Redis
+) -> None:
+    heir = consumer(streams, clock)
+    entries = next(heir.left_over(limit=3))
+    heir.acknowledge(entries[:2], delete=True)
+    heir.acknowledge([], delete=True)
+    assert redis.xlen("ao:{00}:msg:error:critical") == 1
+    assert len(held(streams, FIRST)) == 1
