@@ -46,7 +46,7 @@ def child_session_id(parent: str, effect_key: str) -> SessionId:
 
 
 def external_session_id(shard: int, sender: str, message_id: str) -> SessionId:
-    """The id of the root session that a external program's message begins in ``shard``."""
+    """The id of the root session that an external program's message begins in ``shard``."""
     return SessionId(f"ses_{shard:02x}{_digest('foreign', sender, message_id)}")
 
 

@@ -170,7 +170,7 @@ class AgentRegistry:
         now = self._clock.now_ms()
         pipeline = self._redis.pipeline(transaction=False)
         for record, sealed in [(record, self.sealed(record)) for record in records]:
-            # Nobody announces a external program again and again: it stays until it is withdrawn.
+            # Nobody announces an external program again and again: it stays until it is withdrawn.
             lifetime_s = None if record.external else LIFETIME_S
             pipeline.set(keys.agent(record.name), sealed, ex=lifetime_s)
             pipeline.zadd(keys.agents(), {record.name: _FOR_EVER_MS if record.external else now})

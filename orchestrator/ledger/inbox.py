@@ -25,7 +25,7 @@ _NOTHING: Mapping[str, RunsSoFar] = MappingProxyType({})
 
 
 class Inbox:
-    """What puts things into a session's queue, and what takes them out."""
+    """Puts items into the queues of sessions, and takes them out."""
 
     def __init__(self, core: LedgerCore) -> None:
         self._core = core
@@ -106,7 +106,7 @@ class Inbox:
         conversation: str = "",
         extra: Mapping[str, Any] | None = None,
     ) -> str:
-        """An agent's word to another session: a question to its parent, a reply to a child, a message.
+        """Put what an agent says into the queue of another session: a question, a reply, a message.
 
         Returns the item's id; the same effect key gives the same item.
 
@@ -238,7 +238,7 @@ class Inbox:
     def withdraw(
         self, question: str, *, asker: str, asked: str, reason: str, claim: Claim | None = None
     ) -> bool:
-        """Nobody needs to answer a question any more; False when it was not open.
+        """Close a question without an answer; False if it was not open.
 
         It leaves the queue of the session that was asked, if it is still there. With a ``claim`` this is
         an effect of the asker's own run.

@@ -31,7 +31,7 @@ LAUNCHES_AT_ONCE: Final = 50
 
 
 class Launches:
-    """What clients, workers and the router do to begin sessions."""
+    """Starts sessions: for a user, for a parent, and the first run of each."""
 
     def __init__(self, core: LedgerCore) -> None:
         self._core = core

@@ -31,7 +31,7 @@ _log = get_logger()
 
 
 class Runs:
-    """What workers do to the runs that they hold, and what puts a run into somebody's hands."""
+    """Claims runs, renews and commits them, and records the effects of their agents."""
 
     def __init__(self, core: LedgerCore) -> None:
         self._core = core

@@ -61,21 +61,21 @@ class Sweep:
         return {agent: found for agent, found in zip(agents, pipe.execute(), strict=True) if found}
 
     def rings(self, shard: int, agents: Sequence[str]) -> list[str]:
-        """Those of these agents that have ready runs of which workers are to be told now, once more or at last."""
+        """The agents whose queue is to be rung now: they have ready runs, and the last ring is long ago."""
         batch = self._core.scripts.batch()
         for agent in agents:
             batch.script("ring", [keys.ready(shard, agent), keys.turns(shard, agent)], [self._core.now])
         return [agent for agent, answer in zip(agents, batch.execute(), strict=True) if answer == b"1"]
 
     def undispatched(self, shard: int, *, limit: int = 500) -> list[str]:
-        """Queued runs that the sweep is to look at, retries whose time has come among them, and what a wrong clock holds up."""
+        """Queued runs that the sweep examines: retries that are due, and runs that a clock that jumped holds up."""
         limits = self._core.limits
         furthest_ms = max(limits.redispatch_cap_ms, limits.redispatch_ms)
         due = self._core.scripts.run("due_timers", [keys.queued(shard)], [self._core.now, limit, furthest_ms])
         return [decode.text(i) for i in due]
 
     def make_ready(self, run_id: str) -> RunRef | None:
-        """See to it that a queued run is ready; None when it is not queued any more."""
+        """Make a queued run ready; None if it is not queued any more."""
         shard = shard_of(run_id)
         session, cause = (
             decode.text(v) for v in self._core.redis.hmget(keys.run(run_id), "session", "cause")
@@ -137,15 +137,15 @@ class Sweep:
         return [decode.text(i) for i in self._core.redis.zrange(keys.waiting(shard), 0, -1)]
 
     def closing(self, shard: int) -> list[str]:
-        """Closed sessions whose children are not all dealt with."""
+        """Closed sessions that still have children to stop or to let go."""
         return [decode.text(i) for i in self._core.redis.zrange(keys.closing(shard), 0, -1)]
 
     def unpublished_results(self, shard: int) -> list[str]:
-        """Roots whose Celery result is owed."""
+        """Roots whose Celery result is not stored yet."""
         return [decode.text(i) for i in self._core.redis.zrange(keys.results(shard), 0, -1)]
 
     def mark_result_published(self, root: str) -> None:
-        """The root's result has been stored where its caller waits for it."""
+        """Note that the result of a root is stored where its caller waits for it."""
         shard = shard_of(root)
         self._core.scripts.run(
             "publish_result",
@@ -195,23 +195,23 @@ class Sweep:
         return decode.text(reply[0])
 
     def drop_timer(self, shard: int, kind: str, identifier: str) -> None:
-        """A timer was acted upon."""
+        """Remove a timer."""
         self._core.redis.zrem(keys.timers(shard), f"{kind}|{identifier}")
 
     def drop_due_timer(self, shard: int, kind: str, identifier: str) -> None:
-        """A timer was acted upon; one that was set again meanwhile, for later, stays."""
+        """Remove a timer that is due; a timer that was set again for later stays."""
         due = self._core.redis.zscore(keys.timers(shard), f"{kind}|{identifier}")
         if due is not None and float(due) <= self._core.server_ms():
             self.drop_timer(shard, kind, identifier)
 
     def postpone_timer(self, shard: int, kind: str, identifier: str, due_ms: int) -> None:
-        """A timer is not to be acted upon before ``due_ms``."""
+        """Move a timer to ``due_ms``, if it exists."""
         self._core.redis.zadd(keys.timers(shard), {f"{kind}|{identifier}": due_ms}, xx=True)
 
     def reindex(self, session_id: str, *, recount: bool) -> list[str]:
-        """Derive again what indexes say of a session; with ``recount`` its counters and its queue, too.
+        """Write the index entries of a session again; with ``recount`` also its counters and its queue.
 
-        What was put right, by the names of the indexes and of the session's fields.
+        Returns the names of the indexes and fields that were wrong.
         """
         shard, run = shard_of(session_id), ""
         while True:

@@ -15,7 +15,7 @@ from orchestrator.redisdb.scripts import Arg
 
 
 class Termination:
-    """What ends a session without its agent's answer."""
+    """Ends sessions without the answers of their agents."""
 
     def __init__(self, core: LedgerCore) -> None:
         self._core = core
@@ -144,7 +144,7 @@ class Termination:
                     return cast('Literal["queued", "ended", "moved"]', decode.text(outcome))
 
     def abandon(self, parent: str, callback: str, reason: str) -> bool:
-        """A closed parent lets go of a callback that is still owed; False when it is not owed."""
+        """Let a callback die that a closed parent is still owed; False if it is not owed."""
         reply = self._core.scripts.run(
             "abandon", [keys.session(parent), keys.items(parent)], [callback, reason]
         )
@@ -184,7 +184,7 @@ class Termination:
         return above
 
     def finish_cleanup(self, session_id: str, *, seen_as: SessionState | None = None) -> bool:
-        """A closed session's children are all dealt with; False while that is not so.
+        """Finish the cleanup of a closed session, whose children have all ended or were let go; False while some have not.
 
         ``seen_as``: the state in which whoever calls has just been through all of its items; before anybody has
         done so in the state that it is in, nothing is done.

@@ -1,7 +1,7 @@
 """The notifier: delivers the entries of the streams `notices` to each target at least once, any number of copies.
 
-Where an entry stands is kept by the consumer groups: how often it was tried, and when last. So a copy that is killed
-loses nothing, and another one goes on with what that left, and with how long to wait.
+The consumer groups keep how often an entry was tried, and when last. So a killed copy loses nothing: another copy goes
+on with its entries, and waits as long as they still have to wait.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Notifier:
         self._streams.ensure_groups([group_of(target) for target in targets], self._sources)
 
     def run(self, stop: threading.Event) -> None:
-        """Deliver until told to stop; what is under way then is delivered again by whoever is next."""
+        """Deliver until told to stop. Another copy repeats the deliveries that are under way then."""
         try:
             while not stop.is_set():
                 self.run_once()
@@ -99,7 +99,7 @@ class Notifier:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def run_once(self) -> int:
-        """Begin what is due and settle what has ended; how many deliveries have ended.
+        """Start the deliveries that are due and record those that ended; returns how many ended.
 
         Raises:
             redis.RedisError: Redis is away.
@@ -130,7 +130,7 @@ class Notifier:
                 self._begin(target, entry)
 
     def _begin_due(self, target: Target, stream: StreamId) -> None:
-        """Take what waits for another attempt and has waited long enough, also what a dead copy was delivering."""
+        """Start the next attempts that are due, also of deliveries that a dead copy had started."""
         group = group_of(target)
         for waiting in self._streams.pending(group, stream, most=_PAGE):
             if self._room(target) <= 0:
@@ -170,7 +170,7 @@ class Notifier:
             return bare_event(shard, entry.id, facts)
 
     def _settle(self) -> int:
-        """Write down how deliveries have ended: taken, to be tried again, or dead."""
+        """Record how deliveries ended: taken, to be tried again, or dead."""
         done = [key for key, (_, future) in self._in_flight.items() if future.done()]
         for key in done:
             delivery, future = self._in_flight[key]

@@ -16,7 +16,7 @@ from orchestrator.router.session_resolver import SessionResolver
 
 
 class Handlers:
-    """Makes the act for a message: the ledger's own start, a external program's word, or nothing but the mark."""
+    """Makes the act for a message: the ledger's own start, an external program's word, or nothing but the mark."""
 
     def __init__(
         self,

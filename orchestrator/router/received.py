@@ -120,7 +120,7 @@ def task_id_of(body: Body | None) -> str:
 
 
 def shard_of_message(message: AgentMessage, shards: int) -> int:
-    """The shard that a message of a external program belongs to: its session's, else one of its conversation."""
+    """The shard that a message of an external program belongs to: its session's, else one of its conversation."""
     task_id = task_id_of(message.body)
     if is_session_id(task_id):
         return shard_of(task_id)

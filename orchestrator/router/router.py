@@ -249,7 +249,7 @@ class Router:
         self._refused.drop(len(refused))
 
     def _dispatch(self, runs: Sequence[RunRef], handled: Handled) -> None:
-        """Tell workers of runs; what a external program runs is at work as soon as it can read of it."""
+        """Tell workers of runs; what an external program runs is at work as soon as it can read of it."""
         ready = hand_over(runs, ledger=self._ledger, agents=self._agents)
         if not ready:
             return

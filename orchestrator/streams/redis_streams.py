@@ -104,8 +104,8 @@ class RedisStreams:
         everything = Portion([s for p in wanted for s in p.streams], most)
         if block_ms <= 0:
             return self._read_now(group, consumer, [everything])
-        # One command asks for what is there and waits if nothing is: one way to the server instead of two. When it has
-        # waited, the server answers with what the first step published, and the next round takes what followed.
+        # One command reads and waits: one round trip instead of two. After a wait the server answers with what the first
+        # step published, and the next round takes what followed.
         command = self._read_command(group, consumer, everything, block_ms=min(block_ms, MAX_BLOCK_MS))
         return self._entries(self._checked(group, [everything], exchange(self._redis, [command])))
 
@@ -138,7 +138,7 @@ class RedisStreams:
     def _checked(self, group: str, portions: Sequence[Portion], answers: list[Any]) -> list[Any]:
         found = [answer for answer in answers if not _is_missing_group(answer)]
         if len(found) < len(answers):
-            # The server lost its memory under us: what is there, and what is published from now on, must be seen whole.
+            # The server lost its memory. The new group begins at the first entry, so that it misses nothing.
             self.ensure_groups([group], [s for p in portions for s in p.streams])
         for answer in found:
             if isinstance(answer, Exception):
@@ -207,7 +207,7 @@ class RedisStreams:
         return connected_holders(self._redis)
 
     def uncount(self, group: str, consumer: str, entry: Entry) -> None:
-        """Let the last delivery of an entry that ``consumer`` reclaimed not count; it stays in its hands."""
+        """Do not count the last delivery of an entry that ``consumer`` reclaimed. The consumer keeps the entry."""
         key = self._key(entry.stream)
         self._redis.xclaim(
             key, group, consumer, 0, [entry.id], retrycount=max(1, entry.deliveries - 1), justid=True
@@ -297,7 +297,7 @@ class RedisStreams:
         return sum(answer for answer in batch.execute() if isinstance(answer, int))
 
     def is_open(self, group: str, stream: StreamId, entry_id: str) -> bool:
-        """Whether the group has yet to deal with an entry: nobody has had it, or its holder has not acknowledged it."""
+        """Whether an entry is not acknowledged yet: no consumer was handed it, or its holder is at work."""
         key = self._key(stream)
         try:
             groups = self._redis.execute_command("XINFO", "GROUPS", key)
@@ -308,7 +308,7 @@ class RedisStreams:
         return _order(entry_id) > _order(_last_delivered(groups, group))
 
     def unread(self, group: str, stream: StreamId, *, most: int) -> int:
-        """How many entries of a stream nobody in the group has had, counted up to ``most``."""
+        """How many entries of a stream no consumer of the group was handed, counted up to ``most``."""
         key = self._key(stream)
         try:
             groups = self._redis.execute_command("XINFO", "GROUPS", key)
@@ -323,7 +323,7 @@ class RedisStreams:
         return count
 
     def unread_since(self, group: str, streams: Sequence[StreamId]) -> dict[StreamId, int]:
-        """When the oldest entry that nobody in the group has had was appended, in ms; streams without one are left out."""
+        """When the oldest entry that no consumer of the group was handed was appended, in ms; streams without one are left out."""
         pipeline = self._redis.pipeline(transaction=False)
         for stream in streams:
             pipeline.execute_command("XINFO", "GROUPS", self._key(stream))

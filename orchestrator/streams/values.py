@@ -34,12 +34,12 @@ GROUPS = (ROUTER_GROUP, AUDIT_GROUP)
 
 #: The field of an entry that holds the XML.
 ENVELOPE_FIELD = "envelope"
-#: The field by which the ledger says that it has the effect of an entry already: nobody waits for the router.
+#: The field by which the ledger marks an entry whose effect it has already: nobody waits for the router.
 APPLIED_FIELD = "already_applied"
-#: The field by which a router says from whose outbox it moved an entry.
+#: The field in which a router names the outbox from which it moved an entry.
 FROM_FIELD = "from"
 
-#: What stands for the type in the streams of an external program, whose name then stands for the priority.
+#: The types of the streams of an external program; the name of the program stands for the priority.
 OUTBOX = "out"
 INBOX = "in"
 
@@ -77,7 +77,7 @@ class Entry(NamedTuple):
 
     stream: StreamId
     id: str
-    #: The XML, or None when a external program appended an entry without that field.
+    #: The XML, or None when an external program appended an entry without that field.
     data: bytes | None
     #: Every other field of the entry.
     extra: dict[str, str]
@@ -86,22 +86,22 @@ class Entry(NamedTuple):
 
     @property
     def already_applied(self) -> bool:
-        """Whether the ledger has its effect already, as it says itself; anybody who may append may say so."""
+        """Whether the entry claims that the ledger has its effect already; whoever may append may claim it."""
         return APPLIED_FIELD in self.extra
 
     @property
     def origin(self) -> str:
-        """The external program from whose outbox it was moved; or empty."""
+        """The external program from whose outbox a router moved the entry; else empty."""
         return self.extra.get(FROM_FIELD, "")
 
     @property
     def waited(self) -> bool:
-        """Whether it was put back into its stream after a wait, as it says itself."""
+        """Whether the entry claims that it was put back into its stream after a wait."""
         return bool(self.extra.keys() - {APPLIED_FIELD, FROM_FIELD})
 
 
 class Portion(NamedTuple):
-    """How much to take from some streams: at most ``most`` from each."""
+    """Streams to read, and how many entries to take from each at most."""
 
     streams: Sequence[StreamId]
     most: int

@@ -183,7 +183,7 @@ def test_nothing_is_trimmed_for_a_group_that_does_not_exist_yet(streams: RedisSt
 
 
 def test_an_optional_group_holds_back_trimming_only_where_it_exists(streams: RedisStreams) -> None:
-    """A external program's own group keeps what it has not read yet, on the streams on which it was made."""
+    """An external program's own group keeps what it has not read yet, on the streams on which it was made."""
     streams.ensure_groups(GROUPS, BOTH)
     streams.ensure_groups(["partner"], [UPDATES])
     for stream in BOTH:

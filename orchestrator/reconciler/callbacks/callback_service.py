@@ -87,11 +87,11 @@ class CallbackService:
     def run(self, stop: threading.Event) -> None:
         """Handle events until told to stop."""
         while not stop.is_set():
-            # An event after a quiet time is handled at once; those that follow close are handled together.
+            # The first event after a pause is handled at once. Events that follow closely are handled together.
             self.run_once(block_ms=self._retry_for_ms(), linger=lambda: stop.wait(LINGER_S))
 
     def _retry_for_ms(self) -> int:
-        """How long to wait for an event: until the next timer is due; under load they are looked up now and then."""
+        """Milliseconds to wait for an event: until the next timer is due. Under load timers are looked up now and then."""
         now = self._clock.monotonic()
         if now >= min(self._next_ring, self._due_at):
             self._due_at = now + self._ring() / 1000
@@ -151,7 +151,7 @@ class CallbackService:
         return self._sound
 
     def _handle(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Do what events ask for; the ones that are done."""
+        """Do what events ask for; returns the events that are done."""
         failpoint("callbacks.read")
         stirred: dict[str, None] = {}
         known: dict[str, RunsSoFar] = {}
@@ -169,7 +169,7 @@ class CallbackService:
                     if not self._stop(session, event):
                         continue
                 case "session_stop":
-                    # One that has finished had nothing queued then, and what is put there later says so itself.
+                    # A finished session had nothing queued. What is queued later emits an event of its own.
                     if event.get("state") != "finished":
                         stirred[session] = None
                         if event.get("state") != "idle":

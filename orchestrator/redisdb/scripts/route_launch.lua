@@ -1,5 +1,5 @@
 -- route_launch: a message that gives a registered agent work becomes a session and its first run, in one step
--- with the mark and the acknowledgement. Its sender is no session of this ledger, or one that a external program
+-- with the mark and the acknowledgement. Its sender is no session of this ledger, or one that an external program
 -- runs: it is owed an envelope and no callback.
 -- KEYS  1 session  2 bodies  3 tree  4 roots  5 runs  6 run  7 dispatch  8 seen mark  9 stream  10 conversation
 --       11 parent session, or the session itself  12 parent's items, or the session's  13 timers  14 ready

@@ -1,6 +1,6 @@
 """Tasks that wait for other tasks: held until those complete, failed when one of them fails.
 
-A task is named by its session id, or by the task-id that a external program gave it in the same conversation.
+A task is named by its session id, or by the task-id that an external program gave it in the same conversation.
 The end of a session that tasks are held for makes the router look at them at once; looking again from time to
 time is for what no message reports, and for names that nobody has heard of yet.
 """

@@ -46,7 +46,7 @@ class ExternalMessages:
         self._limits = limits
 
     def word(self, received: ReceivedMessage) -> Step:
-        """The step for what a external program says of its session, or to another one."""
+        """The step for what an external program says of its session, or to another one."""
         body = received.body
         match body:
             case StatusUpdate():

@@ -403,7 +403,7 @@ class Effects:
 
     @property
     def delegator(self) -> str:
-        """The agent that gave this session its task: the parent's, a external program, or `operator`."""
+        """The agent that gave this session its task: the parent's, an external program, or `operator`."""
         if self._delegator is None:
             self._delegator = self.held.session.delegator or self._agent_of_parent()
         return self._delegator

@@ -168,7 +168,7 @@ class Stack:
         retry: RetryPolicy | None = None,
         role: str | None = None,
     ) -> bytes:
-        """A signed envelope from any agent, as a external program may write it."""
+        """A signed envelope from any agent, as an external program may write it."""
         now_ms = int(self.redis.time()[0]) * 1000
         header = Header(
             message_id=message_id or new_message_id(),
@@ -221,6 +221,6 @@ class Stack:
 
 @pytest.fixture
 def stack(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stack:
-    """An empty stack with five registered agents, `partner` being a external program."""
+    """An empty stack with five registered agents, `partner` being an external program."""
     settings = load_settings(redis_url=redis_url, data=tmp_path, registration_patience_s=0)
     return Stack(redis, settings, build_container(redis, settings))

@@ -362,7 +362,7 @@ def test_the_doctor_names_streams_that_do_not_exist(stack: Stack) -> None:
 def test_what_an_agent_of_the_stack_says_by_hand_is_said_to_change_nothing(
     stack: Stack, tmp_path: Path, sender: str
 ) -> None:
-    """Only a external program's word moves a session; whoever sends another's hears so at once."""
+    """Only an external program's word moves a session; whoever sends another's hears so at once."""
     file = tmp_path / "message.xml"
     file.write_bytes(stack.envelope(Message(content="x"), sender=sender, recipient="reviewer"))
     sent = run(stack, "send", str(file))

@@ -26,7 +26,7 @@ CONVERSATION, FIRST = new_message_id(), new_message_id()
 def publish(
     stack: Stack, task_id: str, *waits_for: str, kind: Literal["blocks-on", "depends-on"] = "depends-on"
 ) -> None:
-    """A external program's task that waits for others."""
+    """An external program's task that waits for others."""
     dependencies = tuple(Dependency(task_id=other, type=kind) for other in waits_for)
     body = TaskDelegation(
         task=Task(task_id=task_id, title=task_id, description="do", dependencies=dependencies)

@@ -63,7 +63,7 @@ CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
 
 
 def task(task_id: str = "T-1", text: str = "count the lines") -> TaskDelegation:
-    """A task of a external program, under an id of its own."""
+    """A task of an external program, under an id of its own."""
     about = Task(task_id=task_id, title="Count", description=text, objectives=(Objective(text="be exact"),))
     return TaskDelegation(task=about)
 

@@ -276,7 +276,7 @@ def test_every_rule_of_the_table_is_in_the_documentation(root: Path) -> None:
 
 
 def test_a_message_that_would_be_accepted_is_valid(stack: Stack) -> None:
-    """A task of our own, one of a external program, and a report."""
+    """A task of our own, one of an external program, and a report."""
     stack.submit(agent="reviewer")
     (ours,) = stack.published("task-delegation")
     theirs = stack.envelope(task(), sender="partner", recipient="reviewer")
@@ -350,7 +350,7 @@ def test_an_entry_without_an_envelope_is_a_dead_letter(stack: Stack) -> None:
 
 
 def test_a_session_that_is_over_takes_nothing_more(stack: Stack) -> None:
-    """A external program that goes on talking to it is told so."""
+    """An external program that goes on talking to it is told so."""
     launch, conversation = new_message_id(), new_message_id()
     about: dict[str, Any] = {"sender": "partner", "recipient": "lead", "correlation": conversation}
     stack.publish(stack.envelope(task(), message_id=launch, **about), "task-delegation", "high")

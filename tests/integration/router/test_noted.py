@@ -108,7 +108,7 @@ def test_they_let_others_of_their_kind_come_and_what_is_urgent_pass(
 def test_what_others_write_into_the_same_stream_is_not_put_aside(
     stack: Stack, aside_s: Callable[[float], None]
 ) -> None:
-    """The report of a external program is all that the ledger hears of its session."""
+    """The report of an external program is all that the ledger hears of its session."""
     aside_s(30)
     session = AtWork(stack, "ours")
     with routing(stack):

@@ -192,7 +192,7 @@ def test_what_no_router_took_in_time_is_given_up_as_timed_out(stack: Stack) -> N
 
 @pytest.mark.parametrize("sender", ["lead", "partner"])
 def test_only_what_is_not_in_the_ledger_yet_can_be_late(stack: Stack, sender: str) -> None:
-    """What our own agents report was accepted when they reported it; a external program's word was not."""
+    """What our own agents report was accepted when they reported it; an external program's word was not."""
     update = StatusUpdate(task_id="t", status="in-progress")
     correlation = derived_uuid("test", sender)
     entry = stack.publish(
