@@ -61,15 +61,12 @@ coverage: .venv/.dev ## Run all tests and measure their coverage, which makes ea
 quick: .venv/.dev ## The units, the contracts with other programs and the ledger: for every save
 	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/contract tests/integration/ledger $(ARGS)
 
-.PHONY: test-newest test-oldest test-servers
+.PHONY: test-newest test-oldest
 test-newest: .venv/.dev ## Run all tests on the newest releases of all dependencies that are allowed
-	@JOBS=$(JOBS) sh ./.ci/test-with newest $(ARGS)
+	@sh ./.ci/test-with newest $(ARGS)
 
 test-oldest: .venv/.dev ## Run all tests on the oldest releases of the dependencies that are promised
-	@JOBS=$(JOBS) sh ./.ci/test-with oldest $(ARGS)
-
-test-servers: .venv/.dev ## Run what needs a server on Redis 6.2 and on the redis-server of this system
-	@JOBS=$(JOBS) sh ./.ci/test-with servers $(ARGS)
+	@sh ./.ci/test-with oldest $(ARGS)
 
 check: lint types contracts docs-check ## Everything but the tests: linters, types, contracts, generated docs
 
@@ -137,8 +134,9 @@ docs-check: .venv/.dev ## Whether the generated parts are up to date
 site: .venv-site/.site ## Build the documentation as a site into site/; a link that leads nowhere is an error
 	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/python -m mkdocs build
 
-picture: .venv/.main ## Run the demo and take the pictures of the README anew
+picture: .venv/.main ## Run the demo, a newsroom and Flower, and take the pictures of the documentation anew
 	@$(BIN)/python docs/picture.py
+	@$(BIN)/python docs/command_pictures.py
 	@$(BIN)/python docs/flower_picture.py
 	@$(BIN)/python docs/report_picture.py
 

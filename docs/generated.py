@@ -139,6 +139,20 @@ def _type(annotation: Any) -> str:
     return _link(annotation)
 
 
+def pictures() -> str:
+    """The pictures of each command, side by side with nothing else."""
+    from command_pictures import COMMANDS, WIDTHS
+
+    parts = []
+    for name, command in COMMANDS.items():
+        shown = command.translate({ord("{"): None, ord("}"): None})
+        parts.append(f"## {name.replace('-', ' ')}\n")
+        parts += [
+            f"![`{shown}` at {width} columns](../images/commands/{name}-{width}.svg)\n" for width in WIDTHS
+        ]
+    return "\n".join(parts)
+
+
 def contents() -> str:
     """The titles of all pages, by the reason for which somebody reads them."""
     here = Path(__file__).parent

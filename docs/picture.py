@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -69,35 +69,55 @@ _CONTROL = re.compile(r"\x1b\[\??(?P<number>[\d;]*)(?P<end>[A-Za-z])|\r|\n")
 
 def main() -> None:
     """Run the demo and write what it showed half-way, and what it showed in the end."""
-    screens = list(_screens(_record([sys.executable, "-m", "orchestrator", "demo"])))
-    last = screens[-1]
+    shown = list(screens(record([sys.executable, "-m", "orchestrator", "demo"], columns=COLUMNS, rows=ROWS)))
+    last = shown[-1]
     report = next(n for n, line in enumerate(last) if _plain(line).startswith("Worst modules first"))
     end = next(n for n, line in enumerate(last) if _plain(line).startswith("What to try next")) - 1
     blank = max(n for n in range(report, end - 1) if not _plain(last[n]))
     IMAGES.mkdir(exist_ok=True)
-    _write("demo-tree", "make demo", next(screen for screen in screens if _over(screen) >= OVER))
-    _write("demo-report", "make demo, at its end", [*last[report : report + WORST], "…", *last[blank:end]])
+    draw(
+        IMAGES / "demo-tree.svg",
+        "make demo",
+        next(screen for screen in shown if _over(screen) >= OVER),
+        COLUMNS,
+    )
+    draw(
+        IMAGES / "demo-report.svg",
+        "make demo, at its end",
+        [*last[report : report + WORST], "…", *last[blank:end]],
+        COLUMNS,
+    )
 
 
-def _record(command: list[str]) -> str:
-    """What a command writes to a terminal of its own."""
+def record(
+    command: list[str],
+    *,
+    columns: int,
+    rows: int,
+    env: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+    until: bytes = b"",
+) -> str:
+    """What a command writes to a terminal of its own, until it ends or has written ``until``."""
     screen, inside = pty.openpty()
-    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(ROWS)}
-    running = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, env=env)
+    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    env = {**env, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(rows)}
+    running = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, env=env, cwd=folder)
     os.close(inside)
-    written = io.BytesIO()
-    while True:
+    written = b""
+    while not (until and until in written):
         try:
-            written.write(os.read(screen, 65_536))
+            written += os.read(screen, 65_536)
         except OSError:  # the command has closed its end
             break
-    if code := running.wait():
-        sys.exit(f"{' '.join(command)} ended with {code}")
-    return written.getvalue().decode()
+    else:
+        running.terminate()
+    running.wait()
+    os.close(screen)
+    return written.decode(errors="ignore")
 
 
-def _screens(written: str) -> Iterator[list[str]]:
+def screens(written: str) -> Iterator[list[str]]:
     """Every line from the first on, colours included, before each redrawing and at the end."""
     lines, row, begin = [""], 0, 0
     for control in _CONTROL.finditer(written):
@@ -131,16 +151,19 @@ def _plain(text: str) -> str:
     return re.sub(r"\x1b\[[\d;]*m", "", text).rstrip()
 
 
-def _write(name: str, title: str, lines: list[str]) -> None:
+def draw(path: Path, title: str, lines: list[str], columns: int, *, folded: bool = False) -> None:
+    """Write lines with their colours as a picture; those that are too long are cut, or folded as a terminal does."""
     console = Console(
-        record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+        record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
-    for line in lines:
-        console.print(Text.from_ansi(line), no_wrap=True, overflow="ellipsis", highlight=False)
-    path = IMAGES / f"{name}.svg"
-    path.write_text(
-        console.export_svg(title=title, theme=_THEME, code_format=_FORMAT, unique_id=name), encoding="utf-8"
-    )
+    shown = [Text.from_ansi(line) for line in lines]
+    if folded:
+        shown = [part for text in shown for part in text.divide(range(columns, max(len(text), 1), columns))]
+    for text in shown:
+        console.print(text, no_wrap=True, overflow="ellipsis", highlight=False)
+    path.parent.mkdir(exist_ok=True)
+    picture = console.export_svg(title=title, theme=_THEME, code_format=_FORMAT, unique_id=path.stem)
+    path.write_text(picture, encoding="utf-8")
     print(f"{path.name}: {path.stat().st_size} bytes")
 
 

@@ -55,8 +55,7 @@ def approvals(settings: Settings, *, session: str, as_json: bool) -> None:
         say(f"    digest    {one.digest}")
         if one.fault:
             say(f"NOT GENUINE: {one.fault}; it can only be denied", mark="    ", colour="red")
-    if not found:
-        say("nothing waits for you", err=True)
+    say("answer: orchestra approve ID, or orchestra deny ID" if found else "nothing waits for you", err=True)
 
 
 def _until(one: Approval) -> str:

@@ -34,10 +34,10 @@ def budget(settings: Settings, *, session: str, as_json: bool) -> None:
     for whose, state in found.items():
         say(f"budget of {whose}")
         for resource in state.limits:
-            spent, held = state.spent.get(resource, 0), state.reserved.get(resource, 0)
-            say(
-                f"  {amount(resource, spent)} of {amount(resource, state.limits[resource])} spent, "
-                f"{amount(resource, held)} reserved, {amount(resource, state.left(resource) or 0)} left"
+            counts = (state.spent.get(resource, 0), state.limits[resource], state.reserved.get(resource, 0))
+            spent, limit, held, left = (
+                amount(resource, count).partition(" ")[0] for count in (*counts, state.left(resource) or 0)
             )
+            say(f"  {RESOURCES[resource]}: {spent} of {limit} spent, {held} reserved, {left} left")
         for agent, used in sorted(state.users.items()):
             say(f"    {agent}: {', '.join(amount(name, used[name]) for name in RESOURCES if used.get(name))}")

@@ -59,7 +59,8 @@ def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
         print_json(FullDeadLetter.of(dead_letter))
         return
     for name, value in DeadLetterDocument.of(dead_letter).model_dump().items():
-        say(f"{name:14} {value}")
+        if value not in (None, ""):
+            say(f"{name:14} {value}")
     say()
     say(dead_letter.data.decode("utf-8", "replace"), lines=True)
 

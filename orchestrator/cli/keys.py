@@ -10,8 +10,10 @@ import click
 
 from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
+from orchestrator.cli.table import Row, print_table, terminal_width
 
 if TYPE_CHECKING:
+    from orchestrator.cli.documents.stack import KeyDocument
     from orchestrator.config.settings import Settings
     from orchestrator.keyring.record import KeyRecord, Use
     from orchestrator.keyring.store import KeyStore
@@ -313,8 +315,12 @@ def _show(store: KeyStore, records: Iterable[KeyRecord], *, as_json: bool) -> No
     if as_json:
         print_json(Keys(keys=tuple(rows)))
         return
-    for row in rows:
-        private = "" if row.private else "  (public half only)"
-        say(
-            f"{row.key_id}  {row.use:<7}  {row.algorithm:<10}  {row.state:<7}  {row.created}  {row.agent}{private}"
-        )
+    cells = [Row((row.agent, row.use, row.state, row.key_id, row.algorithm, _made(row))) for row in rows]
+    if cells:
+        headers = ("AGENT", "USE", "STATE", "KEY", "ALGORITHM", "MADE")
+        print_table(headers, cells, width=terminal_width())
+
+
+def _made(row: KeyDocument) -> str:
+    """When a key was made, and whether its private half is here."""
+    return f"{row.created or ''}{'' if row.private else '  (public half only)'}"

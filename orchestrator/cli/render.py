@@ -35,7 +35,8 @@ _RANK = {
     SessionState.PENDING: 4,
     SessionState.FINISHED: 5,
 }
-_BAR_CELLS = 20
+#: Columns of a bar, and of one where there is little room.
+_BAR_CELLS, _SHORT_BAR_CELLS = 20, 8
 #: Columns for the name of an agent, at least and at most.
 _AGENT_CELLS = (10, 24)
 
@@ -78,8 +79,10 @@ class Line:
         return f"{self.indent}{self.text}"
 
 
-def tree_lines(sessions: Sequence[Session], *, rows: int | None = None) -> list[Line]:
+def tree_lines(sessions: Sequence[Session], *, rows: int | None = None, narrow: bool = False) -> list[Line]:
     """The tree whose first session is its top, each with its id.
+
+    Cells of a ``narrow`` terminal begin with what tells sessions from each other.
 
     With ``rows``, what matters most of it in about so many lines, and without ids, which no screen has room for.
     """
@@ -94,7 +97,7 @@ def tree_lines(sessions: Sequence[Session], *, rows: int | None = None) -> list[
     each = None if rows is None or len(sessions) <= rows else max(2, (rows - parents * 2) // parents)
     lines: list[Line] = []
     width = agent_width(sessions)
-    _add(lines, sessions[0], children, each, ids=rows is None, width=width, stem="", mark="")
+    _add(lines, sessions[0], children, each, ids=rows is None, narrow=narrow, width=width, stem="", mark="")
     return lines if rows is None else lines[:rows]
 
 
@@ -114,6 +117,7 @@ def _add(
     each: int | None,
     *,
     ids: bool,
+    narrow: bool,
     width: int,
     stem: str,
     mark: str,
@@ -121,14 +125,24 @@ def _add(
     below = children.get(session.id, [])
     name = f"{session.id}  " if ids else ""
     text = name + session_line(session, below, width=width)
-    cells = (session.id, session.agent, session.state.value, session_about(session, below))
+    cells = (session.id, session.agent, session.state.value, session_about(session, below, narrow=narrow))
     lines.append(Line(stem + mark, text, STYLES[session.state], cells))
     stem += {"": "", "├─ ": "│  ", "└─ ": "   "}[mark]
     shown = _most_important(below, children, each)
     hidden = Counter(child.state for child in below) - Counter(child.state for child in shown)
     for number, child in enumerate(shown, 1):
         last = number == len(shown) and not hidden
-        _add(lines, child, children, each, ids=ids, width=width, stem=stem, mark="└─ " if last else "├─ ")
+        _add(
+            lines,
+            child,
+            children,
+            each,
+            ids=ids,
+            narrow=narrow,
+            width=width,
+            stem=stem,
+            mark="└─ " if last else "├─ ",
+        )
     if hidden:
         rest = ", ".join(f"{count} {state}" for state, count in sorted(hidden.items()))
         lines.append(Line(f"{stem}└─ ", f"… and {rest}", "dim"))
@@ -156,12 +170,13 @@ def session_line(session: Session, below: Sequence[Session] = (), *, width: int 
     return f"{head}  {session_about(session, below)}"
 
 
-def session_about(session: Session, below: Sequence[Session] = ()) -> str:
-    """Progress, spending, and what a session does or why it ended."""
+def session_about(session: Session, below: Sequence[Session] = (), *, narrow: bool = False) -> str:
+    """Progress, spending, and what a session does or why it ended; where it is ``narrow``, the latter first."""
     parts = []
     percent = progress(session, below)
     if percent is not None and session.state not in CLOSED:
-        parts.append(bar(percent))
+        parts.append(bar(percent, _SHORT_BAR_CELLS if narrow else _BAR_CELLS))
+    at = len(parts)
     if session.used.requests:
         parts.append(describe(session.used))
     if below:
@@ -176,7 +191,8 @@ def session_about(session: Session, below: Sequence[Session] = ()) -> str:
         or session.trouble
         or (_at_work(session) if session.state is not SessionState.FINISHED else "")
     )
-    parts.append(_short(f"{session.title}{f' - {about}' if about else ''}", 100))
+    said = _short(f"{session.title}{f' - {about}' if about else ''}", 100)
+    parts.insert(at if narrow else len(parts), said)
     return "  ".join(parts)
 
 
@@ -203,10 +219,10 @@ def progress(session: Session, below: Sequence[Session] = ()) -> int | None:
     return 100 * sum(child.ended_ms > 0 for child in below) // len(below) if below else None
 
 
-def bar(percent: int) -> str:
+def bar(percent: int, cells: int = _BAR_CELLS) -> str:
     """A progress bar."""
-    full = _BAR_CELLS * percent // 100
-    return f"{'█' * full}{'░' * (_BAR_CELLS - full)} {percent:>3}%"
+    full = cells * percent // 100
+    return f"{'█' * full}{'░' * (cells - full)} {percent:>3}%"
 
 
 def age(ms: int, *, now_ms: int | None = None) -> str:

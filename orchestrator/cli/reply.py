@@ -11,8 +11,11 @@ import click
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options, text_of
 from orchestrator.cli.output import print_json, say
+from orchestrator.errors import InputError
+from orchestrator.ids import is_session_id
 
 if TYPE_CHECKING:
+    from orchestrator.client.client import Client
     from orchestrator.config.settings import Settings
 
 
@@ -40,18 +43,34 @@ def questions(settings: Settings, *, session: str | None, as_json: bool) -> None
 
 
 @click.command()
-@click.argument("question")
+@session_argument("question", bare=False)
 @click.argument("text")
 @json_option
 @stack_options
 def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> None:
-    """Answer QUESTION (its id, as `orchestra questions` lists it) with TEXT (- reads standard input)."""
+    """Answer QUESTION (its id, as `orchestra questions` lists it) with TEXT (- reads standard input).
+
+    A session that asks one thing, also as @last, stands for its question.
+    """
     from orchestrator.cli.documents import Replied
     from orchestrator.client.client import Client
 
     with Client(settings) as client:
+        if is_session_id(question):
+            question = _asked_by(client, question)
         session = client.reply(question, text_of(text))
     if as_json:
         print_json(Replied(session=session, question=question))
     else:
         say(f"{session} will go on with it")
+
+
+def _asked_by(client: Client, session: str) -> str:
+    """The one open question of a session."""
+    asked = [one.id for one in client.questions(session) if one.session == session]
+    if len(asked) != 1:
+        what = f"asks {len(asked)} things ({', '.join(asked)}): name one" if asked else "asks nothing"
+        raise InputError(
+            f"session {session} {what}; `orchestra questions {session}` lists what its tree asks"
+        )
+    return asked[0]

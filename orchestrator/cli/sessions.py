@@ -77,7 +77,7 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
     """Show SESSION and everything below it; of a part of it, with the sessions above each."""
     from orchestrator.cli.documents import Sessions
     from orchestrator.cli.render import PromiseCount, tree_lines
-    from orchestrator.cli.table import Row, print_table, short_ids, terminal_width
+    from orchestrator.cli.table import Row, is_narrow, print_table, short_ids, terminal_width
     from orchestrator.client.client import Client
     from orchestrator.policy.budget import total
 
@@ -90,7 +90,7 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
     width = terminal_width()
     ids = short_ids([one.id for one in shown], width)
     rows = []
-    for line in tree_lines(shown):
+    for line in tree_lines(shown, narrow=is_narrow(width)):
         name, *rest = line.cells
         rows.append(Row((line.indent + ids[name], *rest), line.style))
     if rows:

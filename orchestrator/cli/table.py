@@ -33,10 +33,15 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def is_narrow(width: int | None) -> bool:
+    """Whether a terminal has no room for whole ids and long bars."""
+    return width is not None and width < _ROOM_FOR_IDS
+
+
 def short_ids(ids: Iterable[str], width: int | None) -> Mapping[str, str]:
     """How ids are shown: whole where there is room, else by beginnings that tell them from each other."""
     every = list(dict.fromkeys(ids))
-    if width is None or width >= _ROOM_FOR_IDS:
+    if not is_narrow(width):
         return {one: one for one in every}
     longest = max(map(len, every), default=0)
     for length in range(_SHORT_ID, longest):

@@ -159,9 +159,12 @@ def transitions(
         print_json(Transitions(transitions=documents, next=following))
         return
     for change in page:
-        what = change.session if change.id == "-" else f"{change.id} of {change.session}"
+        name = "" if change.id == "-" else f" {change.id}"
+        # The session that was asked for needs no mention.
+        whose = "" if change.session == session else f" {'of ' if name else ''}{change.session}"
         detail = f" ({change.detail})" if change.detail else ""
-        say(f"{isoformat(change.at_ms)}  {change.kind} {what}: {change.state}{detail}  by {change.by}")
+        what = f"{change.kind}{name}{whose}"
+        say(f"{isoformat(change.at_ms)}  {what}: {change.state}{detail}  by {change.by}")
     if not page:
         say("nothing found", err=True)
     if following is not None:

@@ -164,7 +164,9 @@ class Supervisor:
             del self._coming[name]
             (place,) = (n for n, child in enumerate(self._children) if child.spec.name == name)
             old, self._children[place] = self._children[place], successor
-            self._notify(Notice(kind="replaced", name=name, detail=f"process {successor.process.pid}"))
+            self._notify(
+                Notice(kind="replaced", name=name, detail=f"the new one is process {successor.process.pid}")
+            )
             self._retire(old)
         elif successor.process.poll() is not None:
             reason, _ = self._last_words(successor)

@@ -17,6 +17,7 @@ import pytest
 
 from orchestrator.client.client import Client
 from tests.waiting import wait_until
+from tests.wheel import installed
 
 #: Seconds that anything may take here: the machine is shared with the other tests.
 RETRY_FOR_S = 180.0
@@ -68,6 +69,12 @@ class Terminal:
             timeout=2 * RETRY_FOR_S,
             stdin=subprocess.DEVNULL,
         )
+
+    def must(self, command: str) -> str:
+        """Type a command that is to succeed; what it prints."""
+        done = self.run(command)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
 
     def start(self, command: str, **env: str) -> Background:
         """Type a command and leave it running."""
@@ -144,6 +151,22 @@ def open_terminal() -> Iterator[Terminal]:
     finally:
         opened.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def wheel_terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """A terminal in whose environment the wheel is installed, in a project with packages of its user's own."""
+    with open_terminal() as opened:
+        opened.env = {**installed(tmp_path_factory).env, "TMPDIR": opened.env["TMPDIR"]}
+        own_packages(opened.folder)
+        yield opened
+
+
+def own_packages(folder: Path) -> None:
+    """Packages that are named as ours were: whoever takes them for ours fails."""
+    for name in ("workers", "schemas"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text("raise RuntimeError('the package of a user')\n")
 
 
 @pytest.fixture

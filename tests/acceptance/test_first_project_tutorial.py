@@ -1,4 +1,4 @@
-"""The tutorial of a first project, each command as it is printed there."""
+"""The tutorial of a first project, each command as it is printed there, with the wheel in an empty environment."""
 
 from __future__ import annotations
 
@@ -9,32 +9,53 @@ import pytest
 
 pytest.importorskip("pydantic_ai", reason="the extra `llm` is not installed")
 
-from tests.acceptance.conftest import Terminal
+from tests.acceptance.conftest import Terminal, own_packages
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 
-def test_from_an_empty_folder_to_a_tested_tree(terminal: Terminal, root: Path) -> None:
+def test_from_an_empty_folder_to_a_tested_tree(wheel_terminal: Terminal, root: Path) -> None:
+    terminal = wheel_terminal
     terminal.env.pop("ANTHROPIC_API_KEY", None)
     page = (root / "docs/tutorial/first-project.md").read_text(encoding="utf-8")
-    install, make, up, submit, test, change, again, adapt = re.findall(r"```\n(.*?)```", page, re.DOTALL)
-    first, second = re.findall(r"The answer is `(.+?)`", page)
+    blocks = re.findall(r"```(?:python)?\n(.*?)```", page, re.DOTALL)
+    (install, make, up, submit, look, test, change, again, adapt, desk, ask, answer, desk_test, last) = blocks
+    first, second, third = re.findall(r"The answer is `(.+?)`", page)
     assert "pip install 'agent-orchestra[anthropic]' pytest" in install
     init, enter = make.strip().splitlines()
-    made = terminal.run(init)
-    assert made.returncode == 0, made.stderr
+    terminal.must(init)
     terminal.folder /= enter.removeprefix("cd ")
+    own_packages(terminal.folder)
     running = terminal.start(up.strip())
     running.wait_for("ready after")
-    assert terminal.run(submit).stdout == f"{first}\n"
-    tested = terminal.run(test)
-    assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout
+    assert terminal.must(submit) == f"{first}\n"
+    shown = [terminal.must(line) for line in look.strip().splitlines()]
+    assert all("lead" in one for one in shown)
+    assert "1 launched = 1 delivered" in shown[1]
+    assert first in shown[3]
+    assert "1 passed" in terminal.must(test)
 
-    assert terminal.run(change).returncode == 0
+    terminal.must(change)
     running.wait_for("worker is replaced")
     running.wait_for("that was replaced has finished")
-    assert terminal.run(again).stdout == f"{second}\n"
+    assert terminal.must(again) == f"{second}\n"
     assert terminal.run(test).returncode == 1
-    tested = terminal.run(adapt)
-    assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout
+    assert "1 passed" in terminal.must(adapt)
+
+    append(terminal.folder / "my_agents.py", desk)
+    wait_until(lambda: running.output.count("that was replaced has finished") == 2, "another worker")
+    submit_desk, why = ask.strip().splitlines()
+    terminal.must(submit_desk)
+    wait_until(lambda: "a reply to its question" in terminal.must(why), "the question")
+    questions, reply, result = answer.strip().splitlines()
+    assert "Publish this?" in terminal.must(questions)
+    terminal.must(reply)
+    assert terminal.must(result) == f"{third}\n"
+    append(terminal.folder / "test_my_agents.py", desk_test)
+    assert "2 passed" in terminal.must(last)
     assert running.interrupt() == 0
+
+
+def append(path: Path, text: str) -> None:
+    path.write_text(f"{path.read_text()}\n\n{text}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,8 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def test_from_zero_to_a_tree_of_models(terminal: Terminal, root: Path) -> None:
+def test_from_zero_to_a_tree_of_models(wheel_terminal: Terminal, root: Path) -> None:
+    terminal = wheel_terminal
     install, agents, provider, environment, up, run, kill, go_on = blocks(
         root / "docs/tutorial/model-tree.md"
     )
@@ -36,9 +36,7 @@ def test_from_zero_to_a_tree_of_models(terminal: Terminal, root: Path) -> None:
     (terminal.folder / "my_agents.py").write_text(agents)
     (terminal.folder / "provider.py").write_text(provider.replace("8765", port))
     # The page has a terminal in which Enter is never pressed.
-    terminal.start(f"sh -c 'tail -f /dev/null | \"{sys.executable}\" provider.py'").wait_for(
-        "A scripted provider listens"
-    )
+    terminal.start("sh -c 'tail -f /dev/null | python provider.py'").wait_for("A scripted provider listens")
     for name, value in re.findall(r"(\w+)=(\S+)", environment):
         terminal.env[name] = value.replace("8765", port)
     running = terminal.start(up.strip())

@@ -1,4 +1,4 @@
-"""The README's quickstart, each step as it is printed there."""
+"""The quickstart of the README, each step as it is printed there, with the wheel in an empty environment."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def tasks_in_flower(path: Path) -> list[dict[str, str]]:
     return found
 
 
-def test_every_step_of_the_quickstart_works_as_printed(terminal: Terminal, root: Path) -> None:
+def test_every_step_of_the_quickstart_works_as_printed(wheel_terminal: Terminal, root: Path) -> None:
+    terminal = wheel_terminal
     agents, up, submit, celery, client, worker, flower = steps(root / "README.md")
     assert len(agents.text.strip().splitlines()) <= 20
     (terminal.folder / "my_agents.py").write_text(agents.text, encoding="utf-8")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import http.client
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
-import sysconfig
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,23 +16,19 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
+from tests.wheel import Installed, installed
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    done = subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = folder.glob("*.whl")
-    return path
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return installed(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def wheel(installation: Installed) -> Path:
+    return installation.wheel
 
 
 def test_the_wheel_holds_scripts_schema_templates_and_type_marks(wheel: Path) -> None:
@@ -98,46 +91,13 @@ class Project:
 
 
 @pytest.fixture(scope="module")
-def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The environment is new; only the dependencies are borrowed, so that nothing is fetched for a test."""
+def project(installation: Installed, tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("home") / "a place"
     for name in ("workers", "schemas"):
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.py").write_text('raise RuntimeError("the user\'s own package")')
     (folder / "redis.py").write_text("raise RuntimeError('a module of the working directory')")
-    environment = folder / "env"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV", "ORCHESTRA"))}
-    python = environment / "bin" / "python"
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-        wheel,
-    ]
-    subprocess.run(install, env=env, check=True)
-    show = [python, "-P", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    libraries = subprocess.run(show, env=env, check=True, capture_output=True, text=True).stdout.strip()
-    # What a .pth file names is searched, but its own .pth files are not: our sources there stay out of sight.
-    (Path(libraries) / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
-    # What stands in the environment's `bin` for those dependencies.
-    for name in ("celery",):
-        script = (Path(sysconfig.get_path("scripts")) / name).read_text().partition("\n")[2]
-        (environment / "bin" / name).write_text(
-            f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n{script}"
-        )
-        (environment / "bin" / name).chmod(0o755)
-    found = Project(folder, environment / "bin", Path(libraries), env)
-    assert found.run(python, "-P", "-c", "import orchestrator; print(orchestrator.__file__)").startswith(
-        libraries
-    )
-    return found
+    return Project(folder, installation.bin, installation.libraries, installation.env)
 
 
 @pytest.mark.slow

@@ -66,4 +66,12 @@ def _traceback(end: RunEnd) -> str:
     if end.error is None:
         return ""
     # The end of it tells most.
-    return "".join(traceback.format_exception(end.error))[-SHOWN_TRACEBACK_CHARS:]
+    return traceback_of(end.error)[-SHOWN_TRACEBACK_CHARS:]
+
+
+def traceback_of(error: BaseException) -> str:
+    """A traceback that begins in the agent's own code; a whole one where nothing of that is in it."""
+    own = error.__traceback__
+    while own is not None and str(own.tb_frame.f_globals.get("__name__")).startswith("orchestrator."):
+        own = own.tb_next
+    return "".join(traceback.format_exception(type(error), error, own or error.__traceback__))

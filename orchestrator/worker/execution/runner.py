@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
@@ -61,7 +60,7 @@ from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.execution.deaths import claim_of_this_process
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
-from orchestrator.worker.execution.outcome import RunEnd, Verdict
+from orchestrator.worker.execution.outcome import RunEnd, Verdict, traceback_of
 from orchestrator.worker.execution.printing import keeping
 from orchestrator.worker.execution.retry import retry_outages, was_refused
 from orchestrator.worker.execution.slot_sharing import Queued, SlotSharing, serves
@@ -298,7 +297,7 @@ class _RunOfAgent:
             status="failed",
             text=text,
             body=self._body_of_failure(text) if isinstance(error, TaskFailed) else "",
-            traceback="".join(traceback.format_exception(error)),
+            traceback=traceback_of(error),
             steps_failed=self._steps.failed_with(error),
         )
 

@@ -374,8 +374,8 @@ def test_budget_says_what_is_left_and_who_spent_it(stage: StackHarness, orchestr
     stage.play(session)
     assert orchestra("budget", session).stdout == (
         f"budget of {session}\n"
-        "  65 tokens of 100 tokens spent, 0 tokens reserved, 35 tokens left\n"
-        "  0.5 USD of 2 USD spent, 0 USD reserved, 1.5 USD left\n"
+        "  tokens: 65 of 100 spent, 0 reserved, 35 left\n"
+        "  USD: 0.5 of 2 spent, 0 reserved, 1.5 left\n"
         "    solo: 1 request, 65 tokens, 0.5 USD\n"
     )
     (found,) = json.loads(orchestra("budget", session, "--json").stdout)["budgets"]
@@ -401,6 +401,10 @@ def test_questions_lists_what_roots_ask_and_reply_answers(stage: StackHarness, o
     assert listed.stderr == "answer: orchestra reply QUESTION TEXT\n"
     (asked,) = json.loads(orchestra("questions", session, "--json").stdout)["questions"]
     assert (asked["session"], asked["kind"], asked["context"]) == (session, "blocker", {"v": 1})
-    assert orchestra("reply", asked["question"], "yes").exit_code == 0
+    # The session stands for the one thing that it asks.
+    replied = orchestra("reply", "@last", "yes", "--json")
+    assert json.loads(replied.stdout) == {"session": session, "question": asked["question"]}
     assert json.loads(orchestra("questions", "--json").stdout) == {"questions": []}
+    again = orchestra("reply", session, "yes")
+    assert (again.exit_code, f"session {session} asks nothing" in one_line(again.stderr)) == (1, True)
     assert stage.execute(dispatch) == "finished"

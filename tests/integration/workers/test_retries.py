@@ -141,6 +141,7 @@ def test_every_attempt_is_in_the_history_with_its_reason_and_wait(stage: StackHa
     for event in told:
         assert event.detail.startswith("Traceback (most recent call last):")
         assert "in flaky" in event.detail
+        assert "runner.py" not in event.detail, "it begins in the agent's own code"
 
 
 def test_what_is_kept_of_attempts_is_bounded(stage: StackHarness) -> None:

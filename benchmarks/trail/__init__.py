@@ -1,1 +1,0 @@
-"""What the benchmarks of the audit trail have in common."""
