@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from routing.figures import backlog, delegations, faststream, latency, throughput
+from routing.figures import backlog, delegations, faststream, latency, scaling, throughput
 from routing.million import million
 from routing.stack import fresh
 
@@ -66,12 +66,21 @@ def main() -> None:
         "one router, Ed25519", lambda b: throughput(b, count, routers=1), algorithm=ED25519
     )
     two = on_fresh_server("two routers", lambda b: throughput(b, count, routers=2))
+    scaled = [
+        on_fresh_server(
+            f"{routers} alone",
+            lambda b, routers=routers: scaling(b, count, routers=routers),
+            algorithm=ED25519,
+        )
+        for routers in (1, 2)
+    ]
     peer = on_fresh_server("faststream", lambda b: faststream(b, count))
     show(
         {
             "messages_per_s": one["messages_per_s"],
             "ed25519_messages_per_s": elliptic["messages_per_s"],
-            "faststream_per_s": None if peer is None else round(peer),
+            "faststream_per_s": None if peer is None else peer["messages_per_s"],
+            "two_routers_alone_ratio": round(scaled[1]["messages_per_s"] / scaled[0]["messages_per_s"], 2),
             "two_routers_ratio": round(two["messages_per_s"] / one["messages_per_s"], 2),
             "cores": os.cpu_count(),
         }

@@ -53,11 +53,13 @@ class Turns:
 def main() -> None:
     """Let both take turns; the first two are for warming up."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--beside", type=Path, required=True, help="the other checkout, with its own .venv")
+    parser.add_argument(
+        "--beside", type=Path, help="the other checkout, with its own .venv; none: this one again"
+    )
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--messages", type=int, default=1000, help="messages in a turn")
     options = parser.parse_args()
-    before, now = Turns(options.beside.resolve()), Turns(_HERE.parent)
+    before, now = Turns((options.beside or _HERE.parent).resolve()), Turns(_HERE.parent)
     try:
         for number in range(options.turns + 2):
             pair = (before, now) if number % 2 else (now, before)

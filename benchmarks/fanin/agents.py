@@ -41,6 +41,24 @@ def relay(ctx: Any) -> str:
     return json.dumps(times)
 
 
+@agent("host", role="coordinator", tier="haiku")
+def host(ctx: Any) -> str:
+    ctx.delegate_all("guest", ("wait",) * int(ctx.prompt))
+    return "waiting"
+
+
+@agent("guest", role="coordinator", tier="haiku")
+def guest(ctx: Any) -> str:
+    if ctx.cause == "start":
+        ctx.delegate("late", "never")
+    return "waiting"
+
+
+@agent("late", role="specialist", tier="haiku")
+def late(_: Any) -> str:
+    return ANSWER
+
+
 @agent("stopwatch", role="specialist", tier="haiku")
 def stopwatch(_: Any) -> str:
     time.sleep(0.02)  # by now the parent is idle

@@ -42,13 +42,13 @@ class Ours:
         logging.disable(logging.INFO)
         self._stack.__enter__()
         self._stack.wait_ready()
-        self._client = Client(self._stack.settings)
+        self.client = Client(self._stack.settings)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.close()
+        self.client.close()
         self._stack.__exit__(kind, error, trace)
 
     def labels(self) -> dict[int, str]:
@@ -57,7 +57,7 @@ class Ours:
 
     def fan_in(self, size: int) -> float:
         """Milliseconds from the parent's first launch to its resume that has the last of ``size`` answers."""
-        began, ended = json.loads(self._client.submit("fan", str(size)).result(_TIMEOUT_S))
+        began, ended = json.loads(self.client.submit("fan", str(size)).result(_TIMEOUT_S))
         return float(ended - began) * 1000
 
     def settle(self) -> None:
@@ -73,11 +73,11 @@ class Ours:
 
     def latencies(self, rounds: int) -> list[float]:
         """Milliseconds from a child's stop to its parent's resume, one after the other."""
-        found: list[float] = json.loads(self._client.submit("relay", str(rounds)).result(_TIMEOUT_S))
+        found: list[float] = json.loads(self.client.submit("relay", str(rounds)).result(_TIMEOUT_S))
         return found
 
     def forest(self, parents: int, children: int) -> float:
         """Milliseconds from the first submission of many parents to the last resume."""
         start = time.time()
-        roots = [self._client.submit("fan", str(children)) for _ in range(parents)]
+        roots = [self.client.submit("fan", str(children)) for _ in range(parents)]
         return (max(json.loads(root.result(_TIMEOUT_S))[1] for root in roots) - start) * 1000

@@ -23,10 +23,12 @@ async def consume(url: str, count: int) -> None:
     broker = RedisBroker(url, logger=None)
     done = asyncio.Event()
     seen: list[float] = []
+    spent: list[float] = []
 
     @broker.subscriber(stream=StreamSub(STREAM, group="bench", consumer="one", last_id="0", max_records=100))  # type: ignore[untyped-decorator,unused-ignore]
     async def handle(body: dict[str, Any]) -> None:  # noqa: ARG001 - the peer decodes by its type
         seen.append(time.perf_counter())
+        spent.append(time.process_time())
         if len(seen) == count:
             done.set()
 
@@ -39,7 +41,9 @@ async def consume(url: str, count: int) -> None:
     await broker.stop()
     # As for ours: the first twentieth is left out.
     skip = count // 20
-    sys.stdout.write(f"{(count - skip) / (seen[-1] - seen[skip])}\n")
+    sys.stdout.write(
+        f"{(count - skip) / (seen[-1] - seen[skip])} {(spent[-1] - spent[skip]) / (count - skip) * 1e6}\n"
+    )
 
 
 if __name__ == "__main__":

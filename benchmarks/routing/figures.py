@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -52,6 +53,28 @@ def throughput(bench: Bench, count: int, *, routers: int) -> dict[str, Any]:
         "messages_per_s": round(measured),
         "cpu_us_per_message": round(spent / count * 1e6, 1),
         "peak_memory_mib": round(memory),
+    }
+
+
+def scaling(bench: Bench, count: int, *, routers: int) -> dict[str, Any]:
+    """Messages a second of so many routers with nobody beside them but the server: what they route is there before.
+
+    They are stopped while it is published.
+    """
+    with bench.processes(*[orchestra("router")] * routers) as processes:
+        bench.until_consumers(routers)
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
+        bench.publish(bench.envelopes(count))
+        before = sum(cpu_s(process.pid) for process in processes)
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+        measured = rate(bench, list(REPORTS), count)
+        spent = sum(cpu_s(process.pid) for process in processes) - before
+    return {
+        "routers": routers,
+        "messages_per_s": round(measured),
+        "cpu_us_per_message": round(spent / count * 1e6, 1),
     }
 
 
@@ -118,7 +141,7 @@ def backlog(bench: Bench, count: int) -> dict[str, Any]:
         return {"backlog": count, "peak_memory_mib": round(memory_mib(router.pid))}
 
 
-def faststream(bench: Bench, count: int) -> float | None:
+def faststream(bench: Bench, count: int) -> dict[str, Any] | None:
     """What a FastStream consumer of JSON of the same size does, one process on one core; None: not installed."""
     python = str(_PEERS_PYTHON) if _PEERS_PYTHON.exists() else sys.executable
     if subprocess.run([python, "-c", "import faststream"], check=False, capture_output=True).returncode:
@@ -126,4 +149,5 @@ def faststream(bench: Bench, count: int) -> float | None:
         return None
     command = [python, str(_HERE / "faststream_peer.py"), bench.url, str(count)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600)
-    return float(done.stdout.strip().splitlines()[-1])
+    per_s, cpu_us = map(float, done.stdout.split()[-2:])
+    return {"messages_per_s": round(per_s), "cpu_us_per_message": round(cpu_us, 1)}
