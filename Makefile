@@ -61,12 +61,15 @@ coverage: .venv/.dev ## Run all tests and measure their coverage, which makes ea
 quick: .venv/.dev ## The units, the contracts with other programs and the ledger: for every save
 	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/contract tests/integration/ledger $(ARGS)
 
-.PHONY: test-newest test-oldest
+.PHONY: test-newest test-oldest test-servers
 test-newest: .venv/.dev ## Run all tests on the newest releases of all dependencies that are allowed
-	@sh ./.ci/test-with newest $(ARGS)
+	@JOBS=$(JOBS) sh ./.ci/test-with newest $(ARGS)
 
 test-oldest: .venv/.dev ## Run all tests on the oldest releases of the dependencies that are promised
-	@sh ./.ci/test-with oldest $(ARGS)
+	@JOBS=$(JOBS) sh ./.ci/test-with oldest $(ARGS)
+
+test-servers: .venv/.dev ## Run what needs a server on Redis 6.2 and on the redis-server of this system
+	@JOBS=$(JOBS) sh ./.ci/test-with servers $(ARGS)
 
 check: lint types contracts docs-check ## Everything but the tests: linters, types, contracts, generated docs
 

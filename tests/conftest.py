@@ -16,11 +16,16 @@ for _name in [name for name in os.environ if name.startswith("ORCHESTRA_")]:
 import fakeredis
 import redis as redis_py
 
+from orchestrator.deployment.embedded import valkey
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 from orchestrator.redisdb.client import check_server, connect
 from tests.postgres import PostgresServer, TrailDatabase
 
 ROOT = Path(__file__).resolve().parent.parent
+
+if _server := os.environ.get("TESTS_SERVER"):
+    # Another server than the embedded one, such as the oldest Redis that is promised: see `make test-servers`.
+    valkey.find_binary = lambda: Path(_server)
 
 
 #: The folders whose files take longest. They begin first, so that no core is idle at the end.

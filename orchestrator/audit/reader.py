@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, func, select
 
 from orchestrator.agents.registry import SYSTEM_AGENTS
 from orchestrator.audit.amendments import TOMBSTONE
 from orchestrator.audit.proof import Proof
 from orchestrator.audit.records import MessageRecord
-from orchestrator.audit.schema import DEAD_LETTERS, MESSAGES
+from orchestrator.audit.schema import MESSAGES
+from orchestrator.audit.search import Conditions, Search
 from orchestrator.audit.store import IS_DEAD, AuditStore
-from orchestrator.audit.text import body_of, text_of
-from orchestrator.audit.words import find, has_words, words_of
+from orchestrator.audit.text import body_of
+from orchestrator.audit.words import words_of
 from orchestrator.ids import is_session_id
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.streams import AUDIT_GROUP, RedisStreams, StreamId
@@ -26,11 +26,6 @@ from orchestrator.streams import AUDIT_GROUP, RedisStreams, StreamId
 _M = MESSAGES.c
 #: The outcome of a message that became a dead letter.
 DEAD = "dead"
-#: Numbers that a first look into the index takes, and the most that a later one does.
-_STEP = 500
-_MOST = 16_000
-#: Messages that are read for them at once.
-_PAGE = 100
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -175,78 +170,31 @@ class AuditReader:
         dead: bool = False,
         limit: int = 100,
     ) -> list[MessageRecord]:
-        """The latest messages that meet every condition given, newest first; ``before``: of those with lower numbers.
+        """The latest messages that meet every condition given, newest first; ``before``: of those after that message.
 
         ``text``: words that follow each other in what the message says. ``outcome``: `dead`, or how the task stands by a
         message that is not dead.
         """
-        conditions: list[ColumnElement[bool]] = [
-            column == value
-            for column, value in (
-                (_M.type, message_type),
-                (_M.sender, sender),
-                (_M.recipient, recipient),
-                (_M.task_id, task_id),
-                (_M.priority, priority),
-                (_M.correlation_id, correlation.lower() if correlation else None),
-                (_M.attempt, attempt),
-                (_M.message_id, message_id.lower() if message_id else None),
-                (_M.status, outcome if outcome != DEAD else None),
-            )
-            if value is not None
-        ]
-        # Without anything else to go by the index of times gives what was published last first.
-        newest: tuple[ColumnElement[int], ...] = (_M.seq.desc(),)
-        if not conditions and text is None and (since_ms is not None or until_ms is not None):
-            newest = (_M.published_ms.desc(), _M.seq.desc())
-        conditions += self._times(since_ms, until_ms)
-        if before is not None:
-            conditions.append(self._below_page(before) if len(newest) > 1 else _M.seq < before)
-        if outcome is not None and outcome != DEAD:
-            conditions.append(~IS_DEAD)
-        if dead or outcome == DEAD:
-            conditions.append(IS_DEAD)
-        if rule is not None:
-            conditions.append(IS_DEAD.where(DEAD_LETTERS.c.rule == rule))
-        if text is None:
-            return self._store.messages(*conditions, order=newest, limit=limit)
-        return list(islice(self._saying(words_of(text), conditions, before), limit))
-
-    @staticmethod
-    def _times(since_ms: int | None, until_ms: int | None) -> list[ColumnElement[bool]]:
-        since = [] if since_ms is None else [_M.published_ms >= since_ms]
-        return since if until_ms is None else [*since, _M.published_ms < until_ms]
-
-    def _below_page(self, before: int) -> ColumnElement[bool]:
-        """What comes after a message where the newest by time are first."""
-        rows = self._store.query(select(_M.published_ms).where(_M.seq == before))
-        if not rows:
-            return _M.seq < before
-        return tuple_(_M.published_ms, _M.seq) < tuple_(literal(rows[0][0]), literal(before))
-
-    def _saying(
-        self, phrase: Sequence[str], conditions: Sequence[ColumnElement[bool]], before: int | None
-    ) -> Iterator[MessageRecord]:
-        """The messages that say a phrase and meet the conditions, newest first: those not indexed yet, then the others."""
-        if not phrase:
-            return
-        newest = (_M.seq.desc(),)
-        indexed = self._store.indexed()
-        for record in self._store.each_message(_M.seq > indexed, *conditions, order=newest):
-            stored = self._store.body(record.body) if record.body else None
-            if has_words(text_of(record.xml, stored or b""), phrase):
-                yield record
-        below, step = min(indexed + 1, before or indexed + 1), _STEP
-        while True:
-            with self._store.database.read() as db:
-                found = find(db, phrase, below=below, most=step)
-            numbers = list(dict.fromkeys(found))
-            for start in range(0, len(numbers), _PAGE):
-                page = numbers[start : start + _PAGE]
-                yield from self._store.messages(_M.seq.in_(page), *conditions, order=newest)
-            if len(found) < step:
-                return
-            below, step = numbers[-1], min(2 * step, _MOST)
+        facts = (
+            ("type", message_type),
+            ("sender", sender),
+            ("recipient", recipient),
+            ("task_id", task_id),
+            ("priority", priority),
+            ("correlation_id", correlation.lower() if correlation else None),
+            ("attempt", attempt),
+            ("message_id", message_id.lower() if message_id else None),
+            ("status", outcome if outcome != DEAD else None),
+        )
+        conditions = Conditions(
+            facts=tuple((name, value) for name, value in facts if value is not None),
+            since_ms=since_ms,
+            until_ms=until_ms,
+            dead=True if dead or outcome == DEAD or rule is not None else None if outcome is None else False,
+            rule=rule,
+        )
+        phrase = None if text is None else words_of(text)
+        return Search(self._store).page(conditions, phrase, before=before, limit=limit)
 
     def launches(
         self, correlation_id: str, *, parents: Mapping[str, Parent], proof: Proof

@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 
 #: The revision that this program reads and writes: the newest in the folder of migrations.
-REVISION: Final = "0006"
+REVISION: Final = "0007"
 
 METADATA: Final = MetaData()
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
@@ -38,6 +38,13 @@ def _number(name: str) -> Column[int]:
 
 def _seq() -> Column[int]:
     return Column("seq", _NUMBER, primary_key=True, autoincrement=False)
+
+
+def _newest_first(name: str, column: str, which: str | None = None) -> Index:
+    """The index for a search by one column; ``which`` rows it has, where nearly all others have one value."""
+    only = None if which is None else text(which)
+    columns = (column, "published_ms", "seq")
+    return Index(f"messages_by_{name}", *columns, sqlite_where=only, postgresql_where=only)
 
 
 #: `id`: the name of this database among all.
@@ -70,13 +77,16 @@ MESSAGES: Final = Table(
     _added_text("body"),  # SHA-256 of the body that is kept in `bodies`; '': none is, or redacted
     UniqueConstraint("stream", "entry_id"),
     Index("messages_by_message", "message_id"),
-    Index("messages_by_conversation", "correlation_id", "seq"),
     Index("messages_by_parent", "parent_id", "type"),
     Index("messages_by_task", "task_id", "type"),
-    Index("messages_by_sender", "sender", "seq"),
-    Index("messages_by_recipient", "recipient", "seq"),
-    Index("messages_by_time", "published_ms"),
-    Index("messages_by_status", "status", "seq"),
+    Index("messages_by_time", "published_ms", "seq"),
+    *(
+        _newest_first(name, column)
+        for name, column in (("conversation", "correlation_id"), ("status", "status"))
+    ),
+    *(_newest_first(column, column) for column in ("sender", "recipient", "type")),
+    _newest_first("priority", "priority", "priority != 'normal'"),
+    _newest_first("attempt", "attempt", "attempt != 1"),
     Index("messages_by_body", "body", sqlite_where=text("body != ''"), postgresql_where=text("body != ''")),
 )
 
@@ -102,6 +112,7 @@ DEAD_LETTERS: Final = Table(
     _number("received_ms"),
     _text("chain"),
     Index("dead_letters_by_entry", "stream", "entry_id"),
+    Index("dead_letters_by_rule", "rule", "seq"),
 )
 
 #: What the ledger changed: a row for the entries of one shard that were read together.

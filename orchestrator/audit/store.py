@@ -13,18 +13,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, Connection, Delete, Executable, and_, func, insert, select
-from sqlalchemy.engine import Dialect
+from sqlalchemy import ColumnElement, Connection, Delete, Executable, and_, func, select
 from sqlalchemy.exc import IntegrityError
 
-from orchestrator.audit import bodies, words
+from orchestrator.audit import bodies, bulk, words
 from orchestrator.audit.amendments import REDACTION, TOMBSTONE, Amended, Amendment
 from orchestrator.audit.database import Database
 from orchestrator.audit.heads import End, Head, HeadChanged, HeadSigner
@@ -36,7 +34,6 @@ from orchestrator.audit.schema import (
     DEAD_LETTERS,
     HEADS,
     MESSAGES,
-    METADATA,
     TRANSITION_SESSIONS,
     TRANSITIONS,
 )
@@ -509,15 +506,6 @@ class AuditStore:
 # --- rows ------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=8)
-def _insert(dialect: Dialect, table: str) -> str:
-    """The driver's own spelling of an insert with a value for each column in order.
-
-    A batch goes to the driver as tuples: what SQLAlchemy does for each row of one otherwise costs as much as the rest.
-    """
-    return str(insert(METADATA.tables[table]).compile(dialect=dialect))
-
-
 _MADE: Final = ("seq", "chain", "salt", "commitment", "status", "body")
 _MESSAGE_VALUES: Final = [c.name for c in MESSAGES.c if c.name not in _MADE]
 _message_values: Final = attrgetter(*_MESSAGE_VALUES)
@@ -534,7 +522,7 @@ def _append_messages(db: Connection, end: End, records: Sequence[MessageRecord])
         values = _message_values(record)  # in the order of the chain, then the bytes and their digest
         chain = _link(chain, (*values[:-2], commitment))
         rows.append((seq, *values, chain, salt, commitment, record.status, record.body))
-    db.exec_driver_sql(_insert(db.dialect, "messages"), rows)
+    bulk.write(db, MESSAGES, rows)
     return End(seq=seq, chain=chain)
 
 
@@ -545,7 +533,7 @@ def _append_dead(db: Connection, end: End, records: Sequence[DeadRecord]) -> End
         seq += 1
         chain = _link(chain, values)
         rows.append((seq, *values, chain))
-    db.exec_driver_sql(_insert(db.dialect, "dead_letters"), rows)
+    bulk.write(db, DEAD_LETTERS, rows)
     return End(seq=seq, chain=chain)
 
 
@@ -560,9 +548,9 @@ def _append_steps(db: Connection, end: End, records: Sequence[StepsRecord]) -> E
         chain = _link(chain, (*facts, record.received_ms, sha256))
         rows.append((seq, *facts, record.received_ms, document, sha256, chain))
         about += [(session, seq) for session in sessions_in(record.steps)]
-    db.exec_driver_sql(_insert(db.dialect, "transitions"), rows)
+    bulk.write(db, TRANSITIONS, rows)
     if about:
-        db.exec_driver_sql(_insert(db.dialect, "transition_sessions"), about)
+        bulk.write(db, TRANSITION_SESSIONS, about)
     return End(seq=seq, chain=chain, entries=total)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from lxml import etree
 
-from orchestrator.envelope import payload
+from orchestrator.envelope import canonical, payload
 from orchestrator.envelope.model_values import NAMESPACE, unspaced
 from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
 from orchestrator.errors import PayloadError
@@ -25,6 +25,13 @@ def text_of(xml: bytes, stored: bytes = b"") -> str:
 
     ``stored`` is the body that is stored apart from it.
     """
+    if not stored and (texts := canonical.texts(xml, DEFAULT_LIMITS)) is not None:
+        return "\n".join(texts)
+    return parsed_text(xml, stored)
+
+
+def parsed_text(xml: bytes, stored: bytes = b"") -> str:
+    """The same, of a document in any spelling."""
     try:
         root = parse(xml, DEFAULT_LIMITS).root
     except Unparsable:

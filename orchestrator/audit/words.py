@@ -9,24 +9,33 @@ without an index.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
+from orchestrator.audit import bulk
+
 _WORD: Final = re.compile(r"[^\W_]+")
+#: What becomes of each character of ASCII: a letter small, a digit itself, anything else a blank.
+_ASCII: Final = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
 #: Octets up to which a word is told from another: PostgreSQL's are shorter than 2 KiB.
 _LONGEST: Final = 200
 #: Words of a row, and those that it shares with the one before: PostgreSQL knows 16,383 places.
 _STEP: Final = 10_000
 _SHARED: Final = 50
+#: The places of the words of a row, as PostgreSQL spells them.
+_PLACES: Final = [str(number) for number in range(1, _STEP + _SHARED + 1)]
 #: Rows of one message, and their place in the number of a row.
 _PARTS: Final = 1 << 10
 
 
 def words_of(said: str) -> list[str]:
     """The words of a text, in order, in lower case."""
-    return [word[:_LONGEST] for word in _WORD.findall(said.casefold())]
+    # The first way gives the same as the second one in a quarter of its time.
+    words = said.translate(_ASCII).split() if said.isascii() else _WORD.findall(said.casefold())
+    return [word[:_LONGEST] for word in words] if len(max(words, key=len, default="")) > _LONGEST else words
 
 
 def has_words(said: str, phrase: Sequence[str]) -> bool:
@@ -36,15 +45,20 @@ def has_words(said: str, phrase: Sequence[str]) -> bool:
 
 def index(db: Connection, texts: Sequence[tuple[int, str]]) -> None:
     """Add the texts of messages, given with their numbers."""
-    sqlite = db.dialect.name == "sqlite"
-    rows = [
-        {"id": seq * _PARTS + part, "words": " ".join(words) if sqlite else _vector(words)}
+    if not texts:
+        return
+    rows = (
+        (seq * _PARTS + part, words)
         for seq, said in texts
         for part, words in enumerate(_parts(words_of(said)))
-    ]
-    if rows:
-        value = ":words" if sqlite else "CAST(:words AS tsvector)"
-        db.execute(text(f"INSERT INTO message_words (rowid, words) VALUES (:id, {value})"), rows)  # noqa: S608
+    )
+    if db.dialect.name == "sqlite":
+        spelt = [(number, " ".join(words)) for number, words in rows]
+        db.exec_driver_sql("INSERT INTO message_words (rowid, words) VALUES (?, ?)", spelt)
+    else:
+        bulk.copy(
+            db, "message_words", ("rowid", "words"), ((number, _vector(words)) for number, words in rows)
+        )
 
 
 def last(db: Connection) -> int:
@@ -85,10 +99,8 @@ def _parts(words: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _vector(words: Sequence[str]) -> str:
-    """Words as PostgreSQL writes a tsvector, each with its places."""
-    places: dict[str, list[str]] = {}
-    for number, word in enumerate(words, 1):
-        known = places.setdefault(word, [])
-        if len(known) < 255:  # PostgreSQL keeps no more of them
-            known.append(str(number))
-    return " ".join(f"'{word}':{','.join(numbers)}" for word, numbers in places.items())
+    """Words as PostgreSQL reads a tsvector, each with its places."""
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for word, place in zip(words, _PLACES, strict=False):
+        places[word].append(place)
+    return " ".join([f"{word}:{','.join(known)}" for word, known in places.items()])

@@ -53,9 +53,10 @@ _BUSY: Final = 50
 _MOST: Final = 2000
 #: Octets of stored bodies that one transaction writes, give or take one body.
 _BODIES: Final = 32 * 1024 * 1024
-#: Messages that are indexed at once, and so many that wait for it that it is done although there is more to write.
+#: Messages that are indexed at once when nothing else is to be done, and so many that wait for it that it is done
+#: although there is more to write: a search reads those that wait one by one.
 _INDEX: Final = 500
-_INDEX_LATE: Final = 20_000
+_INDEX_LATE: Final = 4_000
 #: Seconds between two heads that are kept in a file while there is no pause: each costs the disk a flush.
 _KEEP_EVERY_S: Final = 1.0
 
@@ -96,6 +97,8 @@ class AuditWriter:
         self._clock = clock or SystemClock()
         self._facts = facts or FactsReader()
         self._held: list[Entry] = []
+        #: Whether there was more to index when there was nothing else to do.
+        self._to_index = False
         self._said: set[str] = set()
         # Before anything is read: a stream is trimmed only below what this group has acknowledged.
         streams.ensure_groups(GROUPS, sources)
@@ -126,20 +129,24 @@ class AuditWriter:
         written = self._write([])
         for left_over in self._consumer.left_over(limit=BATCH):
             written += self._write(left_over)
-        entries = self._consumer.read([self._portion], block_ms=block_ms)
+        entries = self._consumer.read([self._portion], block_ms=0 if self._to_index else block_ms)
         # Few big transactions cost the disk, and everybody else on it, less than many small ones.
+        more = entries
         for _ in range(_LINGERS if linger is not None and entries else 0):
             assert linger is not None
             if len(entries) >= _MOST:
                 break
-            linger()
+            if len(more) < BATCH:  # otherwise there is more to read already
+                linger()
             more = self._consumer.read([self._portion])
-            entries += more
+            entries = [*entries, *more]
             if len(more) < _BUSY:
                 break
         written += self._write(entries)
-        if not entries or self._store.unindexed() > _INDEX_LATE:
-            self._store.index(_INDEX)
+        if not entries:
+            self._to_index = self._store.index(_INDEX) == _INDEX
+        elif self._store.unindexed() > _INDEX_LATE:
+            self._store.index(max(_INDEX, 2 * written))
         if not entries or time.monotonic() >= self._next_keep:
             self._keep_head()
         return written

@@ -23,6 +23,7 @@ import redis
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord
 from orchestrator.bootstrap import build_container
+from orchestrator.client.answering import Answering, read_answer
 from orchestrator.client.approvals import Approval, answer_approval, open_approvals
 from orchestrator.client.forking import Forking
 from orchestrator.client.history import Event, history
@@ -44,15 +45,13 @@ from orchestrator.errors import (
     InputError,
     NotGenuine,
     ServerUnavailable,
-    SessionFailed,
     UnknownAgent,
 )
 from orchestrator.ids import asker_of, item_id, session_of_approval
-from orchestrator.ledger import CLOSED, Ledger, Run, Session, SessionState, StopVerdict
-from orchestrator.ledger.answers import final_answer
+from orchestrator.ledger import CLOSED, Run, Session, SessionState, StopVerdict
 from orchestrator.ledger.live_text import LiveEvent, LiveText
 from orchestrator.log import get_logger
-from orchestrator.messages.authenticity import Authenticity, callback_from, checked_callbacks
+from orchestrator.messages.authenticity import callback_from, checked_callbacks
 from orchestrator.messages.factory import Thread, summary
 from orchestrator.policy.budget import Budget, BudgetState
 from orchestrator.policy.callback_text import Callback
@@ -90,56 +89,6 @@ class SessionHandle:
     def session(self) -> Session:
         """As :meth:`Client.session`."""
         return self._client.session(self.id)
-
-
-class Answering:
-    """Waits for the answer of a session, in steps."""
-
-    def __init__(self, ledger: Ledger, authenticity: Authenticity, waiting: Waiting, session: str) -> None:
-        self._ledger = ledger
-        self._authenticity = authenticity
-        self._waiting = waiting
-        self._session = session
-        self._over = False
-
-    def step(self) -> str | None:
-        """The answer once the session has ended, else None after a quarter of a second at most.
-
-        Raises:
-            SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
-            NotGenuine: somebody has changed it in the ledger.
-            TimeoutError, ServerUnavailable, UnknownSession: as :meth:`Waiting.step`.
-        """
-        self._over = self._over or self._waiting.step() is not None
-        if not self._over:
-            return None
-        # Nothing where Redis is away, or where the session was resumed since it was seen to have ended.
-        found = self._waiting.try_to(lambda: (read_answer(self._ledger, self._authenticity, self._session),))
-        self._over = found is None
-        return found[0] if found is not None else None
-
-
-def read_answer(ledger: Ledger, authenticity: Authenticity, session: str) -> str | None:
-    """The final answer of a session that has ended; None if it has none yet.
-
-    With the key of `operator` in the data folder, it is made sure that the session's own agent has given it.
-
-    Raises:
-        SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
-        NotGenuine: somebody has changed it in the ledger.
-        UnknownSession: there is no such session.
-    """
-    answer = final_answer(ledger, session)
-    if isinstance(answer, SessionFailed):
-        raise answer
-    if answer is None or not authenticity.reads_as_operator:
-        return answer
-    about, text, whole, attached, body = ledger.answer_as_kept(session)
-    if about.state is not SessionState.FINISHED:
-        return read_answer(ledger, authenticity, session)  # it was resumed or deleted meanwhile
-    if fault := authenticity.answer_fault(about, text, whole, attached, body):
-        raise NotGenuine(session, about.agent, fault)
-    return ledger.wholes.read(whole) if whole else text
 
 
 def _log_outage(sentence: str) -> None:

@@ -66,10 +66,35 @@ _END: Final = r"\z"
 _REMEMBERED: Final = 1000
 _REF: Final = re.compile('index="([0-9]+)">(.{36})<')
 _TYPE: Final = b'</header><body type="'
+_BODY: Final = "</header><body "
+_TAG: Final = re.compile("<[^>]*>")
 
 
 def read(octets: bytes, limits: ParseLimits) -> AgentMessage | None:
     """The valid envelope in ``octets``, if it is spelt as the encoder spells it."""
+    document = _document(octets, limits)
+    if document is None:
+        return None
+    try:
+        return document.read(octets.decode())
+    except ValueError:  # no UTF-8, a day that the calendar does not have, another reference
+        return None
+
+
+def texts(octets: bytes, limits: ParseLimits) -> list[str] | None:
+    """The texts in the body of an envelope that is so spelt, in their order; None: it is spelt otherwise."""
+    document = _document(octets, limits)
+    if document is None:
+        return None
+    try:
+        body = document.body(octets.decode())
+        return None if body is None else [_unescaped(text) for text in _TAG.split(body) if text]
+    except ValueError:  # no UTF-8, another reference
+        return None
+
+
+def _document(octets: bytes, limits: ParseLimits) -> _Document | None:
+    """What reads such octets, if they may be a canonical document."""
     if (
         len(octets) > min(_MOST, limits.size, limits.scalar)
         or limits.attributes < _ATTRIBUTES
@@ -79,12 +104,7 @@ def read(octets: bytes, limits: ParseLimits) -> AgentMessage | None:
         return None
     start = octets.find(_TYPE) + len(_TYPE)
     document = _documents().get(octets[start : octets.find(b'"', start)])
-    if document is None or not _is_plain(octets):
-        return None
-    try:
-        return document().read(octets.decode())
-    except ValueError:  # no UTF-8, a day that the calendar does not have, another reference
-        return None
+    return None if document is None or not _is_plain(octets) else document()
 
 
 def _is_plain(octets: bytes) -> bool:
@@ -127,6 +147,12 @@ class _Document:
             f'<body type="{body_type}">{fields}</body>(?:{signature})?</agent-message>'
         )
         self._names = set(AgentMessage.model_fields)
+
+    def body(self, text: str) -> str | None:
+        """What stands between the tags of the body; None: it is spelt otherwise."""
+        if self._pattern.fullmatch(text) is None:
+            return None
+        return text[text.index(">", text.index(_BODY)) + 1 : text.rindex("</body>")]
 
     def read(self, text: str) -> AgentMessage | None:
         """The message; None: it is spelt otherwise, or its header breaks a rule.

@@ -25,6 +25,7 @@ MAX_MESSAGES: Final = 1_000
 _BLOCK: Final = re.compile(r"<agent-message(?=[\s>])[^<>]*>.*?</agent-message\s*>", re.DOTALL)
 _FENCE: Final = re.compile(r"^[ \t]*```[A-Za-z]*[ \t]*\n\s*^[ \t]*```[ \t]*$", re.MULTILINE)
 _PREFIX: Final = f"{{{NAMESPACE}}}"
+_PRIORITIES: Final[tuple[str, ...]] = get_args(get_args(Priority)[0])
 #: Where the task-id stands that a body must have.
 _TASK_PARENTS: Final = {
     "status-update": "",
@@ -68,8 +69,8 @@ def read_message(written: str) -> WrittenMessage:
     task_id = _fill_in_ids(body, kind)
     read = decode_body(etree.tostring(body))
     priority = _text(root, "header/priority")
-    if priority and priority not in get_args(Priority):
-        raise InvalidEnvelope(f"<priority> is {priority!r}; it is one of {', '.join(get_args(Priority))}", ())
+    if priority and priority not in _PRIORITIES:
+        raise InvalidEnvelope(f"<priority> is {priority!r}; it is one of {', '.join(_PRIORITIES)}", ())
     return WrittenMessage(
         body=read,
         sender=_text(root, "header/sender/agent-name"),

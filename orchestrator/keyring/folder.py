@@ -50,7 +50,7 @@ class KeyFolder:
         Raises:
             KeyringError: it is not in this folder, or damaged.
         """
-        file = self._file(key_id, "pem")
+        file = self.file(key_id, "pem")
         content = read_if_there(file)
         if content is None:
             raise KeyringError(
@@ -67,7 +67,7 @@ class KeyFolder:
         Raises:
             KeyringError: what it knows cannot be read.
         """
-        file = self._file(key_id, "json")
+        file = self.file(key_id, "json")
         content = read_if_there(file)
         if content is None:
             return None
@@ -78,7 +78,7 @@ class KeyFolder:
 
     def current(self, agent: str, use: Use = "sign") -> KeyRecord | None:
         """The record of the key that the agent uses now, if this folder has one."""
-        content = read_if_there(self._pointer(agent, use))
+        content = read_if_there(self.pointer(agent, use))
         return None if content is None else self.record(content.decode())
 
     def lookup(self, key_id: str) -> TrustedKey | None:
@@ -111,7 +111,7 @@ class KeyFolder:
 
     def has_private(self, key_id: str) -> bool:
         """Whether the private half is here."""
-        return self._file(key_id, "pem").exists()
+        return self.file(key_id, "pem").exists()
 
     def remember_revoked(self, key_id: str) -> None:
         """Never forget that a key was revoked, even if Redis is made to."""
@@ -136,11 +136,13 @@ class KeyFolder:
 
     # --- files -----------------------------------------------------------------------------
 
-    def _point(self, record: KeyRecord) -> None:
+    def point(self, record: KeyRecord) -> None:
+        """Make a key the current one of its agent."""
         make_private(self.folder / "current")
-        write_whole(self._pointer(record.agent, record.use), record.key_id.encode())
+        write_whole(self.pointer(record.agent, record.use), record.key_id.encode())
 
-    def _pointer(self, agent: str, use: Use) -> Path:
+    def pointer(self, agent: str, use: Use) -> Path:
+        """The file that names the current key of an agent."""
         found = self._pointers.get((agent, use))
         if found is None:
             found = self._pointers[agent, use] = self.folder / "current" / f"{_file_name(agent)}.{use}"
@@ -149,7 +151,12 @@ class KeyFolder:
     def _agent_file(self, agent: str) -> Path:
         return self.folder / "agents" / f"{_file_name(agent)}.json"
 
-    def _file(self, key_id: str, ending: str) -> Path:
+    def file(self, key_id: str, ending: str) -> Path:
+        """The file of a key: `pem` is the private half, `json` its record.
+
+        Raises:
+            KeyringError: the text is no key id.
+        """
         if not _KEY_ID.fullmatch(key_id):
             raise KeyringError(f"{key_id!r} is not a key id; `orchestra keys list` shows them")
         return self.folder / f"{key_id}.{ending}"

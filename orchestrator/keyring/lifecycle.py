@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from orchestrator.clock import Clock, SystemClock
-from orchestrator.envelope.signature import ED25519
+from orchestrator.clock import Clock
 from orchestrator.errors import KeyringError
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.algorithms import RSA_OAEP, PrivateKey
@@ -27,13 +25,13 @@ ROTATION_OVERLAP_S = 60
 _BLANKS = re.compile(r"^[ \t\r\n]|[\t\r\n]|  |[ \t\r\n]$")
 
 
-class KeyLifecycle(KeyFolder):
+class KeyLifecycle:
     """What makes keys, and what makes one the current key of its agent or ends that."""
 
-    def __init__(self, folder: Path, algorithm: str = ED25519, *, clock: Clock | None = None) -> None:
-        super().__init__(folder)
+    def __init__(self, keys: KeyFolder, algorithm: str, clock: Clock) -> None:
+        self._keys = keys
         self._algorithm = algorithm
-        self._clock = clock or SystemClock()
+        self._clock = clock
 
     def create(self, agent: str, use: Use = "sign") -> KeyRecord:
         """The agent's current key for ``use``, made now unless it is there.
@@ -41,8 +39,8 @@ class KeyLifecycle(KeyFolder):
         Raises:
             KeyringError: it has to be made and this is not the operator's host.
         """
-        with locked(self.folder):
-            return self.current(agent, use) or self._add(agent, use, self._generate(use))
+        with locked(self._keys.folder):
+            return self._keys.current(agent, use) or self.add(agent, use, self._generate(use))
 
     def rotate(self, agent: str, *, use: Use = "sign", overlap_s: float = ROTATION_OVERLAP_S) -> KeyRecord:
         """Give the agent a new key; the old one still verifies what it signs for ``overlap_s`` seconds more.
@@ -50,8 +48,8 @@ class KeyLifecycle(KeyFolder):
         Raises:
             KeyringError: this is not the operator's host.
         """
-        with locked(self.folder):
-            return self._add(agent, use, self._generate(use), overlap_s=overlap_s)
+        with locked(self._keys.folder):
+            return self.add(agent, use, self._generate(use), overlap_s=overlap_s)
 
     def revoke(self, key_id: str) -> KeyRecord:
         """Mark a key as one that never counts again. The agent gets a new one when it next needs it.
@@ -59,15 +57,15 @@ class KeyLifecycle(KeyFolder):
         Raises:
             KeyringError: no such key here, or this is not the operator's host.
         """
-        with locked(self.folder):
-            record = self.record(key_id)
+        with locked(self._keys.folder):
+            record = self._keys.record(key_id)
             if record is None:
                 raise KeyringError(
-                    f"no key {key_id!r} is in {self.folder}; `orchestra keys list` shows what is"
+                    f"no key {key_id!r} is in {self._keys.folder}; `orchestra keys list` shows what is"
                 )
             if record.revoked_ms is None:
-                record = self.operator.vouch(record.changed(revoked_ms=self._clock.now_ms()))
-                self._absorb(record)
+                record = self._keys.operator.vouch(record.changed(revoked_ms=self._clock.now_ms()))
+                self.absorb_one(record)
             return record
 
     def absorb(self, records: Iterable[KeyRecord]) -> None:
@@ -76,19 +74,24 @@ class KeyLifecycle(KeyFolder):
         news = [record for record in records if self._is_news(record)]
         if not news:
             return
-        with locked(self.folder):
-            operator = self.operator.public()
+        with locked(self._keys.folder):
+            operator = self._keys.operator.public()
             for record in news:
-                self._require_vouched(record, operator)
-                self._absorb(record)
+                self.require_vouched(record, operator)
+                self.absorb_one(record)
 
     # --- inside the lock -------------------------------------------------------------------
 
     def _generate(self, use: Use) -> PrivateKey:
-        self.operator.create()
+        self._keys.operator.create()
         return algorithms.generate(self._algorithm if use == "sign" else RSA_OAEP)
 
-    def _new_record(self, agent: str, use: Use, public: algorithms.PublicKey) -> KeyRecord:
+    def new_record(self, agent: str, use: Use, public: algorithms.PublicKey) -> KeyRecord:
+        """The record of a key that is made now; nobody vouches for it yet.
+
+        Raises:
+            KeyringError: the text is no agent's name.
+        """
         if _BLANKS.search(agent) or not agent.strip():
             raise KeyringError(
                 f"{agent!r} is not a valid agent name: it is blank, or has spaces that XML does not keep"
@@ -102,35 +105,35 @@ class KeyLifecycle(KeyFolder):
             created_ms=self._clock.now_ms(),
         )
 
-    def _add(
+    def add(
         self, agent: str, use: Use, key: PrivateKey, *, overlap_s: float = ROTATION_OVERLAP_S
     ) -> KeyRecord:
         """Make ``key`` the agent's current one. A crash in between leaves the old one current."""
-        record = self.operator.vouch(self._new_record(agent, use, key.public_key()))
-        known = self.record(record.key_id)
+        record = self._keys.operator.vouch(self.new_record(agent, use, key.public_key()))
+        known = self._keys.record(record.key_id)
         if known is not None:
             if known.agent != agent:
                 raise KeyringError(
                     f"key {known.key_id} is {known.agent!r}'s already; give each agent its own"
                 )
             record = known
-        old = self.current(agent, use)
-        write_whole(self._file(record.key_id, "pem"), algorithms.private_pem(key))
-        write_whole(self._file(record.key_id, "json"), record.to_json().encode())
+        old = self._keys.current(agent, use)
+        write_whole(self._keys.file(record.key_id, "pem"), algorithms.private_pem(key))
+        write_whole(self._keys.file(record.key_id, "json"), record.to_json().encode())
         if record.current:
-            self._point(record)
+            self._keys.point(record)
         if old is not None and old.current and old.key_id != record.key_id:
             until = self._clock.now_ms() + round(overlap_s * 1000)
-            self._absorb(self.operator.vouch(old.changed(retired_ms=until)))
+            self.absorb_one(self._keys.operator.vouch(old.changed(retired_ms=until)))
         return record
 
     def _is_news(self, record: KeyRecord) -> bool:
-        known = self.record(record.key_id)
+        known = self._keys.record(record.key_id)
         if known is None or known.serial < record.serial:
             return True
-        if known.revoked_ms is not None and not self.is_revoked(record.key_id):
+        if known.revoked_ms is not None and not self._keys.is_revoked(record.key_id):
             return True
-        current = self.current(record.agent, record.use)
+        current = self._keys.current(record.agent, record.use)
         if current is not None and current.revoked_ms is not None:
             return True
         # A process that died between the record and the pointer left that to whoever comes next.
@@ -138,30 +141,36 @@ class KeyLifecycle(KeyFolder):
 
     def _is_to_be_used(self, record: KeyRecord, current: KeyRecord | None) -> bool:
         newest = current is None or not current.current or record.created_ms > current.created_ms
-        return newest and record.current and self.has_private(record.key_id)
+        return newest and record.current and self._keys.has_private(record.key_id)
 
-    def _absorb(self, record: KeyRecord) -> None:
-        known = self.record(record.key_id)
+    def absorb_one(self, record: KeyRecord) -> None:
+        """Take in one record that is vouched for, where it is newer than what is here."""
+        known = self._keys.record(record.key_id)
         if known is not None and known.serial >= record.serial:
             record = known
         else:
-            write_whole(self._file(record.key_id, "json"), record.to_json().encode())
+            write_whole(self._keys.file(record.key_id, "json"), record.to_json().encode())
         if record.revoked_ms is not None:
-            self.remember_revoked(record.key_id)
-        current = self.current(record.agent, record.use)
+            self._keys.remember_revoked(record.key_id)
+        current = self._keys.current(record.agent, record.use)
         if current is not None and current.revoked_ms is not None:
-            self._pointer(record.agent, record.use).unlink(missing_ok=True)
+            self._keys.pointer(record.agent, record.use).unlink(missing_ok=True)
             current = None
         if current is not None and current.key_id == record.key_id:
             # Written again, so that signers that were made of it before are made again.
-            self._point(record)
+            self._keys.point(record)
             return
         if self._is_to_be_used(record, current):
-            self._point(record)
+            self._keys.point(record)
 
-    def _require_vouched(self, record: KeyRecord, operator: algorithms.PublicKey | None) -> None:
+    def require_vouched(self, record: KeyRecord, operator: algorithms.PublicKey | None) -> None:
+        """Return if ``operator`` vouches for a record.
+
+        Raises:
+            KeyringError: it does not.
+        """
         if not isinstance(operator, Ed25519PublicKey) or not record.is_vouched_by(operator):
             raise KeyringError(
                 f"key {record.key_id} of {record.agent!r} is not vouched for by the operator that is trusted in "
-                f"{self.folder}"
+                f"{self._keys.folder}"
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.audit.facts import NOTHING, Facts, FactsReader, facts_of, task_id_of
+from orchestrator.audit.text import parsed_text
 from orchestrator.envelope import canonical
 from orchestrator.envelope.codec import encode
 from orchestrator.envelope.parse import DEFAULT_LIMITS
@@ -113,6 +114,7 @@ def test_what_is_read_without_a_tree_is_what_a_tree_says() -> None:
     documents = ordinary_documents()
     for octets in documents:
         assert read_ordinary(octets) == READER.parsed(octets) != NOTHING
+        assert canonical.texts(octets, DEFAULT_LIMITS)
     agreed = 0
     for _ in range(6000):
         octets = chance.choice(documents)
@@ -123,6 +125,8 @@ def test_what_is_read_without_a_tree_is_what_a_tree_says() -> None:
                 at, end = chance.choice(pieces)
                 length = end - at
             octets = octets[:at] + chance.choice([b"", *DAMAGE]) + octets[at + length :]
+        texts = canonical.texts(octets, DEFAULT_LIMITS)
+        assert texts is None or "\n".join(texts) == parsed_text(octets), octets
         short = read_ordinary(octets)
         if short is not None:
             assert short == READER.parsed(octets), octets

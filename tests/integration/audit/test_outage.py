@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,12 @@ from click.testing import CliRunner, Result
 
 from orchestrator.audit import AuditStore, AuditWriter, build_writer
 from orchestrator.audit.backlog import backlog
+from orchestrator.audit.schema import MESSAGES as MESSAGE_ROWS
 from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.errors import AuditError, AuditUnavailable
+from orchestrator.ledger import Ledger
 from orchestrator.redisdb import keys
 from orchestrator.streams import (
     AUDIT_GROUP,
@@ -30,7 +34,9 @@ from orchestrator.streams import (
     stream_key,
 )
 from tests.documents import hold_to_models
+from tests.integration.ledger.conftest import Play
 from tests.postgres import PostgresServer
+from tests.waiting import wait_until
 
 MESSAGES = StreamId(0, "message", "normal")
 
@@ -79,6 +85,78 @@ def test_what_is_published_while_the_server_is_away_is_written_when_it_is_back(
     assert (store.total(), list(store.broken_chain())) == (300, [])
     assert {record.xml for record in store.messages()} == {b"%d" % number for number in range(300)}
     assert streams.backlog("audit", all_streams())[0].pending == 0
+
+
+@contextmanager
+def away(database: str, server: PostgresServer | None, path: Path) -> Iterator[None]:
+    """The database cannot be written to: its server is stopped, or another process holds its lock."""
+    if server is not None:
+        server.stop()
+        yield
+        server.start()
+        return
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_ten_seconds_away_under_load_lose_and_double_nothing(
+    redis: redis_py.Redis,
+    redis_url: str,
+    tmp_path: Path,
+    database: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Messages and transitions go on being published; by the count of Redis each is in the trail, once."""
+    monkeypatch.setattr(
+        "orchestrator.audit.database._BUSY_S", 0.2
+    )  # for a writer that says that it is locked
+    server: PostgresServer | None = request.getfixturevalue("server") if database == "postgresql" else None
+    options = {"audit_url": server.make()} if server is not None else {}
+    settings = load_settings(redis_url=redis_url, data=tmp_path, **options)
+    writer = build_writer(build_container(redis, settings), consumer="w")
+    play, streams, stop = Play(Ledger(redis)), RedisStreams(redis), threading.Event()
+    done = threading.Event()
+    spoken: list[bytes] = []
+
+    def load() -> None:
+        while not done.wait(0.005):
+            spoken.append(b"%d" % len(spoken))
+            streams.publish(MESSAGES, spoken[-1])
+            if len(spoken) % 5 == 0:
+                play.submit(f"root {len(spoken)}")
+
+    def waiting() -> int:
+        return sum(
+            streams.unread(AUDIT_GROUP, s, most=1 << 20) for s in (MESSAGES, ledger_streams(TRANSITIONS)[0])
+        )
+
+    threads = [threading.Thread(target=writer.run, args=(stop,)), threading.Thread(target=load)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(spoken) > 100)
+        with away(database, server, tmp_path / "audit.sqlite"):
+            begun = len(spoken)
+            done.wait(10)
+            assert waiting() > (len(spoken) - begun) / 2 > 50
+        done.set()
+        threads[1].join(30)
+        wait_until(lambda: not backlog(redis, 1).entries)
+    finally:
+        done.set(), stop.set()
+        for thread in threads:
+            thread.join(30)
+    everything = [*all_streams(), *ledger_streams(TRANSITIONS)]
+    store = AuditStore(settings.audit_database, read_only=True)
+    added = {str(s): int(redis.xinfo_stream(stream_key(s))["entries-added"]) for s in everything}
+    assert store.counts() == {name: count for name, count in added.items() if count}
+    assert added["00/ledger/transitions"] == store.ends().transitions.entries >= len(spoken) // 5 > 50
+    assert sorted(r.xml for r in store.messages(MESSAGE_ROWS.c.type == "message")) == sorted(spoken)
+    assert list(store.broken_chain()) == []
 
 
 def test_two_writers_write_to_one_server_at_once(

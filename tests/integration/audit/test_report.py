@@ -234,6 +234,15 @@ def test_what_was_spent_is_told_by_agent_and_hour(store: AuditStore) -> None:
     assert [bucket.cost.tokens for bucket in found.timeline] == [34, 34]
 
 
+def test_a_report_says_how_far_it_is(store: AuditStore) -> None:
+    """Each walk by name, then the transitions by rows."""
+    store.add([message(1, 0)], [], [steps((0, "session ses_1 - pending agent=lead"))])
+    said: list[tuple[str, int, int]] = []
+    report_on(store, progress=lambda what, done, whole: said.append((what, done, whole)))
+    assert [done for _, done, _ in said[:-1]] == [1, 2, 3, 4, 5, 6]
+    assert said[-1] == ("reading what the ledger changed", 1, 1)
+
+
 def test_a_time_with_too_many_hours_is_refused(store: AuditStore) -> None:
     """An entry may claim any time; days are always few enough, and empty ones take no room."""
     store.add([message(1, 0), message(2, 20_000 * HOUR)])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import redis as redis_py
 
 from orchestrator.deployment.embedded.valkey import find_binary
 from orchestrator.ledger import Ledger, TreeLimits
+from tests.waiting import wait_until
 
 from .conftest import Play
 
@@ -21,13 +21,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _until(ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not ready():
-        assert time.monotonic() < deadline, "the servers did not come up"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -39,9 +32,9 @@ def pair(tmp_path: Path) -> Iterator[tuple[redis_py.Redis, subprocess.Popen[byte
         folder = tmp_path / str(port)
         folder.mkdir()
         arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-        arguments += ["--repl-diskless-sync-delay", "0"]
+        arguments += ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]
         if port == ports[1]:
-            arguments += ["--replicaof", f"127.0.0.1 {ports[0]}"]
+            arguments += ["--replicaof", "127.0.0.1", str(ports[0])]
         servers.append(
             subprocess.Popen(
                 [str(find_binary()), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -56,7 +49,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[redis_py.Redis, subprocess.Popen[byte
             return False
 
     try:
-        _until(linked)
+        wait_until(linked, "a replica")
         yield clients[0], servers[1], clients[1]
     finally:
         for client in clients:

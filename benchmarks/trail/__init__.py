@@ -1,0 +1,1 @@
+"""What the benchmarks of the audit trail have in common."""

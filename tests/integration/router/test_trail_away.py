@@ -1,0 +1,79 @@
+"""An audit database that is away for long delays the trail and loses nothing: no stream is trimmed before it is kept."""
+
+from __future__ import annotations
+
+import pytest
+import redis as redis_py
+
+from orchestrator.audit.store import IS_DEAD
+from orchestrator.cli.reaper import make_reaper
+from orchestrator.client.submission import Submission
+from orchestrator.envelope.model import Message
+from orchestrator.redisdb import keys
+from orchestrator.streams import TRANSITIONS, all_streams, ledger_streams, stream_key
+from tests.integration.router.conftest import Stack
+from tests.integration.router.test_trail import unsigned, verify, write
+from tests.integration.router.test_trail_amended import store_of
+from tests.integration.router.test_trail_bodies import large, say
+from tests.postgres import TrailDatabase
+from tests.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def database(trail_database: TrailDatabase) -> TrailDatabase:
+    """The audit database of the stack, of each kind in turn."""
+    return trail_database
+
+
+def _counts(redis: redis_py.Redis, field: str) -> dict[str, int]:
+    found = {}
+    for stream in [*all_streams(), *ledger_streams(TRANSITIONS)]:
+        if redis.exists(stream_key(stream)):
+            found[str(stream)] = int(redis.xinfo_stream(stream_key(stream))[field])
+    return {name: count for name, count in found.items() if count}
+
+
+def published(redis: redis_py.Redis) -> dict[str, int]:
+    """How many entries were ever appended to each stream that the trail reads, by the server's own count."""
+    return _counts(redis, "entries-added")
+
+
+def left(redis: redis_py.Redis) -> dict[str, int]:
+    """How many entries those streams still have."""
+    return _counts(redis, "length")
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a writer was there", "no writer was ever there"])
+def test_what_is_finished_deleted_and_swept_meanwhile_is_in_the_trail(stack: Stack, known: bool) -> None:
+    """Trees expire and the reaper trims again and again; the writer finds everything when it comes back."""
+    if known:
+        write(stack)
+    settings = stack.settings.model_copy(update={"tree_ttl_s": 0.01})
+    message = say(stack, large("longago"))
+    sessions = [Submission(stack.parts).submit("reviewer", f"do {n}", key=f"k{n}").session for n in range(3)]
+    stack.publish(unsigned(stack, Message(content="junk")), "message")
+    stack.router().run_once()
+    for session in sessions:
+        stack.parts.ledger.stop(session, "enough")
+    reaper = make_reaper(stack.redis, settings)
+
+    def swept() -> bool:
+        reaper.run_once()
+        return not any(stack.redis.exists(keys.session(session)) for session in sessions)
+
+    wait_until(swept)
+    reaper.run_once()
+    waiting = published(stack.redis)
+    assert left(stack.redis) == waiting
+    assert waiting["00/ledger/transitions"] > len(sessions)
+    write(stack)
+    store = store_of(stack)
+    assert store.counts() == waiting
+    kept = {record.message_id: record for record in store.messages()}
+    assert b"longago" in (store.body(kept[message].body) or b"")
+    assert len(store.messages(IS_DEAD)) == 1
+    assert verify(stack).exit_code == 0
+    stack.router().run_once()  # what the operator was told of the refusals
+    write(stack)
+    reaper.run_once()
+    assert left(stack.redis) == {}

@@ -1,0 +1,141 @@
+"""Each kind of tampering with each table is found, and the first changed row is named: in the database and in an export."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from orchestrator.audit import store
+from orchestrator.audit.schema import CHAINED
+from orchestrator.client.submission import Submission
+from orchestrator.envelope.model import Message
+from tests.integration.router.conftest import Stack
+from tests.integration.router.test_trail import run, unsigned, verify, write
+from tests.postgres import TrailDatabase
+
+Row = dict[str, Any]
+#: What stands for itself in a row, so that a row that is put in is one of its own.
+IDENTITY = {"messages": "entry_id", "dead_letters": "dead_id", "transitions": "first_id"}
+
+
+def edited(rows: list[Row], name: str) -> int:
+    rows[1]["received_ms"] += 1
+    return 2
+
+
+def deleted(rows: list[Row], name: str) -> int:
+    del rows[1]
+    return 2
+
+
+def inserted(rows: list[Row], name: str) -> int:
+    rows.insert(2, {**rows[1], IDENTITY[name]: "99-1"})
+    for seq, row in enumerate(rows, 1):
+        row["seq"] = seq
+    return 3
+
+
+def reordered(rows: list[Row], name: str) -> int:
+    rows[1]["seq"], rows[2]["seq"] = rows[2]["seq"], rows[1]["seq"]
+    rows.sort(key=lambda row: int(row["seq"]))
+    return 2
+
+
+def cut_off(rows: list[Row], name: str) -> int:
+    return int(rows.pop()["seq"])
+
+
+TAMPERING: list[Callable[[list[Row], str], int]] = [edited, deleted, inserted, reordered, cut_off]
+
+
+def rechain(rows: list[Row], name: str) -> None:
+    """Number the rows again and make their chain anew, as anybody can who may write."""
+    chain = ""
+    for seq, row in enumerate(rows, 1):
+        values = [row["commitment" if (name, c) == ("messages", "sha256") else c] for c in CHAINED[name]]
+        chain = row["chain"] = store._link(chain, values)
+        row["seq"] = seq
+
+
+def first_named(output: str, name: str) -> str:
+    """The first line that names a row of a table."""
+    return next((line for line in output.splitlines() if line.startswith(f"broken: {name} row ")), output)
+
+
+@pytest.fixture(autouse=True)
+def database(trail_database: TrailDatabase) -> TrailDatabase:
+    """The audit database of the stack, of each kind in turn."""
+    return trail_database
+
+
+@pytest.fixture
+def trail(stack: Stack) -> Stack:
+    """A stack whose trail has some rows in each table, and is intact."""
+    for number in range(4):
+        Submission(stack.parts).submit("reviewer", f"do {number}", key=f"k{number}")
+        stack.publish(unsigned(stack, Message(content="junk")), "message")
+        stack.router().run_once()
+        write(stack)
+    good = verify(stack)
+    assert (good.exit_code, "intact" in good.stdout) == (0, True), good.output
+    return stack
+
+
+@pytest.mark.parametrize("name", CHAINED)
+def test_in_the_database(trail: Stack, database: TrailDatabase, name: str) -> None:
+    whole = database.copy()
+    for tamper in TAMPERING:
+        rows = [dict(row) for row in sorted(whole[name], key=lambda row: int(row["seq"]))]
+        assert len(rows) >= 4
+        seq = tamper(rows, name)
+        database.put_back({**whole, name: rows})
+        bad = verify(trail)
+        assert bad.exit_code == 1, (tamper, bad.output)
+        assert first_named(bad.stdout, name).startswith(f"broken: {name} row {seq}: "), (tamper, bad.output)
+    database.put_back(whole)
+    assert verify(trail).exit_code == 0
+
+
+@pytest.mark.parametrize("covered", [False, True], ids=["plain", "chain made anew"])
+def test_in_an_exported_file(trail: Stack, tmp_path: Path, covered: bool) -> None:
+    """Without any server: what the file says of where the trail ends is signed by the operator."""
+    file = tmp_path / "trail.zst"
+    assert run(trail, "audit", "export", str(file)).exit_code == 0
+    packed = zstandard.ZstdDecompressor().decompressobj().decompress(file.read_bytes())
+    lines = [json.loads(line) for line in packed.splitlines()]
+    for name in CHAINED:
+        at = next(number for number, line in enumerate(lines) if line.get("table") == name)
+        for tamper in TAMPERING:
+            rows = [dict(line) for line in lines if line.get("table") == name]
+            seq = tamper(rows, name)
+            if covered:
+                rechain(rows, name)
+            others = [line for line in lines if line.get("table") != name]
+            changed = [*others[:at], *rows, *others[at:]]
+            file.write_bytes(
+                zstandard.ZstdCompressor().compress("\n".join(map(json.dumps, changed)).encode())
+            )
+            bad = run(trail, "audit", "verify", "--file", str(file))
+            assert bad.exit_code == 1, (name, tamper, bad.output)
+            first = first_named(bad.stdout, name)
+            assert first.startswith(f"broken: {name} row {'' if covered else f'{seq}: '}"), (
+                name,
+                tamper,
+                first,
+            )
+
+
+def test_a_file_of_the_revision_before_is_read(trail: Stack, tmp_path: Path) -> None:
+    """It has the same rows: the revision changed nothing but indexes."""
+    file = tmp_path / "trail.zst"
+    assert run(trail, "audit", "export", str(file)).exit_code == 0
+    packed = zstandard.ZstdDecompressor().decompressobj().decompress(file.read_bytes())
+    for revision, code in (("0006", 0), ("0005", 1)):
+        other = packed.replace(b'"revision":"0007"', b'"revision":"%s"' % revision.encode(), 1)
+        file.write_bytes(zstandard.ZstdCompressor().compress(other))
+        assert run(trail, "audit", "verify", "--file", str(file)).exit_code == code

@@ -1,0 +1,57 @@
+"""What the operator signs about an audit database: it holds, or the reason says why it does not."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+from orchestrator.agents.registry import OPERATOR
+from orchestrator.audit.vouching import fault_of, vouch
+from orchestrator.errors import SignatureError
+from orchestrator.keyring.trusted import TrustedKey
+from tests.unit.envelope_security.conftest import NOW_MS, Keys
+
+HEAD = b'{"head": 7}'
+
+
+def test_what_the_operator_signed_holds_and_nothing_else_does(keys: Keys) -> None:
+    operator = keys.signer(OPERATOR)
+    signature = vouch(HEAD, operator)
+    assert fault_of(HEAD, signature, operator.key_id, NOW_MS, keys) == ""
+    assert fault_of(HEAD + b" ", signature, operator.key_id, NOW_MS, keys) == "its signature does not hold"
+    other = vouch(b"something else", operator)
+    assert fault_of(HEAD, other, operator.key_id, NOW_MS, keys) == "its signature does not hold"
+    assert fault_of(HEAD, "*", operator.key_id, NOW_MS, keys) == "its signature is not base64"
+    assert (
+        fault_of(HEAD, b64encode(b"x").decode(), operator.key_id, NOW_MS, keys)
+        == "its signature does not hold"
+    )
+
+
+def test_nobody_signs_for_the_operator(keys: Keys) -> None:
+    """Neither no key, nor one that nobody knows, nor an agent's."""
+    lead = keys.signer("lead")
+    signature = vouch(HEAD, lead)
+    assert fault_of(HEAD, signature, "", NOW_MS, keys) == "it is not signed"
+    assert fault_of(HEAD, signature, "lead-unknown", NOW_MS, keys) == "its key 'lead-unknown' is not known"
+    assert fault_of(HEAD, signature, lead.key_id, NOW_MS, keys).endswith("is not a valid key of the operator")
+
+
+def test_a_revocation_counts_from_its_moment_on(keys: Keys) -> None:
+    """What was signed before, and is known to have been, stays good."""
+    operator = keys.signer(OPERATOR)
+    signature = vouch(HEAD, operator)
+    keys.changes[operator.key_id] = {"revoked_ms": NOW_MS}
+    assert fault_of(HEAD, signature, operator.key_id, NOW_MS - 1, keys) == ""
+    assert fault_of(HEAD, signature, operator.key_id, NOW_MS, keys).endswith(
+        "is not a valid key of the operator"
+    )
+
+
+def test_a_key_that_is_not_to_be_trusted_is_named_as_the_fault(keys: Keys) -> None:
+    class Untrusted:
+        def lookup(self, key_id: str) -> TrustedKey | None:
+            raise SignatureError(f"nobody vouches for {key_id}")
+
+    operator = keys.signer(OPERATOR)
+    said = fault_of(HEAD, vouch(HEAD, operator), operator.key_id, NOW_MS, Untrusted())
+    assert f"nobody vouches for {operator.key_id}" in said
