@@ -33,6 +33,8 @@ _READ: Final = 1_000
 _CHUNK: Final = 1_000
 _STEP: Final = 500
 _MOST: Final = 16_000
+#: More numbers than any look into the index finds.
+_ALL: Final = 1 << 62
 #: Messages that are read for those numbers at once.
 _PAGE: Final = 100
 
@@ -128,11 +130,26 @@ class Search:
         few = self._few(conditions, _READ)
         if few is None and (said := self._few_saying(conditions, phrase)) is not None:
             return self._records(self._sorted(said, conditions, before))
-        if few is not None:
-            records = self._records(self._sorted(few, conditions, before))
-        else:
-            records = self._store.each_message(*conditions.where(), *self._below(before), order=_NEWEST)
+        if few is None:
+            return self._walk(conditions, phrase, before)
+        records = self._records(self._sorted(few, conditions, before))
         return (record for record in records if self._says(record, phrase))
+
+    def _walk(
+        self, conditions: Conditions, phrase: Sequence[str], before: int | None
+    ) -> Iterator[MessageRecord]:
+        """Those that meet the conditions, some at a time, as far as the index has the phrase between their numbers."""
+        indexed, size, query = self._store.indexed(), _PAGE, select(_M.seq).order_by(*_NEWEST)
+        while True:
+            where = [*conditions.where(), *self._below(before)]
+            numbers = [row[0] for row in self._store.query(query.where(*where).limit(size))]
+            if not numbers:
+                return
+            said = set(self._find(phrase, max(numbers) + 1, _ALL, above=min(numbers) - 1))
+            for record in self._records([seq for seq in numbers if seq in said or seq > indexed]):
+                if record.seq in said or self._says(record, phrase):
+                    yield record
+            before, size = numbers[-1], min(2 * size, _CHUNK)
 
     def _saying(self, phrase: Sequence[str], before: int | None) -> Iterator[MessageRecord]:
         """The messages that say a phrase, with the highest number first: those not indexed yet, then the others."""
@@ -204,9 +221,9 @@ class Search:
         stored = self._store.body(record.body) if record.body else None
         return has_words(text_of(record.xml, stored or b""), phrase)
 
-    def _find(self, phrase: Sequence[str], below: int, most: int) -> list[int]:
+    def _find(self, phrase: Sequence[str], below: int, most: int, *, above: int = 0) -> list[int]:
         with self._store.database.read() as db:
-            return find(db, phrase, below=below, most=most)
+            return find(db, phrase, above=above, below=below, most=most)
 
     def _below(self, before: int | None) -> list[ColumnElement[bool]]:
         """What comes after a message where the newest by time are first."""

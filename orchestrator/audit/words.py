@@ -79,16 +79,40 @@ def erase(db: Connection) -> None:
         db.exec_driver_sql("INSERT INTO message_words (message_words) VALUES ('optimize')")
 
 
-def find(db: Connection, phrase: Sequence[str], *, below: int, most: int) -> list[int]:
-    """The numbers of the newest messages that have the words one after the other; not more than ``most`` rows' worth."""
-    if db.dialect.name == "sqlite":
+def find(db: Connection, phrase: Sequence[str], *, below: int, most: int, above: int = 0) -> list[int]:
+    """The numbers of the newest messages that have the words one after the other; not more than ``most`` rows' worth.
+
+    Of those between two numbers, which are not among them.
+    """
+    sqlite = db.dialect.name == "sqlite"
+    if sqlite:
         # FTS5 matches its own table by name; the words hold no quotation marks.
         condition, query = "message_words MATCH :query", f'"{" ".join(phrase)}"'
     else:
         condition, query = "words @@ CAST(:query AS tsquery)", " <-> ".join(f"'{word}'" for word in phrase)
-    statement = f"SELECT rowid FROM message_words WHERE {condition} AND rowid < :below ORDER BY rowid DESC LIMIT :most"  # noqa: S608
-    values: dict[str, Any] = {"query": query, "below": below * _PARTS, "most": most}
+    values: dict[str, Any] = {
+        "query": query,
+        "above": (above + 1) * _PARTS,
+        "below": below * _PARTS,
+        "most": most,
+    }
+    source, where = "message_words", f"{condition} AND "
+    if not sqlite and not above and not _is_frequent(db, condition, values):
+        # PostgreSQL guesses that rare words are frequent ones, and would look through the whole table for them.
+        source = (
+            f"(WITH said AS MATERIALIZED (SELECT rowid FROM message_words WHERE {condition}) TABLE said) s"  # noqa: S608
+        )
+        where = ""
+    bounds = "rowid >= :above AND rowid < :below ORDER BY rowid DESC LIMIT :most"
+    statement = f"SELECT rowid FROM {source} WHERE {where}{bounds}"  # noqa: S608
     return [row[0] // _PARTS for row in db.execute(text(statement), values)]
+
+
+def _is_frequent(db: Connection, condition: str, values: dict[str, Any]) -> bool:
+    """Whether two in a hundred of the newest messages meet a condition."""
+    newest = "SELECT words FROM message_words WHERE rowid < :below ORDER BY rowid DESC LIMIT 500"
+    found = db.execute(text(f"SELECT count(*) FROM ({newest}) newest WHERE {condition}"), values)  # noqa: S608
+    return int(found.scalar_one()) >= 10
 
 
 def _parts(words: Sequence[str]) -> Iterator[Sequence[str]]:
