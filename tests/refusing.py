@@ -91,8 +91,11 @@ class Refusing:
 
     def refused(self) -> int:
         """How many commands were refused so far for this reason."""
-        row = self._client.info("errorstats").get(f"errorstat_{self._way.code}", {"count": 0})
-        return int(row["count"])
+        counts = self._client.info("errorstats")
+        # Before Redis 7 what a script is refused counts as an error of the script.
+        old = str(self._client.info("server")["redis_version"]).startswith("6.")
+        rows = [f"errorstat_{code}" for code in (self._way.code, *(["ERR"] if old else []))]
+        return sum(int(counts[row]["count"]) for row in rows if row in counts)
 
     def end_after(self, times: int) -> None:
         """Return once so many more commands were refused; writes are taken again then."""

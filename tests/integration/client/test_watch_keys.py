@@ -85,7 +85,7 @@ class Watch:
 
     def end(self) -> int:
         self._read(lambda: self.process.poll() is not None)
-        code = self.process.wait(10)
+        code = self.process.wait(60)
         assert termios.tcgetattr(self.theirs) == self.before
         os.close(self.theirs)
         os.close(self.ours)
