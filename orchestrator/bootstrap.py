@@ -18,14 +18,17 @@ from orchestrator.agents.routing_config import load_routing
 from orchestrator.config.settings import Settings
 from orchestrator.envelope.payload import BlobStore
 from orchestrator.envelope.sealing import Encrypter, Opener
+from orchestrator.keyring.codes import Codes
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
+from orchestrator.keyring.sealed_texts import SealedTexts
 from orchestrator.keyring.store import KeyStore
 from orchestrator.keyring.vouchers import AgentVouchers
 from orchestrator.ledger import Concurrency, JournalLimits, Ledger, Outgoing, RunRef, Session, TreeLimits
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import Authenticity
 from orchestrator.messages.factory import MessageFactory, Thread
+from orchestrator.messages.recipients import EncryptionKeys
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.policy.versions import lane_queue, split_lane
 from orchestrator.streams.pressure import Backpressure
@@ -57,12 +60,28 @@ class Container:
             limits=ledger_limits(self.settings),
             report=self.end_reports,
             vouch=self.authenticity.vouch,
+            vault=self.vault,
         )
+
+    @cached_property
+    def vault(self) -> SealedTexts:
+        """Seals the texts of encrypted sessions, and opens those that the keys of the data folder open."""
+        return SealedTexts(self.keyring, self.codes, recipient=self.recipients.recipient, always=(OPERATOR,))
+
+    @cached_property
+    def recipients(self) -> EncryptionKeys:
+        """The keys that messages are encrypted to."""
+        return EncryptionKeys(self.keyring, self.agents)
+
+    @cached_property
+    def codes(self) -> Codes:
+        """What the keys of the data folder share with those of others."""
+        return Codes(self.keyring)
 
     @cached_property
     def authenticity(self) -> Authenticity:
         """Who said what is in the ledger."""
-        return Authenticity(self.keyring, required=self.settings.signatures_required)
+        return Authenticity(self.keyring, required=self.settings.signatures_required, codes=self.codes)
 
     @cached_property
     def concurrency(self) -> Concurrency:
@@ -107,7 +126,14 @@ class Container:
     @cached_property
     def message_factory(self) -> MessageFactory:
         """Writes and signs our own envelopes."""
-        return MessageFactory(self.keyring, self.agents, routing=self.routing, encrypter=self.encrypter)
+        return MessageFactory(
+            self.keyring,
+            self.agents,
+            routing=self.routing,
+            encrypter=self.encrypter,
+            recipients=self.recipients,
+            encrypt_all=self.settings.encrypt == "all",
+        )
 
     @cached_property
     def pressure(self) -> Backpressure:

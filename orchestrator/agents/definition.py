@@ -59,6 +59,7 @@ FIELDS = (
     "budget",
     "version",
     "on_deploy",
+    "encrypt",
 )
 
 #: What of an agent's record decides how it works.
@@ -124,6 +125,7 @@ def agent(
     budget: Budget | Mapping[str, Any] | str | None = None,
     version: str | None = None,
     on_deploy: OnDeploy = "latest",
+    encrypt: bool = False,
 ) -> Callable[[F], F]:
     """Make a function of a context an agent.
 
@@ -156,6 +158,8 @@ def agent(
         version: the version of this definition, as its author names it; by default a digest of the definition.
         on_deploy: what becomes of a session that began with another version: `latest`, any worker goes on with it;
             `pin`, only workers that have its version take it; `refuse`, it fails.
+        encrypt: whether everything that it says and is told is encrypted for whom it is said to, and sealed in the
+            ledger; what its sessions give to others is, too.
 
     Raises:
         ConfigurationError: a value is not allowed, or the function does not take one argument.
@@ -193,6 +197,7 @@ def agent(
             budget=budget,
             version=version,
             on_deploy=on_deploy,
+            encrypt=encrypt,
         )
         function.__globals__.setdefault(MODULE_ATTRIBUTE, []).append(definition)
         setattr(function, FUNCTION_ATTRIBUTE, definition)

@@ -83,6 +83,8 @@ class AgentRecord(BaseModel):
     description: str = ""
     #: What its answers are: `text`, or a `plan` of assignments that is carried out (see `policy.plan`).
     answer: Literal["text", "plan"] = "text"
+    #: Whether all that it says and is told is encrypted for whom it is said to, and sealed in the ledger.
+    encrypt: bool = False
     #: The version of its definition; empty: it has none, as an external program.
     version: Annotated[str, Field(max_length=64)] = ""
     #: What becomes of a session that began with another version.

@@ -39,12 +39,14 @@ def notifier(settings: Settings) -> None:
 
 def make_notifier(client: redis.Redis, settings: Settings) -> Notifier:
     """A notifier with everything it needs of this stack."""
-    from orchestrator.bootstrap import Container, process_name
+    from orchestrator.bootstrap import process_name
+    from orchestrator.ledger import Ledger
     from orchestrator.notifier import Notifier, targets_of
 
     return Notifier(
         client,
-        Container(client, settings).ledger,
+        # Without keys: what is encrypted is told to nobody outside.
+        Ledger(client),
         targets_of(settings),
         consumer=process_name("notifier"),
         shards=settings.shards,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from orchestrator.client.waiting import Waiting
-from orchestrator.errors import NotGenuine, SessionFailed
+from orchestrator.errors import DecryptionError, NotGenuine, SessionFailed
 from orchestrator.ledger import Ledger, SessionState
 from orchestrator.ledger.answers import final_answer
+from orchestrator.ledger.sealing import Opened
 from orchestrator.messages.authenticity import Authenticity
 
 
@@ -44,11 +45,17 @@ def read_answer(ledger: Ledger, authenticity: Authenticity, session: str) -> str
     Raises:
         SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
         NotGenuine: somebody has changed it in the ledger.
+        DecryptionError: it is encrypted, and no key in the data folder opens it.
         UnknownSession: there is no such session.
     """
     answer = final_answer(ledger, session)
     if isinstance(answer, SessionFailed):
         raise answer
+    if isinstance(answer, Opened) and answer.failed:
+        raise DecryptionError(
+            f"the answer of session {session} is encrypted, and no key in this data folder opens it; on the operator's host "
+            "`orchestra keys export operator` brings the key along"
+        )
     if answer is None or not authenticity.reads_as_operator:
         return answer
     about, text, whole, attached, body = ledger.answer_as_kept(session)

@@ -124,6 +124,7 @@ class AsyncClient:
     runs = _in_thread(Client.runs)
     history = _in_thread(Client.history)
     agents = _in_thread(Client.agents)
+    open_text = _in_thread(Client.open_text)
     token = _in_thread(Client.token)
     completion = _in_thread(Client.completion)
     serves = _in_thread(Client.serves)

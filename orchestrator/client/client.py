@@ -41,6 +41,7 @@ from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.model_values import Priority
 from orchestrator.envelope.structured import unpack_body
 from orchestrator.errors import (
+    DecryptionError,
     EmptyPrompt,
     InputError,
     NotGenuine,
@@ -50,6 +51,7 @@ from orchestrator.errors import (
 from orchestrator.ids import asker_of, item_id, session_of_approval
 from orchestrator.ledger import CLOSED, Run, Session, SessionState, StopVerdict
 from orchestrator.ledger.live_text import LiveEvent, LiveText
+from orchestrator.ledger.sealing import Opened
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import callback_from, checked_callbacks
 from orchestrator.messages.factory import Thread, summary
@@ -383,6 +385,20 @@ class Client:
             pass
         return typed(answer, type, what=f"session {session}")
 
+    def open_text(self, text: str) -> str:
+        """A text that is sealed, readable: what Celery's `AsyncResult.get()` gives of an encrypted session.
+
+        Any other text is given back as it is.
+
+        Raises:
+            DecryptionError: no key in the data folder opens it.
+        """
+        with self._clear_errors():
+            opened = self._ledger.seals.read(text)
+        if isinstance(opened, Opened) and opened.failed:
+            raise DecryptionError("the text is sealed, and no key in this data folder opens it")
+        return opened
+
     def answer(self, session: str) -> str:
         """The final answer of a session that has ended; empty if it has none yet.
 
@@ -702,7 +718,9 @@ class Client:
         def read() -> tuple[list[LiveEvent], bool]:
             found = self._ledger.session(session)
             over = not found.busy and (found.state is SessionState.FINISHED or found.state in CLOSED)
-            return LiveText(self._ledger.redis).read(session, after, wait_s=0 if over else 0.25), over
+            return LiveText(self._ledger.redis, self._ledger.seals).read(
+                session, after, wait_s=0 if over else 0.25
+            ), over
 
         return self._outlast(read, RETRY_FOR_S)
 

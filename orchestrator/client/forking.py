@@ -14,6 +14,7 @@ from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, PayloadError
 from orchestrator.ledger import Item, ItemState, Run, RunState, Session, SessionState, Submitted, decode
 from orchestrator.ledger.forks import Fork, Found, Seed, as_given, found_by
 from orchestrator.ledger.large_text import Shortened
+from orchestrator.ledger.sealing import Opened, Seal
 from orchestrator.policy.budget import Budget
 from orchestrator.redisdb import keys
 
@@ -63,6 +64,7 @@ class Forking:
             budget=budget,
             planned=about.planned and run.cause == "start" and prompt is None,
             make_fork=lambda new: self._make(new, about, run, found, prompt),
+            encrypted=about.encrypted,
         )
         if not submitted.created and self._ledger.session(submitted.session).forked_at != run.id:
             raise KeyInUse(key, submitted.session, submitted.agent, "prompt")
@@ -105,13 +107,18 @@ class Forking:
 
     def _make(self, new: str, about: Session, run: Run, found: Found, prompt: str | None) -> Fork:
         wholes = self._ledger.wholes
+        seal = Seal(label=new, by=OPERATOR, to=(about.agent,)) if about.encrypted else None
         copied: list[str] = []
 
         def given(item: Item, text: str) -> tuple[Item, str]:
             own, said = as_given(*self._genuine(about, item, text), session=new)
+            if isinstance(said, Opened) and said.failed:
+                raise InputError(
+                    f"{run.id} cannot be forked here: what it was given is encrypted, and no key in this data folder opens it"
+                )
             ref = own.extra.get("whole")
             if ref:
-                copy = wholes.shorten(new, wholes.read(ref), above_bytes=0)
+                copy = wholes.shorten(new, wholes.read(ref), above_bytes=0, seal=seal)
                 copied.append(copy.sha256)
                 own = replace(own, extra={**own.extra, "whole": copy.ref})
             return own, prompt if prompt is not None and own.kind == "prompt" else said
@@ -126,8 +133,10 @@ class Forking:
                 session=about.id,
                 run=run.id,
                 state=json.dumps(found.state) if found.state is not None else "",
-                memory=wholes.shorten(new, found.memory, above_bytes=0) if found.memory else _NOTHING,
-                seed=wholes.shorten(new, seed.dump(), above_bytes=0),
+                memory=wholes.shorten(new, found.memory, above_bytes=0, seal=seal)
+                if found.memory
+                else _NOTHING,
+                seed=wholes.shorten(new, seed.dump(), above_bytes=0, seal=seal),
                 wholes=tuple(copied),
                 sealed=about.sealed and prompt is None,
                 waiting=_policies(about),
@@ -135,6 +144,7 @@ class Forking:
                 close_policy=about.close_policy if about.close_policy in ("stop", "abandon") else "stop",
                 # Another prompt is another task.
                 task="" if prompt is not None and run.cause == "start" else self._task(about),
+                seal=seal,
             )
         except PayloadError as error:
             raise PayloadError(

@@ -44,7 +44,9 @@ def answer_question(parts: Container, asker: str, question: str, text: str) -> N
         recipient=session.agent,
         question=str(item.extra["message"]),
         answer=text,
-        thread=Thread.after(str(item.extra["message"]), session.correlation, session.chain),
+        thread=Thread.after(
+            str(item.extra["message"]), session.correlation, session.chain, encrypted=session.encrypted
+        ),
     )
     placed = ledger.enqueue(
         asker,

@@ -18,6 +18,7 @@ from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id, shard_of
 from orchestrator.ledger import Submitted
 from orchestrator.ledger.forks import Fork
+from orchestrator.ledger.sealing import Seal
 from orchestrator.messages.factory import Thread, summary
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.moments import moment_ms
@@ -74,6 +75,7 @@ class Submission:
         make_fork: Callable[[str], Fork] | None = None,
         at: datetime | float | None = None,
         options: TaskOptions = NO_OPTIONS,
+        encrypted: bool = False,
     ) -> Submitted:
         """Give ``agent`` a prompt. The same ``key`` is the same session, however often it is submitted.
 
@@ -90,8 +92,10 @@ class Submission:
                 that has passed, at once.
             options: what else is said of the task; its description and title count where ``prompt`` and ``title``
                 are empty.
+            encrypted: whether it is encrypted although neither its agent nor the setting says so.
 
         Raises:
+            KeyringError: it is encrypted, and its agent has no key to encrypt to.
             InputError: the prompt is no text, or ``at`` no time.
             EmptyPrompt: there is nothing to do.
             KeyInUse: the key was used before, for another agent or prompt.
@@ -113,7 +117,7 @@ class Submission:
         if record is None or record.system:
             raise UnknownAgent(agent, parts.agents.names())
         session = root_session_id(key or uuid.uuid4().hex, parts.settings.shards)
-        thread = Thread(correlation=derived_uuid("conversation", session))
+        thread = Thread(correlation=derived_uuid("conversation", session), encrypted=encrypted)
         heading = title or summary(words)
         now_ms = 0 if at is None else parts.ledger.server_ms()
         at_ms = 0 if at is None else moment_ms(at, now_ms=now_ms, what="at")
@@ -147,6 +151,7 @@ class Submission:
             at_ms=at_ms,
             structured="" if structured is None else pack(structured),
             time_limit_ms=0 if options.time_limit_s is None else max(1, round(options.time_limit_s * 1000)),
+            seal=Seal(label=session, by=OPERATOR, to=(agent,)) if letter.encrypted else None,
         )
         failpoint("submit.written")
         if submitted.agent != agent:

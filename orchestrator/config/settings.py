@@ -384,6 +384,11 @@ class Settings(BaseModel):
     signature_algorithm: Literal["RSA-SHA256", "Ed25519"] = Field(
         "Ed25519", description="Algorithm of newly generated keys; both are always accepted."
     )
+    encrypt: Literal["agents", "all"] = Field(
+        "agents",
+        description="Whose messages are encrypted for whom they are sent to, and sealed in the ledger: those from and to "
+        "agents that say `encrypt`, and all that follows from them, or everybody's.",
+    )
     signatures_required: bool = Field(
         True, description="Whether the router refuses an envelope without a signature."
     )

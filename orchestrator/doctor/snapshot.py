@@ -111,8 +111,12 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         return None
     else:
         h = decode.mapping(facts)
-        session = decode.session(h, session_id)
-    found = list(_each(items.items(), lambda pair: decode.item(decode.text(pair[0]), pair[1]), damage))
+        session = ledger.seals.session(decode.session(h, session_id))
+    found = list(
+        _each(
+            items.items(), lambda pair: ledger.seals.item(decode.item(decode.text(pair[0]), pair[1])), damage
+        )
+    )
     run_facts = [
         _readable(reply, f"run {run}", damage) for run, reply in zip(run_ids, replies[15:], strict=True)
     ]

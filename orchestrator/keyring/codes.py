@@ -46,12 +46,13 @@ _PARTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """How one agent proves to certain readers what it writes."""
+class Plan:
+    """How one agent proves to certain readers what it writes, and seals what only they may read."""
 
     sender: str  #: its key
     secrets: tuple[tuple[str, bytes], ...]  #: for each key of a reader
-    signer: Signer | None  #: where a reader has no key that shares a secret
+    missing: tuple[str, ...]  #: the readers that have no key which shares a secret with it
+    signer: Signer | None  #: where there are such readers
     until: float
 
 
@@ -63,7 +64,7 @@ class Codes:
         self._clock = clock or SystemClock()
         self._secrets: dict[tuple[str, str], bytes] = {}
         self._readers: dict[str, tuple[float, tuple[TrustedKey, ...]]] = {}
-        self._plans: dict[tuple[str, tuple[str, ...]], _Plan] = {}
+        self._plans: dict[tuple[str, tuple[str, ...]], Plan] = {}
         self._lock = threading.Lock()
 
     def make(self, octets: bytes, *, by: str, to: Iterable[str]) -> str:
@@ -72,20 +73,25 @@ class Codes:
         Raises:
             KeyringError: the key of ``by`` is not in this data folder.
         """
-        plan = self._plan(by, tuple(to))
+        plan = self.plan(by, tuple(to))
         parts = [plan.sender, *[f"{reader}={_code(secret, octets)}" for reader, secret in plan.secrets]]
         if plan.signer is not None:
             parts.append(f"{_SIGNATURE}={plan.signer.sign(octets).hex()}")
         return " ".join(parts)
 
-    def _plan(self, by: str, to: tuple[str, ...]) -> _Plan:
+    def plan(self, by: str, to: tuple[str, ...]) -> Plan:
+        """What ``by`` shares with each of the agents ``to``; looked up again after a second.
+
+        Raises:
+            KeyringError: the key of ``by`` is not in this data folder.
+        """
         now = self._clock.monotonic()
         known = self._plans.get((by, to))
         if known is not None and now < known.until:
             return known
         signer = self._keyring.signer(by)
         secrets: list[tuple[str, bytes]] = []
-        all_have = True
+        missing: list[str] = []
         for reader in dict.fromkeys(to):
             before = len(secrets)
             secrets += [
@@ -93,11 +99,13 @@ class Codes:
                 for key in self._keys_of(reader)
                 if (secret := self._secret(signer.key_id, key.key_id, mine=signer.key_id, other=key))
             ]
-            all_have = all_have and len(secrets) > before
-        plan = _Plan(
+            if len(secrets) == before:
+                missing.append(reader)
+        plan = Plan(
             sender=signer.key_id,
             secrets=tuple(secrets),
-            signer=None if all_have else signer,
+            missing=tuple(missing),
+            signer=signer if missing else None,
             until=now + _PLAN_S,
         )
         self._remember(self._plans, (by, to), plan)
@@ -122,6 +130,11 @@ class Codes:
             if self._fits(octets, value, key, reading, reader):
                 return key.agent
         raise SignatureError("signature-invalid", f"it is not what {key.agent!r} wrote for {reader!r}")
+
+    def shared(self, sender: str, reader: str) -> bytes:
+        """What these two keys share, of which the reader's is here; empty if it is not, or they share nothing."""
+        key = self._lookup(sender)
+        return b"" if key is None else self._secret(sender, reader, mine=reader, other=key)
 
     def _fits(self, octets: bytes, value: str, key: TrustedKey, reading: str, reader: str) -> bool:
         if reading == _SIGNATURE:

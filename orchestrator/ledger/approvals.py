@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from orchestrator.errors import ClaimLost, DamagedRecord
 from orchestrator.ids import session_of_approval, shard_of
@@ -16,6 +16,10 @@ from orchestrator.redisdb import keys
 
 if TYPE_CHECKING:
     from orchestrator.ledger.ledger import Ledger
+
+
+#: The part of the system that says that the time of an approval is up.
+SWEEPER: Final = "reaper"
 
 
 class OpenApproval(NamedTuple):
@@ -61,7 +65,10 @@ class Approvals:
             # As text: the scripts know neither empty lists nor long numbers.
             "context": request.model_dump_json(),
         }
-        text = str(request)
+        # Its default counts when its time is up, which the reaper says.
+        seal = claim.seal and claim.seal.reading(SWEEPER)
+        text = ledger.seals.write(str(request), seal)
+        record = ledger.seals.write_record(record, seal)
         record["proof"] = ledger.vouch_for_item(
             approval, session, record, text, by=request.agent, to=request.agent
         )

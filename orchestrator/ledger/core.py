@@ -11,6 +11,7 @@ from orchestrator.ledger import decode
 from orchestrator.ledger.large_text import Shortened
 from orchestrator.ledger.model import Session
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.sealing import Seal, Vault
 from orchestrator.ledger.statements import Statement, Vouch
 from orchestrator.ledger.transitions import Report, TreeLimits
 from orchestrator.log import get_logger
@@ -24,8 +25,8 @@ class LedgerCore(LedgerReader):
     """The connection of a ledger. Its parts hold it.
 
     ``report`` makes the envelopes for sessions that are ended from outside; without it nobody outside of the ledger
-    hears of such an end. ``vouch`` proves who says what is written; without it nothing is proven. ``now_ms`` fixes the
-    time for tests; by default every transition takes the server's.
+    hears of such an end. ``vouch`` proves who says what is written; without it nothing is proven. ``vault`` seals the texts
+    of encrypted sessions, and opens them where a key is at hand. ``now_ms`` fixes the time for tests; by default every transition takes the server's.
     """
 
     def __init__(
@@ -35,9 +36,10 @@ class LedgerCore(LedgerReader):
         limits: TreeLimits | None = None,
         report: Report | None = None,
         vouch: Vouch | None = None,
+        vault: Vault | None = None,
         now_ms: int | None = None,
     ) -> None:
-        super().__init__(client)
+        super().__init__(client, vault)
         self.scripts = Scripts(client)
         self.limits = limits or TreeLimits()
         self.report = report
@@ -93,9 +95,9 @@ class LedgerCore(LedgerReader):
             if have < wanted:
                 _log.warning("replicas-behind", during=what, run=run_id, wanted=wanted, have=have)
 
-    def shorten(self, session: str, text: str) -> Shortened:
+    def shorten(self, session: str, text: str, seal: Seal | None = None) -> Shortened:
         """Store a text that is too large for a record beside it; the text as the record has it."""
-        return self.wholes.shorten(session, text, above_bytes=self.limits.inline_bytes)
+        return self.wholes.shorten(session, text, above_bytes=self.limits.inline_bytes, seal=seal)
 
     def owned_keys(self, session_id: str, *, but: Collection[str] = ()) -> list[str]:
         """The keys of every run of a session, of their effects and prints, and of the large texts that it has said, ``but`` some."""

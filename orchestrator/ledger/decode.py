@@ -185,6 +185,7 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
         trouble=h.get("trouble", ""),
         task_id=h.get("task_id", ""),
         sealed=h.get("sealed") == "1",
+        encrypted=h.get("encrypted") == "1",
         step=h.get("step", ""),
         caller=h.get("caller", ""),
         planned=h.get("planned") == "1",

@@ -16,6 +16,7 @@ from orchestrator.ledger import decode
 from orchestrator.ledger.large_text import Shortened
 from orchestrator.ledger.model import JSON, Item, ItemState
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.sealing import Seal, Seals
 from orchestrator.redisdb import keys
 
 #: The mark of an item that came with a fork.
@@ -65,6 +66,7 @@ class Fork:
     waiting: str = ""  #: its waiting policies, as JSON
     close_policy: str = "stop"
     task: str = ""  #: what was said of its task beside the prompt, as JSON; empty: nothing
+    seal: Seal | None = None  #: for whom the new session's words are sealed
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -84,6 +86,13 @@ class Fork:
         kept = {"fork": self.seed.json, "memory": self.memory.json, "state": self.state, "task": self.task}
         return {name: text for name, text in kept.items() if text}
 
+    def kept_texts(self, seals: Seals) -> Mapping[str, str]:
+        """The texts as the ledger is to hold them; what refers to a large one is no text of anybody's."""
+        said = ("state", "task")
+        return {
+            name: seals.write(text, self.seal) if name in said else text for name, text in self.texts.items()
+        }
+
     @property
     def kept(self) -> list[str]:
         """The large texts that are to live as long as the new session."""
@@ -99,7 +108,9 @@ def found_by(ledger: LedgerReader, session_id: str, number: int) -> Found | None
     pipe = ledger.redis.pipeline(transaction=True)
     pipe.hgetall(keys.past(session_id))
     pipe.hmget(keys.bodies(session_id), "state", "memory")
-    raw, now = pipe.execute()
+    pipe.hmget(keys.session(session_id), "root", "encrypted")
+    raw, now, (root, encrypted) = pipe.execute()
+    label = decode.text(root) if encrypted else ""
     past = decode.mapping(raw)
     if number < int(past.get("from", "0")):
         return None
@@ -108,7 +119,8 @@ def found_by(ledger: LedgerReader, session_id: str, number: int) -> Found | None
         for what, value in zip(("state", "memory"), now, strict=True)
     )
     return Found(
-        state=json.loads(state or "null"), memory=ledger.wholes.read(json.loads(memory)) if memory else ""
+        state=json.loads(ledger.seals.read(state, label=label) or "null"),
+        memory=ledger.wholes.read(json.loads(memory), label=label) if memory else "",
     )
 
 

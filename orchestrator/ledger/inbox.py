@@ -13,6 +13,7 @@ from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.large_text import digest_of
 from orchestrator.ledger.model import Item
+from orchestrator.ledger.sealing import Seal
 from orchestrator.ledger.transitions import Claim, Flushed, Outgoing, RunRef, RunsSoFar
 from orchestrator.log import Seldom, get_logger
 from orchestrator.redisdb import keys
@@ -61,11 +62,16 @@ class Inbox:
         if opens:
             record["question"] = True
         limited = kind == "prompt"
-        facts = self._core.redis.hmget(keys.session(session_id), "root", "agent")
-        root = decode.text(facts[0]) if limited else ""
-        record["proof"] = self._core.vouch_for_item(
-            item_id, session_id, record, text, by=by, to=decode.text(facts[1])
+        facts = self._core.redis.hmget(keys.session(session_id), "root", "agent", "encrypted")
+        root, agent = decode.text(facts[0]) if limited else "", decode.text(facts[1])
+        seal = (
+            Seal(label=decode.text(facts[0]), by=by, to=(agent,))
+            if by and (facts[2] or (envelope is not None and envelope.encrypted))
+            else None
         )
+        given, text = text, self._core.seals.write(text, seal)
+        record = self._core.seals.write_record(record, seal)
+        record["proof"] = self._core.vouch_for_item(item_id, session_id, record, text, by=by, to=agent)
         reply = self._core.scripts.run(
             "enqueue",
             [
@@ -87,7 +93,10 @@ class Inbox:
         if reply[0] == b"limit":
             raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"the tree of session {session_id}")
         if kind == "prompt" and reply[:2] == [b"exists", b"0"]:
-            raise PromptKeyInUse(session_id)
+            # Sealed twice, the same text is another one.
+            if seal is None or self._core.texts(session_id, [item_id]).get(item_id) != given:
+                raise PromptKeyInUse(session_id)
+            return False
         return self._placed(session_id, reply) == "queued"
 
     def send(
@@ -120,11 +129,15 @@ class Inbox:
         record = {"kind": kind, "priority": priority, "child": claim.session, **(extra or {})}
         if opens:
             record["question"] = True
+        facts = self._core.redis.hmget(keys.session(session_id), "agent", "encrypted")
+        to, seal = decode.text(facts[0]), None
+        if claim.seal is not None or facts[1]:
+            seal = Seal(label=claim.root, by=claim.agent, to=(to,))
+        record = self._core.seals.write_record(record, seal)
         while True:
-            short = self._core.shorten(claim.session, text)
+            short = self._core.shorten(claim.session, text, seal)
             if short.ref is not None:
                 record["whole"] = short.ref
-            to = decode.text(self._core.redis.hget(keys.session(session_id), "agent"))
             by = str(record.get("agent", ""))
             record["proof"] = self._core.vouch_for_item(item_id, session_id, record, short.text, by=by, to=to)
             reply = self._core.scripts.run(
@@ -150,7 +163,9 @@ class Inbox:
                     effect,
                     self._core.limits.question_ms,
                     self._core.limits.conversation_messages if conversation else 0,
-                    digest_of(text) if kind == "message" and session_id == claim.parent else "",
+                    digest_of(text)
+                    if kind == "message" and session_id == claim.parent and seal is None
+                    else "",
                 ],
             )
             if reply[0] != b"whole":
@@ -184,6 +199,8 @@ class Inbox:
         """
         session = claim.session
         record = {"kind": kind, "priority": priority, "child": session, **extra, "question": True}
+        text = self._core.seals.write(text, claim.own_seal)
+        record = self._core.seals.write_record(record, claim.own_seal)
         record["proof"] = self._core.vouch_for_item(
             item_id, session, record, text, by=str(extra.get("agent", "")), to=str(extra.get("agent", ""))
         )
@@ -289,7 +306,9 @@ class Inbox:
             raise ClaimLost(claim.run)
         if reply[0] != b"taken":
             return None
-        return decode.item(item_id, reply[1]), decode.text(reply[2])
+        return self._core.seals.item(decode.item(item_id, reply[1])), self._core.seals.read(
+            decode.text(reply[2])
+        )
 
     def flush(self, session_id: str) -> Flushed:
         """Let one new run claim what is queued, if the session is not busy and its waiting policy is met."""

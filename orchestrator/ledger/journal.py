@@ -14,7 +14,9 @@ from orchestrator.envelope.payload import BlobRef, BlobStore
 from orchestrator.errors import ClaimLost, DamagedRecord, LimitExceeded, PayloadError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode
+from orchestrator.ledger.sealing import Opened, Seal, Seals
 from orchestrator.ledger.transitions import Claim, JournalLimits
+from orchestrator.policy.sealed_text import has_sealed
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
 from orchestrator.redisdb.scripts import Scripts
@@ -61,9 +63,15 @@ class Journal:
     """
 
     def __init__(
-        self, client: redis.Redis, limits: JournalLimits, *, replicate: Callable[[str, str], None]
+        self,
+        client: redis.Redis,
+        limits: JournalLimits,
+        *,
+        replicate: Callable[[str, str], None],
+        seals: Seals | None = None,
     ) -> None:
         self._client = client
+        self._seals = seals or Seals()
         self._scripts = Scripts(client)
         self.limits = limits
         self._replicate = replicate
@@ -94,7 +102,8 @@ class Journal:
             ]
         except (DamagedRecord, redis.ResponseError):
             return []
-        return sorted(found, key=lambda header: header.at_ms)
+        shown = [replace(one, note=self._seals.read(one.note)) for one in found]
+        return sorted(shown, key=lambda header: header.at_ms)
 
     def usage(self, run: str) -> tuple[int, int]:
         """How many steps the journal of a run has, and how many bytes their values.
@@ -117,6 +126,9 @@ class Journal:
             PayloadError: the value is larger than the store takes.
             DamagedRecord: the journal is no hash.
         """
+        if claim.own_seal is not None:
+            value = self._sealed(value, claim.own_seal)
+            header = replace(header, note=self._seals.write(header.note, claim.own_seal))
         header = replace(header, claim=claim.claim, size=len(value))
         inline = value
         if len(value) > self.limits.inline_bytes:
@@ -159,19 +171,33 @@ class Journal:
                     self._replicate("step", claim.run)
                     return StepRecord(header=header, value=inline)
 
-    def value(self, run: str, record: StepRecord) -> bytes:
+    def _sealed(self, value: bytes, seal: Seal) -> bytes:
+        return self._seals.write(value.decode(errors="surrogateescape"), seal).encode()
+
+    def value(self, claim: Claim, record: StepRecord) -> bytes:
         """The bytes that a step recorded.
 
         Raises:
             DamagedRecord: they were stored beside the journal and are not there any more, or were altered.
         """
-        ref = record.header.stored
+        ref, run = record.header.stored, claim.run
         if ref is None:
-            return record.value
+            return self._opened(claim, record, record.value)
         try:
-            return self._values(run).get(BlobRef(**ref))
+            return self._opened(claim, record, self._values(run).get(BlobRef(**ref)))
         except (PayloadError, TypeError) as error:
             raise DamagedRecord(f"step {record.header.key!r} of run {run}", str(error)) from error
+
+    def _opened(self, claim: Claim, record: StepRecord, value: bytes) -> bytes:
+        if claim.seal is None or not has_sealed(value):
+            return value
+        text = self._seals.read(value.decode(errors="replace"), label=claim.seal.label)
+        if isinstance(text, Opened) and text.failed:
+            raise DamagedRecord(
+                f"step {record.header.key!r} of run {claim.run}",
+                "its value is sealed, and no key in this data folder opens it",
+            )
+        return text.encode(errors="surrogateescape")
 
     def forget(self, claim: Claim, steps: Sequence[str]) -> None:
         """Drop recorded steps, which the agent of a run does not take any more.

@@ -18,6 +18,7 @@ import redis
 
 from orchestrator.envelope.payload import BlobRef, BlobStore
 from orchestrator.ids import shard_of
+from orchestrator.ledger.sealing import Seal, Seals
 from orchestrator.redisdb import keys
 
 #: Bytes of a large text that the ledger holds itself.
@@ -47,38 +48,42 @@ class Shortened:
 class LargeTexts:
     """Large texts of any session."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, seals: Seals | None = None) -> None:
         self._client = client
+        self._seals = seals or Seals()
 
-    def shorten(self, session: str, text: str, *, above_bytes: int) -> Shortened:
+    def shorten(self, session: str, text: str, *, above_bytes: int, seal: Seal | None = None) -> Shortened:
         """The text, or its beginning and a reference to the whole, which is stored then for ``session``.
+
+        With a ``seal`` both are sealed.
 
         Raises:
             PayloadError: it is larger than the store takes.
+            KeyringError: a reader of the ``seal`` has no key.
             redis.RedisError: it could not be stored.
         """
         if len(text) <= above_bytes // 4:  # a character has four bytes at most
-            return Shortened(text=text, ref=None)
+            return Shortened(text=self._seals.write(text, seal), ref=None)
         octets = text.encode(errors="surrogatepass")
         if len(octets) <= above_bytes:
-            return Shortened(text=text, ref=None)
+            return Shortened(text=self._seals.write(text, seal), ref=None)
         head = octets[: min(HEAD_BYTES, above_bytes)].decode(errors="ignore")
-        return Shortened(text=head, ref=self._put(session, octets))
+        return Shortened(text=self._seals.write(head, seal), ref=self.put(session, text, seal=seal))
 
-    def put(self, session: str, text: str) -> dict[str, Any]:
+    def put(self, session: str, text: str, *, seal: Seal | None = None) -> dict[str, Any]:
         """Store a text of any size for ``session``; what refers to it.
 
         Raises:
             PayloadError: it is larger than the store takes.
             redis.RedisError: it could not be stored.
         """
-        return self._put(session, text.encode(errors="surrogatepass"))
+        return self._put(session, self._seals.write(text, seal).encode(errors="surrogatepass"))
 
     def _put(self, session: str, octets: bytes) -> dict[str, Any]:
         return {"session": session, **asdict(self._store(session).put(octets, ttl_s=UNUSED_TTL_S))}
 
-    def read(self, ref: Mapping[str, Any]) -> str:
-        """The whole that a reference names.
+    def read(self, ref: Mapping[str, Any], *, label: str = "") -> str:
+        """The whole that a reference names; with a ``label`` it is opened only if it was sealed under that.
 
         Raises:
             PayloadError: it is not kept any more, or was altered.
@@ -89,7 +94,8 @@ class LargeTexts:
             chunks=int(ref["chunks"]),
             stored_size=int(ref["stored_size"]),
         )
-        return self._store(str(ref["session"])).get(blob).decode(errors="surrogatepass")
+        found = self._store(str(ref["session"])).get(blob).decode(errors="surrogatepass")
+        return self._seals.read(found, label=label)
 
     def is_kept(self, ref: dict[str, Any]) -> bool:
         """Whether the whole that a reference names is there."""

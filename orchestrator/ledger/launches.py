@@ -12,6 +12,7 @@ from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.forks import Fork
 from orchestrator.ledger.model import SessionState
+from orchestrator.ledger.sealing import Seal
 from orchestrator.ledger.spending import budget_facts
 from orchestrator.ledger.transitions import (
     Claim,
@@ -52,6 +53,7 @@ class Launches:
         at_ms: int = 0,
         structured: str = "",
         time_limit_ms: int = 0,
+        seal: Seal | None = None,
     ) -> Submitted:
         """Make a root session and publish its task-delegation, at once or at ``at_ms`` (milliseconds since the epoch).
 
@@ -59,11 +61,14 @@ class Launches:
         the Celery result that the root owes, and ``budget`` what its whole tree may spend. ``planned``: the prompt is
         a plan for the session to carry out. ``make_fork`` stores what the session begins with, if it is a fork.
         ``structured`` is what is said of the task beside the prompt, as JSON, and ``time_limit_ms`` how long the session
-        may take, 0 for as long as it takes.
+        may take, 0 for as long as it takes. With a ``seal`` the session is encrypted.
+
+        Raises:
+            KeyringError: a reader of the ``seal`` has no key.
         """
         facts: dict[str, Arg] = {
             "agent": agent,
-            "title": title,
+            "title": self._core.seals.write(title, seal),
             "task": task,
             "priority": envelope.priority,
             "correlation": correlation,
@@ -72,12 +77,15 @@ class Launches:
         }
         if planned:
             facts["planned"] = "1"
+        if seal is not None:
+            facts["encrypted"] = "1"
+        kept_prompt = self._core.seals.write(prompt, seal)
         shard, reply = shard_of(session_id), [b"whole"]
         while reply[0] == b"whole":
             texts, kept = "", "[]"
             if make_fork is not None:
                 fork = make_fork()
-                texts, kept = json.dumps(dict(fork.texts)), json.dumps(fork.kept)
+                texts, kept = json.dumps(dict(fork.kept_texts(self._core.seals))), json.dumps(fork.kept)
                 facts |= fork.facts
             reply = self._core.scripts.run(
                 "submit",
@@ -95,18 +103,22 @@ class Launches:
                 [
                     self._core.now,
                     session_id,
-                    prompt,
+                    kept_prompt,
                     envelope.data,
                     budget_facts(budget),
                     texts,
                     kept,
                     at_ms or "",
-                    structured,
+                    self._core.seals.write(structured, seal),
                     time_limit_ms,
                     *layout.pairs(facts),
                 ],
             )
         created = reply[0] == b"created"
+        if seal is not None and not created and reply[3] == b"0":
+            # Sealed twice, the same text is another one.
+            there = self._core.texts(session_id, ["prompt"]).get("prompt")
+            reply = [*reply[:3], b"1" if there == prompt else b"0"]
         return Submitted(
             session=session_id,
             created=created,
@@ -163,7 +175,9 @@ class Launches:
             limits.max_tree_runs,
         ]
         for launch in launches:
-            envelope = launch.envelope
+            envelope, seal = launch.envelope, None
+            if envelope.encrypted:
+                seal = Seal(label=claim.root, by=claim.agent, to=(launch.agent, launch.caller_agent))
             names += (
                 keys.session(launch.child_id),
                 keys.bodies(launch.child_id),
@@ -180,8 +194,8 @@ class Launches:
                 launch.on_failure,
                 launch.on_close,
                 envelope.priority,
-                launch.title,
-                launch.description,
+                self._core.seals.write(launch.title, seal),
+                self._core.seals.write(launch.description, seal),
                 envelope.data,
                 launch.agent,
                 launch.correlation,
@@ -190,8 +204,10 @@ class Launches:
                 launch.caller,
                 launch.caller_agent,
                 budget_facts(launch.budget),
-                launch.task,
+                self._core.seals.write(launch.task, seal),
                 launch.time_limit_ms,
+                "1" if envelope.encrypted else "",
+                json.dumps(list(launch.after)) if envelope.encrypted and launch.after else "",
             )
         return names, args
 

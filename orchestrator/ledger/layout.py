@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
 
@@ -95,11 +95,14 @@ def mailbox(session: str, *, speaker: str, envelope: Outgoing | None) -> list[st
     ]
 
 
-def end_of_try(how: str, reason: str, traceback: str = "") -> str:
-    """How a try of a run ended, as the scripts take it; the last tries are kept, so their texts are bounded."""
+def end_of_try(how: str, reason: str, traceback: str = "", *, write: Callable[[str], str] = str) -> str:
+    """How a try of a run ended, as the scripts take it; the last tries are kept, so their texts are bounded.
+
+    ``write`` gives a text the form in which the ledger holds it.
+    """
     parts = {
-        "reason": _middle_out(reason, REASON_CHARS),
-        "traceback": _middle_out(traceback, TRACEBACK_CHARS),
+        "reason": write(_middle_out(reason, REASON_CHARS)),
+        "traceback": write(_middle_out(traceback, TRACEBACK_CHARS)),
     }
     return json.dumps({"how": how, **parts})
 

@@ -11,6 +11,7 @@ from orchestrator.ledger.journal import Journal
 from orchestrator.ledger.launches import Launches
 from orchestrator.ledger.provider_calls import ProviderCalls
 from orchestrator.ledger.runs import Runs
+from orchestrator.ledger.sealing import Vault
 from orchestrator.ledger.spending import Spending
 from orchestrator.ledger.statements import Vouch
 from orchestrator.ledger.sweep import Sweep
@@ -32,11 +33,12 @@ class Ledger(LedgerCore):
         limits: TreeLimits | None = None,
         report: Report | None = None,
         vouch: Vouch | None = None,
+        vault: Vault | None = None,
         now_ms: int | None = None,
     ) -> None:
-        super().__init__(client, limits=limits, report=report, vouch=vouch, now_ms=now_ms)
+        super().__init__(client, limits=limits, report=report, vouch=vouch, vault=vault, now_ms=now_ms)
         #: The durable steps of runs.
-        self.journal = Journal(client, self.limits.journal, replicate=self.replicate)
+        self.journal = Journal(client, self.limits.journal, replicate=self.replicate, seals=self.seals)
         #: Calls of providers' models, within their limits.
         self.provider_calls = ProviderCalls(client, now=lambda: self.now)
         #: What runs spend, and their budgets.

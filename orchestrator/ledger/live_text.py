@@ -15,6 +15,7 @@ import redis
 
 from orchestrator.errors import InputError
 from orchestrator.ledger import decode
+from orchestrator.ledger.sealing import Seal, Seals
 from orchestrator.redisdb import keys
 
 #: Entries that are kept of one session, about.
@@ -53,16 +54,20 @@ class Earlier:
 class LiveText:
     """Live text of sessions."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, seals: Seals | None = None) -> None:
         self._client = client
+        self._seals = seals or Seals()
 
-    def write(self, session: str, run: str, kind: Kind, **facts: str) -> str:
-        """Add an event; its position.
+    def write(self, session: str, run: str, kind: Kind, *, seal: Seal | None = None, **facts: str) -> str:
+        """Add an event; its position. With a ``seal`` its text is sealed.
 
         Raises:
+            KeyringError: a reader of the ``seal`` has no key.
             redis.RedisError: it could not be written.
         """
         key = keys.live(session)
+        if text := facts.get("text"):
+            facts["text"] = self._seals.write(text, seal)
         pipeline = self._client.pipeline(transaction=False)
         entry: dict[Any, Any] = {"kind": kind, "run": run, **facts}
         pipeline.xadd(key, entry, maxlen=KEPT, approximate=True)
@@ -112,16 +117,15 @@ class LiveText:
             )
         block = round(wait_s * 1000) or None
         answer: Any = self._client.xread({keys.live(session): after or "0-0"}, count=_PAGE, block=block)
-        return [_event(decode.text(entry), fields) for _, page in answer or () for entry, fields in page]
+        return [self._event(decode.text(entry), fields) for _, page in answer or () for entry, fields in page]
 
-
-def _event(position: str, fields: dict[bytes, bytes]) -> LiveEvent:
-    found: dict[str, Any] = {decode.text(name): decode.text(value) for name, value in fields.items()}
-    return LiveEvent(
-        position=position,
-        kind=found.get("kind", "text"),
-        run=found.get("run", ""),
-        text=found.get("text", ""),
-        tool=found.get("tool", ""),
-        since=found.get("since", ""),
-    )
+    def _event(self, position: str, fields: dict[bytes, bytes]) -> LiveEvent:
+        found: dict[str, Any] = {decode.text(name): decode.text(value) for name, value in fields.items()}
+        return LiveEvent(
+            position=position,
+            kind=found.get("kind", "text"),
+            run=found.get("run", ""),
+            text=self._seals.read(found.get("text", "")),
+            tool=found.get("tool", ""),
+            since=found.get("since", ""),
+        )

@@ -99,6 +99,9 @@ class Session:
         ""  #: the task-id under which an external program gave it its task; empty: its own id is that
     )
     sealed: bool = False  #: whether its prompt is an envelope with a body encrypted for its agent
+    encrypted: bool = (
+        False  #: whether what it says and is told is sealed in the ledger, and encrypted on its way
+    )
     caller: str = (
         ""  #: who hears of it instead of the session that launched it; `none`: nobody; empty: that session
     )

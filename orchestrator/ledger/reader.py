@@ -14,6 +14,7 @@ from orchestrator.ids import is_beginning_of_session_id, is_session_id, shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.large_text import LargeTexts
 from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
+from orchestrator.ledger.sealing import Seals, Vault
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
 
@@ -21,9 +22,10 @@ from orchestrator.redisdb.client import is_wrong_type
 class LedgerReader:
     """The ledger as a reader sees it."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, vault: Vault | None = None) -> None:
         self.redis = client
-        self.wholes = LargeTexts(client)
+        self.seals = Seals(vault)
+        self.wholes = LargeTexts(client, self.seals)
 
     def session(self, session_id: str) -> Session:
         """The session of that id.
@@ -50,25 +52,25 @@ class LedgerReader:
                     raise raw
                 found.append(decode.unreadable_session(session_id, f"its key is not a hash: {raw}"))
             elif raw:
-                found.append(decode.session(decode.mapping(raw), session_id))
+                found.append(self.seals.session(decode.session(decode.mapping(raw), session_id)))
         return found
 
     def run(self, run_id: str) -> Run | None:
         """The run of that id, or None."""
         raw = self.redis.hgetall(keys.run(run_id))
-        return decode.run(decode.mapping(raw)) if raw else None
+        return self.seals.run(decode.run(decode.mapping(raw))) if raw else None
 
     def runs(self, session_id: str) -> list[Run]:
         """The runs of a session, oldest first."""
         pipe = self.redis.pipeline(transaction=False)
         for run_id in self.redis.lrange(keys.runs(session_id), 0, -1):
             pipe.hgetall(keys.run(decode.text(run_id)))
-        return [decode.run(decode.mapping(raw)) for raw in pipe.execute() if raw]
+        return [self.seals.run(decode.run(decode.mapping(raw))) for raw in pipe.execute() if raw]
 
     def items(self, session_id: str) -> list[Item]:
         """Everything a session is owed or was sent, by sequence number; what is still owed comes last."""
         found = [
-            decode.item(decode.text(i), record)
+            self.seals.item(decode.item(decode.text(i), record))
             for i, record in self.redis.hgetall(keys.items(session_id)).items()
         ]
         return sorted(found, key=lambda i: (i.seq or 1 << 60, i.at_ms, i.id))
@@ -76,14 +78,16 @@ class LedgerReader:
     def item(self, session_id: str, item_id: str) -> Item | None:
         """One item of a session, or None."""
         record = self.redis.hget(keys.items(session_id), item_id)
-        return decode.item(item_id, record) if record else None
+        return self.seals.item(decode.item(item_id, record)) if record else None
 
     def texts(self, session_id: str, names: Sequence[str]) -> dict[str, str]:
         """The texts of items; also of ``prompt``, ``result`` and ``state``. What is missing is left out."""
         if not names:
             return {}
         values = self.redis.hmget(keys.bodies(session_id), list(names))
-        return {n: decode.text(v) for n, v in zip(names, values, strict=True) if v is not None}
+        return {
+            n: self.seals.read(decode.text(v)) for n, v in zip(names, values, strict=True) if v is not None
+        }
 
     def result(self, session_id: str) -> tuple[SessionState, str | None]:
         """The state of a session and its latest answer, or the reason for which it was closed.
@@ -117,13 +121,13 @@ class LedgerReader:
         pipe.hmget(keys.bodies(session_id), ["result", "whole", "end"])
         facts, (text, whole, body) = pipe.execute()
         read = decode.mapping(facts)
-        session = decode.session(read, session_id)
+        session = self.seals.session(decode.session(read, session_id))
         return (
             session,
-            decode.text(text),
+            self.seals.read(decode.text(text)),
             json.loads(whole) if whole else None,
             decode.attachments(read),
-            decode.text(body),
+            self.seals.read(decode.text(body)),
         )
 
     def tree(self, root: str) -> list[Session]:

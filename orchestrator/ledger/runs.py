@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from orchestrator.errors import ClaimLost
+from orchestrator.errors import ClaimLost, PayloadError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.large_text import Shortened, beginning, digest_of
-from orchestrator.ledger.model import Session, SessionState
+from orchestrator.ledger.model import JSON, Session, SessionState
+from orchestrator.ledger.sealing import Opened, Seal
 from orchestrator.ledger.transitions import (
     Claim,
     Claimed,
@@ -91,8 +94,16 @@ class Runs:
     def _held(self, claim_id: str, reply: Sequence[Any]) -> Claimed | None:
         if reply[0] != b"held":
             return None
-        session, run = decode.session(json.loads(reply[1])), decode.run(json.loads(reply[2]))
+        read = self._core.seals.read
+        session = self._core.seals.session(decode.session(json.loads(reply[1])))
+        run = self._core.seals.run(decode.run(json.loads(reply[2])))
         self._core.replicate("claim", run.id)
+        prompt = read(decode.text(reply[3]))
+        if isinstance(prompt, Opened) and not session.encrypted:
+            # Somebody has taken the mark off its record, to have it speak in clear.
+            session = replace(session, encrypted=True)
+        label = session.root if session.encrypted else ""
+        state = read(decode.text(reply[4]), label=label)
         carried = list(zip(run.items, reply[5], reply[6], strict=True))
         return Claimed(
             claim=Claim(
@@ -101,14 +112,20 @@ class Runs:
                 session=session.id,
                 parent=session.parent,
                 root=session.root,
+                agent=session.agent,
+                seal=Seal(label=session.root, by=session.agent, to=(session.delegator,))
+                if session.encrypted
+                else None,
             ),
             session=session,
             run=run,
-            prompt=decode.text(reply[3]),
-            state=json.loads(reply[4]) if reply[4] else None,
-            items=tuple(decode.item(name, record) for name, record, _ in carried if record),
-            texts={name: decode.text(body) for name, _, body in carried if body is not None},
-            task=decode.text(reply[7]),
+            prompt=prompt,
+            state=_state(state),
+            items=tuple(
+                self._core.seals.item(decode.item(name, record)) for name, record, _ in carried if record
+            ),
+            texts={name: read(decode.text(body)) for name, _, body in carried if body is not None},
+            task=read(decode.text(reply[7])),
         )
 
     def renew(self, claim: Claim) -> Renewal:
@@ -144,18 +161,16 @@ class Runs:
             ClaimLost: the run is not held under this claim any more; nothing was changed.
             PayloadError: the answer is larger than the store takes; nothing was changed.
         """
-        if outcome.status == "completed":
-            short = self._core.shorten(claim.session, outcome.text)
-        else:
-            short = Shortened(text=beginning(outcome.text), ref=None)
+        seal, write = claim.seal, self._core.seals.write
+        short, body = self._said(outcome, claim.session, seal)
         parent = claim.parent
         envelope = make_envelope() if expect_over or outcome.status not in ("completed", "parked") else None
         status = outcome.told if outcome.status == "completed" else "failed"
-        state = "" if outcome.state is None else json.dumps(outcome.state)
+        state = "" if outcome.state is None else write(json.dumps(outcome.state), claim.own_seal)
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
-        memory = self._keep_memory(claim.session, outcome)
+        memory = self._keep_memory(claim, outcome)
         questions = "open" if answer_questions is not None else ""
-        attached = self._keep_attachments(claim.session, outcome) if envelope is not None else {}
+        attached = self._keep_attachments(claim, outcome) if envelope is not None else {}
         while True:
             call: tuple[list[str], list[Arg]] = (
                 [
@@ -177,7 +192,12 @@ class Runs:
                     attempts,
                     outcome.parked_ms if outcome.status == "parked" else retry_ms,
                     short.json,
-                    layout.end_of_try(outcome.status, outcome.text, outcome.traceback)
+                    layout.end_of_try(
+                        outcome.status,
+                        outcome.text,
+                        outcome.traceback,
+                        write=partial(self._core.seals.write, seal=claim.seal),
+                    )
                     if outcome.status in ("failed", "parked")
                     else "",
                     questions,
@@ -190,16 +210,16 @@ class Runs:
                         whole=short.ref,
                         attachments=attached,
                         message=envelope.message_id,
-                        body=outcome.body,
+                        body=body,
                         by=about.agent,
                     )
                     if envelope is not None and about is not None
                     else "",
                     memory.json,
-                    digest_of(outcome.text) if outcome.once and short.ref is None else "",
+                    self._digest(outcome.text, seal) if outcome.once and short.ref is None else "",
                     self._core.limits.fork_runs,
                     json.dumps(attached) if attached else "",
-                    outcome.body,
+                    body,
                     envelope.message_id if envelope is not None else "",
                     status,
                 ],
@@ -211,11 +231,11 @@ class Runs:
             match reply[0]:
                 case b"envelope":
                     envelope = make_envelope()
-                    attached = self._keep_attachments(claim.session, outcome)
+                    attached = self._keep_attachments(claim, outcome)
                 case b"whole":
-                    short = self._core.shorten(claim.session, outcome.text)
-                    memory = self._keep_memory(claim.session, outcome)
-                    attached = attached and self._keep_attachments(claim.session, outcome)
+                    short = self._core.shorten(claim.session, outcome.text, seal)
+                    memory = self._keep_memory(claim, outcome)
+                    attached = attached and self._keep_attachments(claim, outcome)
                 case b"questions":
                     assert answer_questions is not None
                     names = [decode.text(name) for name in reply[1:]]
@@ -223,6 +243,9 @@ class Runs:
                 case b"parent":  # handed to an heir since it was claimed
                     parent = decode.text(reply[1])
                     about = about and self._core.session(about.id)
+                    if seal is not None and about is not None:
+                        seal = seal.reading(about.delegator)
+                        short, body = self._said(outcome, claim.session, seal)
                 case b"lost":
                     raise ClaimLost(claim.run)
                 case b"retry" | b"parked":
@@ -249,18 +272,31 @@ class Runs:
             raise ClaimLost(claim.run)
         return bool(reply[0] == b"rejected")
 
-    def _keep_memory(self, session: str, outcome: Outcome) -> Shortened:
+    def _said(self, outcome: Outcome, session: str, seal: Seal | None) -> tuple[Shortened, str]:
+        """The answer or the reason of an end, and what its report says beside it, as the ledger is to hold them."""
+        if outcome.status == "completed":
+            short = self._core.shorten(session, outcome.text, seal)
+        else:
+            short = Shortened(text=self._core.seals.write(beginning(outcome.text), seal), ref=None)
+        return short, self._core.seals.write(outcome.body, seal)
+
+    def _digest(self, text: str, seal: Seal | None) -> str:
+        """Tells whether a text was said before; of one that is sealed nothing, which anybody could guess by it."""
+        return digest_of(text) if seal is None else ""
+
+    def _keep_memory(self, claim: Claim, outcome: Outcome) -> Shortened:
         """Store what an executor keeps of its conversation; it expires by itself if the commit does not come."""
         if outcome.memory is None or outcome.status != "completed":
             return Shortened(text="", ref=None)
-        return self._core.wholes.shorten(session, outcome.memory, above_bytes=0)
+        return self._core.wholes.shorten(claim.session, outcome.memory, above_bytes=0, seal=claim.own_seal)
 
-    def _keep_attachments(self, session: str, outcome: Outcome) -> dict[str, Any]:
+    def _keep_attachments(self, claim: Claim, outcome: Outcome) -> dict[str, Any]:
         """Store what is attached to an answer; the references by name. It expires by itself if the commit does not come."""
         if outcome.status != "completed":
             return {}
         return {
-            name: self._core.wholes.put(session, text) for name, text in sorted(outcome.attachments.items())
+            name: self._core.wholes.put(claim.session, text, seal=claim.seal)
+            for name, text in sorted(outcome.attachments.items())
         }
 
     def _memory_ref(self, session: str) -> str:
@@ -273,7 +309,15 @@ class Runs:
             PayloadError: it is not kept any more, or was altered.
         """
         ref = self._memory_ref(session_id)
-        return self._core.wholes.read(json.loads(ref)) if ref else ""
+        if not ref:
+            return ""
+        root, encrypted = self._core.redis.hmget(keys.session(session_id), "root", "encrypted")
+        found = self._core.wholes.read(json.loads(ref), label=decode.text(root) if encrypted else "")
+        if isinstance(found, Opened) and found.failed:
+            raise PayloadError(
+                f"the memory of session {session_id} is sealed, and no key here opens it for its tree"
+            )
+        return found
 
     def _commit_and_claim(self, commit: tuple[list[str], list[Arg]], shard: int, following: Next) -> Any:
         batch = self._core.scripts.batch()
@@ -320,14 +364,14 @@ class Runs:
                 claim.claim,
                 effect,
                 layout.payload(envelope),
-                value,
+                self._core.seals.write(value, claim.own_seal),
                 "1" if only_audit else "",
                 *layout.pairs(facts or {}),
             ],
         )
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)
-        return decode.text(reply[1]) if reply[0] == b"exists" else value
+        return self._core.seals.read(decode.text(reply[1])) if reply[0] == b"exists" else value
 
     def status(
         self, claim: Claim, *, effect: str, progress: int | None, activity: str, envelope: Outgoing | None
@@ -338,7 +382,7 @@ class Runs:
         Raises:
             ClaimLost: the run is not held under this claim any more.
         """
-        facts: dict[str, Arg] = {"activity": activity}
+        facts: dict[str, Arg] = {"activity": self._core.seals.write(activity, claim.seal)}
         if progress is not None:
             facts["progress"] = progress
         message = envelope.message_id if envelope is not None else ""
@@ -363,3 +407,10 @@ class Runs:
             [self._core.now, dispatch.run, dispatch.agent],
         )
         return bool(reply)
+
+
+def _state(text: str) -> JSON:
+    """What an agent saved; one that cannot be opened stays a text, which whoever reads it refuses."""
+    if isinstance(text, Opened) and text.failed:
+        return text
+    return json.loads(text) if text else None

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from orchestrator.ids import callback_id
 from orchestrator.ledger.model import Item, Session
+from orchestrator.ledger.sealing import as_kept
 
 #: Stands before every statement, so that nothing else that is signed passes for one.
 _DOMAIN: Final = b"agent-orchestra statement 1\n"
@@ -38,14 +39,14 @@ class Statement(NamedTuple):
     def of_record(cls, item: str, to: str, record: Mapping[str, Any], text: str) -> Statement:
         """What an item with this record and text says."""
         get = record.get
-        facts = [str(get(name) or "") for name in _NAMES]
+        facts = [_fact(get(name)) for name in _NAMES]
         facts += ["1" if get(name) else "" for name in _FLAGS]
         whole = get("whole")
         facts.append(_reference(whole) if whole else "")
         if attached := get("attachments"):
             named = {name: _reference(ref) for name, ref in attached.items()}
             facts.append(json.dumps(named, sort_keys=True))
-        if body := str(get("body") or ""):
+        if body := _fact(get("body")):
             facts.append(body)
         return cls(
             id=item,
@@ -53,7 +54,7 @@ class Statement(NamedTuple):
             kind=facts[0],
             agent=facts[2],
             failed=facts[3] == "failed",
-            text=text,
+            text=as_kept(text),
             facts=tuple(facts),
         )
 
@@ -104,6 +105,10 @@ class Statement(NamedTuple):
         parts = "".join([f"{len(part)}:{part}" for part in (self.id, self.to, *self.facts)])
         # BLAKE2 is a part of Python, and begins quicker than what has to be fetched from OpenSSL.
         return _DOMAIN + hashlib.blake2b(_octets(self.text), digest_size=32).digest() + _octets(parts)
+
+
+def _fact(value: object) -> str:
+    return as_kept(value) if isinstance(value, str) else str(value or "")
 
 
 def _reference(ref: Mapping[str, Any]) -> str:

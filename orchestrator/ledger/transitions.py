@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.ledger.model import JSON, Item, Run, Session, SessionState
+from orchestrator.ledger.sealing import Seal
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.versions import lane_of
 
@@ -57,6 +58,7 @@ class Outgoing:
     type: str
     priority: str
     message_id: str
+    encrypted: bool = False  #: whether its body is encrypted, and so what it says is sealed in the ledger
 
 
 #: Makes the envelopes that report the end of a session which its own run does not report: given the session, the
@@ -134,6 +136,9 @@ class Launch:
     budget: Budget | None = None
     task: str = ""  #: what is said of its task beside the description, as JSON; empty: nothing
     time_limit_ms: int = 0  #: how long it may take until it has ended; 0: as long as it takes
+    after: Sequence[
+        str
+    ] = ()  #: sessions that must be completed before, which an encrypted envelope does not tell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +169,13 @@ class Claim:
     session: str
     parent: str
     root: str
+    agent: str = ""  #: of the session
+    seal: Seal | None = None  #: for whom its words are sealed; None: they are not
+
+    @property
+    def own_seal(self) -> Seal | None:
+        """For whom is sealed what only the session itself reads."""
+        return self.seal and self.seal.reading()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,11 +88,26 @@ class SessionTools:
         ] = None,
         objectives: Annotated[list[str], Field(description="What the task must reach.")] = [],  # noqa: B006
         acceptance_criteria: Annotated[list[str], Field(description="When the work is accepted.")] = [],  # noqa: B006
+        details: Annotated[
+            dict[str, Any] | None,
+            Field(
+                description="What else the task says, as the fields of a Task: success_criteria, context, …"
+            ),
+        ] = None,
+        expires_s: Annotated[
+            float | None, Field(description="Seconds after which it is not begun any more.")
+        ] = None,
+        retry_policy: Annotated[
+            dict[str, Any] | None,
+            Field(description="How its delivery is tried: max_attempts, backoff_strategy, timeout_seconds."),
+        ] = None,
         time_limit_s: Annotated[
             float | None, Field(description="Seconds within which it must be done.")
         ] = None,
     ) -> dict[str, Any]:
         """Give work to another agent and go on. Returns the id of its session, for `wait`."""
+        said = {"objectives": objectives, "acceptance_criteria": acceptance_criteria}
+        given = {**(details or {}), **{name: value for name, value in said.items() if value}}
         return await self._call(
             "delegate",
             agent=agent,
@@ -102,9 +117,9 @@ class SessionTools:
             group=group,
             after=after,
             key=key,
-            details={"objectives": objectives, "acceptance_criteria": acceptance_criteria}
-            if objectives or acceptance_criteria
-            else None,
+            details=given or None,
+            expires_s=expires_s,
+            retry_policy=retry_policy,
             time_limit_s=time_limit_s,
         )
 

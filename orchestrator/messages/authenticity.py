@@ -36,9 +36,9 @@ class Authenticity:
     With ``required=False`` what nobody vouches for is taken at its word, as unsigned messages are.
     """
 
-    def __init__(self, keyring: Keyring, *, required: bool = True) -> None:
+    def __init__(self, keyring: Keyring, *, required: bool = True, codes: Codes | None = None) -> None:
         self._keyring = keyring
-        self._codes = Codes(keyring)
+        self._codes = codes or Codes(keyring)
         self._required = required
         self._seldom = Seldom()
 

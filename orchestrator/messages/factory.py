@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
 from orchestrator.agents.registry import OPERATOR, AgentRecord, AgentRegistry
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.bodies.work import EscalationReason
@@ -39,7 +41,7 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.model_values import Priority, Timestamp, with_values
-from orchestrator.envelope.sealing import Encrypter
+from orchestrator.envelope.sealing import Encrypter, Recipient
 from orchestrator.envelope.signature import Signer, sign_message
 from orchestrator.ids import new_message_id
 from orchestrator.ledger.model import Session
@@ -62,23 +64,38 @@ class Signers(Protocol):
         ...
 
 
+class Recipients(Protocol):
+    """Where the keys come from that bodies are encrypted to."""
+
+    def recipient(self, agent: str) -> tuple[str, RSAPublicKey]:
+        """Id and public key to encrypt to an agent with.
+
+        Raises:
+            KeyringError: it has none.
+        """
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Thread:
     """Where in a conversation a message stands."""
 
     correlation: str  #: the conversation
     chain: tuple[str, ...] = ()  #: ids of the messages that led to it, nearest first
+    encrypted: bool = False  #: whether what is said there is encrypted for whom it is said to
 
     @classmethod
-    def after(cls, message: str, correlation: str, chain: Sequence[str]) -> Thread:
+    def after(
+        cls, message: str, correlation: str, chain: Sequence[str], *, encrypted: bool = False
+    ) -> Thread:
         """After a message of a conversation, and after those that led to whoever speaks."""
         before = (message,) if message and message not in chain else ()
-        return cls(correlation=correlation, chain=(*before, *chain))
+        return cls(correlation=correlation, chain=(*before, *chain), encrypted=encrypted)
 
     @classmethod
     def of(cls, session: Session) -> Thread:
         """Where whatever the session's agent says stands."""
-        return cls(correlation=session.correlation, chain=session.chain)
+        return cls(correlation=session.correlation, chain=session.chain, encrypted=session.encrypted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +109,16 @@ class Delivery:
 
 AS_ROUTED = Delivery()
 
+#: What begins a session.
+Launching = (TaskDelegation, ReviewRequest, Escalation)
+
 
 class MessageFactory:
     """Writes envelopes for any sender whose key is at hand. Safe to share between threads.
 
-    With a ``sealer``, large reports travel compressed, and very large ones as a reference to where they are kept.
+    With an ``encrypter``, large reports travel compressed, and very large ones as a reference to where they are kept; and
+    with ``recipients`` bodies are encrypted: all with ``encrypt_all``, else those of encrypted threads and those from or to
+    agents that are told to encrypt.
     """
 
     def __init__(
@@ -105,12 +127,16 @@ class MessageFactory:
         registry: AgentRegistry,
         *,
         encrypter: Encrypter | None = None,
+        recipients: Recipients | None = None,
+        encrypt_all: bool = False,
         routing: RoutingTable | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._signers = signers
         self._registry = registry
         self._encrypter = encrypter
+        self._recipients = recipients
+        self._encrypt_all = encrypt_all
         self._routing = routing or RoutingTable()
         self._clock = clock or SystemClock()
         # As long as the registry hands out the same record of an agent.
@@ -352,12 +378,34 @@ class MessageFactory:
             body=body,
         )
         signer = self._signers.signer(sender)
+        if self._encrypter is not None and self._encrypts(thread, sender, recipient):
+            to = self._recipient(recipient, sender if isinstance(body, Launching) else "")
+            octets = self._encrypter.sign(message, signer, recipient=to)
+            return Outgoing(
+                data=octets, type=body.type, priority=urgency, message_id=message_id, encrypted=True
+            )
         # The router reads the task-id of what begins a session, so that travels open.
-        if self._encrypter is not None and not isinstance(body, (TaskDelegation, ReviewRequest, Escalation)):
+        if self._encrypter is not None and not isinstance(body, Launching):
             octets = self._encrypter.sign(message, signer)
         else:
             octets = sign_message(message, signer, now_ms=now_ms)
         return Outgoing(data=octets, type=body.type, priority=urgency, message_id=message_id)
+
+    def _encrypts(self, thread: Thread, sender: str, recipient: str) -> bool:
+        if self._recipients is None:
+            return False
+        if thread.encrypted or self._encrypt_all:
+            return True
+        records = (self._registry.get(sender), self._registry.get(recipient))
+        return any(record is not None and record.encrypt for record in records)
+
+    def _recipient(self, name: str, answered: str) -> Recipient:
+        """The key to encrypt to; whoever is to be ``answered`` has one, too."""
+        assert self._recipients is not None
+        if answered:
+            self._recipients.recipient(answered)
+        key_id, public = self._recipients.recipient(name)
+        return Recipient(key_id, public)
 
     def _assignment(self, sender: str, recipient: str) -> Assignment:
         return Assignment(

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from orchestrator.clock import isoformat
 from orchestrator.ledger import Item, Ledger
+from orchestrator.ledger.sealing import Opened
 from orchestrator.policy.approval import read_request
+from orchestrator.policy.sealed_text import ENCRYPTED, has_sealed
 
 #: What happened, as transitions name it and as the setting `notify_events` does → type of its event.
 EVENTS: Final[Mapping[str, str]] = MappingProxyType(
@@ -65,7 +67,7 @@ def event_of(ledger: Ledger, shard: int, entry: str, fields: Mapping[str, str]) 
     data: dict[str, Any] = {
         "session": session,
         "agent": found.agent if found else "",
-        "title": found.title if found else "",
+        "title": shown(found.title) if found else "",
         "root": found.root if found else "",
     }
     if what == "question":
@@ -73,8 +75,8 @@ def event_of(ledger: Ledger, shard: int, entry: str, fields: Mapping[str, str]) 
         data["question"] = {
             "id": about,
             "kind": item.kind if item else "",
-            "text": ledger.texts(session, [about]).get(about, ""),
-            "context": json.loads(item.extra.get("context", "null")) if item else None,
+            "text": shown(ledger.texts(session, [about]).get(about, "")),
+            "context": _context(item),
             "reply": f"orchestra reply {about} TEXT",
         }
     elif what == "approval":
@@ -82,14 +84,29 @@ def event_of(ledger: Ledger, shard: int, entry: str, fields: Mapping[str, str]) 
     elif what == "dead":
         data["callbacks"] = int(about) if about.isdecimal() else 1
     if what not in ("question", "approval") and fields.get("reason"):
-        data["reason"] = fields["reason"]
+        # A reason is cut, and what is cut cannot be opened.
+        data["reason"] = ENCRYPTED if has_sealed(fields["reason"]) else fields["reason"]
     return bare_event(shard, entry, fields, data)
+
+
+def shown(text: str) -> str:
+    """A text as somebody may be told who is not of the stack: nothing of what is sealed in the ledger."""
+    return ENCRYPTED if isinstance(text, Opened) else text
+
+
+def _context(item: Item | None) -> Any:
+    if item is None:
+        return None
+    said = item.extra.get("context", "null")
+    return ENCRYPTED if isinstance(said, Opened) else json.loads(said)
 
 
 def _approval(approval: str, item: Item | None) -> dict[str, Any]:
     """What a person is to approve or deny."""
     said: dict[str, Any] = {}
-    if item is not None:
+    if item is not None and item.extra.get("encrypted"):
+        said = {"tool": ENCRYPTED}
+    elif item is not None:
         request = read_request(approval, item.extra.get("context"))
         said = {
             "tool": request.tool,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import redis
 
@@ -11,6 +12,7 @@ from orchestrator.bootstrap import Container, build_container
 from orchestrator.clock import Clock
 from orchestrator.config.settings import Settings
 from orchestrator.dispatch import Dispatcher, build_celery
+from orchestrator.errors import KeyringError
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.redisdb.server_clock import ServerClock
@@ -58,7 +60,16 @@ def build_validator(parts: Container, clock: Clock) -> Validator:
         max_bytes=settings.max_message_bytes,
         max_age_ms=limits_of(settings).max_age_ms,
         max_chain=settings.conversation_max_depth,
+        can_encrypt_to=partial(_can_encrypt_to, parts),
     )
+
+
+def _can_encrypt_to(parts: Container, name: str) -> bool:
+    try:
+        parts.recipients.recipient(name)
+    except KeyringError:
+        return False
+    return True
 
 
 def build_handlers(parts: Container) -> Handlers:
@@ -69,6 +80,7 @@ def build_handlers(parts: Container) -> Handlers:
         table=parts.routing,
         limits=limits_of(parts.settings, parts.routing),
         shards=parts.settings.shards,
+        message_factory=parts.message_factory,
     )
 
 

@@ -8,10 +8,11 @@ from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
 from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import Ledger
+from orchestrator.messages.factory import MessageFactory
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.router.commands import BEGUN, NOTED, ConversationLimits, Resolved, Step, task_unknown
 from orchestrator.router.external import ExternalLaunches, ExternalMessages
-from orchestrator.router.received import ReceivedMessage, task_id_of
+from orchestrator.router.received import ReceivedMessage
 from orchestrator.router.session_resolver import SessionResolver
 
 
@@ -26,11 +27,12 @@ class Handlers:
         table: RoutingTable,
         limits: ConversationLimits,
         shards: int,
+        message_factory: MessageFactory,
     ) -> None:
         self._ledger = ledger
         self._resolver = SessionResolver(ledger)
         self._launches = ExternalLaunches(ledger, self._resolver, table=table, limits=limits, shards=shards)
-        self._words = ExternalMessages(ledger, self._resolver, limits=limits)
+        self._words = ExternalMessages(ledger, self._resolver, limits=limits, message_factory=message_factory)
         self._find_agent = find_agent
         self._limits = limits
         self._operator = table.operator
@@ -41,7 +43,7 @@ class Handlers:
 
     def _needs_resolver(self, received: ReceivedMessage) -> bool:
         if received.type in LAUNCHES:
-            return not is_session_id(task_id_of(received.body))
+            return not is_session_id(received.task_id)
         return self._speaks_for_itself(received)
 
     def act(self, received: ReceivedMessage) -> Step:
@@ -51,7 +53,7 @@ class Handlers:
             return NOTED  # for people to see: there is nobody to start
         if received.type in LAUNCHES:
             assert body is None or isinstance(body, (TaskDelegation, ReviewRequest, Escalation))
-            task_id = task_id_of(body)
+            task_id = received.task_id
             if is_session_id(task_id):
                 # In a stream of another shard it is a copy that somebody put there.
                 here = shard_of(task_id) == received.entry.stream.shard

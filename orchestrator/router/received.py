@@ -82,6 +82,11 @@ class ReceivedMessage:
         return self.message.header.recipient.agent_name
 
     @property
+    def task_id(self) -> str:
+        """The task-id in its body; of an encrypted launch of the stack's own the session that it begins; or empty."""
+        return launched_task(self.entry, self.body)
+
+    @property
     def expires_ms(self) -> int | None:
         """When it expires, in milliseconds since the epoch."""
         expiration = self.message.header.expiration
@@ -117,6 +122,11 @@ def task_id_of(body: Body | None) -> str:
         case StatusUpdate(task_id=task_id) | TaskCompletion(task_id=task_id):
             return task_id
     return ""
+
+
+def launched_task(entry: Entry, body: Body | None) -> str:
+    """The task-id in a body, or what the stack itself has said of an entry whose body is encrypted."""
+    return task_id_of(body) or entry.session
 
 
 def shard_of_message(message: AgentMessage, shards: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import Ledger, Session
 from orchestrator.redisdb import keys
-from orchestrator.router.received import ReceivedMessage, task_id_of
+from orchestrator.router.received import ReceivedMessage
 
 #: A field of a conversation's book: shard, conversation, name.
 _Field = tuple[int, str, str]
@@ -35,7 +35,7 @@ class SessionResolver:
         named = [
             value for (*_, name), value in self._fields.items() if value and not name.startswith("party:")
         ]
-        named += [task for received in messages if is_session_id(task := task_id_of(received.body))]
+        named += [task for received in messages if is_session_id(task := received.task_id)]
         self._read_sessions(list(dict.fromkeys(named)))
 
     def _read_fields(self, fields: Sequence[_Field]) -> None:
@@ -117,7 +117,7 @@ class SessionResolver:
 def _fields(received: ReceivedMessage) -> list[_Field]:
     shard, conversation = received.entry.stream.shard, received.conversation
     names = [f"launch:{ref.lower()}" for ref in received.message.header.conversation_chain]
-    task_id = task_id_of(received.body)
+    task_id = received.task_id
     if task_id and not is_session_id(task_id):
         names.append(f"task:{task_id}")
     if received.type == "escalation":

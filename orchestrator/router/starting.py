@@ -17,7 +17,7 @@ from orchestrator.router.commands import (
     task_taken,
     task_unknown,
 )
-from orchestrator.router.received import ReceivedMessage, task_id_of
+from orchestrator.router.received import ReceivedMessage
 from orchestrator.streams import stream_key
 
 
@@ -34,7 +34,7 @@ class Starting(BatchedCommand):
         """See :class:`BatchedCommand`."""
         starts = [
             Start(
-                session=task_id_of(received.body),
+                session=received.task_id,
                 message=received.id,
                 sender=received.sender,
                 digest=received.digest,
@@ -56,7 +56,7 @@ class Starting(BatchedCommand):
         return [self._outcome(one, received) for one, received in zip(answer, messages, strict=True)]
 
     def _outcome(self, answer: Any, received: ReceivedMessage) -> CommandOutcome:
-        session = task_id_of(received.body)
+        session = received.task_id
         match answer[0]:
             case b"duplicate":
                 return DUPLICATE

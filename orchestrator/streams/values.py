@@ -38,6 +38,8 @@ ENVELOPE_FIELD = "envelope"
 APPLIED_FIELD = "already_applied"
 #: The field in which a router names the outbox from which it moved an entry.
 FROM_FIELD = "from"
+#: The field that names the session which an encrypted message begins.
+SESSION_FIELD = "session"
 
 #: The types of the streams of an external program; the name of the program stands for the priority.
 OUTBOX = "out"
@@ -95,9 +97,14 @@ class Entry(NamedTuple):
         return self.extra.get(FROM_FIELD, "")
 
     @property
+    def session(self) -> str:
+        """The session that it begins, where its body is encrypted and does not say so here; or empty."""
+        return self.extra.get(SESSION_FIELD, "")
+
+    @property
     def waited(self) -> bool:
         """Whether the entry claims that it was put back into its stream after a wait."""
-        return bool(self.extra.keys() - {APPLIED_FIELD, FROM_FIELD})
+        return bool(self.extra.keys() - {APPLIED_FIELD, FROM_FIELD, SESSION_FIELD})
 
 
 class Portion(NamedTuple):

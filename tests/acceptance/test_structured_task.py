@@ -39,6 +39,18 @@ def coder(ctx):
         quality_metrics=[{"name": m.name, "text": "81%"} for m in task.success_criteria],
     )
 """
+BY_CELERY = """
+from orchestrator import app
+
+sent = app.send_task("orchestrator.start_session", kwargs={
+    "agent": "chief",
+    "task": {"title": "By Celery", "description": "Make it quick.", "objectives": ["halve its time"],
+             "acceptance_criteria": ["all tests pass"], "success_criteria": [{"name": "test-coverage", "text": ">=80%"}]},
+    "priority": "critical", "expires_s": 600, "time_limit_s": 300,
+    "retry_policy": {"max_attempts": 7, "backoff_strategy": "linear", "timeout_seconds": 60},
+})
+print(sent.get(timeout=60))
+"""
 TASK = """
 [task]
 title = "Quick parser"
@@ -66,6 +78,13 @@ def test_from_a_file_to_a_completion_at_the_parent_through_two_levels(terminal: 
             ("below 80 ms", False),
         ]
         assert [session.depth for session in client.tree(root.id)] == [0, 1, 2]
+    (terminal.folder / "send.py").write_text(BY_CELERY)
+    by_celery = terminal.run("python send.py")
+    assert by_celery.stdout.strip() == "test-coverage 81%", by_celery.stderr
+    with terminal.client() as client:
+        sent = client.sessions()[0]
+        assert (sent.title, sent.priority) == ("By Celery", "critical")
+        assert client.completion(sent.id).status == "partial-success"
     wrong = terminal.run("orchestra submit chief --file mine.py")
     assert wrong.returncode == 1
     assert "name it .xml, .json or .toml" in wrong.stderr

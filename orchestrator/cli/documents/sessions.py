@@ -279,7 +279,10 @@ class SessionDocument(Document):
     on_deploy: Literal["latest", "pin", "refuse"] = Field(
         description="What becomes of it when its agent has another version: any worker takes it, only one that has its version does, or it fails."
     )
-    sealed: bool = Field(description="Whether its prompt is encrypted for its agent.")
+    sealed: bool = Field(description="Whether its prompt is an encrypted message from outside.")
+    encrypted: bool = Field(
+        description="Whether what it is told and says is encrypted on its way and sealed in the ledger."
+    )
     damage: tuple[str, ...] = Field(description="What cannot be read of its record in the ledger.")
 
     @field_validator("progress", mode="before")

@@ -86,6 +86,7 @@ class AgentDocument(Document):
     on_deploy: Literal["latest", "pin", "refuse"] = Field(
         description="What becomes of its sessions when its definition has another version."
     )
+    encrypt: bool = Field(description="Whether all that it says and is told is encrypted.")
     versions: dict[str, int] = Field(
         default_factory=dict,
         description="Each version that living workers have, and how many workers that are.",

@@ -10,6 +10,7 @@
 --       16 caller: '' the parent | 'none' nobody hears of it | the session of the same tree that it reports to and asks
 --       instead; a caller waits for nothing: its callback is launched when the child ends  17 the caller's agent
 --       18 budget: what, limit, …, or ''  19 its task beside the prompt, as JSON, or ''  20 ms that it may take, or 0
+--       21 '1': it is encrypted  22 the tasks that it waits for, as a JSON list, where its envelope cannot be read for them, or ''
 -- Returns  {'launched', for each launch in turn 'created' | 'exists', child id}; the first one that is refused ends it
 --          with the name of a limit and its value | {'lost'}
 -- Complexity: O(launches).
@@ -20,13 +21,13 @@ local r = fields(KEYS[3], 'state', 'claim')
 if r.state ~= 'running' or r.claim ~= claim then return { 'lost' } end
 
 local function launch(i)
-  local k, a = 8 + (i - 1) * 5, 6 + (i - 1) * 20
+  local k, a = 8 + (i - 1) * 5, 6 + (i - 1) * 22
   return { child = KEYS[k + 1], bodies = KEYS[k + 2], stream = KEYS[k + 3], caller_items = KEYS[k + 4], budget = KEYS[k + 5], effect = ARGV[a + 1], id = ARGV[a + 2],
     callback = ARGV[a + 3], owed = ARGV[a + 4], group = ARGV[a + 5], on_failure = ARGV[a + 6], on_close = ARGV[a + 7],
     priority = ARGV[a + 8], title = ARGV[a + 9], prompt = ARGV[a + 10], envelope = ARGV[a + 11], agent = ARGV[a + 12],
     correlation = ARGV[a + 13], message = ARGV[a + 14], chain = ARGV[a + 15],
     caller = ARGV[a + 16], caller_agent = ARGV[a + 17], limits = ARGV[a + 18],
-    task = ARGV[a + 19], time_ms = ARGV[a + 20] }
+    task = ARGV[a + 19], time_ms = ARGV[a + 20], encrypted = ARGV[a + 21], after = ARGV[a + 22] }
 end
 local launches, names = {}, {}
 for i = 1, (#KEYS - 8) / 5 do
@@ -96,6 +97,8 @@ for _, l in ipairs(fresh) do
     'message', l.message, 'chain', l.chain, 'caller', l.caller)
   redis.call('HSET', l.bodies, 'prompt', l.prompt)
   if l.task ~= '' then redis.call('HSET', l.bodies, 'task', l.task) end
+  if l.encrypted ~= '' then redis.call('HSET', l.child, 'encrypted', '1') end
+  if l.after ~= '' then redis.call('HSET', l.child, 'after', l.after) end
   limit_time(KEYS[8], l.id, now, l.time_ms)
   -- What is spent below a session counts against its budget.
   changed('session', l.id, '-', 'pending', 'agent=' .. l.agent, 'parent=' .. (handed and l.caller or p.id))
@@ -138,5 +141,9 @@ if owed > 0 then
   end
 end
 if #effects > 0 then redis.call('HSET', KEYS[4], unpack(effects)) end
-for _, l in ipairs(fresh) do redis.call('HSET', l.child, 'entry', publish(l.stream, KEYS[6], l.envelope)) end
+for _, l in ipairs(fresh) do
+  -- The router cannot read which session an encrypted envelope begins.
+  local which = l.encrypted ~= '' and { 'session', l.id } or {}
+  redis.call('HSET', l.child, 'entry', publish(l.stream, KEYS[6], l.envelope, unpack(which)))
+end
 return answer

@@ -20,9 +20,14 @@ for _, sha256 in ipairs(kept) do
   if redis.call('EXISTS', KEYS[1] .. ':whole:' .. sha256) == 0 then return { 'whole' } end
 end
 local due = ARGV[8] ~= '' and tonumber(ARGV[8]) > now and ARGV[8] or nil
-local entry = due and '' or publish(KEYS[6], KEYS[5], ARGV[4])
-local facts = {}
-for i = 11, #ARGV do facts[#facts + 1] = ARGV[i] end
+local facts, encrypted = {}, false
+for i = 11, #ARGV do
+  facts[#facts + 1] = ARGV[i]
+  if i % 2 == 1 and ARGV[i] == 'encrypted' then encrypted = true end
+end
+local entry = ''
+-- The router cannot read which session an encrypted envelope begins.
+if not due then entry = publish(KEYS[6], KEYS[5], ARGV[4], unpack(encrypted and { 'session', ARGV[2] } or {})) end
 redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', ARGV[2], 'parent', '', 'depth', 0, 'state', due and 'scheduled' or 'pending',
   'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0, 'questions', 0, 'seq', 0,
   'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', 'entry', entry, unpack(facts))

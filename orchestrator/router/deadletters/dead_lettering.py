@@ -23,7 +23,7 @@ from orchestrator.redisdb.scripts import Batch, Scripts
 from orchestrator.router.conversations import Conversations
 from orchestrator.router.deadletters.escalations import Escalations
 from orchestrator.router.deadletters.store import DeadLimits, dead_letter_fields, vouched_sender
-from orchestrator.router.received import Rejection, attempt_of, task_id_of
+from orchestrator.router.received import Rejection, attempt_of, launched_task
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
 #: The name under which the router speaks.
@@ -167,7 +167,7 @@ class DeadLettering:
             self._dropped, self._next_said = 0, now + _SAY_EVERY_S
 
     def _refuse_session(self, entry: Entry, rejection: Rejection) -> None:
-        launch = _named_launch(entry) if rejection.message is None else _launch(rejection.message)
+        launch = _named_launch(entry) if rejection.message is None else _launch(entry, rejection.message)
         if launch is None:
             return
         session_id, message_id = launch
@@ -291,9 +291,9 @@ class DeadLettering:
         return None
 
 
-def _launch(message: AgentMessage) -> tuple[str, str] | None:
+def _launch(entry: Entry, message: AgentMessage) -> tuple[str, str] | None:
     """Session and message-id of the launch that a message is, or None."""
-    session = task_id_of(message.body) if message.body.type in LAUNCHES else ""
+    session = launched_task(entry, message.body) if message.body.type in LAUNCHES else ""
     return (session, message.header.message_id.lower()) if is_session_id(session) else None
 
 

@@ -27,6 +27,7 @@ from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, Refused, Unverified
 from orchestrator.ids import SessionId, derived_uuid, is_session_id, new_message_id, root_session_id
+from orchestrator.ledger.sealing import Seal
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.authorisation import refusal
 from orchestrator.policy.priority import priority_of
@@ -298,7 +299,8 @@ class Replays:
     def _submit(self, message: AgentMessage, body: Launch, *, session: str) -> None:
         parts = self._parts
         recipient, title, prompt = message.header.recipient.agent_name, title_of(body), prompt_of(body)
-        thread = Thread(correlation=derived_uuid("conversation", session))
+        correlation = derived_uuid("conversation", session)
+        thread = Thread(correlation=correlation, encrypted=self._is_encrypted(message))
         envelope = parts.message_factory.delegation(
             sender=OPERATOR,
             recipient=recipient,
@@ -314,6 +316,7 @@ class Replays:
             envelope=envelope,
             correlation=thread.correlation,
             title=title,
+            seal=Seal(label=session, by=OPERATOR, to=(recipient,)) if envelope.encrypted else None,
         )
 
     def drop(self, dead_letter: DeadLetter) -> bool:

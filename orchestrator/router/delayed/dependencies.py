@@ -76,12 +76,11 @@ class Dependencies:
 
     def judge(self, received: ReceivedMessage, *, timeout_s: float) -> BlockedTask | Rejection | None:
         """Whether the message has to wait, cannot be carried out at all, or can now (None)."""
-        body = received.body
-        if not isinstance(body, TaskDelegation) or not body.task.dependencies:
+        task_id, waited_for = received.task_id, self._waited_for(received)
+        if not waited_for:
             return None
-        waited_for = list(dict.fromkeys(d.task_id for d in body.task.dependencies))
         shard, conversation = received.entry.stream.shard, received.conversation
-        circle = self._circle(shard, conversation, body.task.task_id, waited_for)
+        circle = self._circle(shard, conversation, task_id, waited_for)
         if circle:
             reason = f"tasks wait for each other in a circle: {' → '.join(circle)}; take one dependency out"
             return reject("dependency-cycle", reason, received.message)
@@ -108,11 +107,21 @@ class Dependencies:
         if unknown:
             ends.append(since_ms + math.ceil(timeout_s * 1000))
         return BlockedTask(
-            tasks=Tasks(task_id=body.task.task_id, waited_for=waited_for, standing=_text(standings)),
+            tasks=Tasks(task_id=task_id, waited_for=waited_for, standing=_text(standings)),
             since_ms=since_ms,
             until_ms=min(ends, default=0),
             reason=f"waits for {', '.join(unmet)}",
         )
+
+    def _waited_for(self, received: ReceivedMessage) -> list[str]:
+        """The tasks that a message waits for; of an encrypted one of the stack's own the ledger has them."""
+        body = received.body
+        if isinstance(body, TaskDelegation):
+            return list(dict.fromkeys(d.task_id for d in body.task.dependencies))
+        if not (received.sealed and received.entry.session):
+            return []
+        kept: Any = self._ledger.redis.hget(keys.session(received.entry.session), "after")
+        return list(dict.fromkeys(json.loads(kept))) if kept else []
 
     @staticmethod
     def _failed(standings: dict[str, DependencyStatus], received: ReceivedMessage) -> Rejection:

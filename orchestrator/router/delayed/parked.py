@@ -14,7 +14,7 @@ from orchestrator.policy.retry import CAP_MS
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Batch, Scripts
-from orchestrator.router.received import task_id_of
+from orchestrator.router.received import launched_task
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
 #: Messages looked at in one round.
@@ -117,7 +117,7 @@ class DelayedMessages:
         """
         shard, name = entry.stream.shard, parked_id(entry)
         record = keys.parked_message(shard, name)
-        task_id = task_id_of(message.body)
+        task_id = launched_task(entry, message.body)
         session = task_id if is_session_id(task_id) and entry.stream.type in LAUNCHES else ""
         facts: dict[str, str | bytes | int] = {
             "envelope": entry.data or b"",

@@ -108,7 +108,7 @@ class ExternalLaunches:
             "chain": json.dumps(chain),
             "delegator": received.sender,
             "task_id": task_id,
-            **({"sealed": "1"} if received.sealed else {}),
+            **({"sealed": "1", "encrypted": "1"} if received.sealed else {}),
         }
 
         def read(answer: Any) -> CommandOutcome:

@@ -6,12 +6,13 @@ from typing import Any
 
 from orchestrator.agents.registry import ROUTER
 from orchestrator.envelope.bodies import ErrorReport, Message, Query, Reply, StatusUpdate, TaskCompletion
-from orchestrator.envelope.details import Detailed
+from orchestrator.envelope.details import Detailed, details_of
 from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.envelope.structured import pack_body
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, KeyringError
 from orchestrator.ledger import Ledger, Session, layout
-from orchestrator.messages.factory import summary
+from orchestrator.messages.factory import MessageFactory, Thread, summary
+from orchestrator.messages.progress import status_of
 from orchestrator.policy.kinds import message_kind
 from orchestrator.redisdb import keys
 from orchestrator.router.commands import (
@@ -28,7 +29,7 @@ from orchestrator.router.commands import (
     rejected,
     session_unknown,
 )
-from orchestrator.router.external.session_messages import SessionMessages
+from orchestrator.router.external.session_messages import SessionMessages, seal_for
 from orchestrator.router.received import SEALED_TITLE, ReceivedMessage
 from orchestrator.router.session_resolver import SessionResolver
 from orchestrator.streams import stream_key
@@ -38,8 +39,14 @@ class ExternalMessages:
     """Makes the steps for what external programs say; none of it is in the ledger yet."""
 
     def __init__(
-        self, ledger: Ledger, session_resolver: SessionResolver, *, limits: ConversationLimits
+        self,
+        ledger: Ledger,
+        session_resolver: SessionResolver,
+        *,
+        limits: ConversationLimits,
+        message_factory: MessageFactory,
     ) -> None:
+        self._message_factory = message_factory
         self._ledger = ledger
         self._resolver = session_resolver
         self._mailbox = SessionMessages(ledger, limits)
@@ -65,6 +72,8 @@ class ExternalMessages:
                 return self._question(received, received.sealed, SEALED_TITLE)
             case None if received.type == "message":
                 return self._say(received, received.sealed, kind="message", title=SEALED_TITLE)
+            case Query(query_type="get-status"):
+                return self._how_far(received)
             case Query():
                 return self._question(
                     received, prompt_of(body), body.subject, urgency=body.urgency or "", body=_packed(body)
@@ -128,7 +137,7 @@ class ExternalMessages:
                 self._limits.mark_ms(received),
                 received.digest,
                 self._limits.max_age_ms,
-                *(facts or ["activity", session.activity]),
+                *self._mailbox.facts_as_kept(session, facts or ["activity", session.activity]),
             ],
             read=read,
         )
@@ -144,7 +153,8 @@ class ExternalMessages:
     ) -> Step:
         if session is None:
             return Resolved(session_unknown(received))
-        packed = _packed(body)
+        seal, write = seal_for(session, session.delegator), self._ledger.seals.write
+        text, packed = write(text, seal), write(_packed(body), seal)
 
         def read(answer: Any) -> CommandOutcome:
             match answer[0]:
@@ -233,6 +243,58 @@ class ExternalMessages:
             opens=True,
             priority=urgency,
             body=body,
+        )
+
+    def _how_far(self, received: ReceivedMessage) -> Step:
+        """The system itself answers how far a session is, and nobody is resumed."""
+        asked = self._resolver.recipient(received, self._resolver.by_chain(received.sender, received))
+        if asked is None:
+            return _nobody(received)
+        if not self._resolver.takes_part(received, asked):
+            return Resolved(not_taking_part(received))
+        shard = received.entry.stream.shard
+        try:
+            reply = self._message_factory.reply(
+                sender=ROUTER,
+                recipient=received.sender,
+                question=received.id,
+                answer=details_of(status_of(asked), ""),
+                thread=Thread.after(
+                    received.id,
+                    received.conversation,
+                    tuple(ref.lower() for ref in received.message.header.conversation_chain),
+                    encrypted=asked.encrypted,
+                ),
+            )
+        except KeyringError as error:
+            return Resolved(rejected("payload", f"the answer cannot be encrypted: {error}", received))
+
+        def read(answer: Any) -> CommandOutcome:
+            match answer[0]:
+                case b"other":
+                    return message_id_taken(received)
+                case b"duplicate":
+                    return DUPLICATE
+            return DONE
+
+        return ScriptCommand(
+            script="route_answer",
+            keys=[
+                keys.seen(shard, received.sender, received.id),
+                stream_key(received.entry.stream),
+                keys.conversation(shard, received.conversation),
+                keys.messages(shard, reply.type, reply.priority),
+                keys.totals(shard),
+            ],
+            args=[
+                received.group,
+                received.entry.id,
+                self._limits.mark_ms(received),
+                received.digest,
+                self._limits.max_age_ms,
+                reply.data,
+            ],
+            read=read,
         )
 
     def _answer(self, received: ReceivedMessage, body: Reply) -> Step:

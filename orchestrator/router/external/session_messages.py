@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.agents.registry import ROUTER
 from orchestrator.ids import item_id, question_id, reply_id
 from orchestrator.ledger import Ledger, Session, layout
+from orchestrator.ledger.sealing import Seal
 from orchestrator.redisdb import keys
 from orchestrator.router.commands import (
     DONE,
@@ -24,12 +25,31 @@ from orchestrator.router.received import ReceivedMessage
 from orchestrator.streams import stream_key
 
 
+def seal_for(session: Session, reader: str) -> Seal | None:
+    """For whom is sealed what an external program says of or to an encrypted session; None: it is not encrypted."""
+    return Seal(label=session.root, by=ROUTER, to=(reader,)) if session.encrypted else None
+
+
 class SessionMessages:
     """Makes the steps that put messages into the queues of sessions."""
 
     def __init__(self, ledger: Ledger, limits: ConversationLimits) -> None:
         self._ledger = ledger
         self._limits = limits
+
+    def _as_kept(self, session: Session, record: dict[str, Any], text: str) -> tuple[dict[str, Any], str]:
+        """What is said as the ledger is to hold it; what its sender has encrypted, as it is."""
+        seals = self._ledger.seals
+        if "sealed" in record:
+            return record, text
+        seal = seal_for(session, session.agent)
+        return seals.write_record(record, seal), seals.write(text, seal)
+
+    def facts_as_kept(self, speaker: Session | None, facts: Sequence[str | int]) -> list[str | int]:
+        """Names and values, in turn, as the ledger is to hold them."""
+        seal = seal_for(speaker, speaker.delegator) if speaker is not None else None
+        write = self._ledger.seals.write
+        return [write(one, seal) if at % 2 and isinstance(one, str) else one for at, one in enumerate(facts)]
 
     def put(
         self,
@@ -96,6 +116,7 @@ class SessionMessages:
                     return rejected("unauthorised", reason, received)
             return session_unknown(received)
 
+        facts = self.facts_as_kept(speaker, facts)
         speaking = speaker.id if (opens or facts) and speaker is not None else session.id
         if answers:
             item = reply_id(answers)
@@ -103,6 +124,7 @@ class SessionMessages:
             item = question_id(speaking, f"message|{received.sender}|{received.id}")
         else:
             item = item_id(session.id, f"message|{received.sender}|{received.id}")
+        record, text = self._as_kept(session, record, text)
         # Who signed the message is known here and nowhere later.
         record["proof"] = self._ledger.vouch_for_item(
             item, session.id, record, text, by=ROUTER, to=session.agent

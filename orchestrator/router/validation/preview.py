@@ -24,7 +24,7 @@ from orchestrator.redisdb import keys
 from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router.build import build_handlers, build_validator, limits_of
 from orchestrator.router.commands import CommandOutcome, Resolved, message_id_taken, task_taken, task_unknown
-from orchestrator.router.received import ReceivedMessage, Rejection, shard_of_message, task_id_of
+from orchestrator.router.received import ReceivedMessage, Rejection, shard_of_message
 from orchestrator.router.validation.validator import reject
 from orchestrator.streams import Entry, StreamId
 
@@ -108,7 +108,7 @@ class Preview:
             yield from self._rejections_of_step(received)
 
     def _rejections_of_conversation(self, received: ReceivedMessage) -> Iterator[Rejection]:
-        task_id = task_id_of(received.body)
+        task_id = received.task_id
         book = keys.conversation(received.entry.stream.shard, received.conversation)
         answer: Any = self._parts.redis.hmget(book, ["root", "count", f"task:{task_id}"])
         first, count, session = ((value or b"").decode() for value in answer)
@@ -129,7 +129,7 @@ class Preview:
         step = self._handlers.act(received)
         if isinstance(step, Resolved):
             yield from _of(step.outcome)
-        elif received.type in LAUNCHES and is_session_id(task_id := task_id_of(received.body)):
+        elif received.type in LAUNCHES and is_session_id(task_id := received.task_id):
             found = self._parts.ledger.find([task_id])
             if not found:
                 yield from _of(task_unknown(task_id, received))

@@ -57,7 +57,9 @@ class Validator:
         max_bytes: int = ParseLimits().size,
         max_age_ms: int = 86_400_000,
         max_chain: int = 1000,
+        can_encrypt_to: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        self._can_encrypt_to = can_encrypt_to
         self._opener = opener
         self._keys = keys
         self._find_agent = find_agent
@@ -158,6 +160,9 @@ class Validator:
         try:
             fetched = self._opener.fetch(message)
             if isinstance(fetched.body, EncryptedBody) and entry.stream.type in HANDED_ON:
+                fault = self._unanswerable(entry, message)
+                if fault is not None:
+                    return fault
                 return ReceivedMessage(
                     entry, message, None, sealed=codec.encode(fetched).decode(), digest=digest
                 )
@@ -168,6 +173,18 @@ class Validator:
             return reject("payload", str(error), message)
         assert not isinstance(opened, OpaqueBody)
         return ReceivedMessage(entry, message, opened, digest=digest)
+
+    def _unanswerable(self, entry: Entry, message: AgentMessage) -> Rejection | None:
+        """Why the answer to an encrypted task could not be encrypted, or None."""
+        sender = message.header.sender.agent_name
+        if entry.stream.type not in LAUNCHES or self._can_encrypt_to(sender):
+            return None
+        return reject(
+            "payload",
+            f"the task is encrypted, and {sender!r} has no encryption key to encrypt the answer to; make one where it "
+            f"runs: orchestra keys generate {sender} --use encrypt",
+            message,
+        )
 
     def faults(self, message: AgentMessage, *, waited: bool = False) -> Iterator[Rejection]:
         """What the rules about time, limits, sender and recipient have against the message, first things first.

@@ -25,6 +25,7 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
 from orchestrator.ledger.forks import FORKED
 from orchestrator.ledger.large_text import beginning
+from orchestrator.ledger.live_text import Kind, LiveText
 from orchestrator.policy.approval import Decision, Default
 from orchestrator.policy.budget import describe
 from orchestrator.policy.moments import moment_ms, wait_ms
@@ -643,6 +644,15 @@ class Context(Delegating):
     def redis(self) -> redis.Redis:
         """The connection of the worker."""
         return self._ledger.redis
+
+    def write_live(self, kind: Kind, **facts: str) -> None:
+        """Add an event to the live text of the session.
+
+        Raises:
+            redis.RedisError: it could not be written.
+        """
+        live = LiveText(self._ledger.redis, self._ledger.seals)
+        live.write(self.session, self.run, kind, seal=self._held.claim.seal, **facts)
 
     def read_memory(self) -> str:
         """What the executor kept of the conversation when the last run committed; empty if nothing.

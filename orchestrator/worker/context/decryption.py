@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
+from typing import Final, get_args
 
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.parse import ParseLimits
@@ -12,10 +12,15 @@ from orchestrator.envelope.prompt_text import Prompt, prompt_of
 from orchestrator.envelope.sealing import Opener
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError
 from orchestrator.ledger import Claimed, Item
+from orchestrator.ledger.sealing import Opened
 from orchestrator.log import get_logger
+from orchestrator.policy.sealed_text import is_sealed
 from orchestrator.worker.context.effects import Effects
 
 _log = get_logger()
+
+#: What an agent gets instead of an item that no key here opens.
+_CLOSED: Final = "[this {} from {} cannot be read: it is sealed, and no key in this data folder opens it]"
 
 
 class Decrypter:
@@ -32,12 +37,31 @@ class Decrypter:
             DecryptionError, PayloadError, InvalidEnvelope: the task itself cannot be opened here.
         """
         held = self._effects.held
+        closed = {
+            item.id: _CLOSED.format(item.kind, item.agent) for item in held.items if self._is_closed(item)
+        }
+        if closed:
+            held = replace(held, texts={**held.texts, **closed})
+        if isinstance(held.prompt, Opened) and held.prompt.failed:
+            raise DecryptionError(
+                f"the task is sealed for {held.session.agent!r}, and no key in this data folder opens it: import the "
+                f"agent's keys here (orchestra keys export {held.session.agent}, then orchestra keys import)"
+            )
+        if isinstance(held.state, Opened):
+            raise DecryptionError(
+                "what its last run saved is sealed for another tree, or with a key that is not in this data folder; fork the "
+                "session at an earlier run"
+            )
         sealed = [item for item in held.items if item.extra.get("sealed")]
         if not held.session.sealed and not sealed:
             return held
         texts = {item.id: self.text(item, held.texts.get(item.id, "")) for item in sealed}
         prompt = self._open(held.prompt) if held.session.sealed else held.prompt
         return replace(held, prompt=prompt, texts={**held.texts, **texts})
+
+    def _is_closed(self, item: Item) -> bool:
+        text = self._effects.held.texts.get(item.id, "")
+        return isinstance(text, Opened) and text.failed and is_sealed(text.kept)
 
     def text(self, item: Item, text: str) -> str:
         """The text of an item, readable; of one that cannot be opened, why: its sender is told, too.

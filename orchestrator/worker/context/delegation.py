@@ -174,7 +174,7 @@ class Delegating(Messaging):
     def delegate_all(
         self,
         agent: str,
-        descriptions: Iterable[str],
+        tasks: Iterable[str | Task | Mapping[str, Any]],
         *,
         priority: Priority = "high",
         callback: bool = True,
@@ -183,18 +183,18 @@ class Delegating(Messaging):
         on_close: OnClose | None = None,
         budget: Budget | Mapping[str, Any] | str | None = None,
     ) -> list[str]:
-        """:meth:`delegate` for each of many descriptions, in much less time than one after the other.
+        """:meth:`delegate` for each of many tasks, in much less time than one after the other.
 
         Each is a launch of its own, and the very one that `delegate` would make: a run that is tried again
         gets the same children. When one is refused, those before it are launched.
 
         Args:
             agent: the name of a registered agent.
-            descriptions: the task of each child.
+            tasks: the task of each child: its description, or a `Task` with all that is said of it.
             priority: as for `delegate`, like the others.
 
         Returns:
-            The children's session ids, in the order of the descriptions.
+            The children's session ids, in the order of the tasks.
 
         Raises:
             LimitExceeded: this session or its tree is as large as it may be.
@@ -205,7 +205,7 @@ class Delegating(Messaging):
         check_policies(on_failure=on_failure, on_close=on_close)
         return self._effects.delegate_all(
             agent,
-            ((_heading(_task(agent, description)), description) for description in descriptions),
+            (_given(agent, task) for task in tasks),
             priority=priority,
             callback=callback,
             group=group,
@@ -430,6 +430,15 @@ def _task(agent: str, description: str) -> str:
     if not agent or not description.strip():
         raise InputError(f"a delegation to {agent!r} needs an agent and a description of the task")
     return description
+
+
+def _given(agent: str, task: str | Task | Mapping[str, Any]) -> tuple[str, str, Task | None]:
+    """The title, the description and the structured part of one of many tasks."""
+    if not isinstance(task, Task | Mapping):
+        return _heading(_task(agent, task)), task, None
+    given = task_of(task)
+    words = _task(agent, given.description)
+    return given.title or _heading(words), words, given
 
 
 def _heading(description: str) -> str:

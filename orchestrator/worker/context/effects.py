@@ -103,7 +103,7 @@ class Effects:
 
     def _after(self, message: str) -> Thread:
         about = self.held.session
-        return Thread.after(message, about.correlation, about.chain)
+        return Thread.after(message, about.correlation, about.chain, encrypted=about.encrypted)
 
     def launch(
         self,
@@ -122,6 +122,7 @@ class Effects:
         budget: Budget | None = None,
         task: str = "",
         time_limit_s: float | None = None,
+        after: Sequence[str] = (),
     ) -> str:
         """Launch a child; its session id. ``write`` makes the envelope for a child of that id.
 
@@ -146,6 +147,7 @@ class Effects:
             budget=budget,
             task=task,
             time_limit_s=time_limit_s,
+            after=after,
         )
         self._admit(launch)
         return self.attempt(kind, lambda: self.ledger.delegate(self.held.claim, launch)).child
@@ -167,6 +169,7 @@ class Effects:
         budget: Budget | None = None,
         task: str = "",
         time_limit_s: float | None = None,
+        after: Sequence[str] = (),
     ) -> Launch:
         """A launch under its effect key, with its envelope."""
         child = child_session_id(self.held.session.id, f"{self.held.claim.run}:{effect}")
@@ -188,6 +191,7 @@ class Effects:
             budget=budget,
             task=task,
             time_limit_ms=0 if time_limit_s is None else max(1, round(time_limit_s * 1000)),
+            after=after,
         )
 
     def assignment(
@@ -219,6 +223,7 @@ class Effects:
             group=group,
             caller=caller,
             caller_agent=caller_agent,
+            after=after,
         )
 
     def _admit(self, launch: Launch) -> None:
@@ -233,7 +238,7 @@ class Effects:
     def delegate_all(
         self,
         agent: str,
-        tasks: Iterable[tuple[str, str]],
+        tasks: Iterable[tuple[str, str, Task | None]],
         *,
         priority: Priority,
         callback: bool,
@@ -242,15 +247,18 @@ class Effects:
         on_close: str,
         budget: Budget | None = None,
     ) -> list[str]:
-        """:meth:`delegate` for many tasks, each a title and a description, many in a round trip."""
+        """:meth:`delegate` for many tasks, each a title, a description and what else is said, many in a round trip."""
 
-        def launch(title: str, description: str) -> Launch:
+        def launch(title: str, words: str, task: Task | None) -> Launch:
+            prompt = words if task is None else prompt_of_task(task)
             return self._launch(
-                self.key("delegate", agent, title, description, priority, callback, group),
+                self.key("delegate", agent, title, prompt, priority, callback, group),
                 agent,
-                write=lambda child: self._delegation(child, agent, title, description, priority),
+                write=lambda child: self._delegation(child, agent, title, words, priority, task=task),
                 title=title,
-                description=description,
+                description=prompt,
+                task="" if task is None else pack(task),
+                after=() if task is None else tuple(need.task_id for need in task.dependencies),
                 callback=callback,
                 group=group,
                 on_failure=on_failure,
@@ -318,6 +326,7 @@ class Effects:
             on_close=on_close,
             key=key,
             budget=budget,
+            after=(*after, *(need.task_id for need in task.dependencies)) if task is not None else after,
         )
 
     def _delegation(

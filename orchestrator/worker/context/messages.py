@@ -20,11 +20,12 @@ from orchestrator.ids import item_id, question_id, reply_id
 from orchestrator.ledger import Item, Outgoing, Session
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import Thread, summary
+from orchestrator.messages.progress import status_of
 from orchestrator.policy.kinds import question_kind
+from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.worker.context.arguments import check_text
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import AGENT_CALLBACK, EventLog
-from orchestrator.worker.context.queries import status_of
 
 _PRIORITIES: dict[str, Priority] = {"critical": "critical", "high": "high", "normal": "normal", "low": "low"}
 
@@ -122,13 +123,13 @@ class MessageSender:
             "from": session.agent,
             "to": asked,
             "type": kind,
-            "message": message,
+            "message": ENCRYPTED if outgoing.encrypted else message,
             "id": question,
             "priority": urgency,
             "session": session.id,
             "parent": to.id if to else session.parent,
         }
-        self._note(event if values is None else {**event, "context": values})
+        self._note(event if values is None or outgoing.encrypted else {**event, "context": values})
         return question
 
     def _note(self, event: dict[str, Any]) -> None:
@@ -354,7 +355,13 @@ class MessageSender:
         """Where the reply to a question stands: after the question, in the thread of its asker."""
         asker = self._effects.ledger.find([question.child])
         chain = asker[0].chain if asker else self._effects.held.session.chain
-        return Thread.after(str(question.extra["message"]), self._effects.held.session.correlation, chain)
+        encrypted = self._effects.held.session.encrypted or any(one.encrypted for one in asker)
+        return Thread.after(
+            str(question.extra["message"]),
+            self._effects.held.session.correlation,
+            chain,
+            encrypted=encrypted,
+        )
 
     def message(
         self, to: Session, text: str, *, priority: Priority = "normal", key: str | None = None

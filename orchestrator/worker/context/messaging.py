@@ -22,6 +22,7 @@ from orchestrator.ledger import Claimed, Session
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import summary
 from orchestrator.policy.callback_text import Callback
+from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.worker.context.arguments import check_priority, check_text, check_timeout
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.messages import MessageSender
@@ -86,7 +87,7 @@ class Messaging(View):
         """
         log = _log.bind(session=self.session, agent=self.agent, type=callback_type)
         if not self.has_caller:
-            log.warning("callback-without-caller", message=summary(str(message)))
+            log.warning("callback-without-caller", message=self._shown(message))
             return None
         try:
             if wait:
@@ -95,9 +96,9 @@ class Messaging(View):
         except (ClaimLost, SessionStopped, ServerUnavailable):
             raise
         except OrchestraError as error:
-            log.error("callback-failed", message=summary(str(message)), error=str(error))  # noqa: TRY400
+            log.error("callback-failed", message=self._shown(message), error=str(error))  # noqa: TRY400
         except Exception:  # an agent that asks goes on without an answer
-            log.exception("callback-failed", message=summary(str(message)))
+            log.exception("callback-failed", message=self._shown(message))
         return None
 
     def ask(
@@ -230,6 +231,10 @@ class Messaging(View):
         return self._message_sender.ask(
             message, kind=kind_of(kind), context=context, priority=priority, key=key, to=child, query=query
         )
+
+    def _shown(self, message: object) -> str:
+        """What the log tells of a message."""
+        return ENCRYPTED if self._held.session.encrypted else summary(str(message))
 
     def _ask(
         self,

@@ -1,4 +1,4 @@
-"""What an agent says of a question beside its text, and what the system answers itself."""
+"""What an agent says of a question beside its text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from orchestrator.envelope.bodies import FileReference, Query, StatusUpdate
+from orchestrator.envelope.bodies import FileReference, Query
 from orchestrator.envelope.model_values import Priority
 from orchestrator.envelope.structured import part_of
 from orchestrator.errors import InputError
-from orchestrator.ledger import CLOSED, Session, SessionState
 
 #: What a question is, or what it asks for.
 Kind = Literal[
@@ -66,20 +65,3 @@ def query_of(
     }
     given = {name: value for name, value in said.items() if value}
     return part_of(Query, {"subject": "", **given}, name="ask") if given else None
-
-
-def status_of(session: Session) -> StatusUpdate:
-    """How far a session is, as the ledger has it."""
-    status: Literal["in-progress", "blocked", "completed", "failed"] = "in-progress"
-    if session.state is SessionState.FINISHED:
-        status = "completed"
-    elif session.state in CLOSED:
-        status = "failed"
-    elif session.questions or session.activity.startswith("blocked"):
-        status = "blocked"
-    return StatusUpdate(
-        task_id=session.reported_as,
-        status=status,
-        progress_percentage=session.progress if 0 <= session.progress <= 100 else None,
-        current_activity=session.reason or session.activity or session.state.value,
-    )

@@ -142,6 +142,7 @@ class WrittenMessages:
             title=body.task.title,
             description=prompt_of(body),
             priority=message.priority,
+            after=tuple(need.task_id for need in needs),
         )
 
 

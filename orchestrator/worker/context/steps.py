@@ -37,6 +37,7 @@ from orchestrator.errors import (
 from orchestrator.ledger import StepHeader, StepRecord
 from orchestrator.log import get_logger
 from orchestrator.policy.retry import run_backoff_ms
+from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.policy.steps import Sequence, is_step_name, is_within, step_key, unasked_steps
 from orchestrator.worker.context import step_codec
 from orchestrator.worker.context.effects import Effects
@@ -380,7 +381,8 @@ class Steps:
             took_ms=_took_ms(began),
             note=f"{kind}: {message}"[:NOTE_CHARS],
         )
-        _log.warning("step-failed", step=asked.key, tries=tries, left=max(left, 0), error=header.note)
+        note = ENCRYPTED if self._claim.seal is not None else header.note
+        _log.warning("step-failed", step=asked.key, tries=tries, left=max(left, 0), error=note)
         self._record(header, json.dumps([kind, message]).encode())
         if left < 0:
             raise StepFailed(asked.key, kind, message) from error
@@ -397,7 +399,7 @@ class Steps:
     def _again(self, record: StepRecord, call: Call) -> Any:
         """What an earlier try recorded."""
         header = record.header
-        octets = self._effects.retrying("step", lambda: self._journal.value(self._claim.run, record))
+        octets = self._effects.retrying("step", lambda: self._journal.value(self._claim, record))
         if header.how == "failed":
             _raise_recorded(header.key, octets)
         return step_codec.decode(header.key, header.codec, octets, type=call.type, function=call.function)

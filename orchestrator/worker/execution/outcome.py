@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from orchestrator.errors import RunFailed
+from orchestrator.policy.sealed_text import ENCRYPTED
 
 #: What came of a run, for the log.
 Verdict = Literal[
@@ -37,6 +38,10 @@ class RunEnd:
     reason: str = ""  #: why it failed, in words
     error: BaseException | None = None  #: what its agent raised
     retry_in_s: float = 0.0  #: seconds until it is tried again, with the verdict `retry`
+
+    def without_words(self) -> RunEnd:
+        """The same without what was said, for those who are not to read it."""
+        return replace(self, reason=ENCRYPTED if self.reason else "", error=None)
 
 
 def celery_event(end: RunEnd, *, runtime_s: float) -> tuple[str, dict[str, Any]]:

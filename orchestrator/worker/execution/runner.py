@@ -44,6 +44,7 @@ from orchestrator.ledger.forks import seed_of
 from orchestrator.log import get_logger, log_context
 from orchestrator.messages.factory import summary
 from orchestrator.policy.budget import Budget
+from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.policy.versions import split_lane
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.approvals import ApprovalRequests
@@ -128,7 +129,7 @@ def complete_run(runtime: Runtime, held: Claimed, *, following: Next | None = No
         runtime.events.begun(held)
     end = _RunOfAgent(runtime, definition, held, following=following).complete()
     if runtime.events is not None:
-        runtime.events.ended(held, end)
+        runtime.events.ended(held, end.without_words() if session.encrypted else end)
     log.info("run-ended", cause=run.cause, attempt=run.attempt, items=len(held.items), verdict=end.verdict)
     return end
 
@@ -222,7 +223,10 @@ class _RunOfAgent:
                 return None
             if claim_status.stop_reason:
                 return self._stopped()
-            _log.warning("agent-failed", exc_info=error)
+            if self._held.session.encrypted:
+                _log.warning("agent-failed", error=type(error).__name__, text=ENCRYPTED)
+            else:
+                _log.warning("agent-failed", exc_info=error)
             return self._failed(error)
 
     def _check_version(self) -> None:

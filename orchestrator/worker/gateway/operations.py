@@ -56,6 +56,8 @@ class DelegateParameters(_Parameters):
     after: tuple[str, ...] = ()
     key: str | None = None
     details: dict[str, Any] | None = None  #: what else is said of the task, as the fields of a `Task`
+    expires_s: float | None = None
+    retry_policy: dict[str, Any] | None = None
     time_limit_s: float | None = None
 
 
@@ -224,6 +226,8 @@ class Operations:
             after=asked.after,
             key=asked.key,
             task=asked.details,
+            expires_s=asked.expires_s,
+            retry_policy=asked.retry_policy,
             time_limit_s=asked.time_limit_s,
         )
         return {"session": session}
@@ -350,7 +354,14 @@ def _ended(callback: Callback) -> dict[str, Any]:
         "text": callback.full(),
         "attachments": list(callback.attachments),
         "details": callback.details,
+        "completion": _fields(callback.completion),
+        "error_report": _fields(callback.error_report),
     }
+
+
+def _fields(body: BaseModel | None) -> dict[str, Any] | None:
+    """What an agent reported of its end, field by field, without what it left out."""
+    return None if body is None else body.model_dump(mode="json", exclude_defaults=True)
 
 
 def _question(callback: Callback) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis as redis_py
 
@@ -68,8 +70,8 @@ def test_a_whole_that_is_gone_before_its_commit_is_stored_again(
     """It took so long in between that it had expired."""
     shorten, times = LargeTexts.shorten, []
 
-    def shorten_and_lose(self: LargeTexts, session: str, text: str, *, above_bytes: int):
-        short = shorten(self, session, text, above_bytes=above_bytes)
+    def shorten_and_lose(self: LargeTexts, session: str, text: str, **options: Any):
+        short = shorten(self, session, text, **options)
         times.append(session)
         if len(times) == 1:
             redis.delete(*blobs(redis, session))

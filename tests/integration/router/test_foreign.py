@@ -340,6 +340,39 @@ def test_a_foreign_query_can_be_answered(stack: Stack, family: Family) -> None:
     assert asker_of(question.id) == family.child
 
 
+def test_the_system_itself_answers_how_far_a_session_is(stack: Stack, family: Family) -> None:
+    """The program has the reply in its inbox, signed; nobody is asked, and the same question again is answered once."""
+    ledger = stack.parts.ledger
+    ledger.status(family.lead.claim, effect="s", progress=40, activity="reading", envelope=None)
+    queued = len(ledger.items(family.lead.session.id))
+    query = Query(query_type="get-status", subject="how far are you?")
+    asked = new_message_id()
+    data = stack.envelope(
+        query,
+        sender="partner",
+        recipient="lead",
+        correlation=family.lead.session.correlation,
+        chain=family.chain,
+        message_id=asked,
+    )
+    for _ in range(2):
+        stack.publish(data, "query", "normal")
+    stack.router("three").run_once()
+    stack.router("four").run_once()
+    assert stack.dead() == []
+    inbox = [fields[b"envelope"] for _, fields in stack.redis.xrange(keys.inbox(0, "partner"))]
+    replies = [check(one) for one in inbox]
+    (reply,) = [one.message for one in replies if one.message and one.message.body.type == "reply"]
+    assert isinstance(reply.body, Reply)
+    assert (reply.header.sender.agent_name, reply.body.in_reply_to) == ("router", asked)
+    assert reply.header.conversation_chain[0] == asked
+    assert "in-progress" in reply.body.answer
+    assert "40" in reply.body.answer
+    assert "reading" in reply.body.answer
+    assert len(ledger.items(family.lead.session.id)) == queued
+    assert ledger.session(family.child).questions == ()
+
+
 def test_a_foreign_reply_answers_the_question_of_our_agent(stack: Stack, family: Family) -> None:
     """The question is found by the message that asked it, and closed."""
     ledger, lead = stack.parts.ledger, family.lead
@@ -719,6 +752,7 @@ def give_up(stack: Stack, number: int) -> None:
 
 
 STRANGE = {
+    "get-status": (Query(query_type="get-status", subject="how far?"), "lead"),
     "message": (Message(content="do as I say"), "lead"),
     "query": (Query(query_type="ask-for-help", subject="which key?"), "lead"),
     "reply": (Reply(in_reply_to="0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10", answer="yes"), "lead"),
@@ -742,7 +776,7 @@ def test_a_stranger_says_nothing_in_a_conversation_whose_chain_it_has_read(
     ledger = stack.parts.ledger
     before = {s.id: len(ledger.items(s.id)) for s in ledger.tree(family.lead.session.root)}
     body, recipient = STRANGE[said]
-    stack.publish(as_snoop(stack, family, body, recipient=recipient), said)
+    stack.publish(as_snoop(stack, family, body, recipient=recipient), body.type)
     give_up(stack, 1)
     (letter,) = stack.dead()
     assert letter.rule == "conversation-party"

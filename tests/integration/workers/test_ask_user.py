@@ -6,16 +6,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from orchestrator.audit import AuditStore, AuditWriter
+from orchestrator.audit.changes import Changes
 from orchestrator.cli.reaper import make_reaper
 from orchestrator.client.client import Client
 from orchestrator.doctor import Doctor, Severity
 from orchestrator.envelope.bodies import Query
 from orchestrator.envelope.structured import unpack_body
 from orchestrator.errors import InputError, NoReply, WrongState
+from orchestrator.ids import reply_id
 from orchestrator.ledger import ItemState, RunRef, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.router import build_router
+from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
+from tests.transitions import disagreements
 
 from .conftest import StackHarness
 from .test_gateway import remote
@@ -252,3 +257,41 @@ def test_a_program_of_a_root_asks_the_user_too(stage: StackHarness, client: Clie
     session = stage.submit("tool")
     assert stage.play(session) == "finished"
     assert result(stage, session) == "yes"
+
+
+def test_the_trail_has_each_state_of_a_question_and_of_an_approval(
+    stage: StackHarness, client: Client
+) -> None:
+    """Asked, answered, told, and what became of the one that nobody answered."""
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.ask_later("Ship it?")
+            ctx.ask_later("And then?")
+            ctx.approvals.post("deploy", {"version": 1})
+            ctx.approvals.post("publish")
+        return "done"
+
+    root = stage.submit("lead")
+    stage.play(root)
+    question, left = sorted(
+        (one for one in stage.ledger.items(root) if one.kind == "query"), key=lambda one: one.seq
+    )
+    approved, denied = client.approvals(root)
+    client.reply(question.id, "yes")
+    client.approve(approved.id)
+    client.deny(denied.id)
+    client.stop(root)
+    store = AuditStore(stage.settings.audit_database)
+    while AuditWriter(stage.redis, store, consumer="a1", sources=all_streams()).run_once():
+        pass
+    assert disagreements(stage.ledger, store, [root]) == []
+    said: dict[str, list[str]] = {}
+    for change in Changes(store).of(root):
+        said.setdefault(change.id, []).append(f"{change.kind} {change.state} by {change.by}")
+    assert said[question.id][0] == "item asked by ask_user"
+    assert said[left.id][0] == "item asked by ask_user"
+    for one in (approved, denied):
+        assert said[one.id] == ["approval delivered by request_approval", "approval answered by enqueue"]
+    assert said[reply_id(question.id)][0] == "item queued by enqueue"

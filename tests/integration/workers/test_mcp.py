@@ -24,11 +24,14 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, RequestParams, Result
 from mcp_types import Request as MCPRequest
 
+from orchestrator import Completion, ErrorReport
 from orchestrator.client.client import Client as Stack
 from orchestrator.client.current import TOKEN_VARIABLE
+from orchestrator.envelope.validate import check
 from orchestrator.ledger import SessionState
 from orchestrator.mcp.operator_server import build_operator_server
 from orchestrator.mcp.tasks import IDENTIFIER
+from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
@@ -69,6 +72,65 @@ def stdio(ctx: Context) -> StdioServerParameters:
     return StdioServerParameters(
         command=sys.executable, args=["-m", "orchestrator", "mcp"], env={**os.environ, **ctx.environment()}
     )
+
+
+def test_a_task_is_given_in_full_and_its_end_is_typed(stage: StackHarness, theatre: Harness) -> None:
+    """What the context takes, the tool takes; what the callback has, the answer has."""
+    seen: dict[str, Any] = {}
+
+    async def work(call: Call) -> str:
+        done = await call(
+            "delegate",
+            agent="coder",
+            task="Make it quick.",
+            priority="critical",
+            objectives=["halve its time"],
+            details={"success_criteria": [{"name": "time", "text": "<=80"}]},
+            expires_s=600,
+            retry_policy={"max_attempts": 7, "backoff_strategy": "linear", "timeout_seconds": 60},
+            time_limit_s=300,
+        )
+        found = await call("wait", sessions=[done["session"]])
+        while not found["ended"]:
+            found = await call("wait", sessions=[done["session"]])
+        seen.update(found["ended"][0]["completion"], child=done["session"])
+        assert found["ended"][0]["error_report"] is None
+        refused = await call("delegate", agent="breaker", task="Break.")
+        found = await call("wait", sessions=[refused["session"]])
+        while not found["ended"]:
+            found = await call("wait", sessions=[refused["session"]])
+        seen["error"] = found["ended"][0]["error_report"]["recommended_action"]
+        return "done"
+
+    stage.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work, mode="auto"))
+
+    @stage.agent("coder")
+    def coder(ctx: Context) -> Completion:
+        assert ctx.task.objectives[0].text == "halve its time"
+        metric = ctx.task.success_criteria[0]
+        return Completion(
+            status="partial-success", result="90", quality_metrics=[{"name": metric.name, "text": "90"}]
+        )
+
+    @stage.agent("breaker")
+    def breaker(ctx: Context) -> ErrorReport:
+        return ErrorReport(message="broke", recommended_action="retry")
+
+    root = stage.submit("cli")
+    theatre.answer(root)
+    assert (seen["status"], seen["result"], seen["error"]) == ("partial-success", "90", "retry")
+    assert seen["quality_metrics"] == [{"name": "time", "text": "90"}]
+    child = next(one for one in stage.children(root) if one.id == seen["child"])
+    assert child.priority == "critical"
+    sent = [
+        check(fields[b"envelope"]).message
+        for _, fields in stage.redis.xrange(keys.messages(0, "task-delegation", "critical"))
+    ]
+    (header,) = [m.header for m in sent if m is not None and m.header.message_id == child.message]
+    assert header.expiration is not None
+    assert header.retry_policy is not None
+    assert (header.retry_policy.max_attempts, header.retry_policy.timeout_seconds) == (7, 60)
+    assert breaks(stage) == []
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

@@ -128,7 +128,7 @@ class Scene:
             message = check(fields[b"envelope"]).message
             assert message is not None
             header: Any = message.header
-            body: Any = message.body
+            body: Any = self.stage.parts.opener.open(message).body
             found.append((header.sender.agent_name, header.recipient.agent_name, body.message))
         return found
 
@@ -159,6 +159,7 @@ def scene(stage: StackHarness, tmp_path: Path) -> Scene:
     for name in ("vault", "partner", "router"):
         keyring.signer(name)
     keyring.offer_encryption("vault")
+    keyring.offer_encryption("partner")
     folder = tmp_path / "router-host"
     KeyStore(folder / "keys", "Ed25519").import_(keyring.store.export(["router"]))
     return Scene(stage, folder)

@@ -90,4 +90,4 @@ class _Writer:
 
     def _write(self, kind: Any, **facts: str) -> None:
         context = self._run.context
-        LiveText(context.redis).write(context.session, context.run, kind, **facts)
+        context.write_live(kind, **facts)

@@ -1,0 +1,55 @@
+"""What a sealed text looks like where the ledger holds it, and how it is found among other words.
+
+    {sealed:1:SENDER:READER=KEY,READER~KEY:LABEL:CONTENT}
+
+Sender and readers are key ids; each reader has the key of the content, wrapped: with what its key shares with the
+sender's (``=``), or encrypted to it (``~``). The label is the root session of the tree that it belongs to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+_BEGINNING: Final = "{sealed:"
+_BEGINNING_OCTETS: Final = _BEGINNING.encode()
+_TOKEN: Final = re.compile(r"\{sealed:1:([\w-]+):([\w=~,-]+):(\w*):([\w-]+)\}", re.ASCII)
+#: What stands for a text that cannot be opened here.
+ENCRYPTED: Final = "(encrypted)"
+
+
+def token(sender: str, readers: str, label: str, content: str) -> str:
+    """A sealed text."""
+    return f"{_BEGINNING}1:{sender}:{readers}:{label}:{content}}}"
+
+
+def is_sealed(text: str) -> bool:
+    """Whether all of a text is one sealed text."""
+    return text.startswith(_BEGINNING) and _TOKEN.fullmatch(text) is not None
+
+
+def has_sealed(text: str | bytes) -> bool:
+    """Whether there may be a sealed text among these words."""
+    return _BEGINNING_OCTETS in text if isinstance(text, bytes) else _BEGINNING in text
+
+
+def defused(text: str) -> str:
+    """Words of anybody, in which nothing is taken for a sealed text: one that was copied is not opened."""
+    return text.replace(_BEGINNING, "{sealed :") if _BEGINNING in text else text
+
+
+def replace_sealed(text: str, read: Callable[[re.Match[str]], str]) -> str:
+    """The words with each sealed text replaced by what ``read`` makes of its parts: sender, readers, label, content."""
+    return _TOKEN.sub(read, text)
+
+
+def in_values(value: Any, read: Callable[[str], str]) -> Any:
+    """A JSON value with every text in it read."""
+    if isinstance(value, str):
+        return read(value)
+    if isinstance(value, list):
+        return [in_values(one, read) for one in value]
+    if isinstance(value, dict):
+        return {name: in_values(one, read) for name, one in value.items()}
+    return value
