@@ -32,7 +32,7 @@ from orchestrator.agents.definition import (
 )
 from orchestrator.agents.lines import line_of
 from orchestrator.agents.options import Surroundings, check_options
-from orchestrator.config.settings import is_agents_file, unknown_table
+from orchestrator.config.settings import did_you_mean, is_agents_file, unknown_table
 from orchestrator.errors import AgentSettingError, AgentsFileError, ConfigurationError
 
 #: The group of entry points in which installed packages offer agents.
@@ -86,7 +86,8 @@ def choose_served(
     for entry in serve:
         if entry not in known:
             there = ", ".join(sorted(known)) or "none"
-            raise ConfigurationError(f"serve: no agent is {entry!r} (there are: {there})")
+            near = did_you_mean(entry, known)
+            raise ConfigurationError(f"serve: no agent is {entry!r} (there are: {there}){near}")
     return {
         name: definition
         for name, definition in catalogue.items()

@@ -135,7 +135,7 @@ class LocalStack:
             str(Path(name).expanduser().absolute()) if is_agents_file(name) else name for name in given.agents
         )
         env = {k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.endswith("_CONFIG")}
-        if agents:
+        if agents and self._specs is None:
             # Before anything is started: a broken file costs a message and nothing else.
             see_that_agents_load(agents, env=env | given.model_copy(update={"agents": agents}).to_env())
         if given.redis_url is None:
