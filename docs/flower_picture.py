@@ -97,7 +97,7 @@ def _photograph(browser: str, url: str, folder: Path) -> None:
     subprocess.run(
         [
             *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-            *(f"--user-data-dir={folder / 'browser'}", "--window-size=1500,660"),
+            *(f"--user-data-dir={folder / 'browser'}", "--window-size=1720,680"),
             *("--virtual-time-budget=10000", f"--screenshot={IMAGE}", url),
         ],
         check=True,
