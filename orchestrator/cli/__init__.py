@@ -1,7 +1,7 @@
 """The command `orchestra`: one click group behind `orchestra`, `python -m orchestrator` and `celery orchestra`.
 
 Every `celery …` call loads this module, so a sub-command is imported only when it is run. One that is
-added is a line in ``COMMANDS`` and a module beside this one.
+added is a line in ``SECTIONS`` and a module beside this one.
 """
 
 from __future__ import annotations
@@ -19,82 +19,114 @@ from orchestrator.cli.options import SuggestingGroup
 from orchestrator.cli.output import say
 from orchestrator.errors import OrchestraError
 
-#: Sub-command → (module:attribute, what it does). The order is that of the help.
+#: Heading of the help → sub-command → (module:attribute, what it does), in the order of the help.
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Begin": {
+        "demo": (
+            "orchestrator.cli.demo:demo",
+            "Review a source tree with the bundled agents; needs no set-up.",
+        ),
+        "init": ("orchestrator.cli.init:init", "Write a project that is ready to run."),
+        "up": ("orchestrator.cli.up:up", "Run the whole stack in this terminal."),
+    },
+    "Work and answers": {
+        "submit": ("orchestrator.cli.submit:submit", "Give an agent a prompt."),
+        "plan": ("orchestrator.cli.plan:plan", "Have a plan of assignments carried out."),
+        "result": ("orchestrator.cli.submit:result", "Print the answer of a session."),
+        "resume": ("orchestrator.cli.control:resume", "Give a session another prompt."),
+        "fork": ("orchestrator.cli.control:fork", "Begin a new tree where a run of a session began."),
+        "stop": ("orchestrator.cli.control:stop", "Stop a session and, by its policy, its tree."),
+        "delete": ("orchestrator.cli.control:delete", "Delete a session; a tombstone with its counts stays."),
+        "unpin": ("orchestrator.cli.control:unpin", "Let any version of its agent go on with a session."),
+        "token": ("orchestrator.cli.token:token", "Let a plain Celery message begin one session."),
+    },
+    "Look": {
+        "watch": ("orchestrator.cli.watch:watch", "Follow a tree of sessions live."),
+        "sessions": ("orchestrator.cli.sessions:sessions", "List the root sessions."),
+        "tree": ("orchestrator.cli.sessions:tree", "Show a session and everything below it."),
+        "logs": ("orchestrator.cli.sessions:logs", "Show what happened in a session, in order."),
+        "why": ("orchestrator.cli.doctor:why", "Say what a session waits for."),
+        "budget": ("orchestrator.cli.budget:budget", "Show what a session may spend, and who spent it."),
+        "agents": ("orchestrator.cli.agents:agents", "List the registered agents."),
+        "url": ("orchestrator.cli.url:url", "Print the address of the stack."),
+        "worktrees": (
+            "orchestrator.cli.worktrees:worktrees",
+            "List and remove the git worktrees of sessions.",
+        ),
+    },
+    "What agents ask you": {
+        "questions": ("orchestrator.cli.reply:questions", "List what agents ask you."),
+        "reply": ("orchestrator.cli.reply:reply", "Answer a question of an agent."),
+        "approvals": ("orchestrator.cli.approvals:approvals", "List what waits for your yes or no."),
+        "approve": ("orchestrator.cli.approvals:approve", "Say yes to what an agent asks."),
+        "deny": ("orchestrator.cli.approvals:deny", "Say no to what an agent asks."),
+    },
+    "For programs that an agent started": {
+        "raise": (
+            "orchestrator.cli.session_tools:raise_",
+            "Tell the caller of the session that started this program.",
+        ),
+        "delegate": (
+            "orchestrator.cli.session_tools:delegate",
+            "Launch a child of the session that started this program.",
+        ),
+        "ask": (
+            "orchestrator.cli.session_tools:ask",
+            "Ask the caller of the session that started this program.",
+        ),
+        "mcp": (
+            "orchestrator.cli.mcp:mcp",
+            "Serve MCP for the session that started this program, or for you.",
+        ),
+    },
+    "Operate": {
+        "doctor": (
+            "orchestrator.cli.doctor:doctor",
+            "Prove the promise over all live trees, or name what breaks it.",
+        ),
+        "pause": ("orchestrator.cli.limits:pause", "Let no run of an agent or a queue begin."),
+        "unpause": ("orchestrator.cli.limits:unpause", "Let the runs of an agent or a queue begin again."),
+        "limit": (
+            "orchestrator.cli.limits:limit",
+            "Say how many runs of an agent or a tree may be at work at once.",
+        ),
+        "dlq": ("orchestrator.cli.dlq:dlq", "List, show, replay and drop dead letters."),
+        "notifications": (
+            "orchestrator.cli.notifier:notifications",
+            "Try notifications; list, retry and drop those that were given up.",
+        ),
+        "audit": (
+            "orchestrator.cli.audit:audit",
+            "Search, replay and verify the audit trail; run its writer.",
+        ),
+        "keys": ("orchestrator.cli.keys:keys", "Generate, list, rotate, revoke and move signing keys."),
+        "acl": ("orchestrator.cli.acl:acl", "Print what a part of the stack may do on its Redis."),
+    },
+    "Messages": {
+        "send": ("orchestrator.cli.send:send", "Publish an envelope from a file."),
+        "conversation": (
+            "orchestrator.cli.send:conversation",
+            "Show what was said in a conversation, as a tree.",
+        ),
+        "validate": ("orchestrator.cli.validate:validate", "Validate envelopes; needs no server."),
+        "sign": ("orchestrator.cli.sign:sign", "Sign an envelope."),
+        "verify": ("orchestrator.cli.sign:verify", "Verify the signature of an envelope."),
+        "prompt": (
+            "orchestrator.cli.prompt:prompt",
+            "Print what the model of an agent is told of the protocol.",
+        ),
+    },
+    "Services": {
+        "worker": ("orchestrator.cli.worker:worker", "Run one worker, for all agents or some."),
+        "router": ("orchestrator.cli.router:router", "Run one router."),
+        "callbacks": ("orchestrator.cli.callbacks:callbacks", "Run one callback service."),
+        "reaper": ("orchestrator.cli.reaper:reaper", "Run one reaper."),
+        "notifier": ("orchestrator.cli.notifier:notifier", "Run one notifier: tell a webhook or a command."),
+    },
+}
+#: Every sub-command.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("orchestrator.cli.demo:demo", "Review a source tree with the bundled agents; needs no set-up."),
-    "init": ("orchestrator.cli.init:init", "Write a project that is ready to run."),
-    "up": ("orchestrator.cli.up:up", "Run the whole stack in this terminal."),
-    "submit": ("orchestrator.cli.submit:submit", "Give an agent a prompt."),
-    "plan": ("orchestrator.cli.plan:plan", "Have a plan of assignments carried out."),
-    "token": ("orchestrator.cli.token:token", "Let a plain Celery message begin one session."),
-    "result": ("orchestrator.cli.submit:result", "Print the answer of a session."),
-    "watch": ("orchestrator.cli.watch:watch", "Follow a tree of sessions live."),
-    "sessions": ("orchestrator.cli.sessions:sessions", "List the root sessions."),
-    "tree": ("orchestrator.cli.sessions:tree", "Show a session and everything below it."),
-    "budget": ("orchestrator.cli.budget:budget", "Show what a session may spend, and who spent it."),
-    "logs": ("orchestrator.cli.sessions:logs", "Show what happened in a session, in order."),
-    "resume": ("orchestrator.cli.control:resume", "Give a session another prompt."),
-    "questions": ("orchestrator.cli.reply:questions", "List what agents ask you."),
-    "reply": ("orchestrator.cli.reply:reply", "Answer a question of an agent."),
-    "approvals": ("orchestrator.cli.approvals:approvals", "List what waits for your yes or no."),
-    "approve": ("orchestrator.cli.approvals:approve", "Say yes to what an agent asks."),
-    "deny": ("orchestrator.cli.approvals:deny", "Say no to what an agent asks."),
-    "fork": ("orchestrator.cli.control:fork", "Begin a new tree where a run of a session began."),
-    "unpin": (
-        "orchestrator.cli.control:unpin",
-        "Let any version of its agent go on with a session.",
-    ),
-    "stop": ("orchestrator.cli.control:stop", "Stop a session and, by its policy, its tree."),
-    "delete": ("orchestrator.cli.control:delete", "Delete a session; a tombstone with its counts stays."),
-    "raise": (
-        "orchestrator.cli.session_tools:raise_",
-        "Tell the caller of the session that started this program.",
-    ),
-    "delegate": (
-        "orchestrator.cli.session_tools:delegate",
-        "Launch a child of the session that started this program.",
-    ),
-    "ask": ("orchestrator.cli.session_tools:ask", "Ask the caller of the session that started this program."),
-    "prompt": ("orchestrator.cli.prompt:prompt", "Print what the model of an agent is told of the protocol."),
-    "mcp": ("orchestrator.cli.mcp:mcp", "Serve MCP for the session that started this program, or for you."),
-    "why": ("orchestrator.cli.doctor:why", "Say what a session waits for."),
-    "url": ("orchestrator.cli.url:url", "Print the address of the stack."),
-    "doctor": (
-        "orchestrator.cli.doctor:doctor",
-        "Prove the promise over all live trees, or name what breaks it.",
-    ),
-    "pause": ("orchestrator.cli.limits:pause", "Let no run of an agent or a queue begin."),
-    "unpause": ("orchestrator.cli.limits:unpause", "Let the runs of an agent or a queue begin again."),
-    "limit": (
-        "orchestrator.cli.limits:limit",
-        "Say how many runs of an agent or a tree may be at work at once.",
-    ),
-    "agents": ("orchestrator.cli.agents:agents", "List the registered agents."),
-    "worktrees": (
-        "orchestrator.cli.worktrees:worktrees",
-        "List and remove the git worktrees of sessions.",
-    ),
-    "acl": ("orchestrator.cli.acl:acl", "Print what a part of the stack may do on its Redis."),
-    "dlq": ("orchestrator.cli.dlq:dlq", "List, show, replay and drop dead letters."),
-    "notifications": (
-        "orchestrator.cli.notifier:notifications",
-        "Try notifications; list, retry and drop those that were given up.",
-    ),
-    "audit": ("orchestrator.cli.audit:audit", "Search, replay and verify the audit trail; run its writer."),
-    "send": ("orchestrator.cli.send:send", "Publish an envelope from a file."),
-    "conversation": (
-        "orchestrator.cli.send:conversation",
-        "Show what was said in a conversation, as a tree.",
-    ),
-    "validate": ("orchestrator.cli.validate:validate", "Validate envelopes; needs no server."),
-    "sign": ("orchestrator.cli.sign:sign", "Sign an envelope."),
-    "verify": ("orchestrator.cli.sign:verify", "Verify the signature of an envelope."),
-    "keys": ("orchestrator.cli.keys:keys", "Generate, list, rotate, revoke and move signing keys."),
-    "worker": ("orchestrator.cli.worker:worker", "Run one worker, for all agents or some."),
-    "router": ("orchestrator.cli.router:router", "Run one router."),
-    "callbacks": ("orchestrator.cli.callbacks:callbacks", "Run one callback service."),
-    "reaper": ("orchestrator.cli.reaper:reaper", "Run one reaper."),
-    "notifier": ("orchestrator.cli.notifier:notifier", "Run one notifier: tell a webhook or a command."),
+    name: command for section in SECTIONS.values() for name, command in section.items()
 }
 
 
@@ -112,8 +144,10 @@ class LazyGroup(SuggestingGroup):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+        known = self.list_commands(ctx)
+        for heading, commands in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, about) for name, (_, about) in commands.items() if name in known])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

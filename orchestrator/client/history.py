@@ -188,7 +188,7 @@ def _of_item(item: Item) -> tuple[int, Event]:
         text = f"{item.agent}: {item.title}{f' {item.status}' if item.status else ''}, {item.state}"
     else:
         by = f" of {item.agent}" if item.agent else ""
-        text = f"{item.id}{by}, {item.state}"
+        text = f"{item.id}{by}, {'closed' if item.reason.startswith('answered') else item.state}"
         if item.kind == "approval":
             text = f"{item.id}{by}, asked for{' and closed' if item.state is ItemState.DEAD else ''}"
         elif approval_of(item.id):
