@@ -417,6 +417,7 @@ EVERY_METHOD: dict[str, Callable[[Context], Any]] = {
     "read_memory": lambda ctx: ctx.read_memory(),
     "redis": lambda ctx: ctx.redis.ping(),
     "settings": lambda ctx: ctx.settings.shards,
+    "write_live": lambda ctx: ctx.write_live("text", text="said"),
     "written": lambda ctx: type(ctx.written).__name__,
 }
 #: What ends or parks the run, or needs an event loop: shown by the tests above.
