@@ -14,13 +14,16 @@ import socket
 import sys
 import time
 
-_SEEN = re.compile(rb":seen:([0-9a-f-]{36})\r\n\$3\r\nset\r\n")
+#: Seconds without a word from the server after which it gives up.
+_PATIENCE_S = 60
+_SEEN = re.compile(rb":seen:([0-9a-f-]{36}):[0-9a-f]+\r\n\$3\r\nset\r\n")
 
 
 def listen(path: str, count: int) -> dict[bytes, int]:
     """The moment at which each message was heard of."""
     heard: dict[bytes, int] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.settimeout(_PATIENCE_S)
         server.connect(path)
         server.sendall(b"CONFIG SET notify-keyspace-events K$\r\nPSUBSCRIBE __keyspace@0__:*:seen:*\r\n")
         rest = b""
