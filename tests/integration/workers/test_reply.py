@@ -53,6 +53,8 @@ def test_the_answer_resumes_who_asked_and_spares_who_was_asked(stage: StackHarne
         item = stage.ledger.item(root, question)
         assert item is not None
         assert (item.state, item.reason) == (ItemState.DEAD, "answered by the operator")
+        lines = [event.text for event in client.history(root)]
+        assert any(line.endswith("closed: answered by the operator") for line in lines), lines
         with Harness(stage) as theatre:
             assert theatre.answer(root) == "completion operator says the left one"
         with pytest.raises(WrongState, match="has its reply, or was withdrawn"):
