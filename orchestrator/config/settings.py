@@ -12,8 +12,10 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,6 +46,8 @@ CONFIG_FILE = "orchestra.toml"
 CONFIG_TABLE = "orchestra"
 #: The tables of a TOML file: settings, the routing table, agents. One file may hold all of them.
 TABLES = (CONFIG_TABLE, "routing", "agents")
+#: Settings that are paths, in a TOML file relative to it.
+_PATHS = ("data", "audit_path", "prompts", "notify_secret_file")
 #: Variables of the prefix that are no settings: what a supervisor and the tests of crashes tell a process.
 _OTHER_VARIABLES = frozenset(
     {
@@ -65,20 +69,21 @@ _LEAST_TIMEOUT_S = 2.0
 _LONGEST_TIMEOUT_S = 30.0
 
 
-def _split_agents(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    if value.startswith("["):
-        return json.loads(value)
-    return [part.strip() for chunk in value.split(",") for part in chunk.split(os.pathsep) if part.strip()]
+def _split_at(separators: str) -> Callable[[object], object]:
+    """Splits a text at any of these characters; a text that is a JSON list is read as that."""
+
+    def split(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        if value.startswith("["):
+            return json.loads(value)
+        return [part.strip() for part in re.split(f"[{separators}]", value) if part.strip()]
+
+    return split
 
 
-def _split_names(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    if value.startswith("["):
-        return json.loads(value)
-    return [part.strip() for part in value.split(",") if part.strip()]
+_split_names = _split_at(",")
+_split_paths = _split_at(f",{os.pathsep}")
 
 
 def _from_json(value: object) -> object:
@@ -98,9 +103,9 @@ RedisUrl = Annotated[str, AfterValidator(check_redis_url)]
 AuditUrl = Annotated[str, AfterValidator(check_audit_url)]
 BrokerUrl = Annotated[str, AfterValidator(check_broker_url)]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
-Folders = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_split_agents)]
+Folders = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_split_paths)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
-AgentSources = Annotated[tuple[str, ...], BeforeValidator(_split_agents)]
+AgentSources = Annotated[tuple[str, ...], BeforeValidator(_split_paths)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
 NotifyUrl = Annotated[str, AfterValidator(check_notify_url)]
@@ -417,7 +422,7 @@ class Settings(BaseModel):
         description="Command with arguments, split as a shell does and run without one, that gets each event on its standard "
         "input. Unset: none.",
     )
-    notify_events: Annotated[tuple[NotifyEvent, ...], BeforeValidator(_split_agents)] = Field(
+    notify_events: Annotated[tuple[NotifyEvent, ...], BeforeValidator(_split_names)] = Field(
         ("question", "approval", "finished", "failed", "stopped", "dead"),
         description="Events that are told, separated by commas: `question` (a root asks the user), `approval` (an "
         "agent asks for a yes or no), `finished`, `failed` and `stopped` (a root has ended), `dead` (a callback is not delivered).",
@@ -556,15 +561,17 @@ def read_config_file() -> dict[str, Any]:
     if not isinstance(table, dict):
         raise ConfigurationError(f"cannot read settings from {path}: [{CONFIG_TABLE}] must be a table")
     folder = path.parent
-    for name in ("data", "audit_path"):
+    for name in _PATHS:
         if isinstance(table.get(name), str):
             table[name] = str(folder / Path(table[name]).expanduser())
-    roots = _split_agents(table.get("review_roots"))
-    if isinstance(roots, list):
-        table["review_roots"] = [str(folder / Path(str(root)).expanduser()) for root in roots]
-    agents = _split_agents(table.get("agents"))
-    if isinstance(agents, list):
-        table["agents"] = [str(folder / a) if isinstance(a, str) and is_agents_file(a) else a for a in agents]
+    for name, is_path in (("review_roots", lambda _: True), ("agents", is_agents_file)):
+        with suppress(ValueError):  # the model says what is wrong
+            parts = _split_paths(table.get(name))
+            if isinstance(parts, list):
+                table[name] = [
+                    str(folder / Path(one).expanduser()) if isinstance(one, str) and is_path(one) else one
+                    for one in parts
+                ]
     return table
 
 

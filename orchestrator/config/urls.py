@@ -8,31 +8,54 @@ and ``redis+socket:///path?virtual_host=1`` to the other, and Celery wants the c
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from contextlib import suppress
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 #: Schemes that name a Redis or Valkey server.
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 #: Schemes that name a PostgreSQL database.
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 
-_SECRET_QUERY = ("password", "ssl_password")
 _CERT_RULES = {"required": "CERT_REQUIRED", "optional": "CERT_OPTIONAL", "none": "CERT_NONE"}
 
 
 def redact_url(url: str) -> str:
     """The URL with every password in it replaced by ``***``; safe to print and to log."""
+    # kombu takes several, separated by semicolons.
+    return ";".join(map(_redact, re.split(r";(?=[A-Za-z][A-Za-z0-9+.-]*://)", url)))
+
+
+def _redact(url: str) -> str:
     parts = urlsplit(url)
     netloc = parts.netloc
     if "@" in netloc:
         userinfo, _, host = netloc.rpartition("@")
         if ":" in userinfo:
             netloc = f"{userinfo.partition(':')[0]}:***@{host}"
-    query = re.sub(rf"\b({'|'.join(_SECRET_QUERY)})=[^&]*", r"\1=***", parts.query)
+    elif netloc and "@" in parts.path:  # the password has a slash that is not percent-encoded
+        return f"{parts.scheme}://***@{url.rpartition('@')[2]}"
+    query = re.sub("([^&=]*password)=[^&]*", r"\1=***", parts.query)
     text = urlunsplit((parts.scheme, netloc, parts.path, query, parts.fragment))
     # urlunsplit drops the empty authority of amqp://, and of unix:///path for schemes it does not know.
     if url.startswith(f"{parts.scheme}://") and not text.startswith(f"{parts.scheme}://"):
         text = f"{parts.scheme}://{text.partition(':')[2]}"
     return text
+
+
+def _parts(url: str, *, example: str) -> SplitResult:
+    """The parts of a URL.
+
+    Raises:
+        ValueError: it is not a URL. The sentence holds no part of it, which may be a part of the password.
+    """
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        _ = parts.port
+        if not (parts.netloc and "@" in parts.path):
+            return parts
+    raise ValueError(
+        f"not a URL; write it like {example}, and a password percent-encoded (%2F for /, %40 for @)"
+    )
 
 
 def check_notify_url(url: str) -> str:
@@ -44,12 +67,7 @@ def check_notify_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         _ = parts.port
-        fine = (
-            parts.scheme in ("http", "https")
-            and bool(parts.hostname)
-            and url.isprintable()
-            and " " not in url
-        )
+        fine = parts.scheme in ("http", "https") and parts.hostname and url.isprintable() and " " not in url
     except ValueError:
         fine = False
     if not fine:
@@ -63,11 +81,7 @@ def check_redis_url(url: str) -> str:
     Raises:
         ValueError: with a sentence that says what is wrong and holds no password.
     """
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise ValueError(f"not a URL ({error}); write it like redis://host:6379/0") from None
+    parts = _parts(url, example="redis://host:6379/0")
     if parts.scheme not in REDIS_SCHEMES:
         raise ValueError(
             f"{parts.scheme!r} is not a Redis URL scheme; write it like redis://host:6379/0, "
@@ -106,14 +120,10 @@ def check_audit_url(url: str) -> str:
     Raises:
         ValueError: with a sentence that says what is wrong and holds no password.
     """
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise ValueError(f"not a URL ({error}); write it like postgresql://user@host/database") from None
-    if parts.scheme not in POSTGRES_SCHEMES:
+    scheme = _parts(url, example="postgresql://user@host/database").scheme
+    if scheme not in POSTGRES_SCHEMES:
         raise ValueError(
-            f"{parts.scheme!r} is not a PostgreSQL URL scheme; write it like postgresql://user@host/database, "
+            f"{scheme!r} is not a PostgreSQL URL scheme; write it like postgresql://user@host/database, "
             "or name a SQLite file with audit_path"
         )
     return url

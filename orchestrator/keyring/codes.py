@@ -166,7 +166,10 @@ class Codes:
         return known[1]
 
     def _is_revoked(self, key: TrustedKey) -> bool:
-        now = self._lookup(key.key_id)
+        try:
+            now = self._lookup(key.key_id)
+        except SignatureError:  # somebody has overwritten its record
+            return True
         return now is None or now.revoked_ms is not None
 
     def _lookup(self, key_id: str) -> TrustedKey | None:

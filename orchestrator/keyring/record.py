@@ -8,7 +8,6 @@ from binascii import Error as Base64Error
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from orchestrator.errors import KeyringError
@@ -49,7 +48,7 @@ class KeyRecord:
         """A newer version of this record, not vouched for yet."""
         return replace(self, **changes, serial=self.serial + 1, vouch="")
 
-    def vouched_octets(self) -> bytes:
+    def _octets(self) -> bytes:
         """What the operator signs."""
         facts = asdict(self)
         del facts["vouch"]
@@ -57,13 +56,15 @@ class KeyRecord:
 
     def vouched_by(self, operator: Ed25519PrivateKey) -> KeyRecord:
         """This record with the operator's signature."""
-        return replace(self, vouch=b64encode(operator.sign(self.vouched_octets())).decode())
+        return replace(self, vouch=b64encode(operator.sign(self._octets())).decode())
 
     def is_vouched_by(self, operator: Ed25519PublicKey) -> bool:
         """Whether the operator stands for every fact in here, and the id is the key's own."""
         try:
-            operator.verify(b64decode(self.vouch, validate=True), self.vouched_octets())
-        except (InvalidSignature, Base64Error, ValueError):
+            signature = b64decode(self.vouch, validate=True)
+        except (Base64Error, ValueError):
+            return False
+        if not algorithms.verifies(operator, signature, self._octets()):
             return False
         return self.key_id == algorithms.key_id(algorithms.load_public(self.public_pem))
 

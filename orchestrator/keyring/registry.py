@@ -7,6 +7,8 @@ signature and is checked against the operator's public key that the data folder 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 import redis
@@ -158,7 +160,7 @@ class KeyRegistry:
 
     def encryption_key(self, agent: str) -> tuple[str, RSAPublicKey] | None:
         """Id and public key to encrypt to ``agent`` with: its newest that is not rotated out or revoked."""
-        fitting = [r for r in self.list() if r.agent == agent and r.use == "encrypt" and r.current]
+        fitting = [record for record in self._records(agent, "encrypt") if record.current]
         if not fitting:
             return None
         record = max(fitting, key=lambda record: (record.created_ms, record.key_id))
@@ -168,17 +170,9 @@ class KeyRegistry:
 
     def signing_keys(self, agent: str) -> list[TrustedKey]:
         """The keys with which an agent signs or has signed, but for revoked ones; the newest first."""
-        found: list[TrustedKey] = []
-        for field_name, raw in self._client.hgetall(keys.public_keys()).items():
-            try:
-                # Most are others': that is seen before their signatures are checked.
-                record = KeyRecord.from_json(raw)
-                if record.agent == agent and record.use == "sign":
-                    found.append(TrustedKey.of(self._with_memory(self._checked(_text(field_name), raw))))
-            except (KeyringError, SignatureError):
-                continue
-        found = [key for key in found if key.revoked_ms is None]
-        return sorted(found, key=lambda key: (key.created_ms, key.key_id), reverse=True)
+        fitting = [record for record in self._records(agent, "sign") if record.revoked_ms is None]
+        fitting.sort(key=lambda record: (record.created_ms, record.key_id), reverse=True)
+        return [TrustedKey.of(record) for record in fitting]
 
     def record(self, key_id: str) -> KeyRecord | None:
         """The record of that id in Redis, checked.
@@ -191,13 +185,18 @@ class KeyRegistry:
 
     def list(self) -> Records:
         """Every record in Redis that the operator stands for, by agent and age."""
-        found: list[KeyRecord] = []
-        for field_name, raw in self._client.hgetall(keys.public_keys()).items():
-            try:
-                found.append(self._with_memory(self._checked(_text(field_name), raw)))
-            except SignatureError:
-                continue
-        return sorted(found, key=lambda record: (record.agent, record.use, record.created_ms, record.key_id))
+        return sorted(
+            self._records(), key=lambda record: (record.agent, record.use, record.created_ms, record.key_id)
+        )
+
+    def _records(self, agent: str = "", use: str = "") -> Iterator[KeyRecord]:
+        """The records in Redis that the operator stands for; with an agent and a use those alone."""
+        for name, raw in self._client.hgetall(keys.public_keys()).items():
+            with suppress(KeyringError, SignatureError):
+                record = KeyRecord.from_json(raw)
+                # Most records are of others. They are passed over before their signatures are checked.
+                if not agent or (record.agent, record.use) == (agent, use):
+                    yield self._with_memory(self._checked(_text(name), raw))
 
     def _checked(self, key_id: str, raw: bytes | str) -> KeyRecord:
         operator = self._operator or self.settle_operator()

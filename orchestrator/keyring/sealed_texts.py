@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
-from orchestrator.errors import KeyringError
+from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring.codes import Codes
 from orchestrator.keyring.ring import Keyring
 from orchestrator.policy.sealed_text import token
@@ -84,7 +84,7 @@ class SealedTexts:
                     octets = _octets(content)
                     packed = AESGCM(key).decrypt(octets[:_NONCE], octets[_NONCE:], _bound(label))
                     return _unpacked(packed)
-            except (InvalidTag, InvalidUnwrap, ValueError, KeyringError, zlib.error):
+            except (InvalidTag, InvalidUnwrap, ValueError, KeyringError, SignatureError, zlib.error):
                 continue
         return None
 

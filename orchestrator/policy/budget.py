@@ -5,7 +5,6 @@ Money is counted in billionths of a US dollar, as whole numbers: a token costs l
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -59,8 +58,9 @@ class Budget:
     def __post_init__(self) -> None:
         for name, most in (("requests", _MOST), ("tokens", _MOST), ("usd", _MOST / NANO), ("per_s", _MOST)):
             value: Any = getattr(self, name)
-            if value is not None and not (_is_number(value) and 0 <= value < most):
-                raise InputError(f"a budget of {name} = {value!r} is none: give a number from 0")
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (number and 0 <= value < most):
+                raise InputError(f"a budget of {name} = {value!r} is not valid: give a number from 0")
 
     @property
     def limits(self) -> dict[str, int]:
@@ -88,7 +88,7 @@ class Budget:
         """A budget as users write it: `tokens=120000, usd=2.5`, or a mapping with these names.
 
         Raises:
-            InputError: it is none of that.
+            InputError: it is neither.
         """
         if value is None or isinstance(value, Budget):
             return value
@@ -105,10 +105,6 @@ class Budget:
         if not isinstance(value, Mapping) or not value or set(value) - {"requests", "tokens", "usd", "per_s"}:
             raise InputError(f"budget {value!r}: give some of requests, tokens and usd")
         return cls(**value)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _number(text: str) -> float | int:

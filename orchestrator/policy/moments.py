@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from orchestrator.errors import InputError
@@ -12,8 +12,11 @@ from orchestrator.errors import InputError
 #: The longest time from now until something happens: a larger one is a mistake in the unit.
 MAX_AHEAD_S: Final = 100 * 366 * 86_400.0
 
-_UNITS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_DURATION: Final = re.compile(
+    "(?:([0-9]{1,10})d)?(?:([0-9]{1,10})h)?(?:([0-9]{1,10})m)?(?:([0-9]{1,10})s)?|([0-9]{1,10})"
+)
+#: Seconds of the units of :data:`_DURATION`, and of a number alone.
+_UNITS_S: Final = (86_400, 3_600, 60, 1, 1)
 
 
 def moment_ms(when: object, *, now_ms: int, what: str = "when") -> int:
@@ -32,12 +35,12 @@ def moment_ms(when: object, *, now_ms: int, what: str = "when") -> int:
             raise InputError(
                 f"{what} = {when.isoformat()} has no time zone; give one, such as tzinfo=datetime.UTC"
             )
-        seconds = when.timestamp()
-    elif isinstance(when, int | float) and not isinstance(when, bool) and math.isfinite(when):
-        seconds = float(when)
+        seconds: float = when.timestamp()
+    elif isinstance(when, int | float) and not isinstance(when, bool) and -math.inf < when < math.inf:
+        seconds = when
     else:
         raise InputError(f"{what} = {when!r} is neither a datetime nor a number of seconds since the epoch")
-    if seconds - now_ms / 1000 > MAX_AHEAD_S:
+    if seconds > now_ms / 1000 + MAX_AHEAD_S:
         raise InputError(f"{what} = {when!r} is more than a century ahead; a number is in seconds")
     return max(0, round(seconds * 1000))
 
@@ -75,16 +78,12 @@ def parse_duration(text: str) -> timedelta:
     Raises:
         InputError: it is none, or longer than a century.
     """
-    found = re.fullmatch(r"\d+", text)
-    parts = [0, 0, 0, int(text)] if found else []
-    if not found and text and (match := _DURATION.fullmatch(text)):
-        parts = [int(part or 0) for part in match.groups()]
-    seconds = sum(part * unit for part, unit in zip(parts, _UNITS.values(), strict=False))
-    if not parts or seconds > MAX_AHEAD_S:
+    parts = _DURATION.fullmatch(text) if text else None
+    seconds = (
+        sum(int(part or 0) * unit for part, unit in zip(parts.groups(), _UNITS_S, strict=True))
+        if parts
+        else 0
+    )
+    if parts is None or seconds > MAX_AHEAD_S:
         raise InputError(f"{text!r} is not a duration; write for example 90s, 30m, 2h30m or 1d")
     return timedelta(seconds=seconds)
-
-
-def utc(ms: int) -> datetime:
-    """Milliseconds since the epoch as a moment in UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -42,11 +42,14 @@ def test_paths_in_the_file_are_relative_to_the_file(tmp_path: Path, monkeypatch:
     folder.mkdir()
     (folder / "stack.toml").write_text(
         '[orchestra]\ndata = "state"\nagents = ["mine.py", "package.module"]\n'
+        'prompts = "texts"\nnotify_secret_file = "secret"\nreview_roots = "src:/abs"\n'
     )
     monkeypatch.setenv("ORCHESTRA_CONFIG", str(folder / "stack.toml"))
     settings = load_settings()
     assert settings.data == folder / "state"
     assert settings.agents == (str(folder / "mine.py"), "package.module")
+    assert (settings.prompts, settings.notify_secret_file) == (folder / "texts", folder / "secret")
+    assert settings.review_roots == (folder / "src", Path("/abs"))
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,9 @@ def test_agents_come_separated_by_commas_or_the_path_separator(
         ({"redis_url": "redis://"}, "no host is named"),
         ({"redis_url": "unix://"}, "no socket is named"),
         ({"redis_url": "redis://host:notaport"}, "not a URL"),
+        ({"redis_url": "redis://:hunter2/x@host"}, "'redis_url': not a URL"),
+        ({"redis_url": "redis://user:12/hunter2@host"}, "a password percent-encoded"),
+        ({"audit_url": "postgresql://me:hunter2/x@host/db"}, "'audit_url': not a URL"),
         ({"redis_url": "redis://host/zero"}, "is not a number"),
         ({"broker_url": "hunter2@host"}, "setting 'broker_url': not a URL"),
         ({"broker_url": "redis://:hunter2@host/zero"}, "'broker_url': the database 'zero' is not a number"),
@@ -102,7 +108,10 @@ def test_a_wrong_value_names_the_place_it_came_from(tmp_path: Path, monkeypatch:
         load_settings()
 
 
-@pytest.mark.parametrize("text", ["[orchestra\n", "orchestra = 3\n", "[orchestra]\nlease = 3\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["[orchestra\n", "orchestra = 3\n", "[orchestra]\nlease = 3\n", "[orchestra]\nagents = '[broken'\n"],
+)
 def test_a_broken_file_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "orchestra.toml").write_text(text)
     with pytest.raises(ConfigurationError, match=r"orchestra\.toml"):

@@ -17,6 +17,10 @@ from orchestrator.config.urls import check_redis_url, kombu_url, redact_url, red
         ("unix:///run/redis.sock?db=0&password=secret", "unix:///run/redis.sock?db=0&password=***"),
         ("amqp://user:secret@host//", "amqp://user:***@host//"),
         ("amqp://", "amqp://"),
+        ("amqp://u:secret@a//;amqp://u:secret@b//", "amqp://u:***@a//;amqp://u:***@b//"),
+        ("amqp://u:p;secret@host//", "amqp://u:***@host//"),
+        ("sqs://key:half/secret@", "sqs://***@"),
+        ("postgresql://host/db?sslpassword=secret", "postgresql://host/db?sslpassword=***"),
     ],
 )
 def test_a_redacted_url_holds_no_password(url: str, shown: str | None) -> None:

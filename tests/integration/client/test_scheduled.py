@@ -14,7 +14,7 @@ from orchestrator.doctor import Doctor
 from orchestrator.envelope.codec import decode
 from orchestrator.errors import InputError
 from orchestrator.ledger import RunRef, SessionState
-from orchestrator.policy.moments import parse_duration, parse_moment
+from orchestrator.policy.moments import moment_ms, parse_duration, parse_moment
 from orchestrator.redisdb import keys
 from orchestrator.router import build_router
 from orchestrator.worker.context.context import Context
@@ -202,6 +202,9 @@ def test_durations_and_moments_are_read() -> None:
     assert parse_duration("90s") == parse_duration("1m30s") == parse_duration("90") == timedelta(seconds=90)
     assert parse_duration("1d2h") == timedelta(days=1, hours=2)
     assert parse_moment("2026-12-01T09:00Z") == datetime(2026, 12, 1, 9, tzinfo=UTC)
-    for wrong in ("", "h", "-5s", "1.5h", "5 m"):
+    for wrong in ("", "h", "-5s", "1.5h", "5 m", "2h30", "9" * 5000):
         with pytest.raises(InputError, match="is not a duration"):
             parse_duration(wrong)
+    with pytest.raises(InputError, match="more than a century ahead"):
+        moment_ms(10**400, now_ms=0)
+    assert moment_ms(-(10**400), now_ms=0) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring.codes import Codes
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
+from orchestrator.keyring.sealed_texts import SealedTexts
 from orchestrator.keyring.store import KeyStore
+from orchestrator.redisdb import keys
 
 OCTETS = b"all is well"
 
@@ -130,3 +133,21 @@ def test_two_hosts_understand_each_other_and_a_host_without_the_key_makes_none(
     assert Codes(here).writer(OCTETS, back, reader="echo") == "lead"
     with pytest.raises(KeyringError):
         Codes(there).make(OCTETS, by="echo", to=["lead"])
+
+
+def test_an_overwritten_record_of_a_reader_stops_neither_proofs_nor_sealed_texts(
+    here: Keyring, redis: redis_py.Redis
+) -> None:
+    """Whoever can write to Redis must not be able to make commits or readings fail."""
+    clock = ManualClock()
+    codes = Codes(here, clock=clock)
+    vault = SealedTexts(here, codes, recipient=here.recipient)
+    sealed = vault.seal("a secret", label="ses_1", by="echo", to=("lead",))
+    signer, reader = codes.make(OCTETS, by="echo", to=["lead"]).partition("=")[0].split(" ")
+    redis.hset(keys.public_keys(), reader, "garbage")
+    clock.advance(1.5)
+    assert reader not in codes.make(OCTETS, by="echo", to=["lead"])
+    redis.hset(keys.public_keys(), signer, "garbage")
+    parts = re.fullmatch(r"\{sealed:1:(.*):(.*):(.*):(.*)\}", sealed)
+    assert parts is not None
+    assert vault.open(*parts.groups()) is None
