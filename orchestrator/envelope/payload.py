@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, Final, cast
+from typing import Final
 
 import redis
 import zstandard
@@ -55,11 +55,11 @@ def decompress(
     size: int,
     sha256: str,
     max_bytes: int = MAX_PAYLOAD_BYTES,
-    max_ratio: int = MAX_RATIO,
+    max_ratio: int | None = MAX_RATIO,
 ) -> bytes:
     """What :func:`compress` was given.
 
-    Never more than ``size`` octets are made, whatever the frame says of itself.
+    Decompression stops one octet above ``size``, whatever the frame declares.
 
     Raises:
         PayloadError: it is too large, or too large for what it is compressed to, is no zstd frame, or is not what
@@ -67,12 +67,22 @@ def decompress(
     """
     if size > max_bytes:
         raise _too_large(size, max_bytes)
-    if is_bomb(size, len(compressed), max_ratio=max_ratio):
+    if max_ratio is not None and is_bomb(size, len(compressed), max_ratio=max_ratio):
         raise PayloadError(
             f"a payload of {size} octets is more than {max_ratio} times the {len(compressed)} octets that it is "
             "compressed to; send it uncompressed, or store it and send a claim check"
         )
-    return _whole(_inflate(iter([compressed]), limit=size), size=size, sha256=sha256, max_bytes=max_bytes)
+    octets = _inflate(compressed, limit=size)
+    if len(octets) > size:
+        raise PayloadError(
+            f"a payload decompresses to more than the {size} octets that its message says; it was altered"
+        )
+    if len(octets) != size or hashlib.sha256(octets).hexdigest() != sha256.lower():
+        raise PayloadError(
+            f"a payload of {len(octets)} octets has another digest or length than its message says "
+            f"({size} octets, SHA-256 {sha256}); it was altered or cut"
+        )
+    return octets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,37 +128,22 @@ class BlobStore:
         if len(octets) > self._max_bytes:
             raise _too_large(len(octets), self._max_bytes)
         sha256 = hashlib.sha256(octets).hexdigest()
-        known = self._touch(sha256, ttl_s)
+        name, ttl_ms = self._name(sha256), round(ttl_s * 1000)
+        known = _ref(sha256, self._scripts.run("touch_blob", [name], [ttl_ms]))
         if known is not None:
             return known
-        view = memoryview(octets)
-        return self.put_stream(
-            (bytes(view[i : i + _PIECE]) for i in range(0, len(octets), _PIECE)), ttl_s=ttl_s
-        )
-
-    def put_stream(self, pieces: Iterable[bytes], *, ttl_s: float) -> BlobRef:
-        """Store octets that come in pieces of any length; holds no more than a chunk of them in memory.
-
-        Raises:
-            PayloadError: there are too many of them, or the upload paused for too long.
-        """
-        counted = _Counted(pieces, self._max_bytes)
+        compressed = memoryview(compress(octets))
+        chunks = [compressed[at : at + CHUNK_BYTES] for at in range(0, len(compressed), CHUNK_BYTES)]
+        ref = BlobRef(sha256=sha256, size=len(octets), chunks=len(chunks), stored_size=len(compressed))
+        facts = {"size": ref.size, "stored_size": ref.stored_size, "chunks": ref.chunks, "algorithm": "zstd"}
         upload = keys.upload(self._shard, secrets.token_hex(16))
-        stored = chunks = 0
         try:
-            for chunk in _chunks(_deflate(counted)):
-                self._write(upload, {str(chunks): chunk})
-                chunks += 1
-                stored += len(chunk)
-            ref = BlobRef(
-                sha256=counted.digest.hexdigest(), size=counted.size, chunks=chunks, stored_size=stored
-            )
-            facts = {"size": ref.size, "stored_size": stored, "chunks": chunks, "algorithm": "zstd"}
-            self._write(upload, {"facts": json.dumps(facts, sort_keys=True)})
-            name = self._name(ref.sha256)
-            if not self._scripts.run("store_blob", [upload, name], [round(ttl_s * 1000), chunks]):
+            for number, chunk in enumerate(chunks):
+                self._write(upload, str(number), bytes(chunk))
+            self._write(upload, "facts", json.dumps(facts, sort_keys=True))
+            if not self._scripts.run("store_blob", [upload, name], [ttl_ms, ref.chunks]):
                 raise PayloadError(
-                    f"the upload of {ref.size} octets was gone before it was finished; send them again"
+                    f"the upload of {ref.size} octets expired before it was complete; send them again"
                 )
         except BaseException:
             self._drop(upload)
@@ -161,34 +156,42 @@ class BlobStore:
         Raises:
             PayloadError: they are too large, or a chunk is missing or altered.
         """
-        return _whole(self._inflated(ref), size=ref.size, sha256=ref.sha256, max_bytes=self._max_bytes)
+        if ref.size > self._max_bytes:
+            raise _too_large(ref.size, self._max_bytes)
+        stored = _ref(ref.sha256, self._client.hget(self._name(ref.sha256), "facts"))
+        if stored is None:
+            raise PayloadError(
+                f"payload {ref.sha256} is not stored: it has expired, or it was never stored on this server; "
+                "ask the sender to send it again"
+            )
+        return decompress(
+            self._chunks(stored, at_most=ref.size + CHUNK_BYTES),
+            size=ref.size,
+            sha256=ref.sha256,
+            max_bytes=self._max_bytes,
+            max_ratio=None,
+        )
 
-    def stream(self, ref: BlobRef) -> Iterator[bytes]:
-        """The octets in pieces. They are known to be right only once the last has come without an error.
+    def _chunks(self, ref: BlobRef, *, at_most: int) -> bytes:
+        """The compressed octets. No honest writer stores more of them than ``at_most``."""
+        name, compressed = self._name(ref.sha256), bytearray()
+        for number in range(ref.chunks):
+            chunk = self._client.hget(name, str(number))
+            if not isinstance(chunk, bytes):
+                raise PayloadError(
+                    f"chunk {number} of {ref.chunks} of payload {ref.sha256} is missing; "
+                    "ask the sender to send it again"
+                )
+            compressed += chunk
+            if len(compressed) > at_most:
+                raise PayloadError(
+                    f"payload {ref.sha256} has more octets than its message says; it was altered"
+                )
+        return bytes(compressed)
 
-        Raises:
-            PayloadError: as :meth:`get`.
-        """
-        return _checked(self._inflated(ref), size=ref.size, sha256=ref.sha256, max_bytes=self._max_bytes)
-
-    def touch(self, ref: BlobRef, *, ttl_s: float) -> bool:
-        """Let a blob live for at least ``ttl_s`` seconds from now; False if it is not there."""
-        return self._touch(ref.sha256, ttl_s) is not None
-
-    def delete(self, ref: BlobRef) -> None:
-        """Drop a blob. Only for what nobody else can refer to: the same content is stored once for all."""
-        self._client.unlink(self._name(ref.sha256))
-
-    def _touch(self, sha256: str, ttl_s: float) -> BlobRef | None:
-        name = self._name(sha256)
-        return _ref(sha256, self._scripts.run("touch_blob", [name], [round(ttl_s * 1000)]))
-
-    def _facts(self, sha256: str) -> BlobRef | None:
-        return _ref(sha256, self._client.hget(self._name(sha256), "facts"))
-
-    def _write(self, upload: str, fields: Mapping[Any, Any]) -> None:
+    def _write(self, upload: str, field: str, value: bytes | str) -> None:
         with self._client.pipeline(transaction=True) as pipe:
-            pipe.hset(upload, mapping=fields)
+            pipe.hset(upload, field, value)
             pipe.expire(upload, UPLOAD_TTL_S)
             pipe.execute()
 
@@ -199,118 +202,19 @@ class BlobStore:
             # It expires; the error that brought us here says more.
             return
 
-    def _inflated(self, ref: BlobRef) -> Iterator[bytes]:
-        standing = self._facts(ref.sha256)
-        if standing is None:
-            raise PayloadError(
-                f"payload {ref.sha256} is not stored: it has expired, or it was never stored on this server; "
-                "ask the sender to send it again"
-            )
-        return _inflate(self._stored(standing), limit=ref.size)
 
-    def _stored(self, ref: BlobRef) -> Iterator[bytes]:
-        name = self._name(ref.sha256)
-        for number in range(ref.chunks):
-            chunk = self._client.hget(name, str(number))
-            if not isinstance(chunk, bytes):
-                raise PayloadError(
-                    f"chunk {number} of {ref.chunks} of payload {ref.sha256} is missing; "
-                    "ask the sender to send it again"
-                )
-            yield chunk
-
-
-class _Counted:
-    """Hashes and counts what passes."""
-
-    def __init__(self, pieces: Iterable[bytes], max_bytes: int) -> None:
-        self.digest = hashlib.sha256()
-        self.size = 0
-        self._pieces = pieces
-        self._max_bytes = max_bytes
-
-    def __iter__(self) -> Iterator[bytes]:
-        for piece in self._pieces:
-            self.digest.update(piece)
-            self.size += len(piece)
-            if self.size > self._max_bytes:
-                raise _too_large(self.size, self._max_bytes)
-            yield piece
-
-
-class _Pieces:
-    """Pieces as the file-like object that zstandard reads from."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self._rest = b""
-
-    def read(self, size: int = -1) -> bytes:
-        while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return b""
-            self._rest = piece
-        end = len(self._rest) if size < 0 else size
-        piece, self._rest = self._rest[:end], self._rest[end:]
-        return piece
-
-
-def _deflate(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    deflater = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
-    for piece in pieces:
-        yield deflater.compress(piece)
-    yield deflater.flush()
-
-
-def _inflate(pieces: Iterator[bytes], *, limit: int) -> Iterator[bytes]:
-    """Decompress piece by piece, and stop one octet above ``limit``."""
-    source = cast("IO[bytes]", _Pieces(pieces))
-    made = 0
+def _inflate(compressed: bytes, *, limit: int) -> bytes:
+    """Decompress up to one octet more than ``limit``."""
+    octets = bytearray()
     try:
-        with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(source) as reader:
-            while made <= limit and (piece := reader.read(min(_PIECE, limit + 1 - made))):
-                made += len(piece)
-                yield piece
+        with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(compressed) as reader:
+            while len(octets) <= limit and (piece := reader.read(min(_PIECE, limit + 1 - len(octets)))):
+                octets += piece
     except zstandard.ZstdError as problem:
         raise PayloadError(
             f"a compressed payload cannot be read, it was altered or cut ({problem}); ask the sender to send it again"
         ) from None
-
-
-def _chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same octets in chunks of ``CHUNK_BYTES``, the last one shorter; at least one."""
-    buffer = bytearray()
-    for piece in pieces:
-        buffer += piece
-        while len(buffer) > CHUNK_BYTES:
-            yield bytes(buffer[:CHUNK_BYTES])
-            del buffer[:CHUNK_BYTES]
-    yield bytes(buffer)
-
-
-def _checked(pieces: Iterator[bytes], *, size: int, sha256: str, max_bytes: int) -> Iterator[bytes]:
-    if size > max_bytes:
-        raise _too_large(size, max_bytes)
-    digest = hashlib.sha256()
-    made = 0
-    for piece in pieces:
-        made += len(piece)
-        if made > size:
-            raise PayloadError(
-                f"a payload decompresses to more than the {size} octets that its message says; it was altered"
-            )
-        digest.update(piece)
-        yield piece
-    if made != size or digest.hexdigest() != sha256.lower():
-        raise PayloadError(
-            f"a payload of {made} octets has another digest or length than its message says "
-            f"({size} octets, SHA-256 {sha256}); it was altered or cut"
-        )
-
-
-def _whole(pieces: Iterator[bytes], *, size: int, sha256: str, max_bytes: int) -> bytes:
-    return b"".join(_checked(pieces, size=size, sha256=sha256, max_bytes=max_bytes))
+    return bytes(octets)
 
 
 def _ref(sha256: str, facts: bytes | str | None) -> BlobRef | None:

@@ -18,14 +18,13 @@ from orchestrator.clock import Clock, SystemClock, isoformat
 from orchestrator.envelope import codec, encryption, payload
 from orchestrator.envelope.encryption import BoundTo, FindKey
 from orchestrator.envelope.model import (
-    NAMESPACE,
     AgentMessage,
     Body,
     ClaimCheckBody,
     CompressedBody,
     EncryptedBody,
 )
-from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.model_values import NAMESPACE, Timestamp
 from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES, MAX_RATIO, BlobRef, BlobStore
 from orchestrator.envelope.signature import Signer, octets_to_sign, sign_message
@@ -211,11 +210,6 @@ class Opener:
                 )
             body, reached = inner, step
         return message if body is message.body else message.model_copy(update={"body": body})
-
-    def extend(self, message: AgentMessage, *, ttl_s: float) -> bool:
-        """Let the stored body of a message live for ``ttl_s`` seconds from now; False if it is gone."""
-        body = message.body
-        return not isinstance(body, ClaimCheckBody) or self._blobs.touch(_ref(body), ttl_s=ttl_s)
 
     def _octets(self, body: ClaimCheckBody | EncryptedBody | CompressedBody, bound: BoundTo) -> bytes:
         if isinstance(body, ClaimCheckBody):

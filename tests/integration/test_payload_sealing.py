@@ -159,21 +159,9 @@ def test_a_stored_body_that_is_gone_is_a_clean_error(
     encrypter: Encrypter, opener: Opener, redis: redis_py.Redis
 ) -> None:
     sealed = encrypter.seal(completion(message_factory(200_000)))
-    assert opener.extend(sealed, ttl_s=600)
     redis.flushall()
-    assert not opener.extend(sealed, ttl_s=600)
     with pytest.raises(PayloadError, match="ask the sender"):
         opener.open(sealed)
-
-
-def test_a_reference_refreshes_the_lifetime_of_what_it_refers_to(
-    encrypter: Encrypter, opener: Opener, redis: redis_py.Redis
-) -> None:
-    sealed = encrypter.seal(completion(message_factory(200_000)))
-    (name,) = redis.keys("ao:{*")
-    assert redis.pttl(name) <= 60_000
-    opener.extend(sealed, ttl_s=600)
-    assert redis.pttl(name) > 590_000
 
 
 def test_a_payload_of_another_type_than_declared_is_refused(encrypter: Encrypter, opener: Opener) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import count
 
 import pytest
 import redis as redis_py
@@ -34,7 +36,6 @@ def test_octets_come_back(blobs: BlobStore, octets: bytes) -> None:
     ref = blobs.put(octets, ttl_s=60)
     assert (ref.size, ref.sha256) == (len(octets), hashlib.sha256(octets).hexdigest())
     assert blobs.get(ref) == octets
-    assert b"".join(blobs.stream(ref)) == octets
 
 
 def test_fifty_mebibytes_come_back_in_chunks_of_bounded_size(blobs: BlobStore, redis: redis_py.Redis) -> None:
@@ -47,15 +48,6 @@ def test_fifty_mebibytes_come_back_in_chunks_of_bounded_size(blobs: BlobStore, r
     assert sum(redis.hstrlen(name, str(n)) for n in range(ref.chunks)) == ref.stored_size
 
 
-def test_a_stream_is_stored_under_the_same_name_as_its_octets(
-    blobs: BlobStore, redis: redis_py.Redis
-) -> None:
-    octets = noise(MIB)
-    streamed = blobs.put_stream((octets[i : i + 1000] for i in range(0, MIB, 1000)), ttl_s=60)
-    assert blobs.put(octets, ttl_s=60) == streamed
-    assert len(redis.keys("ao:{*")) == 1
-
-
 def test_the_same_content_is_stored_once_and_lives_for_its_last_reference(
     blobs: BlobStore, redis: redis_py.Redis
 ) -> None:
@@ -64,14 +56,30 @@ def test_the_same_content_is_stored_once_and_lives_for_its_last_reference(
     assert blobs.put(b"content", ttl_s=50) == first
     (name,) = redis.keys("ao:{*")
     assert 190_000 < redis.pttl(name) <= 200_000
-    assert blobs.touch(first, ttl_s=300)
-    assert 290_000 < redis.pttl(name) <= 300_000
 
 
 def test_every_stored_payload_has_a_lifetime(blobs: BlobStore, redis: redis_py.Redis) -> None:
     blobs.put(noise(2 * MIB), ttl_s=100)
-    blobs.put_stream([b"a", b"b"], ttl_s=0.5)
+    blobs.put(b"ab", ttl_s=0.5)
     assert all(0 < redis.pttl(name) <= 100_000 for name in redis.scan_iter("ao:{*"))
+
+
+def before_the_second_write(
+    blobs: BlobStore, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
+) -> None:
+    """Have ``act`` happen between the first and the second write of an upload."""
+    write, writes = blobs._write, count(1)
+
+    def acting(upload: str, field: str, value: bytes | str) -> None:
+        if next(writes) == 2:
+            act()
+        write(upload, field, value)
+
+    monkeypatch.setattr(blobs, "_write", acting)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_writer_that_dies_leaves_nothing_that_could_be_read_or_stays(
@@ -79,14 +87,9 @@ def test_a_writer_that_dies_leaves_nothing_that_could_be_read_or_stays(
 ) -> None:
     octets = noise(3 * CHUNK_BYTES)
     monkeypatch.setattr(blobs, "_drop", lambda _: None)
-
-    def dying() -> Iterator[bytes]:
-        yield octets[: 2 * CHUNK_BYTES]
-        yield octets[2 * CHUNK_BYTES :]
-        raise KeyboardInterrupt
-
+    before_the_second_write(blobs, monkeypatch, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        blobs.put_stream(dying(), ttl_s=60)
+        blobs.put(octets, ttl_s=60)
     (left,) = redis.keys("ao:{*")
     assert left.decode().startswith(keys.upload(0, ""))
     assert 0 < redis.ttl(left) <= UPLOAD_TTL_S
@@ -96,20 +99,21 @@ def test_a_writer_that_dies_leaves_nothing_that_could_be_read_or_stays(
     assert blobs.get(blobs.put(octets, ttl_s=60)) == octets
 
 
-def test_a_writer_that_fails_cleans_up_at_once(blobs: BlobStore, redis: redis_py.Redis) -> None:
-    with pytest.raises(ZeroDivisionError):
-        blobs.put_stream((bytes([1 // n]) * CHUNK_BYTES for n in (1, 0)), ttl_s=60)
+def test_a_writer_that_fails_cleans_up_at_once(
+    blobs: BlobStore, redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_the_second_write(blobs, monkeypatch, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        blobs.put(noise(2 * CHUNK_BYTES), ttl_s=60)
     assert redis.keys("ao:{*") == []
 
 
-def test_an_upload_that_expired_is_never_taken_for_whole(blobs: BlobStore, redis: redis_py.Redis) -> None:
-    def interrupted() -> Iterator[bytes]:
-        yield noise(2 * CHUNK_BYTES)
-        redis.flushall()
-        yield noise(CHUNK_BYTES)
-
+def test_an_upload_that_expired_is_never_taken_for_whole(
+    blobs: BlobStore, redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_the_second_write(blobs, monkeypatch, redis.flushall)
     with pytest.raises(PayloadError, match="send them again"):
-        blobs.put_stream(interrupted(), ttl_s=60)
+        blobs.put(noise(3 * CHUNK_BYTES), ttl_s=60)
     assert redis.keys("ao:{*") == []
 
 
@@ -151,6 +155,17 @@ def test_a_spoilt_payload_is_a_clean_error(
         blobs.get(ref)
 
 
+def test_chunks_without_end_do_not_fill_the_memory_of_the_reader(
+    blobs: BlobStore, redis: redis_py.Redis
+) -> None:
+    ref = blobs.put(b"content", ttl_s=60)
+    facts = {"size": ref.size, "stored_size": ref.stored_size, "chunks": 1_000}
+    chunks = {str(number): bytes(CHUNK_BYTES) for number in range(3)}
+    redis.hset(keys.blob(0, ref.sha256), mapping={**chunks, "facts": json.dumps(facts)})
+    with pytest.raises(PayloadError, match="more octets than its message says"):
+        blobs.get(ref)
+
+
 def test_a_payload_that_lost_a_chunk_is_stored_anew(blobs: BlobStore, redis: redis_py.Redis) -> None:
     octets = noise(3 * CHUNK_BYTES)
     ref = blobs.put(octets, ttl_s=60)
@@ -170,20 +185,9 @@ def test_what_is_too_large_is_neither_stored_nor_read(redis: redis_py.Redis) -> 
     small, large = BlobStore(redis, max_bytes=1000), BlobStore(redis)
     with pytest.raises(PayloadError, match="larger than the limit"):
         small.put(bytes(1001), ttl_s=60)
-    with pytest.raises(PayloadError, match="larger than the limit"):
-        small.put_stream([bytes(600), bytes(600)], ttl_s=60)
     assert redis.keys("ao:{*") == []
     with pytest.raises(PayloadError, match="larger than the limit"):
         small.get(large.put(bytes(1001), ttl_s=60))
-
-
-def test_a_deleted_payload_is_gone(blobs: BlobStore, redis: redis_py.Redis) -> None:
-    ref = blobs.put(b"content", ttl_s=60)
-    blobs.delete(ref)
-    assert redis.keys("ao:{*") == []
-    assert not blobs.touch(ref, ttl_s=60)
-    with pytest.raises(PayloadError, match="is not stored"):
-        blobs.get(ref)
 
 
 def test_shards_keep_their_payloads_apart(redis: redis_py.Redis) -> None:

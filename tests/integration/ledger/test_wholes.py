@@ -201,5 +201,3 @@ def test_a_blob_that_is_kept_for_good_does_not_begin_to_expire(redis: redis_py.R
     redis.persist(name)
     store.put(b"x" * 1000, ttl_s=5)
     assert redis.ttl(name) == -1
-    store.put_stream([b"x" * 1000], ttl_s=5)
-    assert redis.ttl(name) == -1
