@@ -118,14 +118,7 @@ def measure(body_type: str, key: Key) -> None:
     say("decode+layer2", type=body_type, us=decode_us, ratio=decode_us / bare_us)
     say("decode+layer2+verify", type=body_type, us=whole_us, ratio=whole_us / bare_us, limit=6)
 
-    head, tail = codec.encode_to_sign(
-        message,
-        algorithm=key.algorithm,
-        signer=key.agent,
-        timestamp="2026-01-31T09:30:00Z",
-        public_key_id=key.key_id,
-    )
-    to_sign = head + tail
+    to_sign = b"".join(signature.octets_to_sign(message, key, now_ms=NOW_MS))
     writing = best_us(
         rsa=lambda: key.sign(to_sign),
         encode=lambda: codec.encode(message),

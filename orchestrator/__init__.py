@@ -141,63 +141,44 @@ __all__ = [
     "recurring",
 ]
 
-_HOME = {
-    "AgentDefinition": "orchestrator.agents.definition",
-    "Approval": "orchestrator.client.approvals",
-    "ApiContract": "orchestrator.envelope.bodies",
-    "Artifact": "orchestrator.envelope.bodies",
-    "AsyncClient": "orchestrator.client.async_client",
-    "Attempt": "orchestrator.envelope.bodies",
-    "Blocker": "orchestrator.envelope.bodies",
-    "Budget": "orchestrator.policy.budget",
-    "Callback": "orchestrator.policy.callback_text",
-    "Client": "orchestrator.client.client",
-    "CurrentSession": "orchestrator.client.current",
-    "Decision": "orchestrator.policy.approval",
-    "Completion": "orchestrator.envelope.bodies",
-    "Constraint": "orchestrator.envelope.bodies",
-    "Context": "orchestrator.worker.context.context",
-    "Criterion": "orchestrator.envelope.bodies",
-    "CriterionResult": "orchestrator.envelope.bodies",
-    "Deliverable": "orchestrator.envelope.bodies",
-    "Dependency": "orchestrator.envelope.bodies",
-    "ErrorDetails": "orchestrator.envelope.bodies",
-    "ErrorReport": "orchestrator.envelope.bodies",
-    "EscalationMatter": "orchestrator.envelope.bodies",
-    "FocusArea": "orchestrator.envelope.bodies",
-    "Review": "orchestrator.envelope.bodies",
-    "File": "orchestrator.envelope.bodies",
-    "FileReference": "orchestrator.envelope.bodies",
-    "LiveEvent": "orchestrator.ledger.live_text",
-    "Metric": "orchestrator.envelope.bodies",
-    "Objective": "orchestrator.envelope.bodies",
-    "Output": "orchestrator.envelope.bodies",
-    "Query": "orchestrator.envelope.bodies",
-    "QueryContext": "orchestrator.envelope.bodies",
-    "Recommendation": "orchestrator.envelope.bodies",
-    "RecoveryOption": "orchestrator.envelope.bodies",
-    "RetryPolicy": "orchestrator.envelope.model",
-    "Session": "orchestrator.ledger.model",
-    "SessionState": "orchestrator.ledger.model",
-    "Settings": "orchestrator.config.settings",
-    "StatusUpdate": "orchestrator.envelope.bodies",
-    "Task": "orchestrator.envelope.bodies",
-    "TaskContext": "orchestrator.envelope.bodies",
-    "agent": "orchestrator.agents.definition",
-    "current_session": "orchestrator.client.current",
-    "load_settings": "orchestrator.config.settings",
-    "model_agent": "orchestrator.agents.model_agents",
-    "parse_callbacks": "orchestrator.policy.callback_text",
-    "recurring": "orchestrator.dispatch.recurring",
+#: The names of each module.
+_NAMES = {
+    "orchestrator.agents.definition": "AgentDefinition agent",
+    "orchestrator.agents.model_agents": "model_agent",
+    "orchestrator.client.approvals": "Approval",
+    "orchestrator.client.async_client": "AsyncClient",
+    "orchestrator.client.client": "Client",
+    "orchestrator.client.current": "CurrentSession current_session",
+    "orchestrator.config.settings": "Settings load_settings",
+    "orchestrator.dispatch.recurring": "recurring",
+    "orchestrator.envelope.bodies": (
+        "ApiContract Artifact Attempt Blocker Completion Constraint Criterion CriterionResult Deliverable "
+        "Dependency ErrorDetails ErrorReport EscalationMatter File FileReference FocusArea Metric "
+        "Objective Output Query QueryContext Recommendation RecoveryOption Review StatusUpdate Task "
+        "TaskContext"
+    ),
+    "orchestrator.envelope.model": "RetryPolicy",
+    "orchestrator.errors": (
+        "AgentsFileError AwaitsApproval BudgetExceeded ConfigurationError EmptyPrompt LimitExceeded "
+        "OrchestraError Retry ServerUnavailable SessionDeleted SessionFailed SessionStopped StepFailed "
+        "StepMismatch UnknownAgent UnknownSession"
+    ),
+    "orchestrator.ledger.live_text": "LiveEvent",
+    "orchestrator.ledger.model": "Session SessionState",
+    "orchestrator.policy.approval": "Decision",
+    "orchestrator.policy.budget": "Budget",
+    "orchestrator.policy.callback_text": "Callback parse_callbacks",
+    "orchestrator.worker.context.context": "Context",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     if name == "app":  # `celery -A orchestrator` asks for it
         return _import_app()
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME.get(name, "orchestrator.errors")), name)
+    value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 

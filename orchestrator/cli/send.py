@@ -39,7 +39,6 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     from orchestrator.envelope.sealing import Recipient
     from orchestrator.envelope.signature import sign
     from orchestrator.errors import InputError
-    from orchestrator.policy.priority import priority_of
     from orchestrator.policy.routing import LAUNCHES
     from orchestrator.redisdb.client import connect
     from orchestrator.router.received import shard_of_message
@@ -67,7 +66,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     if signer is not None:
         now_ms = int(client.time()[0]) * 1000
         data = sign(data, parts.keyring.signer(signer), now_ms=now_ms, limits=limits)
-    priority = priority_of(message.body.type, message.header.priority, parts.routing)
+    priority = message.header.priority or parts.routing[message.body.type].priority
     stream = StreamId(shard_of_message(message, settings.shards), message.body.type, priority)
     # Only what begins work waits for room; reports, questions and replies are taken at any time.
     limit = parts.pressure.admit(stream) if message.body.type in LAUNCHES else 0

@@ -14,12 +14,12 @@ from lxml import etree
 
 from orchestrator.envelope.document import read_body, write_body, write_head, write_signature
 from orchestrator.envelope.findings import Finding
-from orchestrator.envelope.model import NAMESPACE, AgentMessage, Body, EncryptedBody
+from orchestrator.envelope.model import AgentMessage, Body, EncryptedBody
+from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, check_depth, parse
 from orchestrator.envelope.reading import Reading
 from orchestrator.envelope.report import schema_findings
 from orchestrator.envelope.validate import check
-from orchestrator.envelope.writing import escape_text
 from orchestrator.envelope.xsd import has_more_elements
 from orchestrator.errors import InvalidEnvelope
 
@@ -36,21 +36,6 @@ def encode(message: AgentMessage) -> bytes:
 def encode_unsigned(message: AgentMessage) -> bytes:
     """The envelope in canonical form, without its signature."""
     return f"{write_head(message)}{_END}".encode()
-
-
-def encode_to_sign(
-    message: AgentMessage, *, algorithm: str, signer: str, timestamp: str, public_key_id: str
-) -> tuple[bytes, bytes]:
-    """The octets before and after the signature value. Both together are what is signed.
-
-    With the base64 of their signature put in between they are the signed envelope.
-    """
-    head = (
-        f"{write_head(message)}<signature><algorithm>{algorithm}</algorithm>"
-        f"<signer>{escape_text(signer)}</signer><timestamp>{timestamp}</timestamp>"
-        f"<public-key-id>{escape_text(public_key_id)}</public-key-id><signature-value>"
-    )
-    return head.encode(), b"</signature-value></signature></agent-message>"
 
 
 def decode(octets: bytes, *, limits: ParseLimits = DEFAULT_LIMITS) -> AgentMessage:

@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPubl
 from lxml import etree
 
 from orchestrator.envelope.model_values import unspaced
+from orchestrator.envelope.xenc import XENC
 from orchestrator.errors import DecryptionError
 
-XENC: Final = "http://www.w3.org/2001/04/xmlenc#"
 DSIG: Final = "http://www.w3.org/2000/09/xmldsig#"
 AES_256_GCM: Final = "http://www.w3.org/2009/xmlenc11#aes256-gcm"
 RSA_OAEP: Final = f"{XENC}rsa-oaep-mgf1p"
@@ -76,8 +76,6 @@ _MANAGERS: Final = 64
 
 #: Finds the private encryption key of an id; None if it is not here.
 FindKey = Callable[[str], RSAPrivateKey | None]
-
-_loading = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +139,6 @@ def decrypt(encrypted_data: str | bytes, *, find_key: FindKey, bound: BoundTo) -
     element = _parsed(encrypted_data)
     parts = _require_shape(element)
     label = (_only(element, _LABEL).text or "").strip()
-    if label == b64encode(bound.message_id.lower().encode()).decode():
-        raise DecryptionError(
-            "the encrypted body is bound to the message-id alone, as before version 2 of the label: whoever copies it "
-            "could have it opened; encrypt it again"
-        )
     if label != bound.label:
         raise DecryptionError(
             "the encrypted body was made for another message: its OAEP label does not name this message, its "
@@ -248,7 +241,6 @@ def _only(element: etree._Element, tag: str) -> etree._Element:
 
 def _xmlsec() -> Any:
     """The library, loaded when first needed: what does not encrypt does not pay for it."""
-    with _loading:
-        import xmlsec
+    import xmlsec
 
-        return xmlsec
+    return xmlsec

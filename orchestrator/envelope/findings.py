@@ -37,17 +37,6 @@ class Finding:
         place = f"line {self.line}: " if self.line else ""
         return f"{place}{self.message}"
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON: rule, severity, line, path, value, message."""
-        return {
-            "rule": self.rule,
-            "severity": self.severity,
-            "line": self.line,
-            "path": self.path,
-            "value": self.value,
-            "message": self.message,
-        }
-
 
 def line_of(element: etree._Element) -> int | None:
     """The line that the start tag of ``element`` ends on, if the parser knows."""

@@ -5,7 +5,7 @@ Signed are the octets of the exclusive canonical form (C14N 1.0, without comment
 id, so there is nothing to wrap: the message that is checked is the message that is read.
 
 Our encoder writes octets that are canonical already, so signing a message of ours parses nothing.
-Foreign XML goes through :func:`sign`, which canonicalizes it first.
+XML of other programs goes through :func:`sign`, which canonicalizes it first.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol
-from xml.sax.saxutils import escape
 
 from lxml import etree
 
 from orchestrator.clock import isoformat
-from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.signature_reading import (
     CHILDREN,
-    RULES,
     SIGNATURE,
     fields_of,
     instant,
@@ -31,31 +28,12 @@ from orchestrator.envelope.signature_reading import (
     raw_signature,
     require_root,
 )
+from orchestrator.envelope.writing import escape_text
 from orchestrator.errors import InvalidEnvelope, SignatureError
 
 if TYPE_CHECKING:
     from orchestrator.envelope.model import AgentMessage
     from orchestrator.envelope.parse import ParseLimits
-
-__all__ = [
-    "ALGORITHMS",
-    "CLOCK_SKEW_MS",
-    "ED25519",
-    "NAMESPACE",
-    "RSA_SHA256",
-    "RULES",
-    "KeyLookup",
-    "Signer",
-    "VerificationKey",
-    "VerifiedSignature",
-    "canonical",
-    "octets_to_sign",
-    "sender_of",
-    "sign",
-    "sign_encoded",
-    "sign_message",
-    "verify",
-]
 
 RSA_SHA256: Final = "RSA-SHA256"
 ED25519: Final = "Ed25519"
@@ -65,7 +43,6 @@ ALGORITHMS: Final = frozenset({RSA_SHA256, ED25519})
 #: Milliseconds that the clock of a signer may be ahead of the clock that wrote a key's record.
 CLOCK_SKEW_MS: Final = 300_000
 
-_END: Final = b"</agent-message>"
 #: How the encoder, and whoever writes without white space and prefixes, begins the signature.
 _OPENING: Final = b"<signature><algorithm>"
 _TAIL: Final = b"</signature-value></signature></agent-message>"
@@ -139,38 +116,18 @@ def sign_message(message: AgentMessage, signer: Signer, *, now_ms: int) -> bytes
 
 
 def octets_to_sign(message: AgentMessage, signer: Signer, *, now_ms: int) -> tuple[bytes, bytes]:
-    """The octets before and after the signature value; both together are what is signed."""
-    from orchestrator.envelope import codec
+    """The octets before and after the signature value.
 
-    return codec.encode_to_sign(
-        message,
-        algorithm=signer.algorithm,
-        signer=signer.agent,
-        timestamp=isoformat(now_ms),
-        public_key_id=signer.key_id,
-    )
-
-
-def sign_encoded(encoded: bytes, signer: Signer, *, now_ms: int) -> bytes:
-    """Sign octets that are canonical, carry no signature and use the default namespace prefix.
-
-    This is the hot path: what the encoder wrote is trusted to be canonical, so nothing is parsed.
-
-    Raises:
-        SignatureError: the octets do not end as the encoder's do.
+    Both together are what is signed. With the base64 of their signature in between they are the signed envelope.
     """
-    if not encoded.endswith(_END):
-        raise SignatureError(
-            "signature-encoding",
-            "only the encoder's own octets can be signed without parsing; use orchestrator.envelope.signature.sign",
-        )
-    opening = (
-        f"<signature><algorithm>{signer.algorithm}</algorithm><signer>{escape(signer.agent)}</signer>"
-        f"<timestamp>{isoformat(now_ms)}</timestamp><public-key-id>{signer.key_id}</public-key-id>"
-        "<signature-value>"
-    ).encode()
-    prefix = encoded[: -len(_END)] + opening
-    return prefix + b64encode(signer.sign(prefix + _TAIL)) + _TAIL
+    from orchestrator.envelope.document import write_head
+
+    head = (
+        f"{write_head(message)}<signature><algorithm>{signer.algorithm}</algorithm>"
+        f"<signer>{escape_text(signer.agent)}</signer><timestamp>{isoformat(now_ms)}</timestamp>"
+        f"<public-key-id>{escape_text(signer.key_id)}</public-key-id><signature-value>"
+    )
+    return head.encode(), _TAIL
 
 
 def sign(xml: bytes, signer: Signer, *, now_ms: int, limits: ParseLimits | None = None) -> bytes:

@@ -7,30 +7,30 @@ what the audit trail and programs in other languages read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
-
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from dataclasses import dataclass
+from typing import Literal
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord, AgentRegistry
-from orchestrator.clock import Clock, SystemClock
+from orchestrator.clock import SystemClock
+from orchestrator.envelope.bodies import (
+    Assignment,
+    ErrorDetails,
+    EscalationMatter,
+    File,
+    QueryContext,
+    RecoveryOption,
+)
 from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.model import (
     AgentMessage,
-    Assignment,
     Body,
     Dependency,
-    ErrorDetails,
     ErrorReport,
     Escalation,
-    EscalationMatter,
-    File,
     Header,
     Message,
     Party,
     Query,
-    QueryContext,
-    RecoveryOption,
     Reply,
     RetryPolicy,
     Review,
@@ -42,10 +42,12 @@ from orchestrator.envelope.model import (
 )
 from orchestrator.envelope.model_values import Priority, Timestamp, with_values
 from orchestrator.envelope.sealing import Encrypter, Recipient
-from orchestrator.envelope.signature import Signer, sign_message
+from orchestrator.envelope.signature import sign_message
 from orchestrator.ids import new_message_id
+from orchestrator.keyring.ring import Keyring
 from orchestrator.ledger.model import Session
 from orchestrator.ledger.transitions import Outgoing
+from orchestrator.messages.recipients import EncryptionKeys
 from orchestrator.policy.routing import RoutingTable
 
 #: Characters of an answer that its summary repeats.
@@ -54,26 +56,6 @@ SUMMARY_CHARS = 200
 ErrorType = Literal["task-failed", "timeout", "blocked", "validation-error"]
 Severity = Literal["critical", "warning", "info"]
 RecommendedAction = Literal["escalate", "retry", "abandon"]
-
-
-class Signers(Protocol):
-    """Where the private keys of senders come from."""
-
-    def signer(self, agent: str) -> Signer:
-        """The agent's current signer."""
-        ...
-
-
-class Recipients(Protocol):
-    """Where the keys come from that bodies are encrypted to."""
-
-    def recipient(self, agent: str) -> tuple[str, RSAPublicKey]:
-        """Id and public key to encrypt to an agent with.
-
-        Raises:
-            KeyringError: it has none.
-        """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,29 +98,27 @@ Launching = (TaskDelegation, ReviewRequest, Escalation)
 class MessageFactory:
     """Writes envelopes for any sender whose key is at hand. Safe to share between threads.
 
-    With an ``encrypter``, large reports travel compressed, and very large ones as a reference to where they are kept; and
-    with ``recipients`` bodies are encrypted: all with ``encrypt_all``, else those of encrypted threads and those from or to
-    agents that are told to encrypt.
+    Large reports travel compressed, and very large ones as a reference to where they are stored. Bodies are encrypted: all
+    with ``encrypt_all``, else those of encrypted threads and those from or to agents that are told to encrypt.
     """
 
     def __init__(
         self,
-        signers: Signers,
-        registry: AgentRegistry,
+        keyring: Keyring,
+        agents: AgentRegistry,
         *,
-        encrypter: Encrypter | None = None,
-        recipients: Recipients | None = None,
-        encrypt_all: bool = False,
-        routing: RoutingTable | None = None,
-        clock: Clock | None = None,
+        routing: RoutingTable,
+        encrypter: Encrypter,
+        recipients: EncryptionKeys,
+        encrypt_all: bool,
     ) -> None:
-        self._signers = signers
-        self._registry = registry
+        self._keyring = keyring
+        self._agents = agents
+        self._routing = routing
         self._encrypter = encrypter
         self._recipients = recipients
         self._encrypt_all = encrypt_all
-        self._routing = routing or RoutingTable()
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         # As long as the registry hands out the same record of an agent.
         self._parties: dict[str, tuple[AgentRecord, Party]] = {}
 
@@ -174,8 +154,9 @@ class MessageFactory:
             ),
             assignment=self._assignment(sender, recipient),
         )
-        delivery = replace(delivery, priority=priority or delivery.priority)
-        return self._write(body, sender=sender, recipient=recipient, thread=thread, delivery=delivery)
+        return self._write(
+            body, sender=sender, recipient=recipient, thread=thread, priority=priority, delivery=delivery
+        )
 
     def completion(
         self, *, sender: str, recipient: str, task_id: str, result: str, thread: Thread
@@ -377,35 +358,26 @@ class MessageFactory:
             ),
             body=body,
         )
-        signer = self._signers.signer(sender)
-        if self._encrypter is not None and self._encrypts(thread, sender, recipient):
-            to = self._recipient(recipient, sender if isinstance(body, Launching) else "")
-            octets = self._encrypter.sign(message, signer, recipient=to)
-            return Outgoing(
-                data=octets, type=body.type, priority=urgency, message_id=message_id, encrypted=True
-            )
-        # The router reads the task-id of what begins a session, so that travels open.
-        if self._encrypter is not None and not isinstance(body, Launching):
-            octets = self._encrypter.sign(message, signer)
-        else:
+        signer = self._keyring.signer(sender)
+        launching, encrypted = isinstance(body, Launching), self._encrypts(thread, sender, recipient)
+        if encrypted:
+            if launching:  # the recipient is going to answer
+                self._recipients.recipient(sender)
+            key = Recipient(*self._recipients.recipient(recipient))
+            octets = self._encrypter.sign(message, signer, recipient=key)
+        elif launching:  # the router reads its task-id, so it travels open
             octets = sign_message(message, signer, now_ms=now_ms)
-        return Outgoing(data=octets, type=body.type, priority=urgency, message_id=message_id)
+        else:
+            octets = self._encrypter.sign(message, signer)
+        return Outgoing(
+            data=octets, type=body.type, priority=urgency, message_id=message_id, encrypted=encrypted
+        )
 
     def _encrypts(self, thread: Thread, sender: str, recipient: str) -> bool:
-        if self._recipients is None:
-            return False
         if thread.encrypted or self._encrypt_all:
             return True
-        records = (self._registry.get(sender), self._registry.get(recipient))
+        records = (self._agents.get(sender), self._agents.get(recipient))
         return any(record is not None and record.encrypt for record in records)
-
-    def _recipient(self, name: str, answered: str) -> Recipient:
-        """The key to encrypt to; whoever is to be ``answered`` has one, too."""
-        assert self._recipients is not None
-        if answered:
-            self._recipients.recipient(answered)
-        key_id, public = self._recipients.recipient(name)
-        return Recipient(key_id, public)
 
     def _assignment(self, sender: str, recipient: str) -> Assignment:
         return Assignment(
@@ -415,7 +387,7 @@ class MessageFactory:
         )
 
     def _party(self, name: str) -> Party:
-        record = self._registry.get(name)
+        record = self._agents.get(name)
         if record is None:  # whoever it is; the router judges whether it may be
             return Party(agent_name=name, agent_role="orchestrator" if name == OPERATOR else "specialist")
         known = self._parties.get(name)

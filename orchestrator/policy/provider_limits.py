@@ -24,8 +24,3 @@ def limit_of(limits: Mapping[str, Mapping[Any, int]], provider: str, model: str)
     name = f"{provider}/{model}"
     found = (limit for pattern, limit in limits.items() if fnmatchcase(name, pattern))
     return ProviderLimit.model_validate(next(found, {}))
-
-
-def waits_in_slot(wait_s: float, *, at_most_s: float) -> bool:
-    """Whether a run waits in its slot for a call: else it frees the slot and is tried again when its time has come."""
-    return wait_s <= at_most_s

@@ -5,10 +5,10 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
+from orchestrator.envelope.bodies import ClearBody
 from orchestrator.envelope.model import (
     AgentMessage,
     Body,
-    ClearBody,
     Escalation,
     ReviewRequest,
     StatusUpdate,

@@ -12,10 +12,10 @@ from lxml import etree
 
 from orchestrator.envelope import codec, encryption
 from orchestrator.envelope.model import AgentMessage, Header, Message, Party
-from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.model_values import NAMESPACE, Timestamp
 from orchestrator.envelope.parse import parse
 from orchestrator.envelope.sealing import Encrypter, Opener, Recipient
-from orchestrator.envelope.signature import NAMESPACE, sign_message
+from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.keyring import algorithms

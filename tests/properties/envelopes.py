@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from orchestrator.envelope.bodies import ClaimCheckBody, CompressedBody, EncryptedBody
 from orchestrator.envelope.document import BODIES
-from orchestrator.envelope.model import AgentMessage, Header, Part, Signature
-from orchestrator.envelope.model_base import bindings
+from orchestrator.envelope.model import AgentMessage, Header, Signature
+from orchestrator.envelope.model_base import Part, bindings
 from orchestrator.envelope.model_values import Kind, is_blank
 
 #: Any text at all, with a liking for what is awkward in XML.

@@ -21,8 +21,8 @@ from orchestrator.envelope.model import (
     RetryPolicy,
     Signature,
     StatusUpdate,
-    Timestamp,
 )
+from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
 from orchestrator.envelope.reading import Reading
 from orchestrator.envelope.report import schema_findings

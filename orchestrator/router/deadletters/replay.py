@@ -30,7 +30,6 @@ from orchestrator.ids import SessionId, derived_uuid, is_session_id, new_message
 from orchestrator.ledger.sealing import Seal
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.authorisation import refusal
-from orchestrator.policy.priority import priority_of
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
@@ -216,7 +215,7 @@ class Replays:
 
     def _stream_of(self, message: AgentMessage, shard: int) -> StreamId:
         """The stream that a message belongs in, whatever stream it was found in."""
-        priority = priority_of(message.body.type, message.header.priority, self._parts.routing)
+        priority = message.header.priority or self._parts.routing[message.body.type].priority
         return StreamId(shard, message.body.type, priority)
 
     def _own_launch(self, message: AgentMessage) -> Launch | None:

@@ -15,7 +15,6 @@ import redis
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.validate import Report
 from orchestrator.log import get_logger
-from orchestrator.policy.priority import priority_of
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import refuses_everything
@@ -159,5 +158,5 @@ class Outboxes:
         message = None if report is None else report.message
         if message is None or message.body.type not in MESSAGE_TYPES:
             return _UNREADABLE
-        priority = priority_of(message.body.type, message.header.priority, self._table)
+        priority = message.header.priority or self._table[message.body.type].priority
         return message.body.type, priority if priority in PRIORITIES else "low"

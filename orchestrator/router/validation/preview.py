@@ -18,7 +18,6 @@ from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.validate import Report
 from orchestrator.ids import is_session_id
-from orchestrator.policy.priority import priority_of
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.server_clock import ServerClock
@@ -86,7 +85,7 @@ class Preview:
             digest = ""
         faults = list(self._validator.faults(message))
         yield from faults
-        priority = priority_of(message.body.type, message.header.priority, self._parts.routing)
+        priority = message.header.priority or self._parts.routing[message.body.type].priority
         shard = shard_of_message(message, self._parts.settings.shards)
         received = self._validator.decrypt_body(
             Entry(StreamId(shard, message.body.type, priority), "0-0", octets, {}), message, digest

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from orchestrator.errors import RunParked
 from orchestrator.ledger.provider_calls import Granted, Lane, Wait
 from orchestrator.log import get_logger
-from orchestrator.policy.provider_limits import ProviderLimit, limit_of, waits_in_slot
+from orchestrator.policy.provider_limits import ProviderLimit, limit_of
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.step_scope import present_step
 
@@ -153,7 +153,7 @@ class ProviderLimits:
     def _pause_s(self, call: _Call, wait: Wait) -> float:
         """Seconds to sleep in the slot before the ledger is asked again."""
         wait_s = wait.wait_ms / 1000
-        if waits_in_slot(wait_s, at_most_s=call.until - time.monotonic()):
+        if wait_s <= call.until - time.monotonic():
             return min(wait_s, _LOOK_S)
         _log.info("run-parked", lane=str(call.lane), wait_s=wait_s)
         raise RunParked(str(call.lane), f"{wait_s:.6g}")

@@ -17,13 +17,11 @@ from orchestrator.audit.writer import AuditWriter
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Doctor
+from orchestrator.envelope.bodies import Blocker, EscalationMatter, Objective
 from orchestrator.envelope.model import (
-    Blocker,
     ErrorReport,
     Escalation,
-    EscalationMatter,
     Message,
-    Objective,
     Query,
     Reply,
     RetryPolicy,

@@ -24,8 +24,8 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.model_values import Timestamp
-from orchestrator.envelope.signature import RULES as SIGNATURE_RULES
 from orchestrator.envelope.signature import sign_message
+from orchestrator.envelope.signature_reading import RULES as SIGNATURE_RULES
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id, root_session_id
 from orchestrator.keyring.store import FileSigner, KeyStore

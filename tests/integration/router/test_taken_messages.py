@@ -36,7 +36,6 @@ from orchestrator.envelope.model import (
 from orchestrator.envelope.signature import CLOCK_SKEW_MS
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import Ledger
-from orchestrator.policy.priority import priority_of
 from orchestrator.redisdb import keys
 from orchestrator.router.commands import MARK_MARGIN_MS
 from orchestrator.streams import StreamId, stream_key
@@ -93,7 +92,7 @@ def where(data: bytes, stack: Stack) -> StreamId:
     """The stream in which an envelope belongs."""
     message = decode(data)
     kind = message.body.type
-    return StreamId(0, kind, priority_of(kind, message.header.priority, stack.parts.routing))
+    return StreamId(0, kind, message.header.priority or stack.parts.routing[kind].priority)
 
 
 def publish(stack: Stack, data: bytes) -> str:

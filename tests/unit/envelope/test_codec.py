@@ -13,7 +13,6 @@ from orchestrator.envelope.model import (
     EncryptedBody,
     Message,
     Reply,
-    Signature,
     TaskCompletion,
 )
 from orchestrator.errors import InvalidEnvelope
@@ -81,21 +80,6 @@ def test_a_signature_can_be_left_out() -> None:
     """The unsigned octets are those of the message without it."""
     unsigned = COMPLETION.model_copy(update={"signature": None})
     assert codec.encode_unsigned(COMPLETION) == codec.encode(unsigned)
-
-
-def test_the_octets_to_sign_surround_the_signature_value() -> None:
-    """With the value in between they are the signed message, without it they are canonical."""
-    signature = COMPLETION.signature
-    assert isinstance(signature, Signature)
-    head, tail = codec.encode_to_sign(
-        COMPLETION,
-        algorithm=signature.algorithm,
-        signer=signature.signer,
-        timestamp=signature.timestamp,
-        public_key_id=signature.public_key_id,
-    )
-    assert head + signature.signature_value.encode() + tail == codec.encode(COMPLETION)
-    assert _canonical(head + tail) == head + tail
 
 
 def test_a_refused_envelope_comes_with_its_findings() -> None:

@@ -9,20 +9,19 @@ from decimal import Decimal
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from orchestrator.envelope.bodies import Metric
 from orchestrator.envelope.model import (
     AgentMessage,
     EncryptedBody,
     Header,
     Message,
-    Metric,
     Party,
     Signature,
     StatusUpdate,
     Task,
     TaskDelegation,
-    Timestamp,
 )
-from orchestrator.envelope.model_values import Hours, Name, Percentage
+from orchestrator.envelope.model_values import Hours, Name, Percentage, Timestamp
 
 ID = "b6f1a1de-6a0c-4d4e-9d5b-0f3f6a1c2e01"
 OTHER = "0d9c3b52-0f0e-4a57-8f0a-3a4d1c9b7e02"

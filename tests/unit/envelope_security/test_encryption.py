@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 
 from orchestrator.envelope.encryption import BoundTo, decrypt, encrypt
-from orchestrator.envelope.signature import NAMESPACE
+from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.errors import DecryptionError
 
 MESSAGE_ID = "6f1b0a7e-3a1e-4c55-9a1f-0d3c8f1a2b3c"
@@ -100,10 +100,10 @@ def test_an_encrypted_body_fits_into_its_own_message_only(
 def test_a_body_that_is_bound_to_the_message_id_alone_is_refused(
     sealed: str, decrypt_body: Callable[..., bytes]
 ) -> None:
-    """As it was before: a thief chooses the id of its own message."""
-    old = sealed.replace(BOUND.label, b64encode(MESSAGE_ID.encode()).decode())
-    with pytest.raises(DecryptionError, match=r"message-id alone.*encrypt it again"):
-        decrypt_body(old)
+    """A thief chooses the id of its own message."""
+    alone = sealed.replace(BOUND.label, b64encode(MESSAGE_ID.encode()).decode())
+    with pytest.raises(DecryptionError, match=r"another message.*encrypt it for this message"):
+        decrypt_body(alone)
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -16,18 +16,17 @@ from lxml import etree
 
 from orchestrator.envelope import codec
 from orchestrator.envelope.model import AgentMessage, Message
+from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.parse import Unparsable, parse
 from orchestrator.envelope.signature import (
-    NAMESPACE,
-    RULES,
     VerifiedSignature,
     canonical,
     digest_of,
     sign,
-    sign_encoded,
     sign_message,
     verify,
 )
+from orchestrator.envelope.signature_reading import RULES
 from orchestrator.envelope.validate import check
 from orchestrator.errors import InvalidEnvelope, SignatureError
 from orchestrator.keyring import algorithms
@@ -93,16 +92,10 @@ def test_the_fast_way_and_the_general_way_write_the_same(keys, write: Write) -> 
     message, signer = write(), keys.signer(algorithm="Ed25519")
     ways = {
         sign_message(message, signer, now_ms=NOW_MS),
-        sign_encoded(codec.encode(message), signer, now_ms=NOW_MS),
         sign(codec.encode(message), signer, now_ms=NOW_MS),
         sign(sign_message(message, keys.signer(), now_ms=1), signer, now_ms=NOW_MS),
     }
     assert len(ways) == 1
-
-
-def test_only_the_encoders_octets_are_signed_unparsed(keys) -> None:
-    with pytest.raises(SignatureError, match="without parsing"):
-        sign_encoded(b"<agent-message/>", keys.signer(), now_ms=NOW_MS)
 
 
 def test_verifying_leaves_the_tree_as_it_was(keys, signed: bytes) -> None:

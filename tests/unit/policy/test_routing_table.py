@@ -7,7 +7,6 @@ import tomllib
 import pytest
 
 from orchestrator.errors import ConfigurationError
-from orchestrator.policy.priority import more_urgent, priority_of
 from orchestrator.policy.routing import RoutingTable
 
 
@@ -63,11 +62,3 @@ def test_a_wrong_table_is_refused_with_its_place(config: dict[str, object], sent
     """One sentence names the part that is wrong."""
     with pytest.raises(ConfigurationError, match=sentence):
         RoutingTable.load(config)
-
-
-def test_a_header_wins_over_the_table() -> None:
-    """An absent or unknown priority is taken from the row."""
-    table = RoutingTable()
-    assert priority_of("query", "critical", table) == "critical"
-    assert priority_of("query", None, table) == "normal"
-    assert more_urgent("low", "high") == "high"
