@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
-from orchestrator.errors import ClaimLost, DamagedRecord
-from orchestrator.ids import session_of_approval, shard_of
+from orchestrator.errors import DamagedRecord
+from orchestrator.ids import session_of_approval
 from orchestrator.ledger import decode, layout
+from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import CLOSED, Item, Session
 from orchestrator.ledger.transitions import Claim, Outgoing
 from orchestrator.policy.approval import ApprovalRequest, read_request
 from orchestrator.redisdb import keys
-
-if TYPE_CHECKING:
-    from orchestrator.ledger.ledger import Ledger
-
 
 #: The part of the system that says that the time of an approval is up.
 SWEEPER: Final = "reaper"
@@ -34,9 +31,8 @@ class OpenApproval(NamedTuple):
 class Approvals:
     """The approvals of one ledger. Safe to share between threads."""
 
-    def __init__(self, ledger: Ledger, *, now: Callable[[], str]) -> None:
+    def __init__(self, ledger: LedgerCore) -> None:
         self._ledger = ledger
-        self._now = now
 
     def request(
         self,
@@ -72,22 +68,11 @@ class Approvals:
         record["proof"] = ledger.vouch_for_item(
             approval, session, record, text, by=request.agent, to=request.agent
         )
-        shard = shard_of(session)
-        reply = ledger.scripts.run(
+        reply = ledger.call_held(
+            claim,
             "request_approval",
             [
-                keys.session(session),
-                keys.items(session),
-                keys.bodies(session),
-                keys.run(claim.run),
-                keys.effects(claim.run),
-                keys.timers(shard),
-                keys.approvals(shard),
-                keys.totals(shard),
-                layout.stream(session, envelope),
-            ],
-            [
-                self._now(),
+                ledger.now,
                 approval,
                 json.dumps(record),
                 text,
@@ -96,9 +81,8 @@ class Approvals:
                 effect,
                 request.expires_ms,
             ],
+            stream=layout.stream(session, envelope),
         )
-        if reply[0] == b"lost":
-            raise ClaimLost(claim.run)
         name = decode.text(reply[1])
         if reply[0] == b"exists":
             item = ledger.item(session, name)

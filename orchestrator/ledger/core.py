@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import redis
 
+from orchestrator.errors import ClaimLost
 from orchestrator.ledger import decode
 from orchestrator.ledger.large_text import Shortened
 from orchestrator.ledger.model import Session
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.sealing import Seal, Vault
 from orchestrator.ledger.statements import Statement, Vouch
-from orchestrator.ledger.transitions import Report, TreeLimits
+from orchestrator.ledger.transitions import Claim, Report, TreeLimits
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Scripts
+from orchestrator.redisdb.scripts import Arg, Scripts
 
 _log = get_logger()
 
@@ -57,6 +58,22 @@ class LedgerCore(LedgerReader):
             return int(self.now)
         seconds, micros = self.redis.time()
         return int(seconds) * 1000 + int(micros) // 1000
+
+    def call(self, script: str, args: Sequence[Arg], **ids: str) -> Any:
+        """Run a script on the keys of these ids, as :meth:`Scripts.call` does."""
+        return self.scripts.call(script, args, **ids)
+
+    def call_held(self, claim: Claim, script: str, args: Sequence[Arg], **ids: str) -> Any:
+        """Run a script for the holder of a run; the ids of the run and of its session need not be given.
+
+        Raises:
+            ClaimLost: the run is not held under this claim any more.
+        """
+        held = {"session": claim.session, "run": claim.run, "root": claim.root}
+        reply = self.scripts.call(script, args, **{**held, **ids})
+        if reply[0] == b"lost":
+            raise ClaimLost(claim.run)
+        return reply
 
     def vouch_for_item(
         self, item: str, session: str, record: Mapping[str, Any], text: str, *, by: str, to: str

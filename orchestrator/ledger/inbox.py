@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from orchestrator.errors import ClaimLost, LimitExceeded, PromptKeyInUse, UnknownSession, WrongState
-from orchestrator.ids import run_id, shard_of
+from orchestrator.ids import run_id
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.large_text import digest_of
@@ -18,7 +18,7 @@ from orchestrator.ledger.transitions import Claim, Flushed, Outgoing, RunRef, Ru
 from orchestrator.log import Seldom, get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage
-from orchestrator.redisdb.scripts import Arg
+from orchestrator.redisdb.scripts import Arg, keys_of
 
 _log = get_logger()
 
@@ -72,13 +72,8 @@ class Inbox:
         given, text = text, self._core.seals.write(text, seal)
         record = self._core.seals.write_record(record, seal)
         record["proof"] = self._core.vouch_for_item(item_id, session_id, record, text, by=by, to=agent)
-        reply = self._core.scripts.run(
+        reply = self._core.call(
             "enqueue",
-            [
-                *layout.mailbox(session_id, speaker=speaker or session_id, envelope=envelope),
-                keys.tree(root or session_id),
-                keys.session(root or session_id),
-            ],
             [
                 self._core.now,
                 item_id,
@@ -89,6 +84,10 @@ class Inbox:
                 answers,
                 self._core.limits.max_tree_runs if limited else "",
             ],
+            session=session_id,
+            speaker=speaker or session_id,
+            root=root or session_id,
+            stream=layout.stream(session_id, envelope),
         )
         if reply[0] == b"limit":
             raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"the tree of session {session_id}")
@@ -140,17 +139,9 @@ class Inbox:
                 record["whole"] = short.ref
             by = str(record.get("agent", ""))
             record["proof"] = self._core.vouch_for_item(item_id, session_id, record, short.text, by=by, to=to)
-            reply = self._core.scripts.run(
+            reply = self._core.call_held(
+                claim,
                 "send",
-                [
-                    *layout.mailbox(session_id, speaker=claim.session, envelope=envelope),
-                    keys.run(claim.run),
-                    keys.effects(claim.run),
-                    layout.whole(claim.session, short),
-                    keys.large_texts(claim.session),
-                    keys.timers(shard_of(session_id)),
-                    keys.conversation(shard_of(claim.session), conversation),
-                ],
                 [
                     self._core.now,
                     item_id,
@@ -167,11 +158,14 @@ class Inbox:
                     if kind == "message" and session_id == claim.parent and seal is None
                     else "",
                 ],
+                session=session_id,
+                speaker=claim.session,
+                sha256=short.sha256,
+                correlation=conversation,
+                stream=layout.stream(session_id, envelope),
             )
             if reply[0] != b"whole":
                 break
-        if reply[0] == b"lost":
-            raise ClaimLost(claim.run)
         if reply[0] == b"limit":
             raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"conversation {conversation}")
         self._placed(session_id, reply)
@@ -204,19 +198,9 @@ class Inbox:
         record["proof"] = self._core.vouch_for_item(
             item_id, session, record, text, by=str(extra.get("agent", "")), to=str(extra.get("agent", ""))
         )
-        reply = self._core.scripts.run(
+        reply = self._core.call_held(
+            claim,
             "ask_user",
-            [
-                keys.session(session),
-                keys.items(session),
-                keys.bodies(session),
-                keys.run(claim.run),
-                keys.effects(claim.run),
-                keys.totals(shard_of(session)),
-                layout.stream(session, envelope),
-                keys.timers(shard_of(session)),
-                keys.conversation(shard_of(session), conversation),
-            ],
             [
                 self._core.now,
                 item_id,
@@ -228,9 +212,9 @@ class Inbox:
                 open_ms,
                 self._core.limits.conversation_messages,
             ],
+            correlation=conversation,
+            stream=layout.stream(session, envelope),
         )
-        if reply[0] == b"lost":
-            raise ClaimLost(claim.run)
         if reply[0] == b"limit":
             raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"conversation {conversation}")
         return decode.text(reply[1])
@@ -263,17 +247,12 @@ class Inbox:
         Raises:
             ClaimLost: the run is not held under this claim any more.
         """
-        reply = self._core.scripts.run(
+        reply = self._core.call(
             "withdraw",
-            [
-                keys.session(asker),
-                keys.session(asked),
-                keys.items(asked),
-                keys.queue(asked),
-                keys.waiting(shard_of(asked)),
-                keys.run(claim.run) if claim else keys.session(asker),
-            ],
             [question, reason, claim.claim if claim else ""],
+            session=asked,
+            asker=asker,
+            run=claim.run if claim else "",
         )
         if claim is not None and reply[0] == b"lost":
             raise ClaimLost(claim.run)
@@ -289,21 +268,7 @@ class Inbox:
         Raises:
             ClaimLost: the run is not held under this claim any more.
         """
-        session = claim.session
-        reply = self._core.scripts.run(
-            "claim_item",
-            [
-                keys.items(session),
-                keys.queue(session),
-                keys.run(claim.run),
-                keys.bodies(session),
-                keys.session(session),
-                keys.waiting(shard_of(session)),
-            ],
-            [claim.claim, item_id, waits, self._core.now],
-        )
-        if reply[0] == b"lost":
-            raise ClaimLost(claim.run)
+        reply = self._core.call_held(claim, "claim_item", [claim.claim, item_id, waits, self._core.now])
         if reply[0] != b"taken":
             return None
         return self._core.seals.item(decode.item(item_id, reply[1])), self._core.seals.read(
@@ -366,31 +331,10 @@ class Inbox:
         return [verdicts[i] for i in range(len(session_ids))]
 
     def _flush_args(self, session_id: str, number: int, about: RunsSoFar) -> tuple[list[str], list[Arg]]:
-        shard, run = shard_of(session_id), run_id(session_id, number)
-        limits = self._core.limits
-        return (
-            [
-                keys.session(session_id),
-                keys.items(session_id),
-                keys.queue(session_id),
-                keys.runs(session_id),
-                keys.run(run),
-                keys.queued(shard),
-                keys.waiting(shard),
-                keys.timers(shard),
-                keys.session(about.root),
-                keys.ready(shard, about.agent),
-                keys.turns(shard, about.agent),
-            ],
-            [
-                self._core.now,
-                run,
-                number,
-                limits.resume_max_items,
-                limits.resume_max_bytes,
-                limits.redispatch_ms,
-            ],
-        )
+        run, limits = run_id(session_id, number), self._core.limits
+        ids = {"session": session_id, "run": run, "root": about.root, "agent": about.agent}
+        bounds = [limits.resume_max_items, limits.resume_max_bytes, limits.redispatch_ms]
+        return keys_of("flush", ids), [self._core.now, run, number, *bounds]
 
     @staticmethod
     def _flushed(session_id: str, reply: Sequence[bytes]) -> Flushed:
@@ -407,11 +351,8 @@ class Inbox:
                     ring=reply[5] == b"1",
                 )
                 return Flushed(outcome="run", dispatch=dispatch, more=reply[4] == b"1")
-            case b"busy":
-                return Flushed(outcome="busy", detail=detail)
-            case b"waits":
-                return Flushed(outcome="waits", detail=detail)
-            case b"closed":
-                return Flushed(outcome="closed", detail=detail)
-            case _:
-                return Flushed(outcome="empty")
+            case outcome:
+                return Flushed(
+                    outcome=cast('Literal["busy", "waits", "closed", "empty"]', decode.text(outcome)),
+                    detail=detail,
+                )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -11,15 +11,15 @@ from typing import Any, Final, Literal
 import redis
 
 from orchestrator.envelope.payload import BlobRef, BlobStore
-from orchestrator.errors import ClaimLost, DamagedRecord, LimitExceeded, PayloadError
+from orchestrator.errors import DamagedRecord, LimitExceeded, PayloadError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode
-from orchestrator.ledger.sealing import Opened, Seal, Seals
-from orchestrator.ledger.transitions import Claim, JournalLimits
+from orchestrator.ledger.core import LedgerCore
+from orchestrator.ledger.sealing import Opened, Seal
+from orchestrator.ledger.transitions import Claim
 from orchestrator.policy.sealed_text import has_sealed
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
-from orchestrator.redisdb.scripts import Scripts
 
 #: Seconds that a stored value lives which no record refers to yet.
 UNUSED_TTL_S: Final = 3600
@@ -57,24 +57,13 @@ class StepRecord:
 
 
 class Journal:
-    """The recorded steps of any run. Safe to share between threads.
+    """The recorded steps of any run. Safe to share between threads."""
 
-    ``replicate`` waits until the replicas have what was just done, during what, to which run.
-    """
-
-    def __init__(
-        self,
-        client: redis.Redis,
-        limits: JournalLimits,
-        *,
-        replicate: Callable[[str, str], None],
-        seals: Seals | None = None,
-    ) -> None:
-        self._client = client
-        self._seals = seals or Seals()
-        self._scripts = Scripts(client)
-        self.limits = limits
-        self._replicate = replicate
+    def __init__(self, core: LedgerCore) -> None:
+        self._core = core
+        self._client = core.redis
+        self._seals = core.seals
+        self.limits = core.limits.journal
 
     def read(self, run: str) -> dict[str, StepRecord]:
         """What earlier tries of a run recorded, by the steps' keys.
@@ -97,9 +86,9 @@ class Journal:
         What cannot be read is left out: `read` refuses it.
         """
         try:
-            found = [
-                _header(run, text) for _, text in self._client.hscan_iter(keys.steps(run), "h:*", count=500)
-            ]
+            # A scan may give a field twice.
+            raw = dict(self._client.hscan_iter(keys.steps(run), "h:*", count=500))
+            found = [_header(run, text) for text in raw.values()]
         except (DamagedRecord, redis.ResponseError):
             return []
         shown = [replace(one, note=self._seals.read(one.note)) for one in found]
@@ -136,14 +125,9 @@ class Journal:
         while True:
             sha256 = str(header.stored["sha256"]) if header.stored else ""
             try:
-                reply = self._scripts.run(
+                reply = self._core.call_held(
+                    claim,
                     "step",
-                    [
-                        keys.session(claim.session),
-                        keys.run(claim.run),
-                        keys.steps(claim.run),
-                        keys.step_value(claim.run, sha256) if sha256 else keys.session(claim.session),
-                    ],
                     [
                         "",
                         claim.claim,
@@ -155,12 +139,11 @@ class Journal:
                         self.limits.steps,
                         self.limits.bytes,
                     ],
+                    sha256=sha256,
                 )
             except redis.ResponseError as error:
                 raise self._not_a_hash(claim.run, error) from error
             match reply[0]:
-                case b"lost":
-                    raise ClaimLost(claim.run)
                 case b"full":
                     raise LimitExceeded(decode.text(reply[1]), decode.text(reply[2]), f"step {header.key!r}")
                 case b"value":
@@ -168,7 +151,7 @@ class Journal:
                 case b"exists":
                     return StepRecord(header=_header(claim.run, reply[1]), value=reply[2])
                 case _:
-                    self._replicate("step", claim.run)
+                    self._core.replicate("step", claim.run)
                     return StepRecord(header=header, value=inline)
 
     def _sealed(self, value: bytes, seal: Seal) -> bytes:
@@ -205,11 +188,8 @@ class Journal:
         Raises:
             ClaimLost: the run is not held under this claim any more.
         """
-        names = [keys.run(claim.run), keys.steps(claim.run)]
         for start in range(0, len(steps), _AT_ONCE):
-            reply = self._scripts.run("forget_steps", names, [claim.claim, *steps[start : start + _AT_ONCE]])
-            if reply[0] == b"lost":
-                raise ClaimLost(claim.run)
+            self._core.call_held(claim, "forget_steps", [claim.claim, *steps[start : start + _AT_ONCE]])
 
     def _hash(self, run: str) -> dict[bytes, bytes]:
         try:

@@ -80,26 +80,15 @@ class Launches:
         if seal is not None:
             facts["encrypted"] = "1"
         kept_prompt = self._core.seals.write(prompt, seal)
-        shard, reply = shard_of(session_id), [b"whole"]
+        reply = [b"whole"]
         while reply[0] == b"whole":
             texts, kept = "", "[]"
             if make_fork is not None:
                 fork = make_fork()
                 texts, kept = json.dumps(dict(fork.kept_texts(self._core.seals))), json.dumps(fork.kept)
                 facts |= fork.facts
-            reply = self._core.scripts.run(
+            reply = self._core.call(
                 "submit",
-                [
-                    keys.session(session_id),
-                    keys.bodies(session_id),
-                    keys.tree(session_id),
-                    keys.roots(shard),
-                    keys.totals(shard),
-                    layout.stream(session_id, envelope),
-                    keys.budget(session_id),
-                    keys.large_texts(session_id),
-                    keys.timers(shard),
-                ],
                 [
                     self._core.now,
                     session_id,
@@ -113,6 +102,8 @@ class Launches:
                     time_limit_ms,
                     *layout.pairs(facts),
                 ],
+                session=session_id,
+                stream=layout.stream(session_id, envelope),
             )
         created = reply[0] == b"created"
         if seal is not None and not created and reply[3] == b"0":

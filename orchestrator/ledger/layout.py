@@ -11,7 +11,7 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger.large_text import Shortened
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Arg
+from orchestrator.redisdb.scripts import Arg, keys_of
 
 #: Characters that are kept of why a try of a run failed, and of its traceback.
 REASON_CHARS: Final = 500
@@ -41,29 +41,9 @@ def whole(session: str, short: Shortened) -> str:
 
 
 def ending(session: str, *, parent: str, run: str, envelope: Outgoing | None = None) -> list[str]:
-    """The keys of every transition that may end a session: the layout of ``lib/termination.lua``."""
-    shard = shard_of(session)
-    above = parent or session
-    return [
-        keys.session(session),
-        keys.items(session),
-        keys.bodies(session),
-        keys.queue(session),
-        keys.run(run) if run else keys.session(session),
-        keys.session(above),
-        keys.items(above),
-        keys.bodies(above),
-        keys.queue(above),
-        keys.running(shard),
-        keys.queued(shard),
-        keys.waiting(shard),
-        keys.closing(shard),
-        keys.timers(shard),
-        keys.results(shard),
-        keys.session_events(shard),
-        keys.totals(shard),
-        stream(session, envelope),
-    ]
+    """The first keys of every transition that may end a session."""
+    ids = {"session": session, "parent": parent, "run": run, "stream": stream(session, envelope)}
+    return keys_of("lib/termination", ids)
 
 
 @cache
@@ -80,19 +60,8 @@ def run_and_session(shard: int) -> tuple[Arg, ...]:
 
 
 def mailbox(session: str, *, speaker: str, envelope: Outgoing | None) -> list[str]:
-    """The keys of what puts something into a session's queue: the layout of ``lib/place.lua``."""
-    shard = shard_of(session)
-    return [
-        keys.session(session),
-        keys.items(session),
-        keys.bodies(session),
-        keys.queue(session),
-        keys.waiting(shard),
-        keys.session_events(shard),
-        keys.totals(shard),
-        stream(session, envelope),
-        keys.session(speaker),
-    ]
+    """The first keys of every transition that puts something into a session's queue."""
+    return keys_of("lib/place", {"session": session, "speaker": speaker, "stream": stream(session, envelope)})
 
 
 def end_of_try(how: str, reason: str, traceback: str = "", *, write: Callable[[str], str] = str) -> str:

@@ -38,13 +38,13 @@ class Ledger(LedgerCore):
     ) -> None:
         super().__init__(client, limits=limits, report=report, vouch=vouch, vault=vault, now_ms=now_ms)
         #: The durable steps of runs.
-        self.journal = Journal(client, self.limits.journal, replicate=self.replicate, seals=self.seals)
+        self.journal = Journal(self)
         #: Calls of providers' models, within their limits.
-        self.provider_calls = ProviderCalls(client, now=lambda: self.now)
+        self.provider_calls = ProviderCalls(self)
         #: What runs spend, and their budgets.
-        self.spending = Spending(client, now=lambda: self.now)
+        self.spending = Spending(self)
         #: Questions that only a person answers.
-        self.approvals = Approvals(self, now=lambda: self.now)
+        self.approvals = Approvals(self)
 
         launches = Launches(self)
         self.submit = launches.submit

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import redis
-
-from orchestrator.ledger import decode
+from orchestrator.ledger.core import LedgerCore
 from orchestrator.policy.provider_limits import ProviderLimit
-from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Arg, Scripts
+from orchestrator.redisdb.scripts import Arg
 
 #: Milliseconds that a place in the queue is kept after its time: a slot has to be free, and the sweep has to look.
 KEPT_MS = 30_000
@@ -52,14 +48,10 @@ class Wait:
 
 
 class ProviderCalls:
-    """Admits calls within the limits of providers. Safe to share between threads.
+    """Admits calls within the limits of providers. Safe to share between threads."""
 
-    ``now`` gives the time of the transitions as the scripts take it: '' for the server's, or a test's.
-    """
-
-    def __init__(self, client: redis.Redis, *, now: Callable[[], str]) -> None:
-        self._scripts = Scripts(client)
-        self._now = now
+    def __init__(self, core: LedgerCore) -> None:
+        self._core = core
 
     def acquire(
         self,
@@ -84,7 +76,7 @@ class ProviderCalls:
             time_limit_ms: the longest that the call can take; a worker that dies holds its place so long.
         """
         args: list[Arg] = [
-            self._now(),
+            self._core.now,
             call,
             waiter,
             tree,
@@ -95,16 +87,7 @@ class ProviderCalls:
             time_limit_ms,
             KEPT_MS,
         ]
-        reply = self._scripts.run(
-            "acquire_call",
-            [
-                keys.provider_held(lane.account),
-                keys.provider_counts(lane.account, lane.model),
-                keys.provider_calls(lane.account, lane.model),
-                keys.provider_waiting(lane.account, lane.model),
-            ],
-            args,
-        )
+        reply = self._core.call("acquire_call", args, account=lane.account, model=lane.model)
         number = int(reply[1])
         if reply[0] == b"granted":
             return Granted(call=call, second=number, tokens=tokens)
@@ -112,20 +95,10 @@ class ProviderCalls:
 
     def release(self, lane: Lane, granted: Granted, *, tokens: int | None, took_ms: int) -> None:
         """A call has ended; ``tokens`` is what it took, None: what was counted."""
-        self._scripts.run(
-            "release_call",
-            [keys.provider_counts(lane.account, lane.model), keys.provider_calls(lane.account, lane.model)],
-            [
-                self._now(),
-                granted.call,
-                granted.second,
-                granted.tokens,
-                "" if tokens is None else tokens,
-                took_ms,
-            ],
-        )
+        used = "" if tokens is None else tokens
+        args: list[Arg] = [self._core.now, granted.call, granted.second, granted.tokens, used, took_ms]
+        self._core.call("release_call", args, account=lane.account, model=lane.model)
 
     def hold_back(self, lane: Lane, *, for_ms: int) -> int:
         """Let nobody call the provider under this key for so long; until when, in ms since the epoch."""
-        reply = self._scripts.run("hold_back", [keys.provider_held(lane.account)], [self._now(), for_ms])
-        return int(decode.text(reply[0]))
+        return int(self._core.call("hold_back", [self._core.now, for_ms], account=lane.account)[0])

@@ -47,19 +47,9 @@ class Runs:
         ``agent`` is the session's; looked up when it is not given. ``version`` is what the worker has of it, as in a
         slot: a run that is pinned to another version is not taken.
         """
-        shard = shard_of(run_id)
         agent = agent or decode.text(self._core.redis.hget(keys.session(session_id), "agent"))
-        names = [
-            keys.session(session_id),
-            keys.run(run_id),
-            keys.running(shard),
-            keys.queued(shard),
-            keys.items(session_id),
-            keys.bodies(session_id),
-            keys.ready(shard, agent),
-            keys.turns(shard, agent),
-        ]
-        reply = self._core.scripts.run("claim", names, [self._core.now, run_id, claim_id, worker, version])
+        args: list[Arg] = [self._core.now, run_id, claim_id, worker, version]
+        reply = self._core.call("claim", args, session=session_id, run=run_id, agent=agent)
         return self._held(claim_id, reply)
 
     def claim_next(self, shard: int, wish: Next) -> None:
@@ -130,7 +120,7 @@ class Runs:
 
     def renew(self, claim: Claim) -> Renewal:
         """The heartbeat of a holder: moves the renewal counter that the reaper watches."""
-        reply = self._core.scripts.run("renew", [keys.run(claim.run)], [claim.claim])
+        reply = self._core.call("renew", [claim.claim], run=claim.run)
         held = reply[0] == b"held"
         return Renewal(held=held, stop=decode.text(reply[1]) if held else "")
 
@@ -266,10 +256,7 @@ class Runs:
         Raises:
             ClaimLost: the run is not held under this claim any more.
         """
-        names = [keys.session(claim.session), keys.items(claim.session), keys.run(claim.run)]
-        reply = self._core.scripts.run("reject", names, [claim.claim, item_id, reason])
-        if reply[0] == b"lost":
-            raise ClaimLost(claim.run)
+        reply = self._core.call_held(claim, "reject", [claim.claim, item_id, reason])
         return bool(reply[0] == b"rejected")
 
     def _said(self, outcome: Outcome, session: str, seal: Seal | None) -> tuple[Shortened, str]:
@@ -349,16 +336,9 @@ class Runs:
         Raises:
             ClaimLost: the run is not held under this claim any more.
         """
-        shard = shard_of(claim.session)
-        reply = self._core.scripts.run(
+        reply = self._core.call_held(
+            claim,
             "effect",
-            [
-                keys.session(claim.session),
-                keys.run(claim.run),
-                keys.effects(claim.run),
-                keys.totals(shard),
-                layout.stream(claim.session, envelope),
-            ],
             [
                 self._core.now,
                 claim.claim,
@@ -368,9 +348,8 @@ class Runs:
                 "1" if only_audit else "",
                 *layout.pairs(facts or {}),
             ],
+            stream=layout.stream(claim.session, envelope),
         )
-        if reply[0] == b"lost":
-            raise ClaimLost(claim.run)
         return self._core.seals.read(decode.text(reply[1])) if reply[0] == b"exists" else value
 
     def status(
@@ -395,18 +374,9 @@ class Runs:
 
         It reads of its task in the stream, holds no lease, and reports by envelope. False: the run is not queued.
         """
-        reply = self._core.scripts.run(
-            "claim_external",
-            [
-                keys.session(dispatch.session),
-                keys.run(dispatch.run),
-                keys.queued(shard_of(dispatch.session)),
-                keys.ready(shard_of(dispatch.session), dispatch.agent),
-                keys.turns(shard_of(dispatch.session), dispatch.agent),
-            ],
-            [self._core.now, dispatch.run, dispatch.agent],
-        )
-        return bool(reply)
+        args: list[Arg] = [self._core.now, dispatch.run, dispatch.agent]
+        ids = {"session": dispatch.session, "run": dispatch.run, "agent": dispatch.agent}
+        return bool(self._core.call("claim_external", args, **ids))
 
 
 def _state(text: str) -> JSON:

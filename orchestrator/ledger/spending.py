@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import redis
-
 from orchestrator.errors import BudgetExceeded, ClaimLost
-from orchestrator.ids import shard_of
 from orchestrator.ledger import decode
+from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.transitions import Claim
 from orchestrator.policy.budget import RESOURCES, Budget, BudgetState, Cost, refusal
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Arg, Scripts
+from orchestrator.redisdb.scripts import Arg, keys_of
 
 #: Seconds that an agent's budget is for, unless it says otherwise.
 DAY_S = 86_400
 
 
 class Spending:
-    """Reserves what calls may cost, and counts what they did cost. Safe to share between threads.
+    """Reserves what calls may cost, and counts what they did cost. Safe to share between threads."""
 
-    ``now`` gives the time of the transitions as the scripts take it: '' for the server's, or a test's.
-    """
-
-    def __init__(self, client: redis.Redis, *, now: Callable[[], str]) -> None:
-        self._client = client
-        self._scripts = Scripts(client)
-        self._now = now
+    def __init__(self, core: LedgerCore) -> None:
+        self._core = core
+        self._client = core.redis
 
     def reserve(
         self,
@@ -54,17 +48,11 @@ class Spending:
             BudgetExceeded: it does not fit; nothing was reserved.
             ClaimLost: the run is not held under this claim any more.
         """
-        shard = shard_of(claim.run)
         limits = agent_budget.limits if agent_budget is not None else {}
         per_ms = round(((agent_budget.per_s if agent_budget is not None else None) or DAY_S) * 1000)
-        names = [
-            keys.run(claim.run),
-            keys.reserved(claim.run),
-            keys.spending(shard, agent),
-            *map(keys.budget, budgets),
-        ]
+        names = [*keys_of("reserve", {"run": claim.run, "agent": agent}), *map(keys.budget, budgets)]
         args: list[Arg] = [
-            self._now(),
+            self._core.now,
             claim.claim,
             reservation,
             cost.requests,
@@ -73,7 +61,7 @@ class Spending:
             *(limits.get(name, "") for name in RESOURCES),
             per_ms,
         ]
-        reply = self._scripts.run("reserve", names, args)
+        reply = self._core.scripts.run("reserve", names, args)
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)
         if reply[0] == b"refused":
@@ -96,11 +84,11 @@ class Spending:
         Raises:
             ClaimLost: the run is not held under this claim any more; what it had reserved has come back.
         """
-        reply = self._scripts.run(
+        reply = self._core.call_held(
+            claim,
             "spend",
-            [keys.session(claim.session), keys.run(claim.run), keys.reserved(claim.run)],
             [
-                self._now(),
+                self._core.now,
                 claim.claim,
                 reservation,
                 agent,
@@ -110,8 +98,6 @@ class Spending:
                 cost.nano_usd,
             ],
         )
-        if reply[0] == b"lost":
-            raise ClaimLost(claim.run)
         return bool(reply[0] == b"done")
 
     def budget(self, session: str) -> BudgetState | None:

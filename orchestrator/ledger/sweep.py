@@ -13,6 +13,7 @@ from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.transitions import Lease, RunRef
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
+from orchestrator.redisdb.scripts import keys_of
 
 #: Sessions of an expired tree that are closed in one step, with three arguments each; Redis 6.2 takes a million.
 _RETIRED_AT_ONCE = 50_000
@@ -76,21 +77,16 @@ class Sweep:
 
     def make_ready(self, run_id: str) -> RunRef | None:
         """Make a queued run ready; None if it is not queued any more."""
-        shard = shard_of(run_id)
         session, cause = (
             decode.text(v) for v in self._core.redis.hmget(keys.run(run_id), "session", "cause")
         )
         agent = decode.text(self._core.redis.hget(keys.session(session), "agent")) if session else ""
-        reply = self._core.scripts.run(
+        reply = self._core.call(
             "make_ready",
-            [
-                keys.run(run_id),
-                keys.queued(shard),
-                keys.session(session) if session else keys.run(run_id),
-                keys.ready(shard, agent),
-                keys.turns(shard, agent),
-            ],
             [self._core.now, run_id, self._core.limits.redispatch_ms, self._core.limits.redispatch_cap_ms],
+            run=run_id,
+            session=session,
+            agent=agent,
         )
         if reply[0] != b"ready":
             return None
@@ -109,20 +105,11 @@ class Sweep:
         Raises:
             UnknownSession: there is no such session.
         """
-        shard = shard_of(session_id)
         about = self._core.session(session_id)
         run = about.run
         while True:
-            reply = self._core.scripts.run(
-                "unpin",
-                [
-                    keys.session(session_id),
-                    keys.run(run) if run else keys.session(session_id),
-                    keys.ready(shard, about.agent),
-                    keys.turns(shard, about.agent),
-                ],
-                [self._core.now, run],
-            )
+            args = [self._core.now, run]
+            reply = self._core.call("unpin", args, session=session_id, run=run, agent=about.agent)
             if reply[0] != b"run":
                 break
             run = decode.text(reply[1])
@@ -146,12 +133,7 @@ class Sweep:
 
     def mark_result_published(self, root: str) -> None:
         """Note that the result of a root is stored where its caller waits for it."""
-        shard = shard_of(root)
-        self._core.scripts.run(
-            "publish_result",
-            [keys.session(root), keys.results(shard), keys.timers(shard)],
-            [self._core.now, root, self._core.limits.tree_ttl_ms],
-        )
+        self._core.call("publish_result", [self._core.now, root, self._core.limits.tree_ttl_ms], session=root)
 
     def due_timers(self, shard: int, *, limit: int = 500) -> list[tuple[str, str]]:
         """Timers that are due, as (kind, id)."""
@@ -180,17 +162,12 @@ class Sweep:
         priority, message = map(
             decode.text, self._core.redis.hmget(keys.session(session_id), "priority", "message")
         )
-        reply = self._core.scripts.run(
+        reply = self._core.call(
             "submit_due",
-            [
-                keys.session(session_id),
-                keys.bodies(session_id),
-                keys.timers(shard),
-                keys.totals(shard),
-                keys.messages(shard, "task-delegation", priority or "high"),
-                keys.seen(shard, sender, message),
-            ],
             [self._core.now, session_id, _SUBMITTED_TTL_MS],
+            session=session_id,
+            stream=keys.messages(shard, "task-delegation", priority or "high"),
+            mark=keys.seen(shard, sender, message),
         )
         return decode.text(reply[0])
 
@@ -213,27 +190,15 @@ class Sweep:
 
         Returns the names of the indexes and fields that were wrong.
         """
-        shard, run = shard_of(session_id), ""
+        run = ""
         while True:
-            facts = self._core.redis.hmget(keys.session(session_id), "root")
-            root = decode.text(facts[0]) or session_id
-            reply = self._core.scripts.run(
+            root = decode.text(self._core.redis.hget(keys.session(session_id), "root")) or session_id
+            reply = self._core.call(
                 "reindex",
-                [
-                    keys.session(session_id),
-                    keys.items(session_id),
-                    keys.queue(session_id),
-                    keys.run(run) if run else keys.session(session_id),
-                    keys.tree(root),
-                    keys.roots(shard),
-                    keys.running(shard),
-                    keys.queued(shard),
-                    keys.waiting(shard),
-                    keys.closing(shard),
-                    keys.timers(shard),
-                    keys.results(shard),
-                ],
                 [self._core.now, session_id, run, self._core.limits.tree_ttl_ms, "1" if recount else ""],
+                session=session_id,
+                run=run,
+                root=root,
             )
             if reply[0] != b"run":
                 return [decode.text(what) for what in reply[1:]]
@@ -246,17 +211,8 @@ class Sweep:
             return False
         parent, digest = about[0].parent, ""
         while True:
-            reply = self._core.scripts.run(
-                "restore_text",
-                [
-                    keys.session(child),
-                    keys.bodies(child),
-                    keys.items(parent),
-                    keys.bodies(parent),
-                    keys.large_text(child, digest) if digest else keys.session(child),
-                ],
-                [callback_id(child), digest],
-            )
+            ids = {"session": child, "parent": parent, "sha256": digest}
+            reply = self._core.call("restore_text", [callback_id(child), digest], **ids)
             if reply[0] != b"whole":
                 return bool(reply[0] == b"restored")
             digest = decode.text(reply[1])
@@ -287,27 +243,11 @@ class Sweep:
 
     def delete_session(self, session_id: str, root: str) -> int:
         """Remove one session of an expired tree; how many sessions the tree has left. The root goes last."""
-        shard = shard_of(session_id)
         lane = decode.session(decode.mapping(self._core.redis.hgetall(keys.session(session_id)))).lane
+        ids = {"session": session_id, "root": root, "agent": lane}
         reply = self._core.scripts.run(
             "delete_session",
-            [
-                keys.session(session_id),
-                keys.items(session_id),
-                keys.bodies(session_id),
-                keys.queue(session_id),
-                keys.runs(session_id),
-                keys.tree(root),
-                keys.roots(shard),
-                keys.timers(shard),
-                keys.closing(shard),
-                keys.waiting(shard),
-                keys.running(shard),
-                keys.queued(shard),
-                keys.ready(shard, lane),
-                keys.turns(shard, lane),
-                *self._core.owned_keys(session_id),
-            ],
+            [*keys_of("delete_session", ids), *self._core.owned_keys(session_id)],
             [session_id, root, *self._core.redis.lrange(keys.runs(session_id), 0, -1)],
         )
         return int(reply[1])

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, cast
 
-from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import SessionState
 from orchestrator.ledger.transitions import Lease, Outgoing, StopVerdict
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Arg
+from orchestrator.redisdb.scripts import Arg, keys_of
 
 
 class Termination:
@@ -45,15 +44,11 @@ class Termination:
         """Fail a session that never started, in the name of ``by``; False when it did, or has ended already."""
         parent = decode.text(self._core.redis.hget(keys.session(session_id), "parent"))
         while True:
+            proof = self._vouch_for_failure(session_id, reason, by)
             reply = self._core.scripts.run(
                 "refuse",
                 layout.ending(session_id, parent=parent, run="", envelope=envelope),
-                [
-                    self._core.now,
-                    reason,
-                    layout.payload(envelope),
-                    self._vouch_for_failure(session_id, reason, by),
-                ],
+                [self._core.now, reason, layout.payload(envelope), proof],
             )
             if reply[0] != b"parent":
                 return bool(reply[0] == b"refused")
@@ -145,10 +140,7 @@ class Termination:
 
     def abandon(self, parent: str, callback: str, reason: str) -> bool:
         """Let a callback die that a closed parent is still owed; False if it is not owed."""
-        reply = self._core.scripts.run(
-            "abandon", [keys.session(parent), keys.items(parent)], [callback, reason]
-        )
-        return bool(reply[0] == b"dead")
+        return bool(self._core.call("abandon", [callback, reason], session=parent)[0] == b"dead")
 
     def inherit(
         self, parent: str, heir: str, child: str, callback: str
@@ -163,11 +155,7 @@ class Termination:
             reply = self._core.scripts.run(
                 "inherit",
                 [
-                    keys.session(parent),
-                    keys.items(parent),
-                    keys.session(heir),
-                    keys.items(heir),
-                    keys.session(child),
+                    *keys_of("inherit", {"session": parent, "heir": heir, "child": child}),
                     *map(keys.session, self._above(heir)),
                 ],
                 [callback, heir, f"handed to heir {heir}"],
@@ -192,12 +180,7 @@ class Termination:
         reply = self._core.scripts.run(
             "finish_cleanup",
             [
-                keys.session(session_id),
-                keys.items(session_id),
-                keys.bodies(session_id),
-                keys.queue(session_id),
-                keys.closing(shard_of(session_id)),
-                keys.runs(session_id),
+                *keys_of("finish_cleanup", {"session": session_id}),
                 *self._core.owned_keys(session_id, but=self._still_heard(session_id)),
             ],
             [session_id, seen_as or ""],

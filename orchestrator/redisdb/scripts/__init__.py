@@ -1,16 +1,16 @@
 """Loads the Lua scripts beside this module and runs them, one by one or in one round trip.
 
 One file is one transition. A file starts with a header (what it does, KEYS, ARGV, Returns) and may
-name shared parts from ``lib/`` in lines ``-- include: name``. What a script that includes ``base`` changes is
-published for the audit trail in the same step (``lib/transition.lua``). Every script is idempotent for the same
-arguments, because redis-py repeats a command whose answer was lost.
+name shared parts from ``lib/`` in lines ``-- include: name``. :func:`keys_of` makes the KEYS that a header names. What
+a script that includes ``base`` changes is published for the audit trail in the same step (``lib/transition.lua``).
+Every script is idempotent for the same arguments, because redis-py repeats a command whose answer was lost.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -18,27 +18,65 @@ from typing import Any
 import redis
 from redis.exceptions import NoScriptError
 
+from orchestrator.redisdb import keys
 from orchestrator.redisdb.raw_pipeline import exchange
 
 Arg = str | bytes | int | float
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INCLUDE = re.compile(r"^-- include: (\w+)\n", re.MULTILINE)
+#: The KEYS of a header, to the next part of it; each is a number and a name. Another header may hold the first ones.
+_KEYS = re.compile(r"^-- KEYS  (.*?)(?=^-- [A-Z]|^(?!--  ))", re.MULTILINE | re.DOTALL)
+_ONE_KEY = re.compile(r"\b\d+ (\S+)")
+_FIRST_KEYS = re.compile(r"as in (lib/\w+)")
+#: The variable part of a key's pattern.
+_PART = re.compile(r"<(\w+)(?:-id)?>")
+_PATTERNS = {spec.name: spec.pattern.replace("{S}", "{%(S)s}") for spec in keys.REGISTRY}
+
+
+def _read(name: str) -> str:
+    return (resources.files(__name__) / f"{name}.lua").read_text(encoding="utf-8")
 
 
 @cache
 def source(name: str) -> str:
     """The text of script ``name``, its includes in place."""
-    folder = resources.files(__name__)
-
-    def part(name: str) -> str:
-        return (folder / "lib" / f"{name}.lua").read_text(encoding="utf-8")
-
-    text = (folder / f"{name}.lua").read_text(encoding="utf-8")
-    step = _INCLUDE.sub(lambda found: part(found[1]) + "\n", text)
+    text = _read(name)
+    step = _INCLUDE.sub(lambda found: _read(f"lib/{found[1]}") + "\n", text)
     if "base" not in _INCLUDE.findall(text):
         return step
-    return part("transition").replace("NAME", name).replace("-- step\n", step)
+    return _read("lib/transition").replace("NAME", name).replace("-- step\n", step)
+
+
+def keys_of(script: str, ids: Mapping[str, str]) -> list[str]:
+    """The KEYS of a script, in the order in which its header names them, of the sessions, runs, … in ``ids``.
+
+    A header names a key as :mod:`orchestrator.redisdb.keys` does: ``items`` are those of the id ``session``, and
+    ``items@parent`` those of the id ``parent``. ``run|session`` is the session where the id ``run`` is empty. What is
+    the name of no key is a key itself in ``ids``. The first id names the shard.
+    """
+    first = next(iter(ids.values()))
+    known = {"S": first.partition("_")[2][:2], **ids}
+    return [(key if not needs or ids[needs] else other) % known for key, needs, other in _layout(script)]
+
+
+@cache
+def _layout(script: str) -> tuple[tuple[str, str, str], ...]:
+    """Each key as a pattern for ``%``, the id without which it is another one, and the pattern of that."""
+    found = _KEYS.search(_read(script))
+    named = found[1] if found else ""
+    first = _FIRST_KEYS.search(named)
+    return (*(_layout(first[1]) if first else ()), *map(_key, _ONE_KEY.findall(named)))
+
+
+def _key(name: str) -> tuple[str, str, str]:
+    name, _, other = name.partition("|")
+    name, _, whose = name.partition("@")
+    pattern = _PATTERNS.get(name, f"<{name}>")
+    if whose:
+        pattern = _PART.sub(f"<{whose}>", pattern, count=1)
+    needs = _PART.findall(pattern)[-1] if other else ""
+    return _PART.sub(r"%(\1)s", pattern), needs, _key(other)[0] if other else ""
 
 
 @cache
@@ -66,14 +104,18 @@ class Scripts:
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
 
-    def run(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
+    def run(self, name: str, names: Sequence[str], args: Sequence[Arg]) -> Any:
         """Run one script; it is loaded first if the server does not know it."""
         batch = self.batch()
-        batch.script(name, keys, args)
+        batch.script(name, names, args)
         (answer,) = batch.execute()
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def call(self, name: str, args: Sequence[Arg], **ids: str) -> Any:
+        """Run one script on its keys, which are made of ``ids`` as :func:`keys_of` says."""
+        return self.run(name, keys_of(name, ids), args)
 
     def batch(self) -> Batch:
         """A batch of scripts and plain commands that goes out in one round trip."""
@@ -90,9 +132,9 @@ class Batch:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def script(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> None:
+    def script(self, name: str, names: Sequence[str], args: Sequence[Arg]) -> None:
         """Add a script call."""
-        self._calls.append((name, (len(keys), *keys, *_fit(args))))
+        self._calls.append((name, (len(names), *names, *_fit(args))))
 
     def command(self, *args: Any) -> None:
         """Add a plain command, for example ``command("XACK", key, group, entry)``."""

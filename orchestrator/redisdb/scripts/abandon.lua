@@ -1,5 +1,5 @@
 -- abandon: a closed parent lets go of one callback that is still owed: it is dead, with the reason.
--- KEYS  1 parent  2 parent's items
+-- KEYS  1 session  2 items
 -- ARGV  1 callback id  2 reason
 -- Returns  {'dead'} | {'not owed', state}
 -- include: base

@@ -3,7 +3,7 @@
 -- The counts of a minute are kept by seconds: `r:<second>` requests, `t:<second>` tokens. Beside them: `w:<waiter>` tree and
 -- until when its place is kept, `tree:<tree>` the last turn of a tree, `at` the turn that was served last, `ms` how long a
 -- call takes, smoothed.
--- KEYS  1 held back until  2 counts  3 calls at work  4 waiting
+-- KEYS  1 provider_held  2 provider_counts  3 provider_calls  4 provider_waiting
 -- ARGV  1 now or ''  2 id of the call  3 waiter: the same for all tries of the same call  4 tree  5 tokens
 --       6 requests a minute or ''  7 tokens a minute or ''  8 calls at once or ''  9 ms that the call may take
 --       10 ms that a place is kept after its time

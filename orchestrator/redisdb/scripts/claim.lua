@@ -1,6 +1,6 @@
 -- claim: a worker takes a certain queued run under a random claim id, unless its agent is paused or at its limit, or its
 -- session is pinned to another version of the agent. The same claim id, sent twice, is one claim.
--- KEYS  1 session  2 run  3 running  4 dispatch  5 items  6 bodies  7 ready  8 turns
+-- KEYS  1 session  2 run  3 running  4 queued  5 items  6 bodies  7 ready  8 turns
 -- ARGV  1 now or ''  2 run id  3 claim id  4 worker  5 version and on_deploy of its definition, with a space between, or ''
 -- Returns  {'held', session as a JSON object, run likewise, prompt, saved state, {record of each item}, {text of each},
 --           its task beside the prompt as JSON, or nil}

@@ -1,6 +1,6 @@
 -- foreign_take: the first run of a session whose agent is a program outside of the stack is at work from now on.
 -- That program reads the task from the stream; no worker is sent anything, and no lease is kept for it.
--- KEYS  1 session  2 run  3 dispatch  4 ready  5 turns
+-- KEYS  1 session  2 run  3 queued  4 ready  5 turns
 -- ARGV  1 now or ''  2 run id  3 agent
 -- Returns  1 taken | 0 it is not queued (any more)
 -- Complexity: O(log(dispatch)).

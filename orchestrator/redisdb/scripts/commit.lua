@@ -1,7 +1,7 @@
 -- commit: the holder ends its run: answer, saved state, callbacks consumed, and what follows for the parent.
 -- The envelope reports an end of the session; where the script needs one and got none it changes nothing and says so.
--- KEYS  as in lib/termination.lua, then 19 effects  20 whole text, or the session  21 large_texts
---       22 memory of the conversation, or the session  23… what is attached to the answer
+-- KEYS  as in lib/termination.lua, then 19 effects  20 whole  21 large_texts  22 memory
+--       23… what is attached to the answer
 -- ARGV  1 now or ''  2 claim id  3 status completed | failed | stopped | parked  4 text  5 saved state or ''
 --       6 waiting policy or ''  7 envelope or ''  8 attempts the agent has  9 ms until it may be tried again
 --       10 reference to the whole as JSON, where the text is its beginning, or ''

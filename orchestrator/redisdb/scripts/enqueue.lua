@@ -1,7 +1,7 @@
 -- put: place something into a session's queue from outside any run: a user's prompt or reply, a word of the system's.
 -- Idempotent by item id.
--- KEYS  1 session  2 items  3 bodies  4 queue  5 waiting  6 stops  7 totals  8 stream
---       9 speaking session, or the session itself  10 tree  11 root
+-- KEYS  1 session  2 items  3 bodies  4 queue  5 waiting  6 session_events  7 totals  8 stream
+--       9 session@speaker  10 tree  11 session@root
 -- ARGV  1 now or ''  2 item id  3 record as JSON  4 text  5 envelope or ''  6 '1': it opens a question of KEYS[9]
 --       7 id of the question it answers or ''  8 max runs in the tree, or '' for what is never refused
 -- Returns  {'queued', seq} | {'exists', '1': with this text, '0': with another, '': its text is gone} | {'closed', state} | {'unknown'} | {'answered'}: it has its reply already

@@ -1,8 +1,8 @@
 -- flush: when a session is not busy and its waiting policy is met, one new run claims what is queued,
 -- bounded by count and bytes; the rest follows with the next run. Sent twice, it finds the session busy.
 -- A deadline makes a run, too, even when nothing has come: the run's field `overdue` names the groups it was for.
--- KEYS  1 session  2 items  3 queue  4 runs  5 run  6 dispatch  7 waiting  8 timers  9 root
---       10 ready  11 turns, of the session's agent
+-- KEYS  1 session  2 items  3 queue  4 runs  5 run  6 queued  7 waiting  8 timers  9 session@root  10 ready
+--       11 turns
 -- ARGV  1 now or ''  2 run id  3 number of the run  4 max items  5 max bytes  6 ms until the sweep looks at it
 -- Returns  {'run', run id, agent, cause, '1' if more is queued, '1': tell workers of it | '0',
 --          version that it is pinned to or ''} | {'busy', run} | {'empty'}

@@ -1,5 +1,5 @@
 -- hold_back: a provider said that it takes no calls under a key for a while: nobody makes one before that has ended.
--- KEYS  1 held back until
+-- KEYS  1 provider_held
 -- ARGV  1 now or ''  2 ms
 -- Returns  {until, in ms since the epoch}: the latest that anybody was told
 -- include: base

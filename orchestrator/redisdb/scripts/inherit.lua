@@ -1,7 +1,7 @@
 -- inherit: a closed parent hands a callback that is still owed to its heir: dead here, with that reason, and
 -- launched and owed there under the same id. Not to the child itself or to what is below it, which would wait for
 -- its own end for ever.
--- KEYS  1 parent  2 parent's items  3 heir  4 heir's items  5 child
+-- KEYS  1 session  2 items  3 session@heir  4 items@heir  5 session@child
 --       6… the sessions above the heir, nearest first, as the caller found them; the last is a root or is gone
 -- ARGV  1 callback id  2 heir id  3 reason
 -- Returns  {'handed'} | {'not owed', state} | {'no heir', state} | {'kin'}: the child is the heir or above it

@@ -1,7 +1,7 @@
 -- reindex: what the shard's indexes and a session's counters say is derived again from its records, by the doctor.
 -- Everything is read, and so found readable, before anything is written; what is right already is left alone.
--- KEYS  1 session  2 items  3 queue  4 its open run, or the session  5 tree  6 roots  7 running  8 dispatch
---       9 waiting  10 closing  11 timers  12 results
+-- KEYS  1 session  2 items  3 queue  4 run|session  5 tree  6 roots  7 running  8 queued  9 waiting
+--       10 closing  11 timers  12 results
 -- ARGV  1 now or ''  2 session id  3 run whose key came, or ''  4 lifetime of a finished tree in ms
 --       5 '1': derive counters and queue from the items, too; '': something says that an item is missing or wrong
 -- Returns  {'done', what was put right, …} | {'unknown'} | {'run', its id}: pass the key of that run

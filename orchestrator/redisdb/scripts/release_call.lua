@@ -1,5 +1,5 @@
 -- release_call: a call of a model is over. Said twice, it counts once.
--- KEYS  1 counts  2 calls at work
+-- KEYS  1 provider_counts  2 provider_calls
 -- ARGV  1 now or ''  2 id of the call  3 second in which it was counted  4 tokens that were counted
 --       5 tokens that it took, or '': as many  6 ms that it took
 -- Returns  {'done'} | {'unknown'}: it has ended, or has taken longer than it may

@@ -1,6 +1,6 @@
 -- reserve: the holder of a run sets aside the most that its next call can cost, in every budget that the call counts
 -- against, or in none of them. The same reservation, sent twice, is one.
--- KEYS  1 run  2 reserved  3 what the agent spent  4… budgets of the session and of those above it, the root's first
+-- KEYS  1 run  2 reserved  3 spending  4… budgets of the session and of those above it, the root's first
 -- ARGV  1 now or ''  2 claim  3 id of the reservation  4 requests  5 tokens  6 billionths of a USD
 --       7 most requests of the agent or ''  8 tokens likewise  9 billionths likewise  10 ms that the agent's budget is for
 -- Returns  {'reserved'} | {'lost'}

@@ -1,6 +1,6 @@
 -- restore_text: what a child said at its end is kept by itself and by its parent; the one that is gone is copied
 -- from the other. Only while both are of the same end: a user may have resumed the child since.
--- KEYS  1 child  2 child's bodies  3 parent's items  4 parent's bodies  5 large text, or the child
+-- KEYS  1 session  2 bodies  3 items@parent  4 bodies@parent  5 large_text|session
 -- ARGV  1 callback id  2 digest of the large text that came as KEYS[5], or ''
 -- Returns  {'restored', 'result' | 'callback'} | {'whole', digest}: pass the key of that text | {'nothing'}: none is
 --          gone, or it cannot be known any more

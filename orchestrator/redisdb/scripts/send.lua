@@ -1,7 +1,7 @@
 -- send: an agent's effect that puts something into another session's queue (its parent's, or that of who
 -- asked): checked against the claim, once for its effect key.
--- KEYS  1 session spoken to  2 items  3 bodies  4 queue  5 waiting  6 stops  7 totals  8 stream
---       9 speaking session  10 run  11 effects  12 whole text, or the speaking session  13 large_texts
+-- KEYS  1 session  2 items  3 bodies  4 queue  5 waiting  6 session_events  7 totals  8 stream
+--       9 session@speaker  10 run  11 effects  12 large_text@speaker|session@speaker  13 large_texts@speaker
 --       14 timers  15 conversation
 -- ARGV  1 now or ''  2 item id  3 record as JSON  4 text  5 envelope or ''  6 '1': it opens a question of the speaker
 --       7 id of the question it answers or ''  8 claim  9 effect key

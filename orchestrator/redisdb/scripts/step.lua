@@ -2,7 +2,7 @@
 -- an error that has retries left is replaced. The same record, sent twice, is one.
 -- The hash `steps` holds for each step `h:<key>`, its header as a JSON object, and `p:<key>`, its value; `v:<sha256>`
 -- for each value that is stored beside it under `<steps>:<sha256>`; `count` and `bytes`.
--- KEYS  1 session  2 run  3 steps  4 the stored value, or the session
+-- KEYS  1 session  2 run  3 steps  4 step_value|session
 -- ARGV  1 now or ''  2 claim  3 key of the step  4 header, a JSON object that is not empty  5 value
 --       6 bytes of the value  7 SHA-256 of the stored value or ''  8 steps that a run may have  9 bytes likewise
 -- Returns  {'done'} | {'exists', header, value} | {'full', name of the limit, its value}

@@ -1,6 +1,6 @@
 -- submit: make a root session and publish its task-delegation, or keep that until its time. Idempotent by session id.
 -- A fork begins with texts of its own: `kept` names the large ones among them, which live as long as the session from now on.
--- KEYS  1 session  2 bodies  3 tree  4 roots  5 totals  6 stream  7 budget  8 large_texts  9 timers
+-- KEYS  1 session  2 bodies  3 tree@session  4 roots  5 totals  6 stream  7 budget  8 large_texts  9 timers
 -- ARGV  1 now or ''  2 session id  3 prompt  4 envelope  5 its budget: what, limit, …, or ''
 --       6 texts of a fork beside its prompt, as a JSON object, or ''  7 SHA-256 of the large ones, as a JSON list
 --       8 when it is to begin, in ms since the epoch, or '' for now  9 its task beside the prompt, as JSON, or ''

@@ -1,7 +1,7 @@
 -- submit_due: the time of a scheduled session has come: its task-delegation is published as it was signed. Sent twice,
 -- by several reapers or after a crash, it is published once. As a message that waited, it is told by its duplicate mark
 -- from one that is too old.
--- KEYS  1 session  2 bodies  3 timers  4 totals  5 stream  6 seen mark
+-- KEYS  1 session  2 bodies  3 timers  4 totals  5 stream  6 mark
 -- ARGV  1 now or ''  2 session id  3 mark's lifetime in ms
 -- Returns  {'submitted'} | {'early'}: the timer stays | {'gone', state}: it was stopped, or begun before
 -- include: base

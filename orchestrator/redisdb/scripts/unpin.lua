@@ -1,5 +1,5 @@
 -- unpin: any version of its agent may go on with a session from now on; its run that is ready is so for every worker.
--- KEYS  1 session  2 its open run, or the session  3 ready  4 turns, of its agent
+-- KEYS  1 session  2 run|session  3 ready  4 turns
 -- ARGV  1 now or ''  2 run whose key came, or ''
 -- Returns  {'unpinned', '1': tell workers of its run | '0'} | {'free'}: it is bound to no version | {'unknown'}
 --          | {'run', its id}: pass the key of that run

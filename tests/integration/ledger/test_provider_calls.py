@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 import redis as redis_py
 
+from orchestrator.ledger import Ledger
 from orchestrator.ledger.provider_calls import Granted, Lane, ProviderCalls, Wait
 from orchestrator.policy.provider_limits import ProviderLimit, limit_of
 from orchestrator.redisdb import keys
@@ -25,7 +26,12 @@ class Provider:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
-        self.calls = ProviderCalls(self.redis, now=lambda: str(self.now))
+        self.ledger = Ledger(self.redis)
+
+    @property
+    def calls(self) -> ProviderCalls:
+        self.ledger.set_time(self.now)
+        return self.ledger.provider_calls
 
     def ask(
         self, limit: ProviderLimit, *, waiter: str = "", tree: str = "t", tokens: int = 0, lane: Lane = LANE

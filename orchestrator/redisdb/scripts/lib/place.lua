@@ -6,8 +6,8 @@ local function made_as_its_kind(kind, answers, by_user)
   return (kind == 'reply') == (answers ~= '')
 end
 
--- Put something that is not a completion into the queue of the session whose keys are KEYS[1..6]:
---   1 session  2 items  3 bodies  4 queue  5 waiting  6 stops;  KEYS[9] is the session that speaks.
+-- Put something that is not a completion into a session's queue.
+-- KEYS  1 session  2 items  3 bodies  4 queue  5 waiting  6 session_events  7 totals  8 stream  9 session@speaker
 -- `opens`: the speaker asks a question that stays open until its reply; `answers`: the question it replies to;
 -- `by_user`: no agent and no program says it.
 -- Returns a refusal ('unknown', 'closed' with the state, 'answered', 'person': only a person answers it), or nil and the sequence number.

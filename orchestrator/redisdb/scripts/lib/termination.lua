@@ -1,9 +1,8 @@
--- What a session's end means for its parent, and how a run ends. One key layout for all who end something:
---   KEYS  1 session   2 items   3 bodies   4 queue   5 run
---         6 parent    7 parent's items   8 parent's bodies   9 parent's queue
---         10 running  11 dispatch  12 waiting  13 closing  14 timers  15 results  16 stops  17 totals
---         18 stream of the envelope
--- (a root passes its own keys as its parent's, a session without a run its own key as the run's).
+-- What a session's end means for its parent, and how a run ends. One key layout for all that end something:
+-- KEYS  1 session  2 items  3 bodies  4 queue  5 run|session
+--       6 session@parent|session  7 items@parent|items  8 bodies@parent|bodies  9 queue@parent|queue
+--       10 running  11 queued  12 waiting  13 closing  14 timers  15 results  16 session_events  17 totals
+--       18 stream
 local S, ITEMS, BODIES, QUEUE, RUN = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local P, P_ITEMS, P_BODIES, P_QUEUE = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local RUNNING, DISPATCH, WAITING, CLOSING, TIMERS = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
