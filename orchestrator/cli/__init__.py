@@ -105,7 +105,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Messages": {
         "send": ("orchestrator.cli.send:send", "Publish an envelope from a file."),
         "conversation": (
-            "orchestrator.cli.send:conversation",
+            "orchestrator.cli.conversation:conversation",
             "Show what was said in a conversation, as a tree.",
         ),
         "validate": ("orchestrator.cli.validate:validate", "Validate envelopes; needs no server."),

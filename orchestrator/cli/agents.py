@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.names import agent_argument
-from orchestrator.cli.options import SubCommands, json_option, stack_options
+from orchestrator.cli.options import SubCommands, json_option, stack_options, time_option
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.agents.registry import AgentRecord, AgentRegistry
-    from orchestrator.bootstrap import Container
+    from orchestrator.agents.registry import AgentRecord
     from orchestrator.config.settings import Settings
 
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     multiple=True,
     help="Only those that a living worker serves, that none does, or that are paused; may be repeated.",
 )
-@click.option("--since", help="Only those announced since: how long ago (15m, 2h, 7d) or a time.")
-@click.option("--until", help="Only those not announced since: the same.")
+@time_option("--since", help="Only those announced since: how long ago (15m, 2h, 7d) or a time.")
+@time_option("--until", help="Only those not announced since: the same.")
 @json_option
 @stack_options
 @click.pass_context
@@ -46,15 +46,14 @@ def agents(
     as_json: bool,
     tags: tuple[str, ...],
     states: tuple[str, ...],
-    since: str | None,
-    until: str | None,
+    since_ms: int | None,
+    until_ms: int | None,
 ) -> None:
     """List the registered agents.
 
     A worker announces its agents every 30 seconds. An external program is announced once, and neither --since nor --until
     lists it.
     """
-    from orchestrator.cli.audit import parse_time
     from orchestrator.cli.documents import AgentDocument, Agents
     from orchestrator.cli.limits import held_words
     from orchestrator.cli.table import Row, print_table, terminal_width
@@ -62,14 +61,13 @@ def agents(
 
     if context.invoked_subcommand is not None:
         return
-    parts = _parts(settings)
-    found = [record for record in parts.agents.all() if set(tags) <= set(record.tags)]
-    living = living_agents(parts.redis)
+    with open_stack(settings, "agents") as parts:
+        found = [record for record in parts.agents.all() if set(tags) <= set(record.tags)]
+        living = living_agents(parts.redis)
+        versions = living_versions(parts.redis)
+        limits = {limit.agent: limit for limit in parts.concurrency.agents([r.name for r in found])}
+        seen_ms = parts.agents.seen_ms()
     served = {record.name: None if record.external else is_served(record, living) for record in found}
-    versions = living_versions(parts.redis)
-    limits = {limit.agent: limit for limit in parts.concurrency.agents([r.name for r in found])}
-    seen_ms = parts.agents.seen_ms()
-    since_ms, until_ms = parse_time(since), parse_time(until)
 
     def is_listed(record: AgentRecord) -> bool:
         here, seen = served[record.name], seen_ms.get(record.name)
@@ -111,7 +109,7 @@ def agents(
         rows.append(Row((record.name, role, record.executor, record.queue, about), style))
     if rows:
         print_table(("AGENT", "ROLE", "EXECUTOR", "QUEUE", "ABOUT"), rows, styled=0, width=terminal_width())
-    if not found and (states or since or until):
+    if not found and (states or since_ms or until_ms):
         say("no registered agent is like that; `orchestra agents` lists all", err=True)
     elif not found and tags:
         say(f"no registered agent has the tags {' '.join(tags)}", err=True)
@@ -175,11 +173,6 @@ def register(
         check_name(named.removeprefix(TAG_PREFIX) if named in (*may_send_to, *accepts_from) else named)
     for tag in tags:
         check_tag(tag)
-    parts = _parts(settings)
-    registry = parts.agents
-    known = registry.get(name)
-    if name in SYSTEM_AGENTS or (known is not None and not known.external):
-        raise InputError(f"{name!r} is the name of an agent that the stack itself runs; choose another")
     record = AgentRecord.model_validate(
         {
             "name": name,
@@ -192,8 +185,12 @@ def register(
             "tags": tags,
         }
     )
-    registry.announce([record])
-    make_boxes(RedisStreams(parts.redis), [name], settings.shards)
+    with open_stack(settings, "agents") as parts:
+        known = parts.agents.get(name)
+        if name in SYSTEM_AGENTS or (known is not None and not known.external):
+            raise InputError(f"{name!r} is the name of an agent that the stack itself runs; choose another")
+        parts.agents.announce([record])
+        make_boxes(RedisStreams(parts.redis), [name], settings.shards)
     if as_json:
         print_json(AgentDocument.of(record))
     else:
@@ -209,9 +206,10 @@ def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
     from orchestrator.cli.documents import Withdrawn
     from orchestrator.config.settings import did_you_mean
 
-    registry = _registry(settings)
-    if not registry.withdraw(name):
-        known = [record.name for record in registry.all()]
+    with open_stack(settings, "agents") as parts:
+        withdrawn = parts.agents.withdraw(name)
+        known = [] if withdrawn else [record.name for record in parts.agents.all()]
+    if not withdrawn:
         raise click.ClickException(
             f"no agent {name!r} is registered; `orchestra agents` lists those that are{did_you_mean(name, known)}"
         )
@@ -219,15 +217,3 @@ def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
         print_json(Withdrawn(agent=name, registered=False))
     else:
         say(f"{name} is no longer registered")
-
-
-def _registry(settings: Settings) -> AgentRegistry:
-    return _parts(settings).agents
-
-
-def _parts(settings: Settings) -> Container:
-    from orchestrator.bootstrap import build_container
-    from orchestrator.config.stack import resolve_redis_url
-    from orchestrator.redisdb.client import connect
-
-    return build_container(connect(resolve_redis_url(settings), name="orchestra-agents"), settings)

@@ -10,6 +10,7 @@ import click
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options, text_of
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_client
 
 if TYPE_CHECKING:
     from orchestrator.client.approvals import Approval
@@ -36,9 +37,8 @@ def approvals(settings: Settings, *, session: str, as_json: bool) -> None:
     """List what waits for your yes or no, oldest first; with SESSION only what it and its tree below it ask."""
     from orchestrator.cli.documents import ApprovalList
     from orchestrator.cli.render import age
-    from orchestrator.client.client import Client
 
-    with Client(settings) as client:
+    with open_client(settings) as client:
         found = client.approvals(session)
     if as_json:
         print_json(ApprovalList.of({"approvals": found}))
@@ -107,10 +107,9 @@ def _decide(
     as_json: bool,
 ) -> None:
     from orchestrator.cli.documents import Decided
-    from orchestrator.client.client import Client
 
     said, done = text_of(comment), []
-    with Client(settings) as client:
+    with open_client(settings) as client:
         for name in names:
             one = (
                 client.approve(name, said, digest=digest, by=by)

@@ -8,11 +8,11 @@ import click
 
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_stack
 from orchestrator.display.figures import span
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.audit.backlog import TrailBacklog
     from orchestrator.config.settings import Settings
 
 _METRICS: Final = """\
@@ -43,18 +43,13 @@ def backlog(*, settings: Settings, prometheus: bool, max_age: float | None, as_j
     """
     from orchestrator.audit.backlog import backlog as measure
     from orchestrator.cli.documents import AuditBacklog
-    from orchestrator.config.stack import resolve, resolve_redis_url
-    from orchestrator.redisdb.client import connect
 
-    client = connect(resolve_redis_url(settings), name="orchestra-audit-backlog")
-    try:
-        found = measure(client, resolve(settings).shards)
-    finally:
-        client.close()
+    with open_stack(settings, "audit-backlog") as parts:
+        found = measure(parts.redis, settings.shards)
     if as_json:
         print_json(AuditBacklog.of(found))
     elif prometheus:
-        say(_metrics(found), lines=True)
+        say(_METRICS.format(**vars(found), seconds=found.oldest_ms / 1000), lines=True)
     elif not found.entries:
         say("everything published is in the audit trail")
     else:
@@ -67,12 +62,3 @@ def backlog(*, settings: Settings, prometheus: bool, max_age: float | None, as_j
         say(f"{kinds[0]}, {kinds[1]}, {counted(found.dead_letters, 'dead letter')}")
     if max_age is not None and found.oldest_ms > max_age * 1000:
         click.get_current_context().exit(1)
-
-
-def _metrics(found: TrailBacklog) -> str:
-    return _METRICS.format(
-        messages=found.messages,
-        steps=found.steps,
-        dead_letters=found.dead_letters,
-        seconds=found.oldest_ms / 1000,
-    )

@@ -67,6 +67,8 @@ class Board:
         self._sessions, self._notes = sessions, notes
         if sessions and self._chosen not in {session.id for session in sessions}:
             self._chosen = sessions[0].id
+            if self._mode == "stop":  # the question was about another session
+                self._mode = "tree"
 
     # --- keys --------------------------------------------------------------------------------------
 

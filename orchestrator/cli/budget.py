@@ -9,6 +9,7 @@ import click
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_client
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
 def budget(settings: Settings, *, session: str, as_json: bool) -> None:
     """Show the budgets that SESSION counts against: what is spent, reserved and left, and which agents spent it."""
     from orchestrator.cli.documents import BudgetsDocument
-    from orchestrator.client.client import Client
     from orchestrator.policy.budget import RESOURCES, amount
 
-    with Client(settings) as client:
+    with open_client(settings) as client:
         found = client.budgets(session)
     if as_json:
         print_json(BudgetsDocument.of_states(session, found))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from orchestrator.cli.names import session_argument
-from orchestrator.cli.options import json_option, stack_options, text_of
+from orchestrator.cli.options import Command, json_option, stack_options, text_of, wait_options
 from orchestrator.cli.output import print_json, say
-from orchestrator.cli.submit import check_timeout, say_outage, timeout_option, wait_and_print
+from orchestrator.cli.stack import open_client
+from orchestrator.cli.submit import print_submitted, retry_for_s, wait_and_print
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
@@ -22,9 +24,8 @@ if TYPE_CHECKING:
 @click.command()
 @session_argument()
 @click.argument("prompt")
-@click.option("--wait", is_flag=True, help="Wait until the session ends again and print its answer.")
+@wait_options("Wait until the session ends again and print its answer.")
 @click.option("--key", help="Idempotency key: the same key is the same prompt.")
-@timeout_option
 @json_option
 @stack_options
 def resume(
@@ -34,19 +35,16 @@ def resume(
     prompt: str,
     wait: bool,
     key: str | None,
-    timeout: float | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Give SESSION another PROMPT (- reads it from standard input). It runs once the session is not busy."""
     from orchestrator.cli.documents import Resumed
-    from orchestrator.client.client import Client
-    from orchestrator.redisdb.retry import RETRY_FOR_S
 
-    check_timeout(timeout, wait=wait)
-    with Client(settings, on_outage=say_outage) as client:
-        item = client.resume(session, text_of(prompt), key=key, retry_for_s=RETRY_FOR_S if wait else 0)
+    with open_client(settings) as client:
+        item = client.resume(session, text_of(prompt), key=key, retry_for_s=retry_for_s(wait=wait))
         if wait:
-            wait_and_print(client, session, timeout_s=timeout, as_json=as_json, item=item)
+            wait_and_print(client, session, timeout_s=timeout_s, as_json=as_json, item=item)
         elif as_json:
             print_json(Resumed(session=session, item=item))
         else:
@@ -59,10 +57,9 @@ def resume(
 @click.option(
     "--at", metavar="RUN", required=True, help="The run at which to fork: its id, or its number from 1 on."
 )
-@click.option("--wait", is_flag=True, help="Wait until the new session ends and print its answer.")
+@wait_options("Wait until the new session ends and print its answer.")
 @click.option("--key", help="Idempotency key: the same key is the same fork.")
 @click.option("--budget", metavar="BUDGET", help="What the new tree may spend, such as usd=2,tokens=100000.")
-@timeout_option
 @json_option
 @stack_options
 def fork(
@@ -74,7 +71,7 @@ def fork(
     wait: bool,
     key: str | None,
     budget: str | None,
-    timeout: float | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Begin a new tree where RUN of SESSION began; SESSION stays as it is.
@@ -82,27 +79,16 @@ def fork(
     The new session has the same agent, and its first run finds what RUN found: the saved state or the memory, and what it
     was given. PROMPT (- reads it from standard input) takes the place of the task or the words that RUN was given.
     """
-    from orchestrator.cli.documents import Submitted
-    from orchestrator.client.client import Client
-    from orchestrator.redisdb.retry import RETRY_FOR_S
-
-    check_timeout(timeout, wait=wait)
-    with Client(settings, on_outage=say_outage) as client:
+    with open_client(settings) as client:
         handle = client.fork(
             session,
             at,
             prompt=None if prompt is None else text_of(prompt),
             key=key,
             budget=budget,
-            retry_for_s=RETRY_FOR_S if wait else 0,
+            retry_for_s=retry_for_s(wait=wait),
         )
-        if wait:
-            wait_and_print(client, handle.id, timeout_s=timeout, as_json=as_json)
-        elif as_json:
-            agent = client.session(handle.id).agent
-            print_json(Submitted(session=handle.id, agent=agent, new=handle.new))
-        else:
-            say(handle.id)
+        print_submitted(client, handle, wait=wait, timeout_s=timeout_s, as_json=as_json)
 
 
 @click.command()
@@ -115,9 +101,8 @@ def unpin(settings: Settings, *, session: str, as_json: bool) -> None:
     It concerns a session that is pinned to the version that it began with, or that refuses to go on with another one.
     """
     from orchestrator.cli.documents import Unpinned
-    from orchestrator.client.client import Client
 
-    with Client(settings) as client:
+    with open_client(settings) as client:
         changed = client.unpin(session)
     if as_json:
         print_json(Unpinned(session=session, changed=changed))
@@ -125,24 +110,29 @@ def unpin(settings: Settings, *, session: str, as_json: bool) -> None:
         say(f"{session} goes on with any version" if changed else f"{session} is bound to no version")
 
 
-_wait_option = click.option(
-    "--wait/--no-wait",
-    default=True,
-    show_default=True,
-    help="Wait for the end of a running agent and say how it ended.",
-)
+def _ending_options(command: Command, *, reason: str) -> Command:
+    for option in (
+        json_option,
+        click.option(
+            "--wait/--no-wait",
+            default=True,
+            show_default=True,
+            help="Wait for the end of a running agent and say how it ended.",
+        ),
+        click.option(
+            "--reason",
+            default=reason,
+            show_default=True,
+            help="The reason that is reported to those who wait for it.",
+        ),
+        session_argument(),
+    ):
+        command = option(command)
+    return command
 
 
 @click.command()
-@session_argument()
-@click.option(
-    "--reason",
-    default="stopped by a user",
-    show_default=True,
-    help="The reason that is reported to those who wait for it.",
-)
-@_wait_option
-@json_option
+@partial(_ending_options, reason="stopped by a user")
 @stack_options
 def stop(settings: Settings, *, session: str, reason: str, wait: bool, as_json: bool) -> None:
     """Stop SESSION and, by its policy, everything below it; say what became of it.
@@ -150,32 +140,20 @@ def stop(settings: Settings, *, session: str, reason: str, wait: bool, as_json: 
     A queued run never starts. The agent of a running one is asked to stop, and killed if it does not within
     the grace period; the command waits for that and says which of the two happened.
     """
-    from orchestrator.client.client import Client
-
-    with Client(settings, on_outage=say_outage) as client:
+    with open_client(settings) as client:
         verdict = client.stop(session, reason)
         _say(client, session, verdict, "stopped", reason=reason, wait=wait, as_json=as_json)
 
 
 @click.command()
-@session_argument()
-@click.option(
-    "--reason",
-    default="deleted by a user",
-    show_default=True,
-    help="The reason that is reported to those who wait for it.",
-)
-@_wait_option
-@json_option
+@partial(_ending_options, reason="deleted by a user")
 @stack_options
 def delete(settings: Settings, *, session: str, reason: str, wait: bool, as_json: bool) -> None:
     """Delete SESSION and, by its policy, everything below it; a tombstone with its counts stays.
 
     A running agent is asked to stop first, as by `orchestra stop`.
     """
-    from orchestrator.client.client import Client
-
-    with Client(settings, on_outage=say_outage) as client:
+    with open_client(settings) as client:
         verdict = client.delete(session, reason)
         _say(client, session, verdict, "deleted", reason=reason, wait=wait, as_json=as_json)
 
@@ -188,25 +166,23 @@ def _say(
     asked = verdict.outcome == "asked"
     if not as_json:
         say(f"{session} {_at_once(verdict, done)}")
-    known = _end_of(client, session) if asked and wait else None
-    how, in_words = _how_it_ended(client, known, run=verdict.detail, asked=reason) if known else (None, "")
+    ended = _end_of(client, session) if asked and wait else None
+    how, in_words = _how_it_ended(client, ended, run=verdict.detail, asked=reason) if ended else (None, "")
     if as_json:
-        known = known or client.session(session)
+        now = ended or client.session(session)
         print_json(
-            Ended.of(
-                {
-                    "session": session,
-                    "outcome": verdict.outcome,
-                    "run": "" if verdict.outcome == "over" else verdict.detail,
-                    "below": verdict.below,
-                    "state": known.state.value,
-                    "reason": known.reason,
-                    "agent_ended": how,
-                }
+            Ended(
+                session=session,
+                outcome=verdict.outcome,
+                run="" if verdict.outcome == "over" else verdict.detail,
+                below=verdict.below,
+                state=now.state.value,
+                reason=now.reason,
+                agent_ended=how,
             )
         )
-    elif known is not None:
-        say(f"{session} is {known.state.value}: {in_words}")
+    elif ended is not None:
+        say(f"{session} is {ended.state.value}: {in_words}")
     elif asked and wait:
         say(f"{session} has not ended yet; ask again with: orchestra why {session}")
 
@@ -227,12 +203,12 @@ def _at_once(verdict: StopVerdict, done: str) -> str:
 def _end_of(client: Client, session: str) -> Session | None:
     """A session that was asked to stop, once it has ended; None: it has not, after all the time that it is given."""
     settings = client.settings
-    # A worker that is dead hears nothing: then the reaper ends its run when the lease has passed.
-    retry_for_s = (
+    # If the worker is dead, the reaper ends its run when the lease has passed.
+    longest_s = (
         settings.stop_grace_s + settings.heartbeat_s + 2 * (settings.lease_s + settings.sweep_interval_s)
     )
     try:
-        return client.wait(session, timeout_s=retry_for_s)
+        return client.wait(session, timeout_s=longest_s)
     except TimeoutError:
         return None
     except KeyboardInterrupt:
@@ -240,16 +216,18 @@ def _end_of(client: Client, session: str) -> Session | None:
         sys.exit(130)
 
 
-def _how_it_ended(client: Client, session: Session, *, run: str, asked: str) -> tuple[str, str]:
+def _how_it_ended(
+    client: Client, session: Session, *, run: str, asked: str
+) -> tuple[Literal["by itself", "by force", "lost", "done"], str]:
     """What the agent did that was asked to stop in that run, as a word and in words."""
     from orchestrator.ledger import BY_FORCE, WORKER_LOST, RunState, SessionState
 
-    added = session.reason.removeprefix(asked)  # the words of whoever asked say nothing of how it ended
+    added = session.reason.removeprefix(asked)  # the user's own reason may have the same words
     if added.endswith(BY_FORCE):
         return "by force", "its agent did not stop in time and was killed"
     if added.endswith(WORKER_LOST):
         return "lost", "its worker was lost in the meantime"
-    # One that had something outstanding is stopped nevertheless.
+    # A session that has something outstanding is stopped although its run completed.
     completed = any(r.id == run and r.state is RunState.COMPLETED for r in client.runs(session.id))
     if session.state is SessionState.FINISHED or completed:
         return "done", "its agent was done before it heard of it"

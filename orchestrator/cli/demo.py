@@ -18,6 +18,7 @@ import click
 
 from orchestrator.cli.options import settings_of
 from orchestrator.cli.output import say
+from orchestrator.cli.stack import open_client
 from orchestrator.display.text import counted
 from orchestrator.runtime.signals import set_soon
 
@@ -120,11 +121,9 @@ def _review(
     stack: LocalStack, targets: list[Path], interruption: _Interruption
 ) -> tuple[list[Session], str, list[int]]:
     """The final picture of the tree, the report, and how many callbacks each resume carried."""
-    from orchestrator.cli.submit import say_outage
     from orchestrator.cli.watch import tree_display
-    from orchestrator.client.client import Client
 
-    with Client(stack.settings, on_outage=say_outage) as client, tree_display() as show:
+    with open_client(stack.settings) as client, tree_display() as show:
         session = client.submit("lead", "\n".join(map(str, targets)), title=f"Review {_names(targets)}").id
         watching = client.watching(session)
         picture: list[Session] = []

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import SubCommands, json_option, known_type, stack_options
+from orchestrator.cli.options import Command, SubCommands, json_option, known_type, stack_options, time_option
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_stack
 
 if TYPE_CHECKING:
     from orchestrator.bootstrap import Container
     from orchestrator.config.settings import Settings
     from orchestrator.router.deadletters.store import DeadLetter
+
+
+def _selection(command: Command) -> Command:
+    """Add the options that say which dead letters are meant, as :func:`_chosen` takes them."""
+    for option in reversed(
+        (
+            click.argument("dead_ids", metavar="[ID]…", nargs=-1),
+            click.option(
+                "--all", "everything", is_flag=True, help="Every dead letter (that the options below select)."
+            ),
+            click.option(
+                "--type", "message_type", callback=known_type, help="With --all: only this message type."
+            ),
+            click.option("--agent", help="With --all: only from or to this agent."),
+        )
+    ):
+        command = option(command)
+    return command
 
 
 @click.group("dlq", cls=SubCommands)
@@ -25,23 +42,23 @@ def dlq() -> None:
 @dlq.command("list")
 @click.option("--type", "message_type", callback=known_type, help="Only this message type.")
 @click.option("--agent", help="Only from or to this agent.")
-@click.option("--since", help="Not older than this (90s, 15m, 2h, 7d), or since a time.")
+@time_option("--since", help="Not older than this (90s, 15m, 2h, 7d), or since a time.")
 @json_option
 @stack_options
 def list_(
-    *, settings: Settings, message_type: str | None, agent: str | None, since: str | None, as_json: bool
+    *, settings: Settings, message_type: str | None, agent: str | None, since_ms: int | None, as_json: bool
 ) -> None:
     """List dead letters, oldest first, each with its reason."""
     from orchestrator.cli.documents import DeadLetters
 
-    with _parts(settings) as parts:
-        message_factory = _select(parts, message_type=message_type, agent=agent, since=since)
+    with open_stack(settings, "dlq") as parts:
+        found = _select(parts, message_type=message_type, agent=agent, since_ms=since_ms or 0)
     if as_json:
-        print_json(DeadLetters.of({"dead_letters": message_factory}))
+        print_json(DeadLetters.of({"dead_letters": found}))
         return
-    for dead_letter in message_factory:
+    for dead_letter in found:
         say(_line(dead_letter))
-    if not message_factory:
+    if not found:
         say("no dead letters", err=True)
 
 
@@ -53,7 +70,7 @@ def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
     """Show one dead letter with its original bytes."""
     from orchestrator.cli.documents.messages import DeadLetterDocument, FullDeadLetter
 
-    with _parts(settings) as parts:
+    with open_stack(settings, "dlq") as parts:
         dead_letter = _get(parts, dead_id)
     if as_json:
         print_json(FullDeadLetter.of(dead_letter))
@@ -66,10 +83,7 @@ def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
 
 
 @dlq.command("replay")
-@click.argument("dead_ids", metavar="[ID]…", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Every dead letter (that the options below select).")
-@click.option("--type", "message_type", callback=known_type, help="With --all: only this message type.")
-@click.option("--agent", help="With --all: only from or to this agent.")
+@_selection
 @click.option(
     "--sign-unverified",
     is_flag=True,
@@ -78,16 +92,7 @@ def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
 )
 @json_option
 @stack_options
-def replay(
-    *,
-    settings: Settings,
-    dead_ids: tuple[str, ...],
-    everything: bool,
-    message_type: str | None,
-    agent: str | None,
-    sign_unverified: bool,
-    as_json: bool,
-) -> None:
+def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **selected: Any) -> None:
     """Send dead letters again, after fixing the cause.
 
     The original is verified first. What does not verify is refused, and the exit code is 1.
@@ -96,16 +101,14 @@ def replay(
     from orchestrator.errors import Refused, Unverified
     from orchestrator.router.deadletters.replay import Replays
 
-    if sign_unverified and (everything or len(dead_ids) != 1):
+    if sign_unverified and (selected["everything"] or len(selected["dead_ids"]) != 1):
         raise click.UsageError("--sign-unverified takes exactly one id, after reading what it says")
 
     done: list[ReplayedDocument] = []
     refused = 0
-    with _parts(settings) as parts:
+    with open_stack(settings, "dlq") as parts:
         replays = Replays(parts)
-        for dead_letter in _chosen(
-            parts, dead_ids, everything=everything, message_type=message_type, agent=agent
-        ):
+        for dead_letter in _chosen(parts, **selected):
             try:
                 replayed = replays.replay(dead_letter, sign_unverified=sign_unverified)
             except Refused as error:
@@ -130,31 +133,18 @@ def replay(
 
 
 @dlq.command("drop")
-@click.argument("dead_ids", metavar="[ID]…", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Every dead letter (that the options below select).")
-@click.option("--type", "message_type", callback=known_type, help="With --all: only this message type.")
-@click.option("--agent", help="With --all: only from or to this agent.")
+@_selection
 @json_option
 @stack_options
-def drop(
-    *,
-    settings: Settings,
-    dead_ids: tuple[str, ...],
-    everything: bool,
-    message_type: str | None,
-    agent: str | None,
-    as_json: bool,
-) -> None:
+def drop(*, settings: Settings, as_json: bool, **selected: Any) -> None:
     """Remove dead letters for good; the audit trail keeps them and that they were dropped."""
     from orchestrator.cli.documents import Dropped
     from orchestrator.router.deadletters.replay import Replays
 
     dropped = []
-    with _parts(settings) as parts:
+    with open_stack(settings, "dlq") as parts:
         replays = Replays(parts)
-        for dead_letter in _chosen(
-            parts, dead_ids, everything=everything, message_type=message_type, agent=agent
-        ):
+        for dead_letter in _chosen(parts, **selected):
             if replays.drop(dead_letter):
                 dropped.append(dead_letter.id)
                 if not as_json:
@@ -165,27 +155,11 @@ def drop(
         say("no such dead letters; nothing was dropped", err=True)
 
 
-@contextmanager
-def _parts(settings: Settings) -> Iterator[Container]:
-    from orchestrator.bootstrap import build_container
-    from orchestrator.config.stack import resolve, resolve_redis_url
-    from orchestrator.redisdb.client import connect
-
-    settings = resolve(settings)
-    client = connect(resolve_redis_url(settings), name="orchestra-dlq")
-    try:
-        yield build_container(client, settings)
-    finally:
-        client.close()
-
-
 def _select(
-    parts: Container, *, message_type: str | None = None, agent: str | None = None, since: str | None = None
+    parts: Container, *, message_type: str | None, agent: str | None, since_ms: int = 0
 ) -> list[DeadLetter]:
-    from orchestrator.cli.audit import parse_time
     from orchestrator.router.deadletters.store import DeadLetters
 
-    since_ms = parse_time(since) or 0
     return [
         dead_letter
         for dead_letter in DeadLetters(parts.redis, shards=parts.settings.shards).all(since_ms=since_ms)

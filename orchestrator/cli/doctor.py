@@ -13,26 +13,18 @@ import click
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.audit.reader import AuditReader
+    from orchestrator.bootstrap import Container
     from orchestrator.config.settings import Settings
-    from orchestrator.doctor import Diagnosis, Doctor
+    from orchestrator.doctor import Diagnosis
 
 _MARKS = {"break": ("BREAK", "red"), "stuck": ("stuck", "yellow"), "warning": ("warning", "cyan")}
 #: Pending callbacks that are shown one by one; the JSON has all.
 _SHOWN_WAITS = 10
-
-
-def _doctor(settings: Settings) -> Doctor:
-    from orchestrator.bootstrap import build_container
-    from orchestrator.config.stack import resolve_redis_url
-    from orchestrator.doctor import Doctor
-    from orchestrator.redisdb.client import connect
-
-    client = connect(resolve_redis_url(settings), name="orchestra-doctor")
-    return Doctor(build_container(client, settings), audit=_trail(settings))
 
 
 def _trail(settings: Settings) -> AuditReader | None:
@@ -72,15 +64,17 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
     import redis
 
     from orchestrator.cli.documents import DiagnosisDocument
+    from orchestrator.doctor import Doctor
     from orchestrator.errors import OrchestraError
 
     try:
-        examiner = _doctor(settings)
-        before = examiner.examine(watch_leases=False) if fix else None
-        if before is not None:
-            examiner.repair(before)
-            _sweep(settings)
-        diagnosis = examiner.examine(watch_leases=not quick)
+        with open_stack(settings, "doctor") as parts:
+            examiner = Doctor(parts, audit=_trail(settings))
+            before = examiner.examine(watch_leases=False) if fix else None
+            if before is not None:
+                examiner.repair(before)
+                _sweep(parts)
+            diagnosis = examiner.examine(watch_leases=not quick)
         if before is not None:
             _say_what_was_fixed(before, diagnosis)
     except (OrchestraError, redis.RedisError, OSError) as error:
@@ -97,19 +91,17 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
     ctx.exit(0 if diagnosis.holds else 1)
 
 
-def _sweep(settings: Settings) -> None:
+def _sweep(parts: Container) -> None:
     from orchestrator.cli.reaper import make_reaper
-    from orchestrator.config.stack import resolve_redis_url
-    from orchestrator.redisdb.client import connect
 
-    client = connect(resolve_redis_url(settings), name="orchestra-doctor")
-    reaper = make_reaper(client, settings)
+    settings = parts.settings
+    reaper = make_reaper(parts.redis, settings)
     swept = reaper.run_once()
     held = reaper.leases()
     if held:
         time.sleep(settings.heartbeat_s * 1.5)
     if any(lease in held for lease in reaper.leases()):
-        # Whoever stands still is watched for a whole lease: only then its run may be given to somebody else.
+        # Only a lease that does not move for its whole time may be given to another worker.
         say(f"sweep: a lease stands still; watching it for {settings.lease_s:g} s", err=True)
         until = time.monotonic() + settings.lease_s
         while time.monotonic() < until:
@@ -156,10 +148,12 @@ def _print(diagnosis: Diagnosis) -> None:
 def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) -> None:
     """Say what SESSION waits for, what will move it, and by when, and which session holds it up in the end."""
     from orchestrator.cli.documents import Why
+    from orchestrator.doctor import Doctor
 
-    examiner = _doctor(settings)
-    known, wait, breaks = examiner.why(session)
-    steps = [] if wait is None else examiner.held_up_by(session)
+    with open_stack(settings, "doctor") as parts:
+        examiner = Doctor(parts, audit=_trail(settings))
+        known, wait, breaks = examiner.why(session)
+        steps = [] if wait is None else examiner.held_up_by(session)
     if as_json:
         print_json(
             Why.of(

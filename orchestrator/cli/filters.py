@@ -1,4 +1,4 @@
-"""Which sessions a list shows: by state, agent and age."""
+"""Which sessions or messages a list shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from orchestrator.cli.names import complete_agents
+from orchestrator.cli.names import complete_agents, session_option
+from orchestrator.cli.options import Command, known_type, period_options
 
 if TYPE_CHECKING:
     from orchestrator.ledger import Session
@@ -70,27 +71,51 @@ def filter_options(*states: str) -> Callable[[Callable[..., _Result]], Callable[
             shell_complete=complete_agents,
             help="Only those of this agent; may be repeated.",
         )
-        @click.option("--since", help="Only younger ones: how long ago (15m, 2h, 7d) or a time.")
-        @click.option("--until", help="Only older ones: the same.")
+        @period_options
         @functools.wraps(command)
         def wrapper(
             *args: Any,
             states: tuple[str, ...],
             agents: tuple[str, ...],
-            since: str | None,
-            until: str | None,
+            since_ms: int | None,
+            until_ms: int | None,
             **kwargs: Any,
         ) -> _Result:
-            from orchestrator.cli.audit import parse_time
-
             only = SessionFilter(
-                states=frozenset(states),
-                agents=frozenset(agents),
-                since_ms=parse_time(since),
-                until_ms=parse_time(until),
+                states=frozenset(states), agents=frozenset(agents), since_ms=since_ms, until_ms=until_ms
             )
             return command(*args, only=only, **kwargs)
 
         return wrapper
 
     return add
+
+
+#: What a message can have come to.
+OUTCOMES = ("dead", "success", "partial-success", "failed", "completed", "in-progress", "blocked")
+
+_SEARCH_OPTIONS = (
+    click.option("--type", "message_type", callback=known_type, help="Message type."),
+    click.option("--sender", help="Name of the sender."),
+    click.option("--recipient", help="Name of the recipient."),
+    click.option("--priority", help="Priority of the stream."),
+    click.option("--correlation", help="Correlation-id of a conversation."),
+    session_option("--task", "--session", "task_id", help="Task-id or session id."),
+    click.option("--message", "message_id", help="Message-id."),
+    click.option("--attempt", type=click.IntRange(1), help="Number of the attempt to deliver it."),
+    click.option("--rule", help="Rule by which it became a dead letter."),
+    click.option(
+        "--outcome",
+        type=click.Choice(OUTCOMES),
+        help="dead: it became a dead letter; else how the task stands, by a message that did not.",
+    ),
+    period_options,
+    click.option("--dead", is_flag=True, help="Only messages that became dead letters."),
+)
+
+
+def search_options(command: Command) -> Command:
+    """Add the conditions of a search in the audit trail, under the names that its reader takes."""
+    for option in reversed(_SEARCH_OPTIONS):
+        command = option(command)
+    return command

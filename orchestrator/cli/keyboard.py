@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import select
 import signal
 import sys
@@ -32,6 +33,12 @@ _NAMED: Final = {
     "\x08": "backspace",
     "\x1b": "escape",
 }
+#: A sequence of a function key, or one character.
+_KEY: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])|.", re.DOTALL)
+#: The beginning of a sequence, at the end of what was read.
+_UNFINISHED: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
+#: Seconds within which the rest of a sequence comes; without it, it was the escape key.
+_REST_S: Final = 0.05
 
 
 @contextmanager
@@ -48,7 +55,7 @@ def keys() -> Iterator[Callable[[], list[str]]]:
 
     def pressed() -> list[str]:
         text = ""
-        while select.select([fd], [], [], 0)[0]:
+        while select.select([fd], [], [], _REST_S if _UNFINISHED.search(text) else 0)[0]:
             piece = os.read(fd, 1024)
             if not piece:
                 return [*split(text), "closed"]
@@ -65,13 +72,8 @@ def keys() -> Iterator[Callable[[], list[str]]]:
 
 
 def split(text: str) -> list[str]:
-    """The keys in what a terminal sent."""
-    found = []
-    while text:
-        name = next((n for n in sorted(_NAMED, key=len, reverse=True) if text.startswith(n)), text[0])
-        text = text[len(name) :]
-        found.append(_NAMED.get(name, name))
-    return found
+    """The keys in what a terminal sent; a key without a name is its whole sequence."""
+    return [_NAMED.get(key, key) for key in _KEY.findall(text)]
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:

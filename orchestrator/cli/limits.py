@@ -10,6 +10,7 @@ import click
 from orchestrator.cli.names import agent_argument, session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_stack
 
 if TYPE_CHECKING:
     from orchestrator.bootstrap import Container
@@ -24,6 +25,19 @@ _as_option = click.option(
 )
 
 
+def _most(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Most | None:
+    if value is None:
+        return None
+    if value == "none":
+        return "none"
+    if value == "default":
+        return "default"
+    try:
+        return int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a number; give a number, none or default") from None
+
+
 @click.command()
 @agent_argument("name", metavar="AGENT|QUEUE")
 @_as_option
@@ -34,9 +48,9 @@ def pause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) ->
 
     Runs that are at work go on to their end. What becomes ready meanwhile waits, and nothing of it is lost.
     """
-    parts = _parts(settings)
-    kind, agents = _named(parts, name, kind)
-    changed = parts.concurrency.pause(kind, name)
+    with open_stack(settings, "limits") as parts:
+        kind, agents = _named(parts, name, kind)
+        changed = parts.concurrency.pause(kind, name)
     how = "is paused" if changed else "was paused already"
     _tell(kind, name, agents, how, paused=True, changed=changed, as_json=as_json)
 
@@ -48,28 +62,31 @@ def pause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) ->
 @stack_options
 def unpause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) -> None:
     """Let the runs of AGENT, or of the agents of QUEUE, begin again."""
-    parts = _parts(settings)
-    known = [k for k, n in parts.concurrency.paused() if n == name]
-    if kind is None and len(known) == 1:
-        kind = "queue" if known[0] == "queue" else "agent"
-    kind, agents = _named(parts, name, kind)
-    lanes = _lanes(parts, agents)
-    changed = parts.concurrency.unpause(kind, name, agents=lanes)
-    _ring(parts, lanes)
+    with open_stack(settings, "limits") as parts:
+        known = [k for k, n in parts.concurrency.paused() if n == name]
+        if kind is None and len(known) == 1:
+            kind = "queue" if known[0] == "queue" else "agent"
+        kind, agents = _named(parts, name, kind)
+        lanes = _lanes(parts, agents)
+        changed = parts.concurrency.unpause(kind, name, agents=lanes)
+        _ring(parts, lanes)
     how = "goes on" if changed else "was not paused"
     _tell(kind, name, agents, how, paused=False, changed=changed, as_json=as_json)
 
 
 @click.command()
 @session_argument("name", bare=False, metavar="[AGENT|SESSION]", required=False)
-@click.argument("most", metavar="[N|none|default]", required=False)
+@click.argument("most", callback=_most, metavar="[N|none|default]", required=False)
 @click.option(
-    "--each-tree", metavar="N|none|default", help="The limit of every tree that has none of its own."
+    "--each-tree",
+    callback=_most,
+    metavar="N|none|default",
+    help="The limit of every tree that has none of its own.",
 )
 @json_option
 @stack_options
 def limit(
-    settings: Settings, *, name: str | None, most: str | None, each_tree: str | None, as_json: bool
+    settings: Settings, *, name: str | None, most: Most | None, each_tree: Most | None, as_json: bool
 ) -> None:
     """Let N runs of AGENT, or of the tree of SESSION, be at work at once; without arguments: list the limits.
 
@@ -78,21 +95,22 @@ def limit(
     """
     from orchestrator.ids import is_session_id
 
-    parts = _parts(settings)
-    told: list[str] = []
-    if name is not None:
-        if most is None:
-            raise click.UsageError(f"say how many: orchestra limit {name} N")
-        if is_session_id(name):
-            told += parts.concurrency.limit_tree(parts.ledger.session(name).root, _most(most))
-        else:
-            _named(parts, name, "agent")
-            parts.concurrency.limit_agent(name, _most(most))
-            told += _lanes(parts, [name])
-    if each_tree is not None:
-        told += parts.concurrency.limit_trees(_most(each_tree))
-    _ring(parts, told)
-    _list(parts, as_json=as_json)
+    with open_stack(settings, "limits") as parts:
+        concurrency = parts.concurrency
+        agents: list[str] = []
+        if name is not None:
+            if most is None:
+                raise click.UsageError(f"say how many: orchestra limit {name} N")
+            if is_session_id(name):
+                agents += concurrency.limit_tree(parts.ledger.session(name).root, most)
+            else:
+                _named(parts, name, "agent")
+                concurrency.limit_agent(name, most)
+                agents += _lanes(parts, [name])
+        if each_tree is not None:
+            agents += concurrency.limit_trees(each_tree)
+        _ring(parts, agents)
+        _list(parts, as_json=as_json)
 
 
 def held_words(limit: AgentLimit) -> str:
@@ -103,17 +121,6 @@ def held_words(limit: AgentLimit) -> str:
     if limit.paused:
         words += f", {'QUEUE ' if limit.paused == 'queue' else ''}PAUSED since {isoformat(limit.since_ms)}"
     return words
-
-
-def _most(value: str) -> Most:
-    if value == "none":
-        return "none"
-    if value == "default":
-        return "default"
-    try:
-        return int(value)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a number; give a number, none or default") from None
 
 
 def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[str]]:
@@ -200,18 +207,10 @@ def _lanes(parts: Container, agents: Sequence[str]) -> list[str]:
 
 
 def _ring(parts: Container, agents: Sequence[str]) -> None:
-    """Tell workers what may begin now; where the broker is away the sweep does."""
+    """Tell workers what may begin now; while the broker is away the sweep does."""
     from orchestrator.errors import ServerUnavailable
 
     try:
         parts.ring(dict.fromkeys(agents))
     except ServerUnavailable as error:
-        say(f"workers hear of it from the sweep: {error}", err=True)
-
-
-def _parts(settings: Settings) -> Container:
-    from orchestrator.bootstrap import build_container
-    from orchestrator.config.stack import resolve_redis_url
-    from orchestrator.redisdb.client import connect
-
-    return build_container(connect(resolve_redis_url(settings), name="orchestra-limits"), settings)
+        say(f"the sweep tells the workers: {error}", err=True)

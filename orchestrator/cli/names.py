@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import visible
 from orchestrator.ids import is_beginning_of_session_id, is_session_id
 
@@ -88,11 +89,8 @@ def look_up(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
     references = [value for value in values.values() if isinstance(value, Reference)]
     if not references:
         return dict(values)
-    parts = _parts(settings)
-    try:
+    with open_stack(settings, "names") as parts:
         found = {reference: _found(parts, reference) for reference in references}
-    finally:
-        parts.redis.close()
     return {name: found[value] if isinstance(value, Reference) else value for name, value in values.items()}
 
 
@@ -152,17 +150,17 @@ def _in_time(find: Callable[[], list[CompletionItem]]) -> list[CompletionItem]:
 
 
 def _sessions(options: Mapping[str, Any], incomplete: str) -> list[CompletionItem]:
-    parts = _parts(_settings(options))
     bare = bool(incomplete) and not incomplete.startswith(("s", "@"))
     beginning = f"ses_{incomplete}" if bare else incomplete
     if LAST.startswith(incomplete) and incomplete:
         return [CompletionItem(LAST, help="the newest root session")]
-    if "ses_".startswith(beginning):
-        sessions: Sequence[Session] = _latest(parts, _COMPLETIONS)
-    elif is_beginning_of_session_id(beginning):
-        sessions = parts.ledger.find(parts.ledger.beginning_with(beginning)[:_COMPLETIONS])
-    else:
-        sessions = []
+    if not ("ses_".startswith(beginning) or is_beginning_of_session_id(beginning)):
+        return []
+    with open_stack(_settings(options), "names") as parts:
+        if "ses_".startswith(beginning):
+            sessions: Sequence[Session] = _latest(parts, _COMPLETIONS)
+        else:
+            sessions = parts.ledger.find(parts.ledger.beginning_with(beginning)[:_COMPLETIONS])
     return [
         CompletionItem(
             one.id.removeprefix("ses_") if bare else one.id,
@@ -173,7 +171,8 @@ def _sessions(options: Mapping[str, Any], incomplete: str) -> list[CompletionIte
 
 
 def _agents(options: Mapping[str, Any], incomplete: str) -> list[CompletionItem]:
-    records = _parts(_settings(options)).agents.all()
+    with open_stack(_settings(options), "names") as parts:
+        records = parts.agents.all()
     return [
         CompletionItem(record.name, help=visible(record.description) or None)
         for record in records
@@ -185,11 +184,3 @@ def _settings(options: Mapping[str, Any]) -> Settings:
     from orchestrator.config.settings import load_settings
 
     return load_settings(redis_url=options.get("redis_url"), data=options.get("data"))
-
-
-def _parts(settings: Settings) -> Container:
-    from orchestrator.bootstrap import build_container
-    from orchestrator.config.stack import resolve_redis_url
-    from orchestrator.redisdb.client import connect
-
-    return build_container(connect(resolve_redis_url(settings), name="orchestra-names"), settings)

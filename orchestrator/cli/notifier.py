@@ -12,6 +12,7 @@ import click
 
 from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import counted
 from orchestrator.errors import ConfigurationError, InputError
 
@@ -157,13 +158,10 @@ def drop(*, settings: Settings, notification: tuple[str, ...], every: bool, as_j
 
 @contextmanager
 def _dead(settings: Settings) -> Iterator[tuple[redis.Redis, list[DeadNotification]]]:
-    from orchestrator.config.stack import resolve, resolve_redis_url
     from orchestrator.notifier.service import dead_notifications
-    from orchestrator.redisdb.client import connect
 
-    resolved = resolve(settings)
-    with connect(resolve_redis_url(resolved), name="orchestra-notifications") as client:
-        yield client, dead_notifications(client, resolved.shards)
+    with open_stack(settings, "notifications") as parts:
+        yield parts.redis, dead_notifications(parts.redis, settings.shards)
 
 
 def _chosen(found: list[DeadNotification], names: tuple[str, ...], *, every: bool) -> list[DeadNotification]:

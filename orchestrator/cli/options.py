@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -20,10 +21,23 @@ from orchestrator.cli.output import say
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    metavar="S",
+    help="Seconds to wait at most. Default: no limit.",
+)
+priority_option = click.option(
+    "--priority",
+    type=click.Choice(["critical", "high", "normal", "low"]),
+    help="How urgent it is. Default: by its type.",
+)
 
 
 def agents_options(command: Callable[..., T]) -> Callable[..., T]:
@@ -76,6 +90,63 @@ def settings_of(**options: Any) -> Settings:
     for sentence in unknown_variables():
         say(sentence, err=True)
     return settings
+
+
+def _time(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+    """Milliseconds since the epoch of a time, or of so long ago."""
+    from orchestrator.errors import InputError
+    from orchestrator.policy.moments import parse_duration, parse_moment
+
+    if value is None:
+        return None
+    try:
+        when = parse_moment(value)
+    except InputError:
+        try:
+            when = datetime.now(UTC) - parse_duration(value)
+        except InputError:
+            raise click.BadParameter(
+                f"{value!r} is neither how long ago (90s, 15m, 2h, 7d) nor a time (2026-01-31T08:00:00Z)"
+            ) from None
+    return round(when.timestamp() * 1000)
+
+
+def time_option(name: str, *, help: str, required: bool = False) -> Callable[[Command], Command]:
+    """An option that takes a time, or how long ago it was; ``--since`` is the parameter ``since_ms``."""
+    return click.option(
+        name,
+        f"{name.strip('-').replace('-', '_')}_ms",
+        metavar="TIME",
+        callback=_time,
+        required=required,
+        help=help,
+    )
+
+
+def period_options(command: Command) -> Command:
+    """Add ``--since`` and ``--until``; the command gets ``since_ms`` and ``until_ms``."""
+    since = time_option(
+        "--since", help="Not before: how long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z)."
+    )
+    return since(time_option("--until", help="Not after: the same.")(command))
+
+
+def wait_options(help: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Add ``--wait`` and ``--timeout``; the command gets ``wait`` and ``timeout_s``."""
+
+    def add(command: Callable[..., T]) -> Callable[..., T]:
+        @click.option("--wait", is_flag=True, help=help)
+        @timeout_option
+        @functools.wraps(command)
+        def wrapper(*args: Any, wait: bool, timeout_s: float | None, **kwargs: Any) -> T:
+            if timeout_s is not None and not wait:
+                # It would seem to limit the work.
+                raise click.UsageError("--timeout says how long to wait: it needs --wait")
+            return command(*args, wait=wait, timeout_s=timeout_s, **kwargs)
+
+        return wrapper
+
+    return add
 
 
 def text_of(argument: str) -> str:

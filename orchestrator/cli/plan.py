@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import json_option, stack_options, text_of
+from orchestrator.cli.options import json_option, stack_options, text_of, wait_options
 from orchestrator.cli.output import print_json, say
-from orchestrator.cli.submit import check_timeout, say_outage, timeout_option, wait_and_print
+from orchestrator.cli.stack import open_client
+from orchestrator.cli.submit import print_submitted, retry_for_s
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
     help="The agent that carries the plan out. Default: the only caller that it names.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the waves and start nothing; needs no stack.")
-@click.option("--wait", is_flag=True, help="Wait for the final answer and print it.")
+@wait_options("Wait for the final answer and print it.")
 @click.option("--key", help="Idempotency key: the same key is the same session.")
 @click.option("--title", default="", help="What to call the session. Default: the number of assignments.")
-@timeout_option
 @json_option
 @stack_options
 def plan(
@@ -41,7 +41,7 @@ def plan(
     wait: bool,
     key: str | None,
     title: str,
-    timeout: float | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Carry out the plan in FILE (- reads standard input): a JSON array of assignments.
@@ -52,10 +52,9 @@ def plan(
 
     With --wait: print the final answer and exit with 0, or print the failure and exit with 1.
     """
-    from orchestrator.cli.documents import PlanDocument, Submitted
+    from orchestrator.cli.documents import PlanDocument
     from orchestrator.policy.plan import parse_plan
 
-    check_timeout(timeout, wait=wait)
     text = _read(file)
     read = parse_plan(text)
     if dry_run:
@@ -64,20 +63,11 @@ def plan(
     if not read.assignments:
         say("the plan is empty: there is nothing to do", err=True)
         sys.exit(0)
-    from orchestrator.client.client import Client
-    from orchestrator.redisdb.retry import RETRY_FOR_S
-
-    with Client(settings, on_outage=say_outage) as client:
+    with open_client(settings) as client:
         submitted = client.submit_plan(
-            text, agent=agent, key=key, title=title, retry_for_s=RETRY_FOR_S if wait else 0
+            text, agent=agent, key=key, title=title, retry_for_s=retry_for_s(wait=wait)
         )
-        if wait:
-            wait_and_print(client, submitted.id, timeout_s=timeout, as_json=as_json)
-        elif as_json:
-            about = client.session(submitted.id)
-            print_json(Submitted(session=submitted.id, agent=about.agent, new=submitted.new))
-        else:
-            say(submitted.id)
+        print_submitted(client, submitted, wait=wait, timeout_s=timeout_s, as_json=as_json)
 
 
 def _read(file: str) -> str:

@@ -1,9 +1,11 @@
-"""How far a tree is, in one line on the terminal of whoever waits for its answer."""
+"""How far something is, on the terminal of a user who waits for it."""
 
 from __future__ import annotations
 
+import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from orchestrator.display.text import counted
@@ -70,3 +72,21 @@ def _text(tree: list[Session], elapsed_s: float) -> str:
     ended = sum(map(is_over, tree))
     at_work = sum(session.state == "running" for session in tree)
     return f"{ended} of {counted(len(tree), 'session')} ended, {at_work} at work; {elapsed_s:.0f} s"
+
+
+@contextmanager
+def progress_bar(title: str, *, shown: bool = True) -> Iterator[Callable[[str, int, int], object]]:
+    """A function that shows what is done, how many of how many: as a bar if standard error is a terminal, else nowhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(
+        console=console,
+        transient=True,
+        # What goes to a file or a pipe stays there.
+        redirect_stdout=sys.stdout.isatty(),
+        disable=not (shown and console.is_terminal),
+    ) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda what, done, whole: bar.update(task, description=what, completed=done, total=whole)

@@ -11,6 +11,7 @@ import click
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options, text_of
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_client
 from orchestrator.errors import InputError
 from orchestrator.ids import is_session_id
 
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
 def questions(settings: Settings, *, session: str | None, as_json: bool) -> None:
     """List what root sessions ask you, oldest first; with SESSION, every open question in its tree."""
     from orchestrator.cli.documents import Questions
-    from orchestrator.client.client import Client
 
-    with Client(settings) as client:
+    with open_client(settings) as client:
         found = client.questions(session)
     if as_json:
         print_json(Questions.of({"questions": found}))
@@ -53,9 +53,8 @@ def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> Non
     A session that asks one thing, also as @last, stands for its question.
     """
     from orchestrator.cli.documents import Replied
-    from orchestrator.client.client import Client
 
-    with Client(settings) as client:
+    with open_client(settings) as client:
         if is_session_id(question):
             question = _asked_by(client, question)
         session = client.reply(question, text_of(text))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.options import json_option, period_options, stack_options
 from orchestrator.cli.output import json_text, say, write_raw
+from orchestrator.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from orchestrator.audit import AuditStore
@@ -23,8 +22,7 @@ _DRAWN = 60
 
 
 @click.command("report")
-@click.option("--since", help="How long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z).")
-@click.option("--until", help="The same, for the end of the time reported on.")
+@period_options
 @click.option(
     "--by",
     type=click.Choice(["hour", "day"]),
@@ -53,8 +51,8 @@ _DRAWN = 60
 def report(
     *,
     settings: Settings,
-    since: str | None,
-    until: str | None,
+    since_ms: int | None,
+    until_ms: int | None,
     by: Unit | None,
     wanted: str,
     out: Path | None,
@@ -68,18 +66,17 @@ def report(
     """
     from orchestrator.audit import AuditStore
     from orchestrator.audit.report import make_report
-    from orchestrator.cli.audit import parse_time
     from orchestrator.cli.documents import AuditReport
     from orchestrator.cli.report_text import lines_of
     from orchestrator.clock import SystemClock
 
     store = AuditStore(settings.audit_database, read_only=True)
-    with _progress() as progress:
+    with progress_bar("report") as progress:
         found = make_report(
             store,
             made_ms=SystemClock().now_ms(),
-            since_ms=parse_time(since),
-            until_ms=parse_time(until),
+            since_ms=since_ms,
+            until_ms=until_ms,
             by=by,
             progress=progress,
         )
@@ -110,19 +107,3 @@ def _page(store: AuditStore, found: Report, conversation: str | None) -> str:
         raise click.ClickException(f"no conversation {conversation!r} is in {store.name}")
     left_out = reader.count(drawn) - len(records) if len(records) == _DRAWN else 0
     return html_of(found, records, left_out)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], object]]:
-    """A bar on the terminal of standard error; nothing elsewhere."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _what, _done, _whole: None
-        return
-    from rich.progress import Progress
-
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("report", total=None)
-        yield lambda what, done, whole: bar.update(task, description=what, completed=done, total=whole)

@@ -1,4 +1,4 @@
-"""``orchestra send`` and ``orchestra conversation``: say something, and see what was said."""
+"""`orchestra send`: publish an envelope."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_stack
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
@@ -31,16 +31,13 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
 
     Anyone may start work. Other messages count only from a registered external program (`orchestra agents register`).
     """
-    from orchestrator.bootstrap import build_container
     from orchestrator.cli.documents import Published
-    from orchestrator.config.stack import resolve, resolve_redis_url
     from orchestrator.envelope import codec
     from orchestrator.envelope.parse import ParseLimits
     from orchestrator.envelope.sealing import Recipient
     from orchestrator.envelope.signature import sign
     from orchestrator.errors import InputError
     from orchestrator.policy.routing import LAUNCHES
-    from orchestrator.redisdb.client import connect
     from orchestrator.router.received import shard_of_message
     from orchestrator.streams import RedisStreams, StreamId
 
@@ -57,22 +54,20 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
             f"the message comes from {sender!r}, so the signature of {signer!r} would not count; "
             f"say --sign {sender}, or name {signer!r} as its sender"
         )
-    settings = resolve(settings)
-    client = connect(resolve_redis_url(settings), name="orchestra-send")
-    parts = build_container(client, settings)
-    if encrypt:
-        recipient = Recipient(*parts.keyring.recipient(message.header.recipient.agent_name))
-        data = codec.encode(parts.encrypter.seal(message, recipient=recipient))
-    if signer is not None:
-        now_ms = int(client.time()[0]) * 1000
-        data = sign(data, parts.keyring.signer(signer), now_ms=now_ms, limits=limits)
-    priority = message.header.priority or parts.routing[message.body.type].priority
-    stream = StreamId(shard_of_message(message, settings.shards), message.body.type, priority)
-    # Only what begins work waits for room; reports, questions and replies are taken at any time.
-    limit = parts.pressure.admit(stream) if message.body.type in LAUNCHES else 0
-    entry = RedisStreams(client).publish(stream, data, limit=limit)
+    with open_stack(settings, "send") as parts:
+        if encrypt:
+            recipient = Recipient(*parts.keyring.recipient(message.header.recipient.agent_name))
+            data = codec.encode(parts.encrypter.seal(message, recipient=recipient))
+        if signer is not None:
+            now_ms = parts.ledger.server_ms()
+            data = sign(data, parts.keyring.signer(signer), now_ms=now_ms, limits=limits)
+        priority = message.header.priority or parts.routing[message.body.type].priority
+        stream = StreamId(shard_of_message(message, settings.shards), message.body.type, priority)
+        # Only what begins work waits for room; reports, questions and replies are taken at any time.
+        limit = parts.pressure.admit(stream) if message.body.type in LAUNCHES else 0
+        entry = RedisStreams(parts.redis).publish(stream, data, limit=limit)
+        known = parts.agents.get(sender)
     note = None
-    known = parts.agents.get(sender)
     if message.body.type not in LAUNCHES and known is not None and not known.external:
         note = (
             f"{sender!r} is not an external program, so a {message.body.type} of its is written to the audit trail and "
@@ -86,24 +81,3 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     say(f"published {message.header.message_id} in {stream} as {entry}")
     if note is not None:
         say(f"note: {note}", err=True)
-
-
-@click.command("conversation")
-@session_argument("identifier", bare=False, metavar="CORRELATION-ID|MESSAGE-ID|SESSION")
-@json_option
-@stack_options
-def conversation(*, settings: Settings, identifier: str, as_json: bool) -> None:
-    """Show everything that was said in a conversation, as a tree."""
-    from orchestrator.audit import AuditReader, AuditStore
-    from orchestrator.cli.audit import messages_about, nothing_about, print_conversation
-    from orchestrator.cli.documents import Messages
-
-    reader = AuditReader(AuditStore(settings.audit_database, read_only=True))
-    found = messages_about(reader, identifier, settings)
-    if not found:
-        raise click.ClickException(nothing_about(identifier, settings))
-    records = reader.conversation(found[0].correlation_id)
-    if as_json:
-        print_json(Messages.of({"messages": records}))
-    else:
-        print_conversation(records)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import json_option, text_of
+from orchestrator.cli.options import json_option, priority_option, text_of, timeout_option, wait_options
 from orchestrator.cli.output import print_json, say, write_raw
 
 if TYPE_CHECKING:
@@ -25,14 +25,8 @@ type_option = click.option(
     metavar="TYPE",
     help="query, blocker, clarification, error, or a word of your own.",
 )
-priority_option = click.option(
-    "--priority", type=click.Choice(["critical", "high", "normal", "low"]), help="Default: by the type."
-)
 context_option = click.option(
-    "--context", metavar="JSON", help="Further values for whoever is asked, as a JSON object."
-)
-timeout_option = click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds to wait at most. Default: no limit."
+    "--context", metavar="JSON", help="More values for the agent or user who is asked, as a JSON object."
 )
 
 
@@ -59,8 +53,7 @@ def _context(text: str | None) -> dict[str, Any] | None:
 @type_option
 @priority_option
 @context_option
-@click.option("--wait", is_flag=True, help="Wait for the reply and print it.")
-@timeout_option
+@wait_options("Wait for the reply and print it.")
 @json_option
 def raise_(
     *,
@@ -69,7 +62,7 @@ def raise_(
     priority: str | None,
     context: str | None,
     wait: bool,
-    timeout: float | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Tell the session's caller of something with MESSAGE (- reads standard input).
@@ -79,10 +72,8 @@ def raise_(
     """
     from orchestrator.cli.documents import Raised
 
-    if timeout is not None and not wait:
-        raise click.UsageError("--timeout says how long to wait: it needs --wait")
     reply = _session().raise_callback(
-        text_of(message), kind, _context(context), priority, wait=wait, timeout_s=timeout
+        text_of(message), kind, _context(context), priority, wait=wait, timeout_s=timeout_s
     )
     if as_json:
         print_json(Raised(reply=reply))
@@ -95,11 +86,10 @@ def raise_(
 @click.argument("task")
 @click.option("--title", default="", help="What to call the task. Default: the beginning of the task.")
 @click.option("--key", help="Tells this delegation from others of the same text in the same run.")
-@click.option("--wait", is_flag=True, help="Wait for the end of the child and print its answer.")
-@timeout_option
+@wait_options("Wait for the end of the child and print its answer.")
 @json_option
 def delegate(
-    *, agent: str, task: str, title: str, key: str | None, wait: bool, timeout: float | None, as_json: bool
+    *, agent: str, task: str, title: str, key: str | None, wait: bool, timeout_s: float | None, as_json: bool
 ) -> None:
     """Launch a session of AGENT with TASK (- reads standard input) and print its id.
 
@@ -108,14 +98,12 @@ def delegate(
     """
     from orchestrator.cli.documents import Delegated
 
-    if timeout is not None and not wait:
-        raise click.UsageError("--timeout says how long to wait: it needs --wait")
     session = _session()
     child = session.delegate(agent, text_of(task), title=title, key=key)
     if not wait:
         print_json(Delegated(session=child)) if as_json else say(child)
         return
-    ended = session.end_of(child, timeout_s=timeout)
+    ended = session.end_of(child, timeout_s=timeout_s)
     if as_json:
         print_json(
             Delegated(
@@ -126,7 +114,7 @@ def delegate(
         )
     if ended is None:
         raise click.ClickException(
-            f"session {child} has not ended after {timeout:g} s; its end comes as a callback"
+            f"session {child} has not ended after {timeout_s:g} s; its end comes as a callback"
         )
     if ended["status"] == "failed":
         raise click.ClickException(f"session {child} failed: {ended['text']}")
@@ -147,7 +135,7 @@ def ask(
     kind: str,
     priority: str | None,
     context: str | None,
-    timeout: float | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Ask the session's caller MESSAGE (- reads standard input), wait for the reply and print it.
@@ -157,7 +145,7 @@ def ask(
     from orchestrator.cli.documents import Raised
 
     reply = _session().ask(
-        text_of(message), kind=kind, context=_context(context), priority=priority, timeout_s=timeout
+        text_of(message), kind=kind, context=_context(context), priority=priority, timeout_s=timeout_s
     )
     if as_json:
         print_json(Raised(reply=reply))

@@ -12,6 +12,7 @@ from orchestrator.cli.filters import SessionFilter, filter_options
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_client
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
@@ -30,9 +31,8 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
     from orchestrator.cli.documents import Sessions
     from orchestrator.cli.render import STYLES, age, session_about
     from orchestrator.cli.table import Row, print_table, short_ids, terminal_width
-    from orchestrator.client.client import Client
 
-    with Client(settings) as client:
+    with open_client(settings) as client:
         if "scheduled" in only.states:
             if len(only.states) > 1:
                 raise click.UsageError(
@@ -78,10 +78,9 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
     from orchestrator.cli.documents import Sessions
     from orchestrator.cli.render import PromiseCount, tree_lines
     from orchestrator.cli.table import Row, is_narrow, print_table, short_ids, terminal_width
-    from orchestrator.client.client import Client
     from orchestrator.policy.budget import total
 
-    with Client(settings) as client:
+    with open_client(settings) as client:
         found = client.tree(session)
     shown = only.of_tree(found)
     if as_json:
@@ -116,9 +115,8 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
 def logs(settings: Settings, *, session: str, texts: bool, as_json: bool) -> None:
     """Show what happened in SESSION, in order: its runs, what they carried, and what it launched and heard."""
     from orchestrator.cli.documents import Events
-    from orchestrator.client.client import Client
 
-    with Client(settings) as client:
+    with open_client(settings) as client:
         events = client.history(session, texts=texts)
     if as_json:
         print_json(Events.of({"session": session, "events": events}))

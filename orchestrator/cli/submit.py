@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import click
 
 from orchestrator.cli.names import agent_argument, session_argument
-from orchestrator.cli.options import json_option, stack_options, text_of
+from orchestrator.cli.options import json_option, priority_option, stack_options, text_of, wait_options
 from orchestrator.cli.output import print_json, say, write_raw
+from orchestrator.cli.stack import open_client
 from orchestrator.errors import SessionFailed
 
 if TYPE_CHECKING:
-    from orchestrator.client.client import Client
+    from orchestrator.client.client import Client, SessionHandle
     from orchestrator.config.settings import Settings
     from orchestrator.envelope.model_values import Priority
-
-timeout_option = click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds to wait at most. Default: no limit."
-)
 
 
 @click.command()
@@ -34,7 +31,7 @@ timeout_option = click.option(
     metavar="FILE",
     help="A task in .xml, .json or .toml, with objectives, criteria and context.",
 )
-@click.option("--wait", is_flag=True, help="Wait for the final answer and print it.")
+@wait_options("Wait for the final answer and print it.")
 @click.option("--key", help="Idempotency key: the same key is the same session.")
 @click.option("--title", default="", help="What to call the session. Default: the beginning of the prompt.")
 @click.option(
@@ -42,11 +39,7 @@ timeout_option = click.option(
     metavar="LIMITS",
     help="What the whole tree may spend: some of requests=N, tokens=N and usd=N, separated by commas.",
 )
-@click.option(
-    "--priority",
-    type=click.Choice(["critical", "high", "normal", "low"]),
-    help="How urgent it is. Default: as the routing table says.",
-)
+@priority_option
 @click.option(
     "--expires",
     type=click.FloatRange(min=0, min_open=True),
@@ -65,7 +58,6 @@ timeout_option = click.option(
     help="Begin then, ISO 8601, such as 2026-12-01T09:00 (local time) or 2026-12-01T09:00Z.",
 )
 @click.option("--in", "after", metavar="DURATION", help="Begin after this time, such as 90s, 2h30m or 1d.")
-@timeout_option
 @json_option
 @stack_options
 def submit(
@@ -83,7 +75,7 @@ def submit(
     time_limit: float | None,
     at: str | None,
     after: str | None,
-    timeout: float | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Give AGENT a PROMPT (- reads it from standard input) or the task of a FILE; print the id of its session.
@@ -91,27 +83,23 @@ def submit(
     With --wait: print the final answer and exit with 0, or print the failure and exit with 1. With --at or --in the
     session begins later; `orchestra sessions --state scheduled` lists it, `orchestra stop` cancels it.
     """
-    from orchestrator.cli.documents import Submitted
-    from orchestrator.client.client import Client
     from orchestrator.client.task_file import read_task_file
     from orchestrator.client.task_options import NO_OPTIONS
     from orchestrator.policy.moments import parse_duration, parse_moment
-    from orchestrator.redisdb.retry import RETRY_FOR_S
 
-    check_timeout(timeout, wait=wait)
     if not prompt and path is None:
         raise click.UsageError("Missing argument 'PROMPT'; or name a file with --file")
     if at is not None and after is not None:
         raise click.UsageError("--at and --in both say when it begins: give one of them")
     when = parse_moment(at) if at is not None else parse_duration(after) if after is not None else None
     given = NO_OPTIONS if path is None else read_task_file(path)
-    with Client(settings, on_outage=say_outage) as client:
+    with open_client(settings) as client:
         submitted = client.submit(
             agent,
             text_of(prompt),
             key=key,
             title=title,
-            retry_for_s=RETRY_FOR_S if wait else 0,
+            retry_for_s=retry_for_s(wait=wait),
             budget=budget,
             at=when,
             task=given.task,
@@ -120,7 +108,6 @@ def submit(
             retry_policy=given.retry_policy,
             time_limit_s=time_limit or given.time_limit_s,
         )
-        session = submitted.id
         if key is not None and not submitted.new:
             say(f"key {key!r} was used before, by the same submit: this is its session", err=True)
         if not client.serves(agent):
@@ -129,50 +116,67 @@ def submit(
                 "for example: orchestra up --agents my_agents.py",
                 err=True,
             )
-        if wait:
-            wait_and_print(client, session, timeout_s=timeout, as_json=as_json)
-        elif as_json:
-            print_json(Submitted(session=session, agent=agent, new=submitted.new))
-        else:
-            say(session)
+        print_submitted(client, submitted, wait=wait, timeout_s=timeout_s, as_json=as_json)
+
+
+def retry_for_s(*, wait: bool) -> float:
+    """Seconds of an outage of Redis that a submit outlasts: a user who does not wait hears of the outage at once."""
+    from orchestrator.redisdb.retry import RETRY_FOR_S
+
+    return RETRY_FOR_S if wait else 0
+
+
+def print_submitted(
+    client: Client, submitted: SessionHandle, *, wait: bool, timeout_s: float | None, as_json: bool
+) -> None:
+    """Print the id of a session that was submitted; with ``wait`` its final answer, as :func:`wait_and_print`."""
+    from orchestrator.cli.documents import Submitted
+
+    session = submitted.id
+    if wait:
+        wait_and_print(client, session, timeout_s=timeout_s, as_json=as_json)
+    elif as_json:
+        print_json(Submitted(session=session, agent=submitted.session().agent, new=submitted.new))
+    else:
+        say(session)
 
 
 @click.command()
 @session_argument()
-@click.option("--wait", is_flag=True, help="Wait for the final answer.")
+@wait_options("Wait for the final answer.")
 @click.option(
     "--attachment", metavar="NAME", default="", help="Print what it attached under this name instead."
 )
-@timeout_option
 @json_option
 @stack_options
 def result(
-    settings: Settings, *, session: str, wait: bool, attachment: str, timeout: float | None, as_json: bool
+    settings: Settings, *, session: str, wait: bool, attachment: str, timeout_s: float | None, as_json: bool
 ) -> None:
     """Print the final answer of SESSION; exit with 1 if it failed or has none yet.
 
     A program that an agent started reads the answers of that agent's children, as long as its run goes on.
     """
     from orchestrator.cli.documents import Answer
-    from orchestrator.client.client import Client
     from orchestrator.client.current import TOKEN_VARIABLE, RemoteSession
     from orchestrator.client.waiting import is_over
 
-    check_timeout(timeout, wait=wait)
     if TOKEN_VARIABLE in os.environ and not wait:
         try:
             text = RemoteSession.from_environment().read_result(session, attachment)
         except SessionFailed as error:
-            fail(session, error, as_json=as_json)
-        print_json(Answer(session=session, state="finished", result=text)) if as_json else write_raw(text)
+            _fail(session, error, as_json=as_json)
+        _print_answer(session, text, as_json=as_json)
         return
-    with Client(settings, on_outage=say_outage) as client:
+    with open_client(settings) as client:
         if attachment:
-            print_attachment(client, session, attachment, as_json=as_json)
-            return
-        about = None if wait else client.session(session)
-        if about is None or is_over(about):
-            wait_and_print(client, session, timeout_s=timeout, as_json=as_json)
+            if wait:
+                _wait(client, session, timeout_s=timeout_s, as_json=as_json)
+            attached = client.attachment(session, attachment)
+            if attached is None:
+                raise click.ClickException(f"session {session} has attached nothing under {attachment!r}")
+            _print_answer(session, attached, as_json=as_json)
+        elif wait or is_over(about := client.session(session)):
+            wait_and_print(client, session, timeout_s=timeout_s, as_json=as_json)
         elif as_json:
             print_json(Answer(session=session, state=about.state))
             sys.exit(1)
@@ -180,29 +184,15 @@ def result(
             raise click.ClickException(f"session {session} is {about.state}; wait for its answer with --wait")
 
 
-def print_attachment(client: Client, session: str, name: str, *, as_json: bool) -> None:
-    """Print what a session attached to its answer, as it is."""
-    from orchestrator.cli.documents import Answer
-
-    text = client.attachment(session, name)
-    if text is None:
-        raise click.ClickException(f"session {session} has attached nothing under {name!r}")
-    if as_json:
-        print_json(Answer(session=session, state=client.session(session).state, result=text))
-    else:
-        write_raw(text)
-
-
-def check_timeout(timeout_s: float | None, *, wait: bool) -> None:
-    """Refuse a time to wait where nothing is waited for; it would seem to limit the work."""
-    if timeout_s is not None and not wait:
-        raise click.UsageError("--timeout says how long to wait: it needs --wait")
-
-
 def wait_and_print(
     client: Client, session: str, *, timeout_s: float | None, as_json: bool, item: str = ""
 ) -> None:
     """Print the final answer of a session, or its failure and exit with 1; on a terminal, show how far its tree is."""
+    answer = _wait(client, session, timeout_s=timeout_s, as_json=as_json, item=item)
+    _print_answer(session, answer, as_json=as_json)
+
+
+def _wait(client: Client, session: str, *, timeout_s: float | None, as_json: bool, item: str = "") -> str:
     from orchestrator.cli.documents import Answer
     from orchestrator.cli.progress import TreeProgress
 
@@ -212,7 +202,7 @@ def wait_and_print(
             while (answer := client.step(answering)) is None:
                 progress.look()
     except SessionFailed as error:
-        fail(session, error, as_json=as_json)
+        _fail(session, error, as_json=as_json)
     except TimeoutError as error:
         state = client.session(session).state.value
         if as_json:
@@ -224,13 +214,19 @@ def wait_and_print(
     except KeyboardInterrupt:
         say(f"Stopped waiting; the session continues: orchestra result {session} --wait", err=True)
         sys.exit(130)
+    return answer
+
+
+def _print_answer(session: str, answer: str, *, as_json: bool) -> None:
+    from orchestrator.cli.documents import Answer
+
     if as_json:
         print_json(Answer(session=session, state="finished", result=answer))
     else:
         write_raw(answer)
 
 
-def fail(session: str, error: SessionFailed, *, as_json: bool) -> NoReturn:
+def _fail(session: str, error: SessionFailed, *, as_json: bool) -> NoReturn:
     """Say why a session has no answer, and exit with 1."""
     from orchestrator.cli.documents import Answer
 
@@ -238,8 +234,3 @@ def fail(session: str, error: SessionFailed, *, as_json: bool) -> NoReturn:
         print_json(Answer(session=session, state=error.state, error=str(error.args[1])))
         sys.exit(1)
     raise error
-
-
-def say_outage(sentence: str) -> None:
-    """Tell whoever waits for an answer that it is Redis that is waited for."""
-    say(sentence, err=True)

@@ -9,6 +9,7 @@ import click
 from orchestrator.cli.names import agent_argument
 from orchestrator.cli.options import stack_options, text_of
 from orchestrator.cli.output import write_raw
+from orchestrator.cli.stack import open_client
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
@@ -36,8 +37,6 @@ def token(
     Where `submissions` is "token" a plain `send_task` needs it:
     send_task("orchestrator.start_session", kwargs={"agent": …, "prompt": …, "token": TOKEN}, task_id=TASK_ID)
     """
-    from orchestrator.client.client import Client
-
-    with Client(settings) as client:
+    with open_client(settings) as client:
         made = client.token(agent, text_of(prompt), title=title, task_id=task_id, lifetime_s=expires)
     write_raw(f"{made.task_id} {made.text}".encode())

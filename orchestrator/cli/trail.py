@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.names import session_argument
-from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.options import json_option, period_options, stack_options, time_option
 from orchestrator.cli.output import print_json, say
 from orchestrator.display.text import counted
 
@@ -22,23 +22,20 @@ _INDEXED_AT_ONCE = 500
 
 
 @click.command("prune")
-@click.option("--older-than", required=True, help="How long ago (90d, 12w) or a time (2026-01-31T08:00:00Z).")
+@time_option("--older-than", required=True, help="How long ago (90d, 12w) or a time (2026-01-31T08:00:00Z).")
 @click.option("--dry-run", is_flag=True, help="Only say how many rows would be removed.")
 @json_option
 @stack_options
-def prune(*, settings: Settings, older_than: str, dry_run: bool, as_json: bool) -> None:
+def prune(*, settings: Settings, older_than_ms: int, dry_run: bool, as_json: bool) -> None:
     """Remove the oldest part of the trail for good; a signed tombstone stands for it.
 
     Needs the operator's key. Keep what the ledger still has: the doctor cannot compare what was removed.
     """
-    from orchestrator.cli.audit import parse_time
     from orchestrator.cli.documents import PrunedTrail
     from orchestrator.clock import SystemClock
 
-    before_ms = parse_time(older_than)
-    assert before_ms is not None
     store, signer = _to_amend(settings)
-    removed = store.prune(before_ms, signer, at_ms=SystemClock().now_ms(), dry_run=dry_run)
+    removed = store.prune(older_than_ms, signer, at_ms=SystemClock().now_ms(), dry_run=dry_run)
     if as_json:
         print_json(PrunedTrail(**removed, removed=not dry_run))
         return
@@ -118,8 +115,7 @@ def import_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
     type=click.Choice(["session", "run", "callback", "item", "step", "budget", "approval"]),
     help="Only changes of such things.",
 )
-@click.option("--since", help="How long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z).")
-@click.option("--until", help="The same, for the end of the time searched.")
+@period_options
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="Changes of a page.")
 @click.option("--before", help="The next page: what the page before says.")
 @json_option
@@ -129,8 +125,8 @@ def transitions(
     settings: Settings,
     session: str | None,
     kind: str | None,
-    since: str | None,
-    until: str | None,
+    since_ms: int | None,
+    until_ms: int | None,
     limit: int,
     before: str | None,
     as_json: bool,
@@ -138,19 +134,13 @@ def transitions(
     """List what the ledger changed, newest first: sessions, runs, callbacks, items, steps, budgets."""
     from orchestrator.audit.changes import Changes
     from orchestrator.audit.store import AuditStore
-    from orchestrator.cli.audit import parse_time
     from orchestrator.cli.documents import TransitionDocument, Transitions
     from orchestrator.clock import isoformat
 
     changes = Changes(AuditStore(settings.audit_database, read_only=True))
     try:
         page, following = changes.page(
-            session=session,
-            kind=kind,
-            since_ms=parse_time(since),
-            until_ms=parse_time(until),
-            before=before,
-            limit=limit,
+            session=session, kind=kind, since_ms=since_ms, until_ms=until_ms, before=before, limit=limit
         )
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--before") from error

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +15,8 @@ import click
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json_line, say
-from orchestrator.cli.submit import say_outage
+from orchestrator.cli.stack import open_client
+from orchestrator.errors import ServerUnavailable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -62,9 +63,8 @@ def watch(
     if after:
         raise click.UsageError("--after says where to read on in a text: it needs --text")
     from orchestrator.cli.render import PromiseCount
-    from orchestrator.client.client import Client
 
-    with Client(settings, on_outage=say_outage) as client:
+    with open_client(settings) as client:
         picture: list[Session] = []
         try:
             if not as_json and _takes_keys():
@@ -138,9 +138,7 @@ def _with_keys(client: Client, session: str, timeout_s: float | None) -> list[Se
 def _show_text(
     settings: Settings, session: str, *, after: str, timeout_s: float | None, as_json: bool
 ) -> None:
-    from orchestrator.client.client import Client
-
-    with Client(settings, on_outage=say_outage) as client:
+    with open_client(settings) as client:
         try:
             for event in client.stream(session, after=after, timeout_s=timeout_s):
                 (_print_event if as_json else _say_event)(event)
@@ -180,7 +178,9 @@ def _pictures(
         changed = client.step(watching)
         picture, before = changed or picture, notes
         if time.monotonic() >= look_at:
-            notes, look_at = client.held_back(picture), time.monotonic() + _LOOK_S
+            with suppress(ServerUnavailable):  # the next step waits for Redis
+                notes = client.held_back(picture)
+            look_at = time.monotonic() + _LOOK_S
         if always or changed is not None or notes != before:
             yield picture, notes
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -9,6 +11,7 @@ import click
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_stack
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
@@ -27,20 +30,20 @@ def worktrees(context: click.Context, *, settings: Settings, as_json: bool) -> N
 
     if context.invoked_subcommand is not None:
         return
-    folder, janitor = _open(settings)
-    documents = [
-        WorktreeDocument(
-            session=one.session,
-            agent=one.agent,
-            path=one.path_name,
-            branch=one.branch,
-            base=one.base,
-            changed_files=_changed(folder, one),
-            kept_because=janitor.why_kept(one),
-            created_at=isoformat(one.created_ms),
-        )
-        for one in folder.all()
-    ]
+    with _open(settings) as (folder, janitor):
+        documents = [
+            WorktreeDocument(
+                session=one.session,
+                agent=one.agent,
+                path=one.path_name,
+                branch=one.branch,
+                base=one.base,
+                changed_files=_changed(folder, one),
+                kept_because=janitor.why_kept(one),
+                created_at=isoformat(one.created_ms),
+            )
+            for one in folder.all()
+        ]
     if as_json:
         print_json(WorktreeList(worktrees=tuple(documents)))
         return
@@ -72,17 +75,17 @@ def remove(*, settings: Settings, as_json: bool, session: str, with_branch: bool
     """Remove the worktree of SESSION; what it has not committed is committed to its branch first."""
     from orchestrator.cli.documents.worktrees import RemovedWorktree
 
-    folder, janitor = _open(settings)
-    worktree = folder.find(session)
-    if worktree is None:
-        raise click.ClickException(
-            f"session {session!r} has no worktree here; `orchestra worktrees` lists those that are"
-        )
-    if janitor.is_at_work(worktree):
-        raise click.ClickException(
-            f"session {session} is at work in its worktree; stop it first: orchestra stop {session}"
-        )
-    folder.remove(worktree, with_branch=with_branch)
+    with _open(settings) as (folder, janitor):
+        worktree = folder.find(session)
+        if worktree is None:
+            raise click.ClickException(
+                f"session {session!r} has no worktree here; `orchestra worktrees` lists those that are"
+            )
+        if janitor.is_at_work(worktree):
+            raise click.ClickException(
+                f"session {session} is at work in its worktree; stop it first: orchestra stop {session}"
+            )
+        folder.remove(worktree, with_branch=with_branch)
     if as_json:
         print_json(RemovedWorktree(session=session, branch="" if with_branch else worktree.branch))
     else:
@@ -91,13 +94,11 @@ def remove(*, settings: Settings, as_json: bool, session: str, with_branch: bool
         )
 
 
-def _open(settings: Settings) -> tuple[Worktrees, Janitor]:
-    from orchestrator.bootstrap import build_container
-    from orchestrator.config.stack import resolve_redis_url
-    from orchestrator.redisdb.client import connect
+@contextmanager
+def _open(settings: Settings) -> Iterator[tuple[Worktrees, Janitor]]:
     from orchestrator.worker.janitor import Janitor
     from orchestrator.worker.worktrees import Worktrees
 
-    parts = build_container(connect(resolve_redis_url(settings), name="orchestra-worktrees"), settings)
     folder = Worktrees(settings.data)
-    return folder, Janitor(parts.ledger, folder)
+    with open_stack(settings, "worktrees") as parts:
+        yield folder, Janitor(parts.ledger, folder)

@@ -13,10 +13,11 @@ from orchestrator.errors import InputError
 MAX_AHEAD_S: Final = 100 * 366 * 86_400.0
 
 _DURATION: Final = re.compile(
-    "(?:([0-9]{1,10})d)?(?:([0-9]{1,10})h)?(?:([0-9]{1,10})m)?(?:([0-9]{1,10})s)?|([0-9]{1,10})"
+    "(?:([0-9]{1,10})w)?(?:([0-9]{1,10})d)?(?:([0-9]{1,10})h)?(?:([0-9]{1,10})m)?(?:([0-9]{1,10})s)?"
+    "|([0-9]{1,10})"
 )
 #: Seconds of the units of :data:`_DURATION`, and of a number alone.
-_UNITS_S: Final = (86_400, 3_600, 60, 1, 1)
+_UNITS_S: Final = (604_800, 86_400, 3_600, 60, 1, 1)
 
 
 def moment_ms(when: object, *, now_ms: int, what: str = "when") -> int:
@@ -73,7 +74,7 @@ def parse_moment(text: str) -> datetime:
 
 
 def parse_duration(text: str) -> timedelta:
-    """A duration such as `90s`, `2h30m` or `1d`; a number alone is in seconds.
+    """A duration such as `90s`, `2h30m`, `1d` or `2w`; a number alone is in seconds.
 
     Raises:
         InputError: it is none, or longer than a century.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import termios
+import threading
 from contextlib import suppress
 
 import pytest
@@ -96,6 +97,14 @@ def test_a_session_is_stopped_after_a_question_only(board: Board, acts: Acts) ->
     assert not board.left
 
 
+def test_nothing_is_stopped_instead_of_a_session_that_is_gone(board: Board, acts: Acts) -> None:
+    """The tree changes between the question and its answer."""
+    press(board, "down", "s")
+    board.update([made(ROOT), made(OTHER, ROOT)], [])
+    press(board, "y")
+    assert acts.done == []
+
+
 def test_a_reply_is_typed_and_sent(board: Board, acts: Acts) -> None:
     asked = press(board, "r")
     assert "\x1b" not in asked
@@ -121,6 +130,29 @@ def test_leaving(board: Board) -> None:
 
 def test_what_terminals_send_is_split_into_keys() -> None:
     assert split("\x1b[Aé\x1bOB\x7f\r\x1b") == ["up", "é", "down", "backspace", "enter", "escape"]
+
+
+@pytest.mark.parametrize("sequence", ["\x1b[3~", "\x1b[1;5A", "\x1b[15~", "\x1bOP", "\x1b[H"])
+def test_a_key_without_a_name_is_one_key(board: Board, sequence: str) -> None:
+    """Delete, Ctrl-Up, F5, F1 and Home begin with what Escape sends, and leave nothing."""
+    assert split(f"{sequence}a") == [sequence, "a"]
+    board.press(sequence)
+    assert not board.left
+
+
+def test_a_sequence_that_comes_in_two_pieces_is_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs) as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        with keys() as pressed:
+            os.write(ours, b"\x1b")
+            rest = threading.Timer(0.005, os.write, (ours, b"[B"))
+            rest.start()
+            assert pressed() == ["down"]
+            rest.join()
+            os.write(ours, b"\x1b")
+            assert pressed() == ["escape"]
+    os.close(ours)
 
 
 def test_the_terminal_is_put_back_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:

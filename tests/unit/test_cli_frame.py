@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +17,9 @@ from click.testing import CliRunner, Result
 from orchestrator import cli
 from orchestrator.cli import COMMANDS, main
 from orchestrator.cli.documents import DOCUMENTS, Dropped
-from orchestrator.cli.options import json_option, stack_options
-from orchestrator.cli.output import print_json
+from orchestrator.cli.options import json_option, period_options, stack_options
+from orchestrator.cli.output import print_json, say
+from orchestrator.cli.progress import progress_bar
 from orchestrator.config.settings import Settings
 from orchestrator.errors import OrchestraError, UnknownSession
 
@@ -168,6 +170,42 @@ def test_json_is_one_readable_document(run: Callable[..., Result]) -> None:
     output = run(probe, "--json").stdout
     assert "ä" in output
     assert output.startswith("{")
+
+
+@pytest.mark.parametrize("value", ["soon", "", "99999999999999d", "9" * 5000, "0001-01-01T00:00"])
+def test_a_time_that_is_none_is_wrong_usage(run: Callable[..., Result], value: str) -> None:
+    @period_options
+    def probe(since_ms: int | None, until_ms: int | None) -> None:
+        raise AssertionError
+
+    result = run(probe, "--since", value)
+    assert result.exit_code == 2
+    assert "is neither how long ago (90s, 15m, 2h, 7d) nor a time" in result.stderr
+
+
+def test_a_time_is_a_moment_or_how_long_ago_it_was(run: Callable[..., Result]) -> None:
+    seen: list[int | None] = []
+
+    @period_options
+    def probe(since_ms: int | None, until_ms: int | None) -> None:
+        seen.extend((since_ms, until_ms))
+
+    now_ms = time.time_ns() // 1_000_000
+    assert run(probe, "--since", "2w", "--until", "1970-01-01T00:00:01Z").exit_code == 0
+    assert seen[1] == 1000
+    assert seen[0] is not None
+    assert 0 <= seen[0] - (now_ms - 14 * 86_400_000) < 60_000
+
+
+def test_what_is_printed_beside_a_bar_stays_on_standard_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Standard error is a terminal and standard output a file: the lines belong into the file."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar("replay") as show:
+        show("replay", 1, 2)
+        say("a line")
+    assert capsys.readouterr().out == "a line\n"
 
 
 def test_every_command_that_prints_json_has_its_documents_in_the_table() -> None:

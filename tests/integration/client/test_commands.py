@@ -99,6 +99,17 @@ def test_submit_waits_for_the_final_answer(stage: StackHarness, client: Client, 
     }
 
 
+def test_an_attachment_is_waited_for_as_well(stage: StackHarness, orchestra: Orchestra) -> None:
+    stage.agent("solo")(lambda ctx: ctx.attach("diff", "+a\n-b") or "done")
+    session = orchestra("submit", "solo", "x").stdout.strip()
+    worker = threading.Timer(0.1, lambda: stage.play(session))
+    worker.start()
+    done = orchestra("result", session, "--wait", "--attachment", "diff")
+    worker.join()
+    assert (done.exit_code, done.stdout) == (0, "+a\n-b\n"), done.stderr
+    assert orchestra("result", session, "--attachment", "other").exit_code == 1
+
+
 def test_a_failure_is_one_line_and_exit_code_1(stage: StackHarness, orchestra: Orchestra) -> None:
     @stage.agent("bad")
     def bad(ctx: Context) -> None:

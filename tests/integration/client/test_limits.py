@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from click.testing import CliRunner
 
 from orchestrator.agents.registry import AgentRecord
+from orchestrator.cli import main
 from orchestrator.client.client import Client
+from orchestrator.config.stack import Announcement, Stack
+from orchestrator.deployment.embedded.valkey import ValkeyProcess
+from orchestrator.errors import ServerUnavailable
+from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import SignsOfLife
 from tests.integration.workers.conftest import StackHarness
 
@@ -114,3 +120,34 @@ def test_a_watcher_sees_that_a_run_is_held_back(
 ) -> None:
     orchestra("pause", "helper")
     assert "agent 'helper' is paused since" in orchestra("watch", ready, "--timeout", "0.3").stdout
+
+
+def test_a_watcher_outlasts_an_outage_while_it_asks_what_holds_runs_back(
+    stage: StackHarness, client: Client, orchestra: Orchestra, ready: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> list[str]:
+        client.stop(ready)
+        raise ServerUnavailable("Redis", "gone")
+
+    monkeypatch.setattr(Client, "held_back", away)
+    done = orchestra("watch", ready)
+    assert (done.exit_code, "stopped" in done.stdout) == (0, True), done.stderr
+
+
+def test_workers_are_told_on_the_broker_of_the_stack_that_runs_on_the_data_folder(
+    stage: StackHarness, ready: str, start_valkey: Callable[..., ValkeyProcess]
+) -> None:
+    """Its address is known from nowhere else."""
+    broker = start_valkey(durable=False)
+    running = Stack(
+        redis_url=str(stage.settings.redis_url), broker_url=broker.url, agents=(), pid=1, started_ms=1
+    )
+    announcement = Announcement(stage.settings.data, running)
+    try:
+        for command in ("pause", "unpause"):
+            done = CliRunner().invoke(main, [command, "helper", "--data", str(stage.settings.data)])
+            assert done.exit_code == 0, done.output
+    finally:
+        announcement.close()
+    with connect(broker.url, ledger=False) as client:
+        assert client.keys("*helper*")

@@ -179,7 +179,7 @@ def test_what_shells_are_shown_of_others_is_harmless(
 @pytest.fixture
 def hung() -> Iterator[float]:
     """Nothing that connects comes back; how long a completion may take at most."""
-    with mock.patch.object(names, "_parts", side_effect=lambda _: time.sleep(30)):
+    with mock.patch.object(names, "open_stack", side_effect=lambda *_: time.sleep(30)):
         yield names.COMPLETE_S + 1
 
 
@@ -190,10 +190,10 @@ def test_completion_takes_a_second_at_most(complete: Complete, hung: float) -> N
 
 
 def test_completion_never_raises(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_settings: object) -> None:
+    def broken(*_: object) -> None:
         raise redis.ConnectionError("gone")
 
-    monkeypatch.setattr(names, "_parts", broken)
+    monkeypatch.setattr(names, "open_stack", broken)
     assert complete("tree", "ses_") == complete("submit", "") == []
     shell = ShellComplete(main, {}, "orchestra", "_ORCHESTRA_COMPLETE")
     assert shell.get_completions(["tree", "--redis-url", "ftp://nowhere"], "ses_") == []

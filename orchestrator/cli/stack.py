@@ -1,0 +1,44 @@
+"""The stack that a command works on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.output import say
+
+if TYPE_CHECKING:
+    from orchestrator.bootstrap import Container
+    from orchestrator.client.client import Client
+    from orchestrator.config.settings import Settings
+
+
+def open_client(settings: Settings) -> Client:
+    """A client that says on standard error when it waits for Redis.
+
+    Raises:
+        ConfigurationError, ServerUnavailable: as the constructor of `Client`.
+    """
+    from orchestrator.client.client import Client
+
+    return Client(settings, on_outage=lambda sentence: say(sentence, err=True))
+
+
+@contextmanager
+def open_stack(settings: Settings, name: str) -> Iterator[Container]:
+    """The parts of the stack that the settings name, or else of the one that runs on the data folder.
+
+    ``name`` says in CLIENT LIST which command it is. The connections are closed at the end.
+
+    Raises:
+        ConfigurationError: there is no stack, or its Redis cannot be used.
+        ServerUnavailable: its Redis does not answer.
+    """
+    from orchestrator.bootstrap import build_container
+    from orchestrator.config.stack import resolve, resolve_redis_url
+    from orchestrator.redisdb.client import connect
+
+    settings = resolve(settings)
+    with connect(resolve_redis_url(settings), name=f"orchestra-{name}") as client:
+        yield build_container(client, settings)
