@@ -65,6 +65,12 @@ class _Plan:
 _plan = _Plan(os.environ.get(VARIABLE, ""))
 
 
+def read_plan() -> None:
+    """Read the plan anew: this process was forked, and its environment is another one now."""
+    global _plan  # noqa: PLW0603
+    _plan = _Plan(os.environ.get(VARIABLE, ""))
+
+
 def failpoint(point: str) -> None:
     """Say that this process has come to a place; it goes on, unless a test has it die here."""
     if point == _plan.point:

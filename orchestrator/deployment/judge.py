@@ -1,4 +1,4 @@
-"""`python -P -m orchestrator.deployment.judge FD SOURCE…` loads agents as a worker would, and writes what is wrong with them to FD.
+"""`python -P -m orchestrator.deployment.judge SOURCE…` loads agents as a worker would, and writes what is wrong with them to ORCHESTRA_READY_FD.
 
 It is a process of its own: what a file does while it is imported concerns nobody else, and each judgement is of the
 files as they are now.
@@ -11,6 +11,7 @@ import sys
 
 from orchestrator.agents.loader import load_agents
 from orchestrator.errors import ConfigurationError
+from orchestrator.runtime.service import READY_VARIABLE
 
 
 def main(descriptor: int, sources: list[str]) -> int:
@@ -24,4 +25,4 @@ def main(descriptor: int, sources: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(int(os.environ.pop(READY_VARIABLE)), sys.argv[1:]))

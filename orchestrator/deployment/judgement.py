@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -10,8 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from orchestrator.deployment.forks import ForkServer, Process
 from orchestrator.errors import ConfigurationError
 from orchestrator.runtime.parent_death import ending_with_parent, python_module
+from orchestrator.runtime.service import READY_VARIABLE
 
 #: Seconds that the files may take to be loaded.
 WITHIN_S: Final = 60.0
@@ -33,21 +36,36 @@ class Judgement:
     Args:
         sources: the modules and files that define the agents.
         env: the environment of the process.
+        forks: what forks it; None: it is started.
     """
 
-    def __init__(self, sources: Iterable[str], *, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, sources: Iterable[str], *, env: Mapping[str, str], forks: ForkServer | None = None
+    ) -> None:
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  (it is closed by `end`)
-        command = [*python_module("orchestrator.deployment.judge"), str(self._words.fileno()), *sources]
-        self._process = subprocess.Popen(
-            ending_with_parent(command),
+        module = ("orchestrator.deployment.judge", *sources)
+        self._process = self._fork(forks, module, env) or self._start(module, env)
+        self._deadline = time.monotonic() + WITHIN_S
+
+    def _fork(
+        self, forks: ForkServer | None, module: tuple[str, ...], env: Mapping[str, str]
+    ) -> Process | None:
+        if forks is None:
+            return None
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  (no file)
+            return forks.fork(module, env=env, log=nowhere.fileno(), ready=self._words.fileno())
+
+    def _start(self, module: tuple[str, ...], env: Mapping[str, str]) -> Process:
+        name, *sources = module
+        return subprocess.Popen(
+            ending_with_parent([*python_module(name), *sources]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=dict(env),
+            env={**env, READY_VARIABLE: str(self._words.fileno())},
             pass_fds=(self._words.fileno(),),
             start_new_session=True,
         )
-        self._deadline = time.monotonic() + WITHIN_S
 
     def look(self) -> Verdict | None:
         """What came of it; None: nothing yet."""
@@ -67,19 +85,23 @@ class Judgement:
     def end(self) -> None:
         """End the process, if it is still at work; idempotent."""
         if self._process.poll() is None:
-            self._process.kill()
+            self._process.send_signal(signal.SIGKILL)
             self._process.wait()
         self._words.close()
 
 
-def see_that_agents_load(sources: Iterable[str], *, env: Mapping[str, str]) -> None:
-    """Return once another process has loaded these agents.
+def see_that_agents_load(
+    sources: Iterable[str], *, env: Mapping[str, str], forks: ForkServer | None = None
+) -> None:
+    """Return once another process has loaded these agents; ``forks`` forks it.
 
     Raises:
         ConfigurationError: they cannot be loaded.
     """
     named = tuple(sources)
-    judgement = Judgement(named, env=env)
+    if forks is not None:
+        forks.wait_ready()
+    judgement = Judgement(named, env=env, forks=forks)
     try:
         while (verdict := judgement.look()) is None:
             time.sleep(_LOOK_EVERY_S)

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,13 +15,13 @@ from typing import Any, Self
 from orchestrator.config.settings import ENV_PREFIX, Settings, is_agents_file
 from orchestrator.config.stack import Announcement, Stack, prepare_data_folder, running_stacks
 from orchestrator.deployment.embedded.membership import MembershipClient, join
+from orchestrator.deployment.forks import ForkServer
 from orchestrator.deployment.judgement import see_that_agents_load
 from orchestrator.deployment.reload import AgentsWatch
 from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
 from orchestrator.dispatch.broker import check_broker
 from orchestrator.errors import ConfigurationError
 from orchestrator.redisdb.client import connect
-from orchestrator.runtime.parent_death import python_module
 from orchestrator.runtime.signals import set_soon
 
 _TICK_S = 0.05
@@ -40,7 +40,7 @@ def service_specs(settings: Settings) -> list[ChildSpec]:
     """One process for each service that these settings ask for."""
     services = {**SERVICES, "notifier": ("notifier",)} if settings.notifies else SERVICES
     return [
-        ChildSpec(name=name, command=(*python_module("orchestrator"), *arguments), stage=2)
+        ChildSpec(name=name, module=("orchestrator", *arguments), stage=2)
         for name, arguments in services.items()
     ]
 
@@ -49,8 +49,8 @@ def worker_spec(settings: Settings) -> ChildSpec:
     """One Celery worker: it is stopped first, and is given time to finish what runs."""
     return ChildSpec(
         name="worker",
-        command=(
-            *(*python_module("orchestrator.worker"), "worker"),
+        module=(
+            *("orchestrator.worker", "worker"),
             *("--hostname", f"orchestra-{uuid.uuid4().hex[:8]}@%h"),
             *("--concurrency", str(settings.concurrency)),
             *("--loglevel", settings.log_level.upper()),
@@ -88,6 +88,7 @@ class LocalStack:
         self._membership: MembershipClient | None = None
         self._announcement: Announcement | None = None
         self._supervisor: Supervisor | None = None
+        self._forks: ForkServer | None = None
         self._stop = threading.Event()
         self._kill = threading.Event()
         self._ready = threading.Event()
@@ -135,9 +136,14 @@ class LocalStack:
             str(Path(name).expanduser().absolute()) if is_agents_file(name) else name for name in given.agents
         )
         env = {k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.endswith("_CONFIG")}
+        if self._specs is None:
+            # While all that follows goes on, it imports what the processes need.
+            self._start_forks(env)
         if agents and self._specs is None:
             # Before anything is started: a broken file costs a message and nothing else.
-            see_that_agents_load(agents, env=env | given.model_copy(update={"agents": agents}).to_env())
+            see_that_agents_load(
+                agents, env=env | given.model_copy(update={"agents": agents}).to_env(), forks=self._forks
+            )
         if given.redis_url is None:
             self._membership = join(given.data)
             url = self._membership.url
@@ -149,7 +155,9 @@ class LocalStack:
         env |= self.settings.to_env()
         if self._reload:
             # Before a worker loads the files: what changes afterwards is seen.
-            self._watch = AgentsWatch(agents, env=env, accept=self._replace_worker, refuse=self._keep_worker)
+            self._watch = AgentsWatch(
+                agents, env=env, forks=self._forks, accept=self._replace_worker, refuse=self._keep_worker
+            )
         others = len(running_stacks(given.data))
         self._announcement = Announcement(
             given.data,
@@ -169,7 +177,16 @@ class LocalStack:
             logs=given.logs_dir,
             log_suffix=f".{others + 1}" if others else "",
             notify=self._notify,
+            forks=self._forks,
         )
+
+    def _start_forks(self, env: Mapping[str, str]) -> None:
+        def died(how: str) -> None:
+            self._notify(Notice(kind="restarting", name="fork server", detail=how))
+
+        if self._forks is None:
+            self._forks = ForkServer(env=env, on_death=died)
+            self._forks.start()
 
     def _check_broker(self) -> None:
         if self._given.broker_url is not None:
@@ -253,6 +270,9 @@ class LocalStack:
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             supervisor.stop(at_once=self._kill.is_set)
+        forks, self._forks = self._forks, None
+        if forks is not None:
+            forks.close()
         announcement, self._announcement = self._announcement, None
         if announcement is not None:
             announcement.close()
@@ -317,7 +337,7 @@ def describe(notice: Notice) -> str:
     # `callbacks did not stop` would be about callbacks.
     what = (
         notice.name
-        if notice.name.startswith("worker") or notice.name in ("stack", "server")
+        if notice.name.startswith("worker") or notice.name in ("stack", "server", "fork server")
         else f"service {notice.name}"
     )
     return f"{what} {words[notice.kind]}{f' ({notice.detail})' if notice.detail else ''}"

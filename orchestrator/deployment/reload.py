@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.config.settings import CONFIG_FILE, is_agents_file
+from orchestrator.deployment.forks import ForkServer
 from orchestrator.deployment.judgement import Judgement
 from orchestrator.errors import ConfigurationError
 
@@ -23,6 +24,7 @@ class AgentsWatch:
     Args:
         sources: the modules and files that define the agents.
         env: the environment of the process that judges them.
+        forks: what forks that process; None: it is started.
         accept: called with the names of the changed files once the agents can be loaded.
         refuse: called with the reason why they cannot.
 
@@ -37,9 +39,11 @@ class AgentsWatch:
         env: Mapping[str, str],
         accept: Callable[[str], None],
         refuse: Callable[[str], None],
+        forks: ForkServer | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._env = dict(env)
+        self._forks = forks
         self._accept = accept
         self._refuse = refuse
         self._marks = self._look()
@@ -88,7 +92,7 @@ class AgentsWatch:
         return marks
 
     def _judge(self, changed: str) -> None:
-        self._judgement = Judgement(self._sources, env=self._env)
+        self._judgement = Judgement(self._sources, env=self._env, forks=self._forks)
         self._changed = changed
 
     def _hear(self, judgement: Judgement) -> None:

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.deployment.forks import ForkServer, Process
 from orchestrator.errors import ConfigurationError
-from orchestrator.runtime.parent_death import ending_with_parent
+from orchestrator.runtime.parent_death import ending_with_parent, python_module
 from orchestrator.runtime.service import READY_VARIABLE
 
 _BACKOFF_FIRST_S = 0.1
@@ -37,11 +38,13 @@ _REASON = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSpec:
-    """How one process is run."""
+    """How one process is run: by a command, or by a module of ours with its arguments."""
 
     #: Shown to the user, and the name of its log file.
     name: str
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
+    #: It is forked where there is a fork server.
+    module: tuple[str, ...] = ()
     #: Signals to stop it with, each with the seconds to wait before the next; SIGKILL comes after the last.
     stop_with: tuple[tuple[signal.Signals, float], ...] = ((signal.SIGTERM, 5.0),)
     #: What it gets if the supervisor itself is killed.
@@ -74,7 +77,7 @@ class Notice:
 class _Child:
     spec: ChildSpec
     log: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     ready_fd: int | None = None
     ready: bool = False
     ever_ready: bool = False
@@ -85,7 +88,10 @@ class _Child:
 
 
 class Supervisor:
-    """Runs children until it is told to stop; call :meth:`tick` again and again, from one thread."""
+    """Runs children until it is told to stop; call :meth:`tick` again and again, from one thread.
+
+    Modules are forked by ``forks``, which is the caller's to start and to close; without it they are started.
+    """
 
     def __init__(
         self,
@@ -95,8 +101,10 @@ class Supervisor:
         logs: Path,
         log_suffix: str = "",
         notify: Callable[[Notice], None] = lambda _: None,
+        forks: ForkServer | None = None,
     ) -> None:
         self._env = dict(env)
+        self._forks = forks
         self._notify = notify
         self._children = [_Child(spec, logs / f"{spec.name}{log_suffix}.log") for spec in specs]
         #: Successors that are not ready yet, by name, and processes that were replaced and finish their work.
@@ -125,9 +133,11 @@ class Supervisor:
         Raises:
             ConfigurationError: a child cannot be got to run; the reason is what it said last.
         """
+        if self._forks is not None:
+            self._forks.listen()
         for child in self._children:
             if child.process is None:
-                if time.monotonic() >= child.start_at:
+                if time.monotonic() >= child.start_at and self._may_start(child.spec):
                     self._start(child)
                 continue
             if self._hear(child):
@@ -184,6 +194,10 @@ class Supervisor:
         child.process.send_signal(child.spec.stop_with[0][0])
         self._leaving.append(child)
 
+    def _may_start(self, spec: ChildSpec) -> bool:
+        """Whether what would fork a child is there, or will not be."""
+        return self._forks is None or not spec.module or self._forks.ready or self._forks.given_up
+
     def _start(self, child: _Child) -> None:
         if child.log.exists() and child.log.stat().st_size > _LOG_LIMIT_BYTES:
             child.log.replace(child.log.with_suffix(".log.1"))
@@ -192,18 +206,31 @@ class Supervisor:
         try:
             with child.log.open("ab") as log:
                 child.log_offset = log.tell()
-                child.process = subprocess.Popen(
-                    ending_with_parent(list(child.spec.command), sig=child.spec.orphan_signal),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={**self._env, READY_VARIABLE: str(write_end)},
-                    pass_fds=(write_end,),
-                    start_new_session=True,
+                child.process = self._fork(child.spec, log.fileno(), write_end) or self._spawn(
+                    child.spec, log.fileno(), write_end
                 )
         finally:
             os.close(write_end)
         child.started_at = time.monotonic()
+
+    def _fork(self, spec: ChildSpec, log: int, ready: int) -> Process | None:
+        if self._forks is None or not spec.module:
+            return None
+        return self._forks.fork(
+            spec.module, env=self._env, log=log, ready=ready, orphan_signal=spec.orphan_signal
+        )
+
+    def _spawn(self, spec: ChildSpec, log: int, ready: int) -> Process:
+        command = spec.command or (*python_module(spec.module[0]), *spec.module[1:])
+        return subprocess.Popen(
+            ending_with_parent(list(command), sig=spec.orphan_signal),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**self._env, READY_VARIABLE: str(ready)},
+            pass_fds=(ready,),
+            start_new_session=True,
+        )
 
     def _hear(self, child: _Child) -> bool:
         """Whether a child has said just now that it is ready."""

@@ -46,13 +46,15 @@ def ending_with_parent(command: list[str], *, sig: signal.Signals = signal.SIGTE
     return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(int(sig)), str(os.getpid()), *command]
 
 
-def die_with_parent(sig: signal.Signals = signal.SIGTERM, *, of_thread: bool = True) -> None:
-    """Have this process get ``sig`` when its parent ends.
+def die_with_parent(
+    sig: signal.Signals = signal.SIGTERM, *, of_thread: bool = True, parent: int | None = None
+) -> None:
+    """Have this process get ``sig`` when its parent ends. One that knows its ``parent`` notices an end before the call, too.
 
     With ``of_thread`` that is at once where the kernel can do it, which watches the thread that started this
     process; without, it is within half a second of the end of the whole parent process.
     """
-    parent = os.getppid()
+    parent = parent or os.getppid()
     if of_thread and sys.platform.startswith("linux"):
         import ctypes
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.deployment.forks import ForkServer
 
-from .stack import Stack, Zygote
+from .stack import Stack, start_forks
 
 #: Settings with which what died is noticed soon.
 QUICK = {"lease_s": "0.9", "heartbeat_s": "0.2", "sweep_interval_s": "0.15", "redispatch_after_s": "0.5"}
@@ -20,19 +21,28 @@ FAILED = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
+def forks() -> Iterator[ForkServer]:
     if not sys.platform.startswith("linux"):
         pytest.skip("forks services from a process that has imported them, which is safe on Linux")
-    zygote = Zygote()
-    yield zygote
-    zygote.close()
+    forks = start_forks()
+    yield forks
+    forks.close()
+
+
+@pytest.fixture(scope="session")
+def model_forks() -> Iterator[ForkServer]:
+    """One that has imported what agents that are models need."""
+    models = ("orchestrator.worker.executors.llm", "pydantic_ai.models.anthropic")
+    forks = start_forks(*models)
+    yield forks
+    forks.close()
 
 
 class SharedStack:
     """One stack for many tests, each of which kills a part of it; another one after a test that failed."""
 
-    def __init__(self, zygote: Zygote, folders: pytest.TempPathFactory) -> None:
-        self._zygote = zygote
+    def __init__(self, forks: ForkServer, folders: pytest.TempPathFactory) -> None:
+        self._forks = forks
         self._folders = folders
         self._leaving = ExitStack()
         self._stack: Stack | None = None
@@ -44,7 +54,7 @@ class SharedStack:
             self._leaving.callback(remove_socket_dir, socket_dir)
             folder = self._folders.mktemp("shared")
             server = self._leaving.enter_context(ValkeyProcess(folder / "valkey", socket_dir))
-            self._stack = self._leaving.enter_context(Stack(self._zygote, server, folder / "stack", QUICK))
+            self._stack = self._leaving.enter_context(Stack(self._forks, server, folder / "stack", QUICK))
             self._stack.start_all()
             self._stack.wait_ready()
         return self._stack
@@ -67,8 +77,8 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="module")
-def shared(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedStack]:
-    shared = SharedStack(zygote, tmp_path_factory)
+def shared(forks: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedStack]:
+    shared = SharedStack(forks, tmp_path_factory)
     yield shared
     shared.close()
 
@@ -83,13 +93,13 @@ def stack(shared: SharedStack, request: pytest.FixtureRequest) -> Iterator[Stack
 
 @pytest.fixture
 def make_stack(
-    zygote: Zygote, start_valkey: Callable[..., ValkeyProcess], tmp_path: Path
+    forks: ForkServer, start_valkey: Callable[..., ValkeyProcess], tmp_path: Path
 ) -> Iterator[Callable[..., Stack]]:
     """Make stacks whose settings differ from the usual ones as told."""
     with ExitStack() as leaving:
 
         def make(**settings: str) -> Stack:
             server = start_valkey(durable=True)
-            return leaving.enter_context(Stack(zygote, server, tmp_path / f"stack-{server.pid}", settings))
+            return leaving.enter_context(Stack(forks, server, tmp_path / f"stack-{server.pid}", settings))
 
         yield make

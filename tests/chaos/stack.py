@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -21,13 +18,14 @@ from orchestrator.client.client import Client, SessionHandle
 from orchestrator.config.settings import Settings
 from orchestrator.crashpoints import VARIABLE
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.forks import Forked, ForkServer
+from orchestrator.deployment.local_stack import SERVICES as LOCAL_SERVICES
 from orchestrator.doctor import Doctor
 from orchestrator.doctor.findings import Severity
 from orchestrator.ledger import ItemState, Ledger, RunState, Session, SessionState
 from orchestrator.ledger.decode import text
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
-from orchestrator.runtime.parent_death import is_alive
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
 from tests.transitions import disagreements
 from tests.waiting import wait_until
@@ -35,43 +33,22 @@ from tests.waiting import wait_until
 HERE = Path(__file__).parent
 #: What runs a stack, by the name of the process.
 COMMANDS = {
-    "router": ["orchestra", "router"],
-    "callbacks": ["orchestra", "callbacks"],
-    "reaper": ["orchestra", "reaper"],
-    "audit": ["orchestra", "audit", "writer"],
-    "submit": ["orchestra", "submit"],
+    **{name: ("orchestrator", *arguments) for name, arguments in LOCAL_SERVICES.items()},
+    "submit": ("orchestrator", "submit"),
 }
-SERVICES = ("router", "callbacks", "reaper", "audit")
+SERVICES = tuple(LOCAL_SERVICES)
 
 
-class Zygote:
-    """Forks the processes of stacks; see `zygote.py`."""
-
-    def __init__(self, preload: str = "") -> None:
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("ORCHESTRA_", "COV"))}
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "zygote.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=HERE.parent.parent,
-            env={**env, "PYTHONPATH": str(HERE.parent.parent), "CHAOS_PRELOAD": preload},
-        )
-        assert self._process.stdout
-        assert self._process.stdout.readline() == "ready\n"
-
-    def fork(self, argv: list[str], env: dict[str, str], log: Path) -> int:
-        """Start a process; its id."""
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(json.dumps({"argv": argv, "env": env, "log": str(log)}) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End; what was forked ends, too."""
-        self._process.kill()
-        self._process.communicate()
+def start_forks(*modules: str) -> ForkServer:
+    """A fork server that also has these modules imported."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("ORCHESTRA_", "COV"))}
+    forks = ForkServer(
+        env={**env, "PYTHONPATH": str(HERE.parent.parent)}, modules=("tests.chaos.stands", *modules)
+    )
+    forks.start()
+    forks.wait_ready()
+    assert forks.ready
+    return forks
 
 
 @dataclass
@@ -79,14 +56,18 @@ class Running:
     """One process of a stack."""
 
     name: str
-    pid: int
+    process: Forked
     log: Path
     #: The file that is there once it has died where it was told to.
     mark: Path
 
     @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
     def alive(self) -> bool:
-        return is_alive(self.pid)
+        return self.process.poll() is None
 
     def takes_tasks(self) -> bool:
         """Whether a worker has said that it does."""
@@ -94,10 +75,8 @@ class Running:
 
     def kill(self) -> None:
         """End it and everything it started, at once."""
-        # Just forked, it is not the leader of a group yet, and has started nothing.
-        for kill in (os.killpg, os.kill):
-            with suppress(ProcessLookupError):
-                kill(self.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 def children_of(process: Running) -> list[int]:
@@ -111,7 +90,7 @@ def children_of(process: Running) -> list[int]:
 class Stack:
     """The processes on one server and one data folder. Ends all of them when it is left."""
 
-    zygote: Zygote
+    forks: ForkServer
     server: ValkeyProcess
     folder: Path
     overrides: dict[str, str] = field(default_factory=dict)
@@ -164,20 +143,25 @@ class Stack:
     def start(self, name: str, *arguments: str, crash_at: str = "", **env: str) -> Running:
         """Start one process; ``crash_at`` names where it is to die, once."""
         argv = (
-            [*COMMANDS[name], *arguments]
+            (*COMMANDS[name], *arguments)
             if name in COMMANDS
-            else [
-                *("celery", "-A", "workers", "worker", "--hostname", f"w{self._started}@chaos"),
+            else (
+                *("orchestrator.worker", "worker", "--hostname", f"w{self._started}@chaos"),
                 *("--concurrency", str(self.settings.concurrency), "--loglevel", "INFO"),
                 *("--without-gossip", "--without-mingle", *arguments),
-            ]
+            )
         )
         self._started += 1
         mark = self.folder / f"died-{self._started}"
         if crash_at:
             env[VARIABLE] = f"{crash_at}:{mark}"
         log = self.folder / f"{name}-{self._started}.log"
-        process = Running(name, self.zygote.fork(argv, {**self.env, **env}, log), log, mark)
+        with log.open("ab") as out:
+            forked = self.forks.fork(
+                argv, env={**self.env, **env}, log=out.fileno(), orphan_signal=signal.SIGKILL
+            )
+        assert forked is not None
+        process = Running(name, forked, log, mark)
         self.running.append(process)
         return process
 

@@ -15,13 +15,14 @@ from orchestrator import Approval, Client
 from orchestrator.audit import AuditReader, AuditStore
 from orchestrator.client.async_client import AsyncClient
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.deployment.forks import ForkServer
 from orchestrator.errors import WrongState
 from orchestrator.ledger.live_text import LiveEvent
 from orchestrator.redisdb import keys
 from orchestrator.testing import ByInstructions, Call, Request, Say, Script, WireServer
 
 from .conftest import QUICK
-from .stack import HERE, Stack, Zygote, wait_until
+from .stack import HERE, Stack, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
@@ -102,20 +103,20 @@ def wire() -> Iterator[WireServer]:
 
 
 @pytest.fixture(scope="module")
-def stack(wire: WireServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    zygote = Zygote(preload="orchestrator.worker.executors.llm pydantic_ai.models.anthropic")
+def stack(
+    wire: WireServer, model_forks: ForkServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     socket_dir = make_socket_dir()
     folder = tmp_path_factory.mktemp("model-agents")
     crew = (str(HERE / "crew.py"), str(HERE / "model_crew.py"))
     with (
         ValkeyProcess(folder / "valkey", socket_dir) as server,
-        Stack(zygote, server, folder / "stack", {**QUICK, "concurrency": "1"}, agents=crew) as stack,
+        Stack(model_forks, server, folder / "stack", {**QUICK, "concurrency": "1"}, agents=crew) as stack,
     ):
         stack.env.update(wire.environment())
         stack.start_all()
         stack.wait_ready()
         yield stack
-    zygote.close()
     remove_socket_dir(socket_dir)
 
 

@@ -14,11 +14,12 @@ from contextlib import ExitStack
 import pytest
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.forks import ForkServer
 from orchestrator.ledger import SessionState
 from orchestrator.policy.callback_text import parse_callbacks
 from orchestrator.testing import ByInstructions, Call, Fail, Request, Say, Script, WireServer
 
-from .stack import HERE, Stack, Zygote, wait_until
+from .stack import HERE, Stack, wait_until
 from .test_budgets import kill_pool_processes
 from .test_chaos import KILLS, LONG, PAUSE_S, TALK, TALKERS, TREES, Monkey, all_over, new_dice, start
 from .test_provider_limits import ASKERS, BUSY_S, SLOTS
@@ -85,16 +86,9 @@ def wire() -> Iterator[WireServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    zygote = Zygote(preload="orchestrator.worker.executors.llm pydantic_ai.models.anthropic")
-    yield zygote
-    zygote.close()
-
-
 @pytest.fixture
 def make_stack(
-    zygote: Zygote,
+    model_forks: ForkServer,
     wire: WireServer,
     start_valkey: Callable[..., ValkeyProcess],
     tmp_path_factory: pytest.TempPathFactory,
@@ -106,7 +100,7 @@ def make_stack(
             server = start_valkey(durable=True)
             folder = tmp_path_factory.mktemp("stack")
             crew = (str(HERE / "crew.py"), str(HERE / "model_crew.py"))
-            stack = leaving.enter_context(Stack(zygote, server, folder / "stack", settings, agents=crew))
+            stack = leaving.enter_context(Stack(model_forks, server, folder / "stack", settings, agents=crew))
             stack.env |= wire.environment()
             return stack
 

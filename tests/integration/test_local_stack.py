@@ -198,7 +198,7 @@ def test_a_kind_of_broker_that_cannot_be_used_is_named(broker: str, tmp_path: Pa
 def test_every_worker_has_a_name_of_its_own() -> None:
     settings = load_settings(concurrency=3)
     names = {
-        worker_spec(settings).command[worker_spec(settings).command.index("--hostname") + 1] for _ in range(3)
+        worker_spec(settings).module[worker_spec(settings).module.index("--hostname") + 1] for _ in range(3)
     }
     assert len(names) == 3
-    assert "3" in worker_spec(settings).command
+    assert "3" in worker_spec(settings).module
