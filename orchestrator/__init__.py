@@ -72,7 +72,8 @@ if TYPE_CHECKING:
     from orchestrator.ledger.model import Session, SessionState
     from orchestrator.policy.approval import Decision
     from orchestrator.policy.budget import Budget
-    from orchestrator.policy.callback_text import Callback, parse_callbacks
+    from orchestrator.policy.callback import Callback
+    from orchestrator.policy.callback_text import parse_callbacks
     from orchestrator.worker.context.context import Context
 
 __all__ = [
@@ -167,7 +168,8 @@ _NAMES = {
     "orchestrator.ledger.model": "Session SessionState",
     "orchestrator.policy.approval": "Decision",
     "orchestrator.policy.budget": "Budget",
-    "orchestrator.policy.callback_text": "Callback parse_callbacks",
+    "orchestrator.policy.callback": "Callback",
+    "orchestrator.policy.callback_text": "parse_callbacks",
     "orchestrator.worker.context.context": "Context",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -14,7 +14,8 @@ from typing import Final
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.errors import ConfigurationError
-from orchestrator.policy.callback_text import Callback, render_callbacks
+from orchestrator.policy.callback import Callback
+from orchestrator.policy.callback_text import render_callbacks
 from orchestrator.policy.response_tag import RESPONSE
 
 #: The texts that there are.

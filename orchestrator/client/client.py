@@ -56,7 +56,7 @@ from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import callback_from, checked_callbacks
 from orchestrator.messages.factory import Thread, summary
 from orchestrator.policy.budget import Budget, BudgetState
-from orchestrator.policy.callback_text import Callback
+from orchestrator.policy.callback import Callback
 from orchestrator.policy.plan import Plan, agent_of, parse_plan
 from orchestrator.policy.typed_answer import typed
 from orchestrator.redisdb.client import connect, explain

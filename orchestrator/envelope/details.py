@@ -46,16 +46,16 @@ def _sections(body: Detailed, text: str) -> list[_Section]:
 
 
 def _completion(body: TaskCompletion, text: str) -> list[_Section]:
-    said = " ".join(text.split())
     # A summary that the stack made is the beginning of the answer.
-    own = body.summary and not said.startswith(" ".join(body.summary.rstrip("…").split()))
+    summary = " ".join(body.summary.rstrip("…").split())
+    own = body.summary and not " ".join(text.split(None, len(summary))).startswith(summary)
     return [
         ("Summary", [body.summary] if own else []),
         ("Total Hours Worked", [str(body.total_hours_worked)] if body.total_hours_worked is not None else []),
         ("Acceptance Criteria Met", [_criterion(c) for c in body.acceptance_criteria_met]),
         ("Deliverables", [_deliverable(d) for d in body.deliverables]),
-        ("Quality Metrics", [_labelled(m.name, m.text) for m in body.quality_metrics]),
-        ("Recommendations", [_labelled(r.type, r.text) for r in body.recommendations]),
+        ("Quality Metrics", [labelled(m.name, m.text) for m in body.quality_metrics]),
+        ("Recommendations", [labelled(r.type, r.text) for r in body.recommendations]),
     ]
 
 
@@ -66,7 +66,7 @@ def _error(body: ErrorReport) -> list[_Section]:
         ("Severity", [body.severity]),
         ("Stack Trace", [details.stack_trace or ""] if details else []),
         ("Context Data", [details.context_data or ""] if details else []),
-        ("Recovery Options", [_labelled(o.type, o.text) for o in body.recovery_options]),
+        ("Recovery Options", [labelled(o.type, o.text) for o in body.recovery_options]),
         ("Recommended Action", [body.recommended_action or ""]),
     ]
 
@@ -81,7 +81,7 @@ def _query(body: Query, text: str) -> list[_Section]:
         sections += [
             ("Problem", [problem] if problem not in text else []),
             ("Attempted Solutions", [a.text for a in context.attempted_solutions]),
-            ("File References", [_labelled(f.path, f.text) for f in context.file_references]),
+            ("File References", [labelled(f.path, f.text) for f in context.file_references]),
             ("Error Message", [context.error_message or ""]),
         ]
     return [
@@ -97,9 +97,9 @@ def _status(body: StatusUpdate) -> list[_Section]:
         ("Status", [body.status]),
         ("Progress", [f"{progress} %"] if progress is not None else []),
         ("Current Activity", [body.current_activity or ""]),
-        ("Blockers", [_labelled(b.severity, b.text) for b in body.blockers]),
+        ("Blockers", [labelled(b.severity, b.text) for b in body.blockers]),
         ("Artifacts Created", [_artifact(a) for a in body.artifacts_created]),
-        ("Metrics", [_labelled(m.name, m.text) for m in body.metrics]),
+        ("Metrics", [labelled(m.name, m.text) for m in body.metrics]),
         ("Next Steps", [s.text for s in body.next_steps]),
     ]
 
@@ -116,7 +116,7 @@ def _deliverable(deliverable: Deliverable) -> str:
         said.append(f"test coverage {deliverable.test_coverage}")
     if deliverable.all_tests_passing is not None:
         said.append("all tests pass" if deliverable.all_tests_passing else "not all tests pass")
-    return _labelled(deliverable.type, ", ".join(said))
+    return labelled(deliverable.type, ", ".join(said))
 
 
 def _artifact(artifact: Artifact) -> str:
@@ -125,8 +125,9 @@ def _artifact(artifact: Artifact) -> str:
         said.append(f"{artifact.lines_of_code} lines")
     if artifact.tests_added is not None:
         said.append(f"{artifact.tests_added} tests")
-    return _labelled(artifact.type, ", ".join(filter(None, said)))
+    return labelled(artifact.type, ", ".join(filter(None, said)))
 
 
-def _labelled(label: str | None, text: str) -> str:
+def labelled(label: str | None, text: str) -> str:
+    """A text behind its label, where it has one."""
     return f"{label}: {text}" if label and text else (label or text)

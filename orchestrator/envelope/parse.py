@@ -161,7 +161,7 @@ def parse(octets: bytes, limits: ParseLimits = DEFAULT_LIMITS) -> Parsed:
     """The document in ``octets``.
 
     Raises:
-        Refused: with the finding: empty, size, encoding, dtd, malformed, depth, attributes, namespaces, markup,
+        Unparsable: with the finding: empty, size, encoding, dtd, malformed, depth, attributes, namespaces, markup,
             processing-instruction or schema-instance.
     """
     if len(octets) > limits.size:
@@ -289,7 +289,7 @@ def check_depth(root: etree._Element, limit: int) -> None:
     """Refuse a tree that nests deeper than ``limit``. Needed only where the schema does not say how deep.
 
     Raises:
-        Refused: with the finding depth.
+        Unparsable: with the finding depth.
     """
     depth = 0
     for event, element in etree.iterwalk(root, events=("start", "end")):

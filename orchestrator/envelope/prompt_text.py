@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from orchestrator.envelope.bodies import Escalation, Message, Query, ReviewRequest, TaskDelegation
 from orchestrator.envelope.bodies.parts import TaskContext
+from orchestrator.envelope.details import labelled
 
 #: The bodies that have such a text.
 Prompt = TaskDelegation | ReviewRequest | Escalation | Query | Message
@@ -29,14 +30,14 @@ def prompt_of(body: Prompt) -> str:
                 *_context(task.context),
                 (
                     "Expected outputs",
-                    [_labelled(o.type, ", ".join(o.file_paths)) for o in task.expected_outputs],
+                    [labelled(o.type, ", ".join(o.file_paths)) for o in task.expected_outputs],
                 ),
-                ("Success criteria", [_labelled(m.name, m.text) for m in task.success_criteria]),
+                ("Success criteria", [labelled(m.name, m.text) for m in task.success_criteria]),
             )
         case ReviewRequest(review=review):
             return _text(
                 review.description,
-                ("Files", [_labelled(f.path, f.text) for f in review.files]),
+                ("Files", [labelled(f.path, f.text) for f in review.files]),
                 ("Focus areas", [f.text for f in review.focus_areas]),
                 ("Review criteria", [c.text for c in review.review_criteria]),
                 *_context(review.context),
@@ -47,7 +48,7 @@ def prompt_of(body: Prompt) -> str:
                 matter.description,
                 ("Reason", [matter.reason] if matter.reason else []),
                 ("Attempted solutions", [a.text for a in matter.attempted_solutions]),
-                ("Options", [_labelled(o.type, o.text) for o in matter.recovery_options]),
+                ("Options", [labelled(o.type, o.text) for o in matter.recovery_options]),
                 *_context(matter.context),
                 ("Requested action", [matter.requested_action] if matter.requested_action else []),
                 ("Required by", [str(matter.required_by)] if matter.required_by else []),
@@ -63,14 +64,10 @@ def _context(context: TaskContext | None) -> list[tuple[str, list[str]]]:
     if context is None:
         return []
     return [
-        ("Files to look at", [_labelled(f.path, f.text) for f in context.file_references]),
-        ("Interfaces", [_labelled(a.endpoint, a.text) for a in context.api_contracts]),
-        ("Constraints", [_labelled(c.type, c.text) for c in context.constraints]),
+        ("Files to look at", [labelled(f.path, f.text) for f in context.file_references]),
+        ("Interfaces", [labelled(a.endpoint, a.text) for a in context.api_contracts]),
+        ("Constraints", [labelled(c.type, c.text) for c in context.constraints]),
     ]
-
-
-def _labelled(label: str | None, text: str) -> str:
-    return f"{label}: {text}" if label and text else (label or text)
 
 
 def _text(description: str, *sections: tuple[str, Iterable[str]]) -> str:

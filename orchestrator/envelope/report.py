@@ -77,7 +77,7 @@ def schema_findings(
     Without ``detailed`` it is the first violation that libxml2 names.
 
     Raises:
-        Refused: the document nests too deep for a report to be made, or a value is longer than any that fits.
+        Unparsable: the document nests too deep for a report to be made, or a value is longer than any that fits.
     """
     if len(octets) > limits.scalar:
         check_scalars(root, limits.scalar)

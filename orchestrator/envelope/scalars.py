@@ -24,7 +24,7 @@ def check_scalars(root: etree._Element, limit: int) -> None:
     """Refuse a document in which a number, date, id or closed list's value has more characters than ``limit``.
 
     Raises:
-        Refused: with the finding size.
+        Unparsable: with the finding size.
     """
     scalars = _scalars()
     for element in root.iter():

@@ -22,7 +22,8 @@ from orchestrator.errors import InvalidEnvelope
 #: Messages that one answer may hold.
 MAX_MESSAGES: Final = 1_000
 
-_BLOCK: Final = re.compile(r"<agent-message(?=[\s>])[^<>]*>.*?</agent-message\s*>", re.DOTALL)
+_OPENING: Final = re.compile(r"<agent-message(?=[\s>])[^<>]*>")
+_CLOSING: Final = re.compile(r"</agent-message\s*>")
 _FENCE: Final = re.compile(r"^[ \t]*```[A-Za-z]*[ \t]*\n\s*^[ \t]*```[ \t]*$", re.MULTILINE)
 _PREFIX: Final = f"{{{NAMESPACE}}}"
 _PRIORITIES: Final[tuple[str, ...]] = get_args(get_args(Priority)[0])
@@ -49,10 +50,15 @@ class WrittenMessage:
 
 def find_messages(text: str) -> tuple[list[str], str]:
     """The messages in a text, as they are written, and the text without them."""
-    found = [match[0] for match in _BLOCK.finditer(text)]
+    found, rest, at = [], [], 0
+    # One pattern for both tags would look through the text again behind each opening tag that nothing closes.
+    while (opening := _OPENING.search(text, at)) and (closing := _CLOSING.search(text, opening.end())):
+        found.append(text[opening.start() : closing.end()])
+        rest.append(text[at : opening.start()])
+        at = closing.end()
     if not found:
         return [], text
-    return found, _FENCE.sub("", _BLOCK.sub("", text)).strip()
+    return found, _FENCE.sub("", "".join([*rest, text[at:]])).strip()
 
 
 def read_message(written: str) -> WrittenMessage:

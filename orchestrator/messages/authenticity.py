@@ -20,7 +20,8 @@ from orchestrator.ledger import Item, ItemState, Ledger, Session
 from orchestrator.ledger.statements import Statement
 from orchestrator.log import Seldom, get_logger
 from orchestrator.messages.factory import summary
-from orchestrator.policy.callback_text import Callback, parse_callbacks, same_callback
+from orchestrator.policy.callback import Callback, same_callback
+from orchestrator.policy.callback_text import parse_callbacks
 
 #: Who may say anything in the place of others: a user, and what brings the words of external programs.
 _FOR_OTHERS: Final = frozenset({OPERATOR, ROUTER})

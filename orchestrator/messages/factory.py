@@ -399,5 +399,5 @@ class MessageFactory:
 
 def summary(text: str) -> str:
     """The first lines of an answer, for people who read the audit trail."""
-    flat = " ".join(text.split())
+    flat = " ".join(text.split(None, SUMMARY_CHARS)[:SUMMARY_CHARS])
     return flat if len(flat) <= SUMMARY_CHARS else f"{flat[: SUMMARY_CHARS - 1]}…"

@@ -11,38 +11,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from orchestrator.ids import asker_of
-from orchestrator.policy.typed_answer import typed, value_of
-
-if TYPE_CHECKING:
-    from orchestrator.envelope.bodies import ErrorReport, Query, StatusUpdate, TaskCompletion
-
-T = TypeVar("T")
-
-#: Tag names that the text of a child or a user may never bring into a resume.
-GUARDED_TAGS = ("agent-callback", "response")
-
-#: Characters that are, or that a normalising reader turns into, the opening of a tag.
-_OPENERS = {
-    "<": "lt",
-    "\N{FULLWIDTH LESS-THAN SIGN}": "#xFF1C",
-    "\N{SMALL LESS-THAN SIGN}": "#xFE64",
-    "\N{NOT LESS-THAN}": "#x226E",
-}
-_OPENER_OF = {entity: char for char, entity in _OPENERS.items()}
-#: An opener; or one that was made harmless, behind an `amp;` for each further time.
-_OPENING = re.compile(f"[{''.join(_OPENERS)}]|&((?:amp;)*)({'|'.join(_OPENER_OF)});")
-_SPACES = frozenset({"Cc", "Zl", "Zp", "Zs"})
-#: What shows nothing, or is taken out on the way: control and format characters, those without a meaning, marks.
-_INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Me", "Mn"})
-#: Messages and signs that show nothing: the fillers of Hangul, a blank of Braille.
-_BLANKS = "\u115f\u1160\u3164\uffa0\u2800"
-_MINUS = "\N{MINUS SIGN}"
+from orchestrator.policy.callback import Callback
+from orchestrator.policy.guarded_tags import defuse, restore
 
 _TAG = re.compile(r"<(/?)agent-callback((?: [a-z]+=\"[^\"<>]*\")*)>")
 _ATTRIBUTE = re.compile(r"([a-z]+)=\"([^\"]*)\"")
@@ -73,119 +47,6 @@ _AFTER_REPLY = "Please continue with your task based on this reply."
 _AFTER_NO_REPLY = "Please continue with your task as well as you can without a reply."
 _AFTER_REPORT = "It needs no reply. Please take this into account and continue with the orchestration."
 _AFTER_MESSAGE = "Please take this into account and continue with the orchestration."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Callback:
-    """What a session hears from another one: how a child ended, or something it asks, says or answers."""
-
-    id: str  #: what `reply` takes, and the ledger knows it by
-    #: `completion`; or `query`, `blocker`, `clarification`, `error`, …; or `reply`, `message`.
-    kind: str = "completion"
-    session: str  #: the session that it comes from
-    agent: str = ""  #: the agent of that session
-    #: Of a completion: `completed`, `partial-success` (as an external program says) or `failed`; of a reply that will
-    #: not come: `failed`; else empty.
-    status: str = ""
-    title: str = ""  #: the title of the child's task
-    text: str = ""  #: the answer, the error or the question
-    priority: str = ""  #: `critical`, `high`, `normal` or `low`
-    size: int = -1  #: bytes of the whole text, where `text` is only its beginning; else -1
-    question: str = ""  #: of a reply: the id of the question that it answers
-    context: Any = None  #: of a question: what its asker added to it, as JSON values
-    attachments: tuple[str, ...] = ()  #: the names of what the child attached to its answer
-    #: What its structured part says beside the text, under headings: criteria, deliverables, attempted solutions, …
-    details: str = ""
-    genuine: bool | None = None  #: whether the ledger knows the id; None: not asked
-    #: Reads the whole text, where `text` is only its beginning.
-    fetch: Callable[[], str] | None = field(default=None, repr=False, compare=False)
-
-    #: The structured part itself, as a model; read it by its kind: `completion`, `query`, `error_report`, `status_update`.
-    body: Any = field(default=None, repr=False, compare=False)
-    #: Reads what the child attached to its answer under a name.
-    fetch_attachment: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def completion(self) -> TaskCompletion | None:
-        """What the child reported of the end of its task; None for anything else.
-
-        A failure has one only where the child reported it so, with the status `failed`; else see `error_report`.
-        """
-        return cast("TaskCompletion | None", self._body("task-completion"))
-
-    @property
-    def query(self) -> Query | None:
-        """What a question asks, with what was tried before and when it is needed; None for anything else."""
-        return cast("Query | None", self._body("query"))
-
-    @property
-    def error_report(self) -> ErrorReport | None:
-        """Why the child failed, or what it reports of an error, with the ways out; None for anything else."""
-        return cast("ErrorReport | None", self._body("error"))
-
-    @property
-    def status_update(self) -> StatusUpdate | None:
-        """How far a child is that says that it is blocked; None for anything else."""
-        return cast("StatusUpdate | None", self._body("status-update"))
-
-    def _body(self, kind: str) -> Any:
-        return self.body if getattr(self.body, "type", "") == kind else None
-
-    def attachment(self, name: str) -> str | None:
-        """What the child attached to its answer under this name; None: nothing.
-
-        Raises:
-            PayloadError: it is not kept any more, or was altered.
-        """
-        return self.fetch_attachment(name) if self.fetch_attachment is not None else None
-
-    def full(self) -> str:
-        """The whole text, read from where it is kept if `text` is only its beginning.
-
-        Raises:
-            PayloadError: it is not kept any more, or was altered.
-        """
-        return self.text if self.fetch is None else self.fetch()
-
-    def __str__(self) -> str:
-        return self.text
-
-    @property
-    def can_reply(self) -> bool:
-        """Whether it is a question, which `ctx.reply` answers; a message, a progress report and an end are not."""
-        return asker_of(self.id) is not None
-
-    @property
-    def result(self) -> str:
-        """The child's whole answer; empty if it gave none.
-
-        Raises:
-            PayloadError: it is a large one, and is not kept any more.
-        """
-        return self.full() if self.status in ("completed", "partial-success") else ""
-
-    @property
-    def value(self) -> Any:
-        """The child's answer as a JSON value; as text, if it is not JSON; None if it gave none.
-
-        Raises:
-            PayloadError: it is a large one, and is not kept any more.
-        """
-        return value_of(self.result) if self.status in ("completed", "partial-success") else None
-
-    def value_as(self, type: type[T]) -> T:
-        """The child's answer as a value of a type, such as the output type of a model agent.
-
-        Raises:
-            InputError: it does not fit the type, or the child gave none.
-            PayloadError: it is a large one, and is not kept any more.
-        """
-        return typed(self.result, type, what=f"session {self.session}")
-
-    @property
-    def error(self) -> str:
-        """Why the child failed; empty if it did not."""
-        return self.text if self.status == "failed" else ""
 
 
 class _Notes(NamedTuple):
@@ -239,65 +100,6 @@ def parse_callbacks(text: str, *, known: Callable[[str], bool] | None = None) ->
     if known is None:
         return found
     return tuple(replace(callback, genuine=known(callback.id)) for callback in found)
-
-
-def same_callback(callback: Callback, genuine: Callback) -> bool:
-    """Whether a parsed callback says what the genuine one of its id says, or the beginning of it."""
-    said, booked = (replace(c, text="", size=-1, genuine=None, fetch=None) for c in (callback, genuine))
-    if said != booked:
-        return False
-    return callback.text == genuine.text or (callback.size >= 0 and genuine.text.startswith(callback.text))
-
-
-def defuse(text: str) -> str:
-    """``text`` with its guarded tags made harmless and still readable; `restore` is the inverse."""
-
-    def close(match: re.Match[str]) -> str:
-        if not _names_guarded_tag(text, match.end()):
-            return match.group()
-        if match[2]:  # what looks defused already is marked, so that the inverse can tell it apart
-            return f"&amp;{match[1]}{match[2]};"
-        return f"&{_OPENERS[match.group()]};"
-
-    return _OPENING.sub(close, text)
-
-
-def restore(text: str) -> str:
-    """The text that `defuse` was given."""
-
-    def reopen(match: re.Match[str]) -> str:
-        if not match[2] or not _names_guarded_tag(text, match.end()):
-            return match.group()
-        return f"&{match[1][4:]}{match[2]};" if match[1] else _OPENER_OF[match[2]]
-
-    return _OPENING.sub(reopen, text)
-
-
-def _names_guarded_tag(text: str, start: int) -> bool:
-    """Whether a lenient reader sees the name of a guarded tag, opening or closing, at ``start``.
-
-    Spaces and slashes before the name, invisible characters within it, message case and compatibility
-    forms of messages and hyphens make no difference.
-    """
-    name = ""
-    for index in range(start, len(text)):
-        char = text[index]
-        category = unicodedata.category(char)
-        if name in GUARDED_TAGS and category in _SPACES:
-            return True
-        if category in _INVISIBLE or char in _BLANKS or (not name and (category in _SPACES or char == "/")):
-            continue
-        if name in GUARDED_TAGS:
-            return not _continues_name(char)
-        plain = unicodedata.normalize("NFKC", char).casefold()
-        name += "-" if category == "Pd" or plain == _MINUS else plain
-        if not any(tag.startswith(name) for tag in GUARDED_TAGS):
-            return False
-    return name in GUARDED_TAGS
-
-
-def _continues_name(char: str) -> bool:
-    return char.isalnum() or char in "-_.:"
 
 
 def _cut(callback: Callback, max_bytes: int | None) -> Callback:

@@ -21,7 +21,8 @@ from lxml import etree
 from orchestrator.display.text import acts, visible
 from orchestrator.envelope import codec
 from orchestrator.envelope.model import AgentMessage
-from orchestrator.policy.callback_text import Callback, parse_callbacks, render_callbacks
+from orchestrator.policy.callback import Callback
+from orchestrator.policy.callback_text import parse_callbacks, render_callbacks
 from tests.fuzz import readers
 from tests.properties.envelopes import messages
 

@@ -7,7 +7,9 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.policy.callback_text import Callback, defuse, parse_callbacks, render_callbacks, restore
+from orchestrator.policy.callback import Callback
+from orchestrator.policy.callback_text import parse_callbacks, render_callbacks
+from orchestrator.policy.guarded_tags import defuse, restore
 
 FRAGMENTS = st.sampled_from(
     [

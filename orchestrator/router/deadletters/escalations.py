@@ -17,7 +17,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import MessageFactory, Thread
 from orchestrator.policy.authorisation import refusal
-from orchestrator.policy.callback_text import defuse
+from orchestrator.policy.guarded_tags import defuse
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.router.received import Rejection
 

@@ -16,7 +16,7 @@ from orchestrator.errors import InputError
 from orchestrator.ledger import Claimed, Item, ItemState
 from orchestrator.messages.factory import Delivery
 from orchestrator.policy.budget import Budget
-from orchestrator.policy.callback_text import Callback
+from orchestrator.policy.callback import Callback
 from orchestrator.worker.context.arguments import (
     check_policies,
     check_priority,

@@ -21,7 +21,7 @@ from orchestrator.errors import (
 from orchestrator.ledger import Claimed, Session
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import summary
-from orchestrator.policy.callback_text import Callback
+from orchestrator.policy.callback import Callback
 from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.worker.context.arguments import check_priority, check_text, check_timeout
 from orchestrator.worker.context.effects import Effects

@@ -12,13 +12,9 @@ from orchestrator.envelope.structured import unpack
 from orchestrator.ledger import Claimed, Item, ItemState, Ledger
 from orchestrator.ledger.forks import seed_of
 from orchestrator.messages.authenticity import callback_from
-from orchestrator.policy.callback_text import (
-    Callback,
-    defuse,
-    parse_callbacks,
-    render_callbacks,
-    same_callback,
-)
+from orchestrator.policy.callback import Callback, same_callback
+from orchestrator.policy.callback_text import parse_callbacks, render_callbacks
+from orchestrator.policy.guarded_tags import defuse
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.execution.retry import retry_outages
 

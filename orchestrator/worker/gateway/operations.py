@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from orchestrator.envelope.bodies import Artifact, Blocker
 from orchestrator.envelope.model_values import Priority
 from orchestrator.errors import InputError
-from orchestrator.policy.callback_text import Callback
+from orchestrator.policy.callback import Callback
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.queries import kind_of, query_of
 

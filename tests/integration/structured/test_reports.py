@@ -14,7 +14,8 @@ from orchestrator import Completion, Context, ErrorReport, agent
 from orchestrator.client.task_options import TaskOptions
 from orchestrator.envelope.bodies import Query, StatusUpdate, TaskCompletion
 from orchestrator.errors import InputError, SessionFailed
-from orchestrator.policy.callback_text import Callback, parse_callbacks, same_callback
+from orchestrator.policy.callback import Callback, same_callback
+from orchestrator.policy.callback_text import parse_callbacks
 from orchestrator.testing import InProcessStack
 from tests.integration.structured.conftest import Published
 

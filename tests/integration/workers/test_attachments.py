@@ -15,7 +15,7 @@ from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError, NotGenuine, PayloadError, SessionFailed
 from orchestrator.ids import callback_id
 from orchestrator.ledger import ItemState
-from orchestrator.policy.callback_text import Callback
+from orchestrator.policy.callback import Callback
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS, Context

@@ -18,7 +18,8 @@ from orchestrator.doctor import Doctor, Severity
 from orchestrator.errors import InputError, NoReply, WrongState
 from orchestrator.ids import asker_of
 from orchestrator.ledger import ItemState, SessionState
-from orchestrator.policy.callback_text import Callback, parse_callbacks
+from orchestrator.policy.callback import Callback
+from orchestrator.policy.callback_text import parse_callbacks
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 

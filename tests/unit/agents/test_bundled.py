@@ -16,7 +16,7 @@ from orchestrator.demo.lead import _take_in
 from orchestrator.demo.module_review import ModuleReview, complexity, review_module
 from orchestrator.demo.package_review import PackageReview, find_cycles, find_modules, review_package
 from orchestrator.demo.report import render_report
-from orchestrator.policy.callback_text import Callback
+from orchestrator.policy.callback import Callback
 
 
 def review(source: str) -> ModuleReview:

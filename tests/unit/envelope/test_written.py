@@ -24,6 +24,13 @@ def test_messages_are_taken_out_of_a_text_with_the_fence_around_them() -> None:
     assert find_messages("no <agent-messages>") == ([], "no <agent-messages>")
 
 
+def test_tags_that_nothing_closes_cost_time_in_proportion_to_the_text() -> None:
+    """A megabyte of them took minutes."""
+    opened = "<agent-message>" * 100_000
+    assert find_messages(opened) == ([], opened)
+    assert find_messages(message() + opened) == ([message()], opened)
+
+
 def test_what_an_agent_cannot_know_is_filled_in() -> None:
     read = read_message(message())
     assert isinstance(read.body, StatusUpdate)

@@ -8,7 +8,9 @@ import unicodedata
 
 import pytest
 
-from orchestrator.policy.callback_text import Callback, defuse, parse_callbacks, render_callbacks, restore
+from orchestrator.policy.callback import Callback
+from orchestrator.policy.callback_text import parse_callbacks, render_callbacks
+from orchestrator.policy.guarded_tags import defuse, restore
 
 DONE = Callback(id="cb_1", session="ses_a", status="completed", text="all good")
 FAILED = Callback(id="cb_2", session="ses_b", status="failed", text="no such file")

@@ -16,7 +16,7 @@ from pydantic_ai.tools import RunContext, ToolDefinition
 from orchestrator.agents.options import LlmOptions
 from orchestrator.errors import ConfigurationError, InputError, ModelFailed
 from orchestrator.policy.approval import Decision, canonical, digest_of, refused
-from orchestrator.policy.callback_text import defuse
+from orchestrator.policy.guarded_tags import defuse
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.llm.current import Pending
 

@@ -11,7 +11,9 @@ from pydantic_ai.messages import ModelMessage
 
 from orchestrator.agents.options import LlmOptions
 from orchestrator.policy.approval import Decision
-from orchestrator.policy.callback_text import Callback, defuse, render_callbacks
+from orchestrator.policy.callback import Callback
+from orchestrator.policy.callback_text import render_callbacks
+from orchestrator.policy.guarded_tags import defuse
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.view import describe_missing
 from orchestrator.worker.executors.llm.approvals import comment_on, decision_of, metadata_of, verdict_on
