@@ -14,7 +14,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from pydantic import ValidationError
 
@@ -36,31 +36,6 @@ FUNCTION_ATTRIBUTE = "__orchestra_agent__"
 #: The queue that the bundled agents share. A worker without a user's agents never takes the runs of a user's `lead`.
 BUNDLED_QUEUE = "orchestra.bundled"
 StepPolicy = Literal["strict", "replace"]
-
-#: Settings of an agent that are its own, as its author writes them; the rest are its executor's.
-FIELDS = (
-    "role",
-    "tier",
-    "executor",
-    "queue",
-    "attempts",
-    "backoff",
-    "backoff_s",
-    "backoff_max_s",
-    "time_limit_s",
-    "runs_at_once",
-    "description",
-    "escalation",
-    "may_send_to",
-    "accepts_from",
-    "tags",
-    "steps",
-    "answer",
-    "budget",
-    "version",
-    "on_deploy",
-    "encrypt",
-)
 
 #: What of an agent's record decides how it works.
 _WORKS = ("role", "tier", "executor", "answer", "on_deploy")
@@ -204,6 +179,10 @@ def agent(
         return function
 
     return define
+
+
+#: Settings of an agent that are its own, as its author writes them; the rest are its executor's.
+FIELDS: Final = ("executor", "description", *tuple(inspect.signature(agent).parameters)[1:])
 
 
 def check_name(name: str) -> None:

@@ -18,9 +18,6 @@ from orchestrator.policy.callback import Callback
 from orchestrator.policy.callback_text import render_callbacks
 from orchestrator.policy.response_tag import RESPONSE
 
-#: The texts that there are.
-NAMES: Final = ("coordinator", "specialist", "plan", "sub-session", "callbacks", "tools-llm", "tools-command")
-
 _PLAN_EXAMPLE: Final = """[
   {{"role": "developer", "task": "Write the module", "sequence": 1, "caller": "{agent}"}},
   {{"role": "tester", "task": "Test the module", "sequence": 2, "caller": "{agent}"}}

@@ -102,6 +102,16 @@ class AgentRecord(BaseModel):
         )
 
     @property
+    def listed(self) -> dict[str, Any]:
+        """What agents and assistants are shown of it in a list."""
+        return {
+            "agent": self.name,
+            "role": self.role,
+            "description": self.description,
+            "tags": list(self.tags),
+        }
+
+    @property
     def external(self) -> bool:
         """Whether a program outside the stack runs it, and reads its work from its inbox."""
         return self.executor == "foreign"
@@ -233,10 +243,10 @@ class AgentRegistry:
 
     def names(self) -> list[str]:
         """The names of every registered agent, for messages that say what there is; up to a second old."""
-        now = self._clock.monotonic()
-        if self._names is None or now - self._names[0] >= self._cache_s:
-            self._names = now, [record.name for record in self.all()]
-        return list(self._names[1])
+        now, cached = self._clock.monotonic(), self._names
+        if cached is None or now - cached[0] >= self._cache_s:
+            self._names = cached = now, [record.name for record in self.all()]
+        return list(cached[1])
 
     def _read(self, name: str, value: bytes | None) -> AgentRecord | None:
         """The record that is kept under a name; what is not vouched for, or unreadable, is as good as not there."""

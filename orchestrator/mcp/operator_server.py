@@ -69,12 +69,7 @@ class OperatorTools:
     async def agents(self) -> dict[str, Any]:
         """The agents that work can be given to."""
         found = await in_thread(self._client.agents)
-        return {
-            "agents": [
-                {"agent": a.name, "role": a.role, "description": a.description, "tags": list(a.tags)}
-                for a in found
-            ]
-        }
+        return {"agents": [record.listed for record in found]}
 
     async def submit(self, agent: str, prompt: str, title: str = "", key: Key = None) -> dict[str, Any]:
         """Give an agent a prompt. Returns the id of its session, for `wait`."""

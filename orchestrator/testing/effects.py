@@ -1,4 +1,4 @@
-"""What an agent did in a scripted session: each effect once, as the ledger took it."""
+"""What an agent did in a scripted session: each effect once, as the ledger took it, and what came of each run."""
 
 from __future__ import annotations
 
@@ -42,3 +42,57 @@ class Effect:
     run: str = field(default="", compare=False)
     #: What else belongs to the kind: `group`, `priority`, `callback`, `progress`, `arguments`, ….
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: How one run ended. `parked`: it has freed its slot, and is tried again when what it waits for is there.
+RunStatus = Literal["idle", "finished", "failed", "stopped", "parked"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt of a run."""
+
+    how: Literal["ended", "failed", "crashed", "parked"]
+    #: What the agent raised; None where it returned.
+    error: BaseException | None = None
+    #: Seconds that the next attempt waits for; the test does not.
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptedRun:
+    """What came of one run."""
+
+    status: RunStatus
+    #: What the agent answered; of a run that failed or was parked: why.
+    text: str
+    #: What this run did, each effect once, over all its attempts.
+    effects: tuple[Effect, ...]
+    attempts: tuple[Attempt, ...]
+    #: What is attached to the answer.
+    attachments: Mapping[str, str]
+
+    @property
+    def answer(self) -> str:
+        """What the agent answered.
+
+        Raises:
+            AssertionError: it did not answer; the message says why.
+        """
+        if self.status not in ("idle", "finished"):
+            raise AssertionError(f"the run {self.status}: {self.text}") from self.error
+        return self.text
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the agent raised in its last attempt; None where it returned."""
+        return self.attempts[-1].error if self.attempts else None
+
+    @property
+    def delegated(self) -> tuple[Effect, ...]:
+        """The children that it launched: delegations, reviews and escalations."""
+        return tuple(effect for effect in self.effects if effect.kind in LAUNCHES)
+
+    def of(self, kind: EffectKind) -> tuple[Effect, ...]:
+        """The effects of one kind."""
+        return tuple(effect for effect in self.effects if effect.kind == kind)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextvars
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord
 from orchestrator.client.approvals import answer_approval
 from orchestrator.errors import InputError
 from orchestrator.ids import child_session_id, item_id, question_id, reply_id, root_session_id, run_id
 from orchestrator.ledger import CLOSED, Claimed, Launch, Outcome, Outgoing, Session, SessionState, Start
-from orchestrator.ledger.model import Item, ItemState
+from orchestrator.ledger.model import ItemState
 from orchestrator.messages.factory import Delivery, Thread, summary
 from orchestrator.testing.in_memory import InMemoryParts
 
@@ -26,7 +27,12 @@ class Given:
 
     agent: str
     prompt: str
-    title: str = ""
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """What the task is called."""
+        return self.name or summary(self.prompt)
 
 
 class Others:
@@ -52,7 +58,7 @@ class Others:
             sender=OPERATOR,
             recipient=given.agent,
             task_id=session,
-            title=given.title or summary(given.prompt),
+            title=given.title,
             description=given.prompt,
             thread=Thread(correlation=str(uuid.uuid4())),
             delivery=Delivery(),
@@ -63,7 +69,7 @@ class Others:
             prompt=given.prompt,
             envelope=envelope,
             correlation=str(uuid.uuid4()),
-            title=given.title or summary(given.prompt),
+            title=given.title,
         )
         self.start(session)
         return session
@@ -77,7 +83,7 @@ class Others:
             sender=parent_agent,
             recipient=given.agent,
             task_id=child,
-            title=given.title or summary(given.prompt),
+            title=given.title,
             description=given.prompt,
             thread=Thread.of(held.session),
         )
@@ -86,7 +92,7 @@ class Others:
             child_id=child,
             agent=given.agent,
             description=given.prompt,
-            title=given.title or summary(given.prompt),
+            title=given.title,
             envelope=envelope,
             correlation=held.session.correlation,
             chain=held.session.chain,
@@ -145,57 +151,40 @@ class Others:
 
     def ask_parent(self, child: str, question: str, *, kind: str = "query") -> str:
         """A child asks its parent; the id of the question."""
-        held = self._hold(child)
-        parent = self._ledger.session(held.session.parent)
         key = f"ask:scripted:{uuid.uuid4().hex}"
         asked = question_id(child, key)
-        envelope = self._parts.message_factory.query(
-            sender=held.session.agent,
-            recipient=parent.agent,
-            question=question,
-            thread=Thread.of(held.session),
-        )
-        self._ledger.send(
-            held.claim,
-            parent.id,
+        self._send_up(
+            child,
             question,
+            lambda **given: self._parts.message_factory.query(question=question, **given),
             effect=key,
             item_id=asked,
             kind=kind,
             priority="critical" if kind == "blocker" else "normal",
-            envelope=envelope,
             opens=True,
-            extra={
-                "agent": held.session.agent,
-                "title": held.session.title,
-                "message": envelope.message_id,
-            },
         )
         return asked
 
     def tell_parent(self, child: str, text: str) -> None:
         """A child says something that needs no reply."""
-        held = self._hold(child)
-        parent = self._ledger.session(held.session.parent)
         key = f"message:scripted:{uuid.uuid4().hex}"
-        envelope = self._parts.message_factory.message(
-            sender=held.session.agent, recipient=parent.agent, text=text, thread=Thread.of(held.session)
-        )
-        self._ledger.send(
-            held.claim,
-            parent.id,
+        self._send_up(
+            child,
             text,
+            lambda **given: self._parts.message_factory.message(text=text, **given),
             effect=key,
-            item_id=item_id(parent.id, key),
+            item_id=item_id(self._hold(child).session.parent, key),
             kind="message",
             priority="normal",
-            envelope=envelope,
-            extra={
-                "agent": held.session.agent,
-                "title": held.session.title,
-                "message": envelope.message_id,
-            },
         )
+
+    def _send_up(self, child: str, text: str, write: Callable[..., Outgoing], **given: Any) -> None:
+        """Send a message of a child to its parent, in the run of the child."""
+        held = self._hold(child)
+        parent = self._ledger.session(held.session.parent)
+        envelope = write(sender=held.session.agent, recipient=parent.agent, thread=Thread.of(held.session))
+        about = {"agent": held.session.agent, "title": held.session.title, "message": envelope.message_id}
+        self._ledger.send(held.claim, parent.id, text, envelope=envelope, extra=about, **given)
 
     def has_reply(self, question: str, child: str) -> bool:
         """Whether the question of a child has its reply."""
@@ -208,46 +197,52 @@ class Others:
 
     # --- replies ---------------------------------------------------------------------------------
 
-    def reply(self, question: Item, asker: Session, text: str, *, declined: bool = False) -> None:
-        """Whoever was asked by the session under test replies: its parent, its child, or the user of a root."""
-        by = OPERATOR
-        for other in self._ledger.find([asker.parent] if asker.parent else []):
-            by = other.agent
-        letter = self._parts.message_factory.reply(
+    def reply(self, asker: Session, question: str, text: str, *, declined: bool = False) -> None:
+        """The parent, the child or the user that the session under test has asked replies.
+
+        Raises:
+            InputError: the session has no such open question.
+        """
+        holder = asker.parent or asker.id
+        asked = self._ledger.item(holder, question)
+        if asked is None or question not in asker.questions:
+            raise InputError(f"the session has no open question {question!r}")
+        by = self._ledger.session(asker.parent).agent if asker.parent else OPERATOR
+        about = str(asked.extra["message"])
+        envelope = self._parts.message_factory.reply(
             sender=by,
             recipient=asker.agent,
-            question=str(question.extra["message"]),
+            question=about,
             answer=text,
-            thread=Thread.after(str(question.extra["message"]), asker.correlation, asker.chain),
+            thread=Thread.after(about, asker.correlation, asker.chain),
         )
-        extra = {"agent": by, "answers": question.id, "message": letter.message_id}
+        extra = {"agent": by, "answers": question, "message": envelope.message_id}
         self._ledger.enqueue(
             asker.id,
             text,
-            item_id=reply_id(question.id),
+            item_id=reply_id(question),
             kind="reply",
             priority="high",
             speaker=asker.parent,
-            answers=question.id,
-            envelope=letter,
+            answers=question,
+            envelope=envelope,
             extra=extra | ({"status": "failed"} if declined else {}),
             by=by,
         )
-        holder = asker.parent or asker.id
-        self._ledger.withdraw(question.id, asker=asker.id, asked=holder, reason="answered")
+        self._ledger.withdraw(question, asker=asker.id, asked=holder, reason="answered")
 
     def say(self, session: str, text: str) -> None:
         """A user says something to the session."""
         about = self._ledger.session(session)
-        letter = self._parts.message_factory.message(
+        envelope = self._parts.message_factory.message(
             sender=OPERATOR, recipient=about.agent, text=text, thread=Thread.of(about)
         )
         self._ledger.enqueue(
             session,
             text,
             item_id=item_id(session, f"user:{uuid.uuid4().hex}"),
-            envelope=letter,
-            extra={"message": letter.message_id},
+            envelope=envelope,
+            extra={"message": envelope.message_id},
             by=OPERATOR,
         )
 

@@ -14,34 +14,23 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, Self, cast
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.dispatch import RootResults
 from orchestrator.errors import InputError
-from orchestrator.ids import approval_of, child_of, question_of
 from orchestrator.ledger import CLOSED, Claimed, Lease, Run, RunState, Session, SessionState
-from orchestrator.policy.approval import read_request
-from orchestrator.testing.answers import (
-    Answer,
-    Answers,
-    Asks,
-    Done,
-    Failed,
-    Lines,
-    Never,
-    NotScripted,
-    Verdict,
-)
-from orchestrator.testing.effects import LAUNCHES, Effect, EffectKind
+from orchestrator.testing.answers import Answer, Answers, NotScripted, Verdict
+from orchestrator.testing.effects import Attempt, Effect, EffectKind, ScriptedRun
 from orchestrator.testing.in_memory import InMemoryParts
 from orchestrator.testing.others import Given, Others
 from orchestrator.testing.recording import RecordingLedger, ScriptedCrash
+from orchestrator.testing.respondents import Respondents
 from orchestrator.testing.stack import AgentSource, catalogue_of
 from orchestrator.testing.waiting import ScriptedBlocking
 from orchestrator.worker.container import Runtime
@@ -49,59 +38,6 @@ from orchestrator.worker.execution.runner import complete_run
 
 #: Attempts of one run after which a test has gone wrong.
 _MAX_ATTEMPTS = 100
-
-#: How one run ended; `parked`: it freed its slot and is tried again when what it parks for is there.
-RunStatus = Literal["idle", "finished", "failed", "stopped", "parked"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """One attempt of a run."""
-
-    how: Literal["ended", "failed", "crashed", "parked"]
-    #: What the agent raised; None where it returned.
-    error: BaseException | None = None
-    #: Seconds that the next attempt waits for; the test does not.
-    wait_s: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScriptedRun:
-    """What came of one run."""
-
-    status: RunStatus
-    #: What the agent answered; of a run that failed or was parked: why.
-    text: str
-    #: What this run did, each effect once, over all its attempts.
-    effects: tuple[Effect, ...]
-    attempts: tuple[Attempt, ...]
-    #: What is attached to the answer.
-    attachments: Mapping[str, str]
-
-    @property
-    def answer(self) -> str:
-        """What the agent answered.
-
-        Raises:
-            AssertionError: it did not answer; the message says why.
-        """
-        if self.status not in ("idle", "finished"):
-            raise AssertionError(f"the run {self.status}: {self.text}") from self.error
-        return self.text
-
-    @property
-    def error(self) -> BaseException | None:
-        """What the agent raised in its last attempt; None where it returned."""
-        return self.attempts[-1].error if self.attempts else None
-
-    @property
-    def delegated(self) -> tuple[Effect, ...]:
-        """The children that it launched: delegations, reviews and escalations."""
-        return tuple(effect for effect in self.effects if effect.kind in LAUNCHES)
-
-    def of(self, kind: EffectKind) -> tuple[Effect, ...]:
-        """The effects of one kind."""
-        return tuple(effect for effect in self.effects if effect.kind == kind)
 
 
 class ScriptedSession:
@@ -136,12 +72,12 @@ class ScriptedSession:
         self._effects: list[Effect] = []
         self._crash: tuple[str | int, int] | None = None
         self._problem: NotScripted | None = None
-        self._asked_before: dict[str, _Asking] = {}
-        self._answers = {name: Lines(said) for name, said in (answers or {}).items()}
-        self._replies, self._decisions = Lines(replies), Lines(decisions)
         self._definition = _definition(agent)
         self._parts = InMemoryParts(self._note, **settings)
         self._others = Others(self._parts)
+        self._respondents = Respondents(
+            self._others, self._ledger, answers=answers, replies=replies, decisions=decisions
+        )
         self._now_ms = self._ledger.server_ms()
         self._ledger.set_time(self._now_ms)
         self._attempt = 1
@@ -153,17 +89,17 @@ class ScriptedSession:
             pause=lambda _: 0.0,
         )
         self._register(parent, agents)
-        given = Given(agent=self._definition.name, prompt=prompt, title=title)
+        given = Given(agent=self._definition.name, prompt=prompt, name=title)
         #: The session's id.
         self.id = self._others.delegate(parent, given) if parent else self._others.submit(given)
-        self._ledger.of = self.id
+        self._ledger.of = self._respondents.of = self.id
 
     @property
     def _ledger(self) -> RecordingLedger:
         return self._parts.ledger
 
     def _register(self, parent: str, agents: Iterable[AgentSource]) -> None:
-        others = [name for name in self._answers if name != "*"] + ([parent] if parent else [])
+        others = self._respondents.agents + ([parent] if parent else [])
         for one in agents:
             if isinstance(one, str):
                 others.append(one)
@@ -226,7 +162,7 @@ class ScriptedSession:
         Raises:
             InputError: the session has no such open question.
         """
-        self._reply(_id(question), text)
+        self._others.reply(self.session, _id(question), text)
 
     def decline(self, question: Effect | str, reason: str) -> None:
         """The agent is told that there will be no reply.
@@ -234,7 +170,7 @@ class ScriptedSession:
         Raises:
             InputError: the session has no such open question.
         """
-        self._reply(_id(question), reason, declined=True)
+        self._others.reply(self.session, _id(question), reason, declined=True)
 
     def decide(self, approval: Effect | str, *, approved: bool, comment: str = "") -> None:
         """A person says yes or no.
@@ -306,7 +242,10 @@ class ScriptedSession:
         """
         for _ in range(most_runs):
             if self._ledger.outcome is not None:
-                self._bring_all()
+                before = self.session
+                self._respondents.bring_all()
+                if not before.questions and before.state is not SessionState.IDLE:
+                    self._wake()
             done = self.run()
             if done.status not in ("idle", "parked"):
                 return done
@@ -450,7 +389,7 @@ class ScriptedSession:
             NotScripted: the script does not say.
         """
         try:
-            done = self._bring_one(item)
+            done = self._respondents.bring(item)
             if not done and timeout_s is None:
                 raise NotScripted("the agent waits without a time limit for what never comes")
         except NotScripted as problem:
@@ -461,109 +400,11 @@ class ScriptedSession:
             self._ledger.set_time(self._now_ms)
         return done
 
-    def _bring_one(self, item: str) -> bool:
-        if child := child_of(item):
-            return self._bring_child(child)
-        if approval := approval_of(item):
-            return self._bring_decision(approval)
-        question = question_of(item)
-        return question is not None and self._bring_reply(question)
-
-    def _bring_child(self, child: str) -> bool:
-        about = self._ledger.session(child)
-        told = self._ledger.texts(child, ["prompt"]).get("prompt", "")
-        lines = self._answers.get(about.agent) or self._answers.get("*")
-        if (asked := self._asked_before.pop(child, None)) is not None:
-            reply = self._others.reply_to(asked.question, child)
-            if reply is None:
-                raise NotScripted(
-                    f"the agent has not replied to the question of {about.agent!r}: {asked.question}"
-                )
-            said: Any = asked.then(reply) if callable(asked.then) else asked.then
-        else:
-            said = lines.next(told) if lines is not None else None
-        match said:
-            case None:
-                raise NotScripted(
-                    f"the agent waits for {about.agent!r}, and the script has no (more) answer of it: "
-                    f"give answers={{{about.agent!r}: …}}, or Never()"
-                )
-            case Never():
-                return False
-            case Asks(question, then):
-                self._asked_before[child] = _Asking(self._others.ask_parent(child, question), then)
-            case Failed(reason):
-                self._others.end_child(child, reason, failed=True)
-            case Done(text, attachments):
-                self._others.end_child(child, text, attachments=attachments)
-            case _:
-                self._others.end_child(child, str(said))
-        return True
-
-    def _bring_decision(self, approval: str) -> bool:
-        item = self._ledger.item(self.id, approval)
-        request = read_request(approval, item.extra.get("context") if item is not None else None)
-        said = self._decisions.next(request.tool, json.loads(request.arguments))
-        if said is None:
-            raise NotScripted(f"a person is asked to approve {request.tool!r}: give decisions=True or False")
-        if isinstance(said, Never):
-            return False
-        if isinstance(said, Failed):
-            self._others.decide(approval, approved=False, comment=said.reason)
-        else:
-            self._others.decide(approval, approved=bool(said))
-        return True
-
-    def _bring_reply(self, question: str) -> bool:
-        about = self.session
-        text = self._ledger.texts(about.parent or about.id, [question]).get(question, "")
-        said = self._replies.next(text)
-        if said is None:
-            raise NotScripted(f"the agent asks {text!r}: give replies=…, or Never()")
-        if isinstance(said, Never):
-            return False
-        if isinstance(said, Failed):
-            self._reply(question, said.reason, declined=True)
-        else:
-            self._reply(question, str(said))
-        return True
-
-    def _bring_all(self) -> None:
-        """Answer all that is outstanding, once each."""
-        about = self.session
-        for question in about.questions:
-            if question in about.approvals:
-                self._bring_decision(question)
-            else:
-                self._bring_reply(question)
-        for item in self._ledger.items(self.id):
-            if item.kind == "completion" and item.state == "owed":
-                asked = self._asked_before.get(item.child)
-                if asked is None or self._others.has_reply(asked.question, item.child):
-                    self._bring_child(item.child)
-        if not about.questions and about.state is not SessionState.IDLE:
-            self._wake()
-
     def _wake(self) -> None:
         """Let the time pass for which a parked run sleeps."""
         run = self._ledger.run(self.session.run) if self.session.run else None
         if run is not None and run.claimable_ms > self._now_ms:
             self.pass_time((run.claimable_ms - self._now_ms) / 1000)
-
-    def _reply(self, question: str, text: str, *, declined: bool = False) -> None:
-        about = self.session
-        item = self._ledger.item(about.parent or about.id, question)
-        if item is None or question not in about.questions:
-            raise InputError(f"the session has no open question {question!r}")
-        self._others.reply(item, about, text, declined=declined)
-
-
-@dataclass(frozen=True)
-class _Asking:
-    """A question of a child that waits for the reply of the agent."""
-
-    question: str
-    then: str | Done | Failed | Callable[[str], str]
 
 
 def _definition(source: AgentSource) -> AgentDefinition:

@@ -136,7 +136,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         owner = self.server.owner
         request = owner.note(path, body)
-        reply = owner.decide(request)
+        try:
+            reply = owner.decide(request)
+        except Exception as error:  # noqa: BLE001  (the client is told)
+            reply = Fail(400, f"the script raised {type(error).__name__}: {error}")
         match reply:
             case Fail():
                 self._fail(reply, request)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -43,6 +44,8 @@ QUICK = {
     "redispatch_after_s": 1,
     "registration_patience_s": 1,
 }
+#: Seconds that agents may take to end when the stack is left.
+LEAVE_S = 10.0
 #: Seconds between two looks of a slot that found nothing.
 _LOOK_S = 0.01
 
@@ -77,9 +80,9 @@ class Tree:
             AssertionError: names what has not.
         """
         open_ = [f"{s.agent} {s.id}: {s.state.value}" for s in self.sessions if s.busy or not s.ended_ms]
-        assert not open_, f"not over: {', '.join(open_)}"
-        owed = [f"{s.agent} {s.id}: {s.pending} of {s.launched}" for s in self.sessions if s.pending]
-        assert not owed, f"callbacks not delivered: {', '.join(owed)}"
+        assert not open_, f"not finished: {', '.join(open_)}"
+        outstanding = [f"{s.agent} {s.id}: {s.pending} of {s.launched}" for s in self.sessions if s.pending]
+        assert not outstanding, f"callbacks not delivered: {', '.join(outstanding)}"
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,9 @@ class InProcessStack:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        for thread in self._threads:
-            thread.join()
+        deadline = time.monotonic() + LEAVE_S
+        for thread in self._threads:  # those that a hanging agent holds end with the process
+            thread.join(max(0.0, deadline - time.monotonic()))
         self._leaving.close()
         if self.failure is not None and kind is None:
             raise self.failure

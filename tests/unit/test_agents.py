@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import textwrap
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agents.definition import FIELDS, agent, define_agent
+from orchestrator.agents.definition import agent, define_agent
 from orchestrator.agents.loader import choose_served, load_agents
 from orchestrator.errors import AgentsFileError, ConfigurationError
 from orchestrator.policy.budget import Budget
@@ -346,12 +345,6 @@ def test_an_agent_says_whom_it_talks_to() -> None:
 
     record = bound.__orchestra_agent__.record  # type: ignore[attr-defined]
     assert (record.may_send_to, record.accepts_from) == (("reviewer",), ("lead", "boss"))
-
-
-def test_what_an_agent_says_in_python_it_says_in_a_file() -> None:
-    """All settings of the decorator are keys of its table, and the other way round."""
-    in_python = set(inspect.signature(agent).parameters) - {"name"}
-    assert set(FIELDS) == in_python | {"executor", "description"}
 
 
 def test_a_file_gives_an_agent_its_tags_and_its_budget(write: Write) -> None:

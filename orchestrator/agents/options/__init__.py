@@ -1,6 +1,6 @@
 """The options of each executor: what an agent's table, or the call that defines it, says beside the agent's own settings.
 
-One module for each executor. An unknown key or a bad value is an error that names the agent and the key.
+An unknown key or a bad value is an error that names the agent and the key.
 """
 
 from __future__ import annotations
@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 
-from orchestrator.agents.options.base import ExecutorOptions, Surroundings
+from orchestrator.agents.options.base import ExecutorOptions, Reference, Surroundings
 from orchestrator.agents.options.command import CommandOptions
-from orchestrator.agents.options.external import ExternalOptions
 from orchestrator.agents.options.llm import LlmOptions
-from orchestrator.agents.options.python import PythonOptions
 from orchestrator.config.settings import did_you_mean
 from orchestrator.errors import AgentSettingError, ConfigurationError
 
@@ -22,22 +20,36 @@ __all__ = [
     "EXECUTORS",
     "CommandOptions",
     "ExecutorOptions",
-    "ExternalOptions",
     "LlmOptions",
     "PythonOptions",
     "Surroundings",
     "check_options",
 ]
 
+
+class PythonOptions(ExecutorOptions):
+    """`function` is called with the context."""
+
+    #: ``module:function``, or the function itself.
+    function: Reference
+
+    @field_validator("function")
+    @classmethod
+    def _check(cls, value: object) -> object:
+        if not callable(value):
+            raise ValueError('the python executor needs function = "module:function"')  # noqa: TRY004
+        return value
+
+
 #: Fields of a record that their author writes under another name.
 _WRITTEN: Final = {"escalates_to": "escalation"}
-#: What is wrong with a value, in the words of whoever writes it, by the type of the error.
-_SAID: Final = {"tuple_type": "input should be a list"}
+#: What is wrong with a value, in the words of its author, by the type of the error.
+_REASONS: Final = {"tuple_type": "input should be a list"}
 
 #: What can run an agent, by name; `foreign` is a program that reads its work from the streams itself.
 EXECUTORS: Final[Mapping[str, type[ExecutorOptions]]] = {
     "command": CommandOptions,
-    "foreign": ExternalOptions,
+    "foreign": ExecutorOptions,
     "llm": LlmOptions,
     "python": PythonOptions,
 }
@@ -95,9 +107,9 @@ def setting_error(agent: str, error: ValidationError, *, needed_by: str = "an ag
         return AgentSettingError(agent, name, f"{needed_by} needs the setting {name!r}")
     if first["type"] == "extra_forbidden":
         return AgentSettingError(agent, name, f"there is no setting {name!r}")
-    said = _SAID.get(first["type"]) or str(first["msg"]).removeprefix("Value error, ")
+    reason = _REASONS.get(first["type"]) or str(first["msg"]).removeprefix("Value error, ")
     shown = "" if _SECRETS.intersection(place) else _shown(first["input"])
-    return AgentSettingError(agent, name, f"{name}{shown}: {said[0].lower()}{said[1:]}")
+    return AgentSettingError(agent, name, f"{name}{shown}: {reason[0].lower()}{reason[1:]}")
 
 
 def _shown(value: Any) -> str:

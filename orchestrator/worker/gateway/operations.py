@@ -326,12 +326,7 @@ class Operations:
         return {"results": [_ended(callback) for callback in self._context.all_results]}
 
     def _agents(self, asked: AgentsParameters) -> dict[str, Any]:
-        return {
-            "agents": [
-                {"agent": a.name, "role": a.role, "description": a.description, "tags": list(a.tags)}
-                for a in self._context.agents(asked.tag)
-            ]
-        }
+        return {"agents": [record.listed for record in self._context.agents(asked.tag)]}
 
     def _read(self, asked: ReadParameters) -> dict[str, Any]:
         piece = self._context.read_result(

@@ -371,6 +371,25 @@ def test_a_model_agent_runs_with_its_tools(scripted: Scripted) -> None:
     assert [(e.agent, e.text) for e in run.delegated] == [("finder", "find it")]
 
 
+def test_a_tool_of_a_model_may_park_its_run(scripted: Scripted) -> None:
+    """It waits for a person as a function does, and is no tool that failed."""
+    pytest.importorskip("pydantic_ai", reason="the extra `llm` is not installed")
+    from orchestrator import model_agent
+    from orchestrator.testing import Call, Say, Script
+
+    def rename(ctx: Context, to: str) -> str:
+        ctx.sleep(86_400)
+        return f"renamed to {to}: {ctx.request_approval('rename', {'to': to})}"
+
+    script = Script(Say(calls=[Call("rename", to="x.py")]), lambda request: Say(request.last))
+    session = scripted(
+        model_agent("renamer", model=scripted_model(script), tools=[rename]), "Go.", decisions=True
+    )
+    assert session.run().status == "parked"
+    session.pass_time(86_400)
+    assert session.finish().answer == "renamed to x.py: approved"
+
+
 # --- the scripted session and a real stack ---------------------------------------------------------
 
 EVERY_METHOD: dict[str, Callable[[Context], Any]] = {

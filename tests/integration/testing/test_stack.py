@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
 from pydantic import BaseModel
 
 from orchestrator import agent, model_agent
-from orchestrator.testing import ByInstructions, Call, InProcessStack, Say, Script, scripted_model
+from orchestrator.testing import ByInstructions, Call, InProcessStack, Say, Script, WireServer, scripted_model
 from orchestrator.worker.context.context import Context
 
 
@@ -52,3 +59,30 @@ def test_a_tree_of_models_and_functions_runs_in_the_process() -> None:
         answer.tree.assert_settled()
         lead = answer.tree.children(answer.session)[0]
         assert stack.client.result(lead.id, type=Report) == Report(found=2)
+
+
+def test_an_agent_that_hangs_does_not_hold_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.testing.stack.LEAVE_S", 0.1)
+    let_go = threading.Event()
+
+    @agent("hanging")
+    def hanging(_: Context) -> str:
+        let_go.wait(20)
+        return "late"
+
+    began = time.monotonic()
+    with pytest.raises(TimeoutError), InProcessStack([hanging], slots=1) as stack:
+        stack.run("hanging", "go", timeout_s=0.2)
+    took_s = time.monotonic() - began
+    let_go.set()
+    assert took_s < 15
+
+
+def test_a_script_that_raises_says_so() -> None:
+    def script(_: object) -> Say:
+        raise KeyError("place")
+
+    with WireServer(script) as server, pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{server.url}/v1/messages", data=b'{"messages": []}')
+    assert refused.value.code == 400
+    assert json.load(refused.value)["error"]["message"] == "the script raised KeyError: 'place'"

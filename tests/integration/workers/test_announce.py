@@ -5,7 +5,9 @@ from __future__ import annotations
 from orchestrator.agents.definition import BUNDLED_QUEUE, AgentDefinition, define_agent
 from orchestrator.agents.registry import AgentRegistry
 from orchestrator.bootstrap import build_container
+from orchestrator.clock import SystemClock
 from orchestrator.keyring.registry import KeyRegistry
+from orchestrator.keyring.vouchers import AgentVouchers
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.worker.announce import Announcer, queues_of
 from tests.integration.workers.conftest import StackHarness
@@ -29,6 +31,24 @@ def test_agents_and_their_keys_are_announced(stage: StackHarness) -> None:
     key = KeyRegistry(stage.redis, keyring.store).lookup(keyring.signer("mine").key_id)
     assert key is not None
     assert key.agent == "mine"
+
+
+def test_names_are_read_while_agents_are_announced(stage: StackHarness) -> None:
+    """A thread that withdraws an agent comes between the look at what is remembered and its use."""
+
+    class Moment(float):
+        def __sub__(self, other: float) -> float:
+            registry.withdraw("mine")
+            return float(self) - other
+
+    class Moments(SystemClock):
+        def monotonic(self) -> float:
+            return Moment(super().monotonic())
+
+    registry = AgentRegistry(stage.redis, AgentVouchers(stage.parts.keyring.registry), clock=Moments())
+    Announcer(stage.parts, defined("mine")).announce()
+    assert registry.names() == ["mine"]
+    assert registry.names() == ["mine"]
 
 
 def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(stage: StackHarness) -> None:

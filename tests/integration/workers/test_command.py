@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -215,6 +216,21 @@ def test_a_failed_run_has_used_what_it_used(crew: Crew) -> None:
     crew.stage.play(root)
     assert "no credit" in crew.answer(root)
     assert crew.stage.ledger.session(root).used.input_tokens == 5
+
+
+def test_numbers_that_cannot_be_right_do_not_count(crew: Crew) -> None:
+    usage = {"input_tokens": 1e300, "output_tokens": 7}
+    event = {"type": "result", "is_error": False, "result": "done", "total_cost_usd": 1e308, "usage": usage}
+    crew.agent(preset="claude", command=("echo", json.dumps(event)), start=())
+    root = crew.stage.submit("coder", "go")
+    assert crew.stage.play(root) == "finished"
+    used = crew.stage.ledger.session(root).used
+    assert (used.input_tokens, used.output_tokens, used.usd) == (0, 7, 0)
+
+
+def test_each_placeholder_of_an_argument_is_filled_and_none_of_the_prompt(crew: Crew) -> None:
+    crew.agent(command=ECHO, prompt="argument", start=("{prompt}={prompt_file}{prompt}",))
+    assert "['{prompt} a={prompt_file}{prompt} a']" in crew.ask("{prompt} a")
 
 
 def test_its_shell_takes_part_in_the_run(crew: Crew) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from orchestrator import Client
 from orchestrator.runtime.parent_death import is_alive
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.executors.command.permissions import choose
 from tests.integration.workers.crew import FAKE, Crew
 
 pytest.importorskip("acp", reason="the library agent-client-protocol is not installed")
@@ -33,10 +35,6 @@ def acp_crew(crew: Crew) -> Callable[..., Crew]:
     return make
 
 
-def memory_of(crew: Crew, session: str) -> Any:
-    return crew.memory(session)
-
-
 def test_a_turn_and_a_resumed_conversation(acp_crew: Callable[..., Crew]) -> None:
     crew = acp_crew()
     stage = crew.stage
@@ -47,7 +45,7 @@ def test_a_turn_and_a_resumed_conversation(acp_crew: Callable[..., Crew]) -> Non
     assert stage.resume(root) == "finished"
     # What the agent tells of the old conversation while it loads is no part of the answer.
     assert crew.answer(root) == "<response>!result one | !recall</response>"
-    assert memory_of(crew, root)["turns"] == 2
+    assert crew.memory(root)["turns"] == 2
 
 
 def test_one_that_cannot_load_is_told_again(acp_crew: Callable[..., Crew]) -> None:
@@ -58,7 +56,7 @@ def test_one_that_cannot_load_is_told_again(acp_crew: Callable[..., Crew]) -> No
     stage.ledger.enqueue(root, "!recall", item_id="itm_more")
     stage.resume(root)
     assert "This is how our conversation went so far." in crew.answer(root)
-    memory = memory_of(crew, root)
+    memory = crew.memory(root)
     assert (memory["input_tokens"], memory["output_tokens"]) == (200, 40)
 
 
@@ -79,10 +77,45 @@ def test_a_rule_asks_nobody(acp_crew: Callable[..., Crew], rule: str, chosen: st
     assert acp_crew(permissions=rule).ask("!permission rm -rf build") == f"<response>{chosen}</response>"
 
 
+@dataclass
+class Option:
+    option_id: str
+    name: str
+    kind: str
+
+
+OPTIONS = [
+    Option("1", "Once", "allow_once"),
+    Option("2", "For ever", "allow_always"),
+    Option("3", "No", "reject_once"),
+]
+
+
+@pytest.mark.parametrize(
+    ("reply", "chosen"),
+    [
+        ("yes", "Once"),
+        ("yes, always", "For ever"),
+        ("allow always", "For ever"),
+        ("yes, but not always", "Once"),
+        ("allow it. I always check.", "Once"),
+        ("never, as always", "No"),
+    ],
+)
+def test_a_reply_allows_for_ever_only_where_it_says_so(reply: str, chosen: str) -> None:
+    option = choose(reply, OPTIONS)
+    assert option is not None
+    assert option.name == chosen
+
+
+def test_an_agent_that_falls_silent_is_ended(acp_crew: Callable[..., Crew]) -> None:
+    assert "it printed nothing for 0.5 s (silence_limit_s)" in acp_crew(silence_limit_s=0.5).ask("!hang")
+
+
 @pytest.mark.parametrize("rule", ["approve", "ask"])
 @pytest.mark.parametrize(("approves", "chosen"), [(True, "yes-once"), (False, "no-once")], ids=str)
 def test_a_root_asks_a_person(acp_crew: Callable[..., Crew], rule: str, approves: bool, chosen: str) -> None:
-    crew = acp_crew(permissions=rule)
+    crew = acp_crew(permissions=rule, silence_limit_s=20)
     root = crew.stage.submit("coder", "!permission rm -rf build")
     with ThreadPoolExecutor(1) as pool, Client(crew.stage.settings) as client:
         running = pool.submit(crew.stage.play, root)

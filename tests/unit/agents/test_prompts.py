@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.agents.definition import AgentDefinition, define_agent
-from orchestrator.agents.prompts import NAMES, render_prompt
+from orchestrator.agents.prompts import render_prompt
 from orchestrator.cli import main
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.callback_text import parse_callbacks
@@ -132,13 +132,6 @@ def test_the_command_prints_what_a_model_sees(tmp_path: Path) -> None:
     unknown = runner.invoke(main, ["prompt", "ghost", "--agents", str(file)])
     assert unknown.exit_code == 1
     assert "no agent named 'ghost'" in unknown.output
-
-
-def test_each_text_is_shipped_and_no_other() -> None:
-    import orchestrator.agents
-
-    folder = Path(orchestrator.agents.__file__).parent / "prompt_texts"
-    assert sorted(path.stem for path in folder.iterdir()) == sorted(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
 import acp
@@ -18,18 +19,16 @@ from acp.core import ClientSideConnection
 from orchestrator.errors import AgentProgramError, InputError, NoReply, WouldDeadlock
 from orchestrator.log import get_logger
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.execution.printing import note
-from orchestrator.worker.executors.command.live import LiveStatus
+from orchestrator.worker.executors.command.live import LiveStatus, Watch
 from orchestrator.worker.executors.command.memory import Memory
 from orchestrator.worker.executors.command.permissions import choose, question
 from orchestrator.worker.executors.command.place import Place
 from orchestrator.worker.executors.command.process import LOOK_S, AgentProcess
-from orchestrator.worker.executors.command.reading import MAX_COMPLAINT_BYTES, Tail, Usage
+from orchestrator.worker.executors.command.reading import Complaint, Tail, Usage
 from orchestrator.worker.executors.text import Finished, TextAnswer, finish
 
 #: Seconds that an agent may take to say what it can do.
 _GREETING_S: Final = 60.0
-_SHOWN_COMPLAINT: Final = 500
 
 T = TypeVar("T")
 
@@ -44,12 +43,9 @@ def converse(context: Context, place: Place, memory: Memory, prompt: str) -> Fin
         NoResponse, ClaimLost, SessionStopped, ServerUnavailable: as for every agent of text.
     """
     options = place.options
-    command = place.wrap([*options.command, *options.start, *options.args])
     with (
         asyncio.Runner() as runner,
-        AgentProcess(
-            command, env=place.env, folder=place.folder, stop_grace_s=options.stop_grace_s
-        ) as process,
+        place.start([*options.command, *options.start, *options.args]) as process,
     ):
         conversation = _Conversation(context, place, memory, process)
 
@@ -69,9 +65,10 @@ class _Conversation:
         self._place = place
         self._memory = memory
         self._process = process
-        self._live = LiveStatus(context)
-        self._complaint = Tail(MAX_COMPLAINT_BYTES)
-        self._client = _Client(context, place, self._live)
+        live = LiveStatus(context)
+        self._complaint = Complaint()
+        self._watch = Watch(context, place.options, process, live)
+        self._client = _Client(context, place, live, self._watch)
         self._connection: ClientSideConnection | None = None
         self._transports: list[asyncio.BaseTransport] = []
         self._retells = False
@@ -81,12 +78,9 @@ class _Conversation:
         talking = asyncio.create_task(self._turn(text))
         try:
             while not (await asyncio.wait({talking}, timeout=LOOK_S))[0]:
-                if self._context.claim_lost:
-                    self._process.kill()
-                elif self._context.stopping:
-                    self._process.stop()
-                else:
-                    await asyncio.to_thread(self._live.show)
+                if self._client.asks:  # it waits for us
+                    self._watch.heard()
+                await asyncio.to_thread(self._watch.look)
             return await talking
         except (acp.RequestError, ConnectionError, TimeoutError) as error:
             self._context.check()
@@ -95,20 +89,20 @@ class _Conversation:
             talking.cancel()
 
     def _why(self, error: Exception) -> str:
-        said = self._complaint.text().strip()[-_SHOWN_COMPLAINT:]
         if isinstance(error, acp.RequestError):
             detail = f": {error.data}" if error.data else ""
             return f"it refused a request: {error}{detail}"
         if isinstance(error, TimeoutError):
-            return f"it did not greet within {_GREETING_S:g} s{'; ' + said if said else ''}"
+            return f"it did not greet within {_GREETING_S:g} s{self._complaint.suffix()}"
         ended = self._process.end()
         how = f" ({ended})" if ended is not None else ""
-        return f"it ended before its answer{how}{'; ' + said if said else ''}"
+        return f"it ended before its answer{how}{self._complaint.suffix()}"
 
     async def _turn(self, text: str) -> TextAnswer:
         memory = self._memory
         if self._connection is None:
             self._connection = await asyncio.wait_for(self._connect(), _GREETING_S)
+        self._watch.heard()
         self._client.begin()
         prompt = memory.retold(text) if self._retells else text
         spending = self._context.spending
@@ -153,19 +147,21 @@ class _Conversation:
     _used_before = Usage()
 
     def _count(self, reply: schema.PromptResponse) -> None:
-        memory, before = self._memory, self._used_before
+        memory, used = self._memory, replace(self._used_before)
         memory.turns += 1
         if reply.usage is not None:
-            memory.input_tokens = before.input_tokens + reply.usage.input_tokens
-            memory.output_tokens = before.output_tokens + reply.usage.output_tokens
+            used.add("input_tokens", reply.usage.input_tokens)
+            used.add("output_tokens", reply.usage.output_tokens)
+            memory.input_tokens, memory.output_tokens = used.input_tokens, used.output_tokens
         if self._client.cost_usd:
-            memory.cost_usd = before.cost_usd + self._client.cost_usd
+            used.add("cost_usd", self._client.cost_usd)
+            memory.cost_usd = used.cost_usd
 
     async def _streams(self, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         loop, process = asyncio.get_running_loop(), self._process
         reader = asyncio.StreamReader(limit=limit)
         output, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
-        errors, _ = await loop.connect_read_pipe(lambda: _Complaint(self._complaint), process.stderr)
+        errors, _ = await loop.connect_read_pipe(lambda: _StandardError(self._complaint), process.stderr)
         words, flow = await loop.connect_write_pipe(
             lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), process.stdin
         )
@@ -212,23 +208,25 @@ async def _beside(work: Callable[[], T]) -> T:
     return await done
 
 
-class _Complaint(asyncio.Protocol):
-    def __init__(self, tail: Tail) -> None:
-        self._tail = tail
+class _StandardError(asyncio.Protocol):
+    def __init__(self, complaint: Complaint) -> None:
+        self._complaint = complaint
 
     def data_received(self, data: bytes) -> None:
-        self._tail.add(data)
-        note(data)
+        self._complaint.add(data)
 
 
 class _Client:
     """What the agent asks of us and tells us. Files and terminals are not offered to it: it has its own."""
 
-    def __init__(self, context: Context, place: Place, live: LiveStatus) -> None:
+    def __init__(self, context: Context, place: Place, live: LiveStatus, watch: Watch) -> None:
         self._context = context
         self._options = place.options
         self._live = live
+        self._watch = watch
         self._listens = False
+        #: Questions of the agent that nobody has answered yet.
+        self.asks = 0
         self.answer = Tail(place.options.max_output_bytes)
         self.cost_usd = 0.0
 
@@ -239,6 +237,7 @@ class _Client:
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
         """What the agent says, thinks or does."""
+        self._watch.heard()
         if not self._listens:
             return
         match update:
@@ -251,7 +250,7 @@ class _Client:
                 now = [entry.content for entry in entries if entry.status == "in_progress"]
                 self._live("text", "; ".join(now))
             case schema.UsageUpdate(cost=schema.Cost(amount=amount, currency="USD")):
-                self.cost_usd = max(0.0, amount)
+                self.cost_usd = amount
             case _:
                 return
 
@@ -263,7 +262,12 @@ class _Client:
         **_: Any,
     ) -> schema.RequestPermissionResponse:
         """May the agent use a tool?"""
-        chosen = await _beside(lambda: self._decide(tool_call, options))
+        self.asks += 1
+        try:
+            chosen = await _beside(lambda: self._decide(tool_call, options))
+        finally:
+            self.asks -= 1
+            self._watch.heard()
         if chosen is None:
             return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
         outcome = schema.AllowedOutcome(outcome="selected", option_id=chosen.option_id)
@@ -273,8 +277,10 @@ class _Client:
         self, tool_call: schema.ToolCallUpdate, options: list[schema.PermissionOption]
     ) -> schema.PermissionOption | None:
         rule = self._options.permissions
-        if rule in ("allow", "deny"):
-            return choose(rule, options)
+        if rule == "deny":
+            return choose("deny", options)
+        if rule == "allow":
+            return choose("allow", options) or choose("allow always", options)
         tool = tool_call.title or tool_call.kind or "a tool"
         if rule == "approve" or not self._context.parent:
             return choose(self._ask_person(tool, tool_call), options)

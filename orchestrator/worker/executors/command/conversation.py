@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+import re
 from typing import Final
 
 from orchestrator.agents.options.command import CommandOptions
 from orchestrator.errors import AgentProgramError
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.execution.printing import note
-from orchestrator.worker.executors.command.live import LiveStatus
+from orchestrator.worker.executors.command.live import LiveStatus, Watch
 from orchestrator.worker.executors.command.memory import Memory
 from orchestrator.worker.executors.command.place import Place
-from orchestrator.worker.executors.command.process import AgentProcess
-from orchestrator.worker.executors.command.reading import (
-    MAX_COMPLAINT_BYTES,
-    JsonReader,
-    LinesReader,
-    Report,
-    Tail,
-    TextReader,
-)
+from orchestrator.worker.executors.command.reading import Complaint, Report, reader_of
 from orchestrator.worker.executors.text import TextAnswer
 
 #: Bytes of a prompt that fit into one argument of a program.
 _MAX_ARGUMENT_BYTES: Final = 120_000
-#: Characters of what a program complained of that an error repeats.
-_SHOWN_COMPLAINT: Final = 500
+_PLACEHOLDER: Final = re.compile(r"\{(?:conversation|prompt|prompt_file)\}")
 
 
 class TurnByTurn:
@@ -76,33 +65,25 @@ class TurnByTurn:
         if options.args and "{args}" not in template:
             template.append("{args}")
         words = b""
-        fills: dict[str, Sequence[str]] = {
-            "{args}": options.args,
-            "{conversation}": (self._memory.conversation,),
-        }
+        fills = {"{conversation}": self._memory.conversation}
         if options.prompt == "stdin":
             words = prompt.encode(errors="replace")
         elif options.prompt == "argument":
-            fills["{prompt}"] = (self._argument(prompt),)
-            if not any("{prompt}" in part for part in template):
-                template.append("{prompt}")
+            fills["{prompt}"] = self._argument(prompt)
         else:
             file = self._place.scratch / "prompt.txt"
             file.write_text(prompt, encoding="utf-8", errors="replace")
-            fills["{prompt_file}"] = (str(file),)
-            if not any("{prompt_file}" in part for part in template):
-                template.append("{prompt_file}")
+            fills["{prompt_file}"] = str(file)
+        for name in fills.keys() - {"{conversation}"}:
+            if not any(name in part for part in template):
+                template.append(name)
         command = list(options.command)
         for part in template:
-            if part in fills:
-                command += fills[part]
+            if part == "{args}":
+                command += options.args
             else:  # --prompt={prompt}
-                for name, values in fills.items():
-                    if name in part and name != "{args}":
-                        part = part.replace(name, values[0])
-                        break
-                command.append(part)
-        return self._place.wrap(command), words
+                command.append(_PLACEHOLDER.sub(lambda found: fills.get(found[0], found[0]), part))
+        return command, words
 
     def _argument(self, prompt: str) -> str:
         """A prompt as one argument: what begins with a dash must not become an option, and a NUL cannot be one."""
@@ -117,49 +98,17 @@ class TurnByTurn:
 
     def _run(self, command: list[str], words: bytes) -> tuple[Report, str]:
         """What the program reported in one turn, and how it ended, in words."""
-        options, context, live = self._options, self._context, self._live
-        match options.output:
-            case "json":
-                reader: TextReader | JsonReader | LinesReader = JsonReader(options)
-            case "json-lines":
-                reader = LinesReader(options, live)
-            case _:
-                reader = TextReader(options)
-        complaint = Tail(MAX_COMPLAINT_BYTES)
-        heard_at = time.monotonic()
+        reader, complaint = reader_of(self._options, self._live), Complaint()
+        with self._place.start(command) as process:
+            watch = Watch(self._context, self._options, process, self._live)
 
-        def hear(piece: bytes) -> None:
-            nonlocal heard_at
-            heard_at = time.monotonic()
-            reader.add(piece)
+            def hear(piece: bytes) -> None:
+                watch.heard()
+                reader.add(piece)
 
-        def complain(piece: bytes) -> None:
-            complaint.add(piece)
-            note(piece)
-
-        with AgentProcess(
-            command, env=self._place.env, folder=self._place.folder, stop_grace_s=options.stop_grace_s
-        ) as process:
-
-            def look() -> None:
-                if context.claim_lost:
-                    process.kill()
-                elif context.stopping:
-                    process.stop()
-                else:
-                    live.show()
-                silent_s = time.monotonic() - heard_at
-                if options.silence_limit_s is not None and silent_s > options.silence_limit_s:
-                    raise AgentProgramError(
-                        options.command[0],
-                        f"it printed nothing for {options.silence_limit_s:g} s (silence_limit_s) and was killed",
-                    )
-
-            ended = process.talk(words, on_output=hear, on_error=complain, look=look)
-        context.check()
-        said = complaint.text().strip()[-_SHOWN_COMPLAINT:]
-        how = f" ({ended}{'; ' + said if said else ''})"
+            ended = process.talk(words, on_output=hear, on_error=complaint.add, look=watch.look)
+        self._context.check()
         report = reader.end()
         if ended.code != 0 and not report.error:
             report.error = "it failed"
-        return report, how
+        return report, f" ({ended}{complaint.suffix()})"

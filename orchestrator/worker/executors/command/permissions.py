@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Final, Protocol, TypeVar
 
 _YES: Final = frozenset({"allow", "yes", "y", "ok", "okay", "approve", "approved", "allowed", "true"})
-_ALWAYS: Final = "always"
 
 
 class Option(Protocol):
@@ -33,20 +32,18 @@ def question(tool: str, options: Sequence[Option]) -> str:
 
 
 def choose(reply: str, options: Sequence[OptionT]) -> OptionT | None:
-    """The option that a reply names: by name, by id, or by its first word; None: the request is cancelled.
+    """The option that a reply names: by name, by id, or by its first word. None: the request is cancelled.
 
-    A reply that names no option and does not begin with consent is no consent.
+    A reply that names no option and does not begin with consent is no consent. "Always" counts right after it.
     """
     words = reply.strip().casefold()
     for option in options:
         if words in (option.name.casefold(), option.option_id.casefold()):
             return option
-    first = re.match(r"\w+", words)
-    allows = first is not None and first[0] in _YES
-    always = _ALWAYS in words
+    first = re.match(r"(\w+)([\s,]+always\b)?", words)
     wanted = ["reject_once", "reject_always"]
-    if allows:
-        wanted = ["allow_always", "allow_once"] if always else ["allow_once"]
+    if first is not None and first[1] in _YES:
+        wanted = ["allow_always", "allow_once"] if first[2] else ["allow_once"]
     for kind in wanted:
         for option in options:
             if option.kind == kind:

@@ -14,6 +14,7 @@ from orchestrator.agents.options.command import PLAIN_ENVIRONMENT, CommandOption
 from orchestrator.client.current import SOCKET_VARIABLE
 from orchestrator.errors import AgentProgramError
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.executors.command.process import AgentProcess
 from orchestrator.worker.executors.command.sandbox import sandboxed
 from orchestrator.worker.executors.command.scratch import scratch_folder
 from orchestrator.worker.worktrees import Worktree, Worktrees
@@ -29,12 +30,20 @@ class Place:
     options: CommandOptions
     worktree: Worktree | None
 
-    def wrap(self, command: list[str]) -> list[str]:
-        """The command, in its sandbox if the agent has one.
+    def start(self, command: list[str]) -> AgentProcess:
+        """Start the command, in its sandbox if the agent has one.
 
         Raises:
-            AgentProgramError: there is no such program, or no sandbox is to be had.
+            AgentProgramError: there is no such program, no sandbox can be made, or the guard cannot be started.
         """
+        return AgentProcess(
+            self._wrap(command),
+            env=self.env,
+            folder=self.folder,
+            stop_grace_s=self.options.stop_grace_s,
+        )
+
+    def _wrap(self, command: list[str]) -> list[str]:
         program = shutil.which(command[0], path=self.env.get("PATH"))
         if program is None:
             raise AgentProgramError(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orchestrator.agents.options.command import CommandOptions, Reading, Readings
+from orchestrator.worker.execution.printing import note
 
-#: Bytes of what a program complains of that are kept.
-MAX_COMPLAINT_BYTES: Final = 16 * 1024
+#: Bytes of what a program complains of that are kept, and characters of it that an error repeats.
+_MAX_COMPLAINT_BYTES: Final = 16 * 1024
+_SHOWN_COMPLAINT: Final = 500
+#: The most that one report may count: larger numbers are mistakes of the program.
+_MOST: Final = {"input_tokens": 10**12, "output_tokens": 10**12, "cost_usd": 10**6}
 
 
 class Tail:
@@ -29,15 +32,28 @@ class Tail:
         if len(self._kept) > 2 * self._limit:
             del self._kept[: -self._limit]
 
-    @property
-    def left_out(self) -> int:
-        """Bytes that are gone."""
-        return max(0, self._seen - self._limit)
-
     def text(self) -> str:
         """The end of the stream; its first line says what is missing, if anything is."""
         kept = bytes(self._kept[-self._limit :]).decode(errors="replace")
-        return f"[{self.left_out} bytes before this were left out]\n{kept}" if self.left_out else kept
+        missing = self._seen - self._limit
+        return f"[{missing} bytes before this were left out]\n{kept}" if missing > 0 else kept
+
+
+class Complaint(Tail):
+    """What a program writes to standard error. It is kept as output of the run, too."""
+
+    def __init__(self) -> None:
+        super().__init__(_MAX_COMPLAINT_BYTES)
+
+    def add(self, piece: bytes) -> None:
+        """Take what has come."""
+        super().add(piece)
+        note(piece)
+
+    def suffix(self) -> str:
+        """The end of it, as the end of a sentence: empty if the program complained of nothing."""
+        text = self.text().strip()[-_SHOWN_COMPLAINT:]
+        return f"; {text}" if text else ""
 
 
 @dataclass
@@ -49,13 +65,8 @@ class Usage:
     cost_usd: float = 0.0
 
     def add(self, name: str, value: object) -> None:
-        """Count a number that the program reported; anything else counts nothing."""
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-            or value < 0
-        ):
+        """Count a number that the program reported. Anything else counts nothing."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST[name]:
             return
         counted = float(value) if name == "cost_usd" else int(value)
         setattr(self, name, getattr(self, name) + counted)
@@ -72,7 +83,7 @@ class Report:
     usage: Usage = field(default_factory=Usage)
 
 
-#: Told of what the program says and does on the way: `text` or `tool`, and what it is.
+#: Takes what the program says and does on the way: `text` or `tool`, and what it is.
 Live = Callable[[str, str], None]
 
 
@@ -121,7 +132,7 @@ class JsonReader:
 
 
 class LinesReader:
-    """An answer in a stream of JSON objects, one a line. Lines that are no JSON object are not for us."""
+    """An answer in a stream of JSON objects, one a line. Other lines are ignored."""
 
     def __init__(self, options: CommandOptions, live: Live) -> None:
         self._limit = options.max_output_bytes
@@ -132,8 +143,8 @@ class LinesReader:
 
     def add(self, piece: bytes) -> None:
         """Take what the program printed."""
-        *whole, rest = piece.split(b"\n")
-        for part in whole:
+        *ended, rest = piece.split(b"\n")
+        for part in ended:
             self._extend(part)
             if not self._skipping:
                 self._take(bytes(self._line))
@@ -175,6 +186,17 @@ class LinesReader:
             else:
                 report.error = "none of its lines holds an answer (see read.answer)"
         return report
+
+
+def reader_of(options: CommandOptions, live: Live) -> TextReader | JsonReader | LinesReader:
+    """What reads the output of a program."""
+    match options.output:
+        case "json":
+            return JsonReader(options)
+        case "json-lines":
+            return LinesReader(options, live)
+        case _:
+            return TextReader(options)
 
 
 class _Collector:

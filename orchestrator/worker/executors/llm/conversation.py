@@ -49,7 +49,7 @@ def converse(definition: AgentDefinition, options: LlmOptions, context: Context)
         kept = memory.load(context.read_memory())
         turn = next_turn(context, kept, options)
         if turn.kept is not None:
-            context.new_memory = memory.dump(turn.kept)
+            context.new_memory = turn.kept.model_dump_json()
             there = {*turn.kept.arrived, *turn.kept.decided}
             return _wait(context, {call: kept.pending[call] for call in kept.pending if call not in there})
     conversation = _Conversation(definition, options, context, turn)
@@ -59,7 +59,9 @@ def converse(definition: AgentDefinition, options: LlmOptions, context: Context)
         conversation.keep()
         return _wait(context, conversation.pending)
     conversation.keep()
-    _reply_to_questions(context, turn, text)
+    if text.strip():
+        for question in turn.questions:  # what its parent asked, where the model has not replied by a tool
+            context.reply(question, text)
     context.wait_for(options.resume)
     return text
 
@@ -114,10 +116,10 @@ class _Conversation:
             said=self._result.all_messages(),
             kept=messages,
         )
-        kept = memory.Memory(messages, self.pending)
+        kept = memory.Memory(messages=messages, pending=self.pending)
         if self._approvals:  # who asked before is answered by what the run comes to after the approvals
             kept.asked = list(self._turn.questions)
-        self._context.new_memory = memory.dump(kept)
+        self._context.new_memory = kept.model_dump_json()
 
     def _say(self, text: str) -> TextAnswer:
         assert self._result is not None
@@ -141,6 +143,9 @@ class _Conversation:
         definition, options, context = self._definition, self._options, self._context
         agent = agent_of(definition, options, context.settings)
         instructions = (self._protocol(), self._turn.instructions)
+        capabilities: list[AbstractCapability[Any]] = [Durability(event_stream_handler=live.show)]
+        if options.approve:
+            capabilities.append(NeedsApproval(definition.name, options.approve))
         with entered(self._run):
             return await agent.run(
                 prompt or None,
@@ -156,15 +161,9 @@ class _Conversation:
                     total_tokens_limit=options.limits.tokens,
                 ),
                 toolsets=[tree_toolset(definition, options)],
-                capabilities=self._capabilities(),
+                capabilities=capabilities,
                 infer_name=False,
             )
-
-    def _capabilities(self) -> list[AbstractCapability[Any]]:
-        found: list[AbstractCapability[Any]] = [Durability(event_stream_handler=live.show)]
-        if self._options.approve:
-            found.append(NeedsApproval(self._definition.name, self._options.approve))
-        return found
 
     def _protocol(self) -> str:
         """The protocol as the model is told it; of the tag of its answer it is told in any case."""
@@ -197,17 +196,8 @@ def _wait(context: Context, pending: dict[str, Pending]) -> str:
     """Say what this session waits for, by the tool calls that do; the same for people."""
     waits = [one for one in pending.values() if one.kind == "wait"]
     if waits:
-        first = waits[0]
-        mode: Any = first.mode
-        context.wait_for(mode, k=first.k, deadline_s=first.timeout_s)
+        context.wait_for(waits[0].mode, k=waits[0].k, deadline_s=waits[0].timeout_s)
     else:
         # Every call waits for something of its own: a reply resumes at once, and the ends come together.
         context.wait_for("all")
     return _WAITS + ", ".join(sorted({one.tool for one in pending.values()}))
-
-
-def _reply_to_questions(context: Context, turn: Turn, text: str) -> None:
-    """The answer of a run answers what its parent asked, where the model has not done so by a tool."""
-    for question in turn.questions:
-        if text.strip():
-            context.reply(question, text)

@@ -44,7 +44,7 @@ class ModelRun:
     earlier_live: Earlier | None = None
 
 
-_current: ContextVar[ModelRun] = ContextVar("orchestra_model_run")
+_current: ContextVar[ModelRun | None] = ContextVar("orchestra_model_run", default=None)
 
 
 def current() -> ModelRun:
@@ -53,7 +53,16 @@ def current() -> ModelRun:
     Raises:
         LookupError: no model agent runs here.
     """
-    return _current.get()
+    run = _current.get()
+    if run is None:
+        raise LookupError("no model agent runs here")
+    return run
+
+
+def current_context() -> Context | None:
+    """The context of the run of the model agent that calls; None where no model agent runs."""
+    run = _current.get()
+    return None if run is None else run.context
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import RunContext, ToolDefinition
 
 from orchestrator.worker.executors.llm import failures
-from orchestrator.worker.executors.llm.current import current
+from orchestrator.worker.executors.llm.current import current, current_context
 
 #: What the names of steps may not have, and how long they may be.
 _NOT_IN_NAMES: Final = re.compile(r"[#|\s]")
@@ -89,11 +89,7 @@ class Durability(BaseDurabilityCapability[Any]):
     @property
     def in_durable_context(self) -> bool:
         """Whether a run of a session is under way; elsewhere the agent works as it would without this project."""
-        try:
-            current()
-        except LookupError:
-            return False
-        return True
+        return current_context() is not None
 
     def get_durable_operation_backend(self) -> JournalCallableOperationBackend[None]:
         """The journal of the current run."""

@@ -29,10 +29,10 @@ from orchestrator.errors import (
     Retry,
     StepFailed,
 )
-from orchestrator.worker.executors.llm.secrets import redact
+from orchestrator.worker.executors.llm.secrets import one_line
 
 #: Characters of a provider's own words that an error repeats.
-_SAID_CHARS = 300
+_SHOWN_CHARS = 300
 #: Failures of the provider that pass by themselves.
 _PASSING = (ModelRateLimitError, ModelUnavailableError, ModelServerError, ModelConnectionError)
 
@@ -45,34 +45,34 @@ def translate(error: Exception, agent: str) -> Exception:
         case OrchestraError():
             return error
         case ModelQuotaExceededError() | ModelAuthenticationError() | ModelNotFoundError():
-            return ModelFailed(agent, f"{_kind(error)}: {_said(error)}")
+            return ModelFailed(agent, f"{_kind(error)}: {_short(error)}")
         case ModelContextWindowExceededError():
             return ModelFailed(
                 agent,
                 "the conversation is larger than the model's context; lower memory_tokens or callbacks_bytes "
-                f"of its limits: {_said(error)}",
+                f"of its limits: {_short(error)}",
             )
         case _ if isinstance(error, _PASSING) or _is_passing_status(error):
             after_s = getattr(error, "retry_after", None)
             wait = min(float(after_s), MAX_RETRY_AFTER_S) if after_s is not None and after_s >= 0 else None
-            return Retry(f"the model of agent {agent!r} is not available: {_said(error)}", after_s=wait)
+            return Retry(f"the model of agent {agent!r} is not available: {_short(error)}", after_s=wait)
         case ModelRequestRejectedError() | ModelAPIError():
-            return ModelFailed(agent, f"the provider refused the request: {_said(error)}")
+            return ModelFailed(agent, f"the provider refused the request: {_short(error)}")
         case UsageLimitExceeded():
             return ModelFailed(
-                agent, f"it used up a limit of its run: {_said(error)}; raise it in its limits"
+                agent, f"it used up a limit of its run: {_short(error)}; raise it in its limits"
             )
         case OutputTokenLimitExceeded():
             return ModelFailed(
                 agent,
-                f"the answer was cut off by the token limit; raise max_tokens in its settings: {_said(error)}",
+                f"the answer was cut off by the token limit; raise max_tokens in its settings: {_short(error)}",
             )
         case ContentFilterError():
-            return ModelFailed(agent, f"the provider's content filter stopped the answer: {_said(error)}")
+            return ModelFailed(agent, f"the provider's content filter stopped the answer: {_short(error)}")
         case UnexpectedModelBehavior():
-            return ModelFailed(agent, f"the model gave no usable answer: {_said(error)}")
+            return ModelFailed(agent, f"the model gave no usable answer: {_short(error)}")
         case UserError():
-            return ConfigurationError(f"agent {agent!r}: {_said(error)}")
+            return ConfigurationError(f"agent {agent!r}: {_short(error)}")
         case _:
             return error
 
@@ -88,10 +88,10 @@ def _of_step(error: StepFailed, agent: str) -> Exception:
 
 def explain(error: BaseException) -> str:
     """One line for the agent's delegator."""
-    said = redact(" ".join(str(error).split()))
+    text = one_line(error)
     if isinstance(error, OrchestraError):
-        return said or type(error).__name__
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+        return text or type(error).__name__
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _is_passing_status(error: Exception) -> bool:
@@ -108,6 +108,6 @@ def _kind(error: Exception) -> str:
     return "the provider does not have this model; correct its name"
 
 
-def _said(error: Exception) -> str:
-    said = redact(" ".join(str(error).split()))
-    return said if len(said) <= _SAID_CHARS else f"{said[:_SAID_CHARS]}…"
+def _short(error: Exception) -> str:
+    text = one_line(error)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

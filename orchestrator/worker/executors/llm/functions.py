@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, get_type_hints
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, get_type_hints
 
 import pydantic_core
 from pydantic_ai import ModelRetry, Tool
@@ -17,24 +18,18 @@ from orchestrator.errors import (
     InputError,
     OrchestraError,
     Retry,
+    RunParked,
     ServerUnavailable,
     SessionStopped,
+    StepMismatch,
 )
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.llm.current import current
-from orchestrator.worker.executors.llm.secrets import redact
+from orchestrator.worker.executors.llm.secrets import one_line
 
-#: What is no failure of the tool.
-_PASSING = (
-    ModelRetry,
-    ToolFailed,
-    CallDeferred,
-    ApprovalRequired,
-    ClaimLost,
-    SessionStopped,
-    ServerUnavailable,
-    Retry,
-)
+#: What ends the run, and is no failure of the tool that raises it.
+ENDS_RUN: Final = (ClaimLost, SessionStopped, ServerUnavailable, Retry, RunParked, StepMismatch)
+_PASSING: Final = (ModelRetry, ToolFailed, CallDeferred, ApprovalRequired, *ENDS_RUN)
 
 
 def tool_of(function: Callable[..., Any] | Tool[Any], *, max_retries: int) -> Tool[Any]:
@@ -64,25 +59,30 @@ def _guarded(function: Callable[..., Any], *, with_context: bool) -> Callable[..
 
         @functools.wraps(function)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
-            try:
+            with _failures_of(function):
                 return _checked(await function(*first(), *args, **kwargs))
-            except _PASSING:
-                raise
-            except Exception as error:
-                raise _failure(function, error) from error
 
         return call_async
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        try:
+        with _failures_of(function):
             return _checked(function(*first(), *args, **kwargs))
-        except _PASSING:
-            raise
-        except Exception as error:
-            raise _failure(function, error) from error
 
     return call
+
+
+@contextmanager
+def _failures_of(function: Callable[..., Any]) -> Iterator[None]:
+    """Tell the model what a function raises in the block."""
+    try:
+        yield
+    except _PASSING:
+        raise
+    except Exception as error:
+        text = one_line(error)
+        what = text if isinstance(error, OrchestraError) else f"{type(error).__name__}: {text}"
+        raise ToolFailed(f"The tool {getattr(function, '__name__', 'tool')} failed: {what}") from error
 
 
 def _checked(value: Any) -> Any:
@@ -94,12 +94,6 @@ def _checked(value: Any) -> Any:
             f"it returned a value of type {type(value).__name__}, which has no form as JSON"
         ) from error
     return value
-
-
-def _failure(function: Callable[..., Any], error: Exception) -> ToolFailed:
-    said = redact(" ".join(str(error).split()))
-    what = said if isinstance(error, OrchestraError) else f"{type(error).__name__}: {said}"
-    return ToolFailed(f"The tool {getattr(function, '__name__', 'tool')} failed: {what}")
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class _Writer:
             ):
                 self._begin()
                 if text:
-                    self._write("text", text=text)
+                    self._run.context.write_live("text", text=text)
             case PartStartEvent():
                 self._begin()
             case FunctionToolCallEvent(part=part):
@@ -79,7 +79,7 @@ class _Writer:
         """Write that a tool is called, or what it returned; not again what an earlier try wrote of the same call."""
         earlier = self._earlier()
         if earlier is None or (kind, call) not in earlier.calls:
-            self._write(kind, call=call, **facts)
+            self._run.context.write_live(kind, call=call, **facts)
 
     def _earlier(self) -> Earlier | None:
         """What earlier tries of this run wrote; None in the first one."""
@@ -87,7 +87,3 @@ class _Writer:
         if context.attempt > 1 and run.earlier_live is None:
             run.earlier_live = LiveText(context.redis).earlier(context.session, context.run)
         return run.earlier_live
-
-    def _write(self, kind: Any, **facts: str) -> None:
-        context = self._run.context
-        context.write_live(kind, **facts)

@@ -6,7 +6,6 @@ The connections of the providers' clients belong to a loop, so there is one for 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -44,7 +43,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, T], check: Callable[[], None]) 
         while True:
             try:
                 return future.result(timeout=_LOOK_S)
-            except concurrent.futures.TimeoutError:
+            except TimeoutError:
                 if future.done():
                     return future.result()
                 check()

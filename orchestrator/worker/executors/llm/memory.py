@@ -7,10 +7,10 @@ shortened, by a function of the agent's author or by the one here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, PlainSerializer, PlainValidator, ValidationError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -34,48 +34,28 @@ OLD_TEXT_CHARS: Final = 600
 _VERSION: Final = 1
 
 
-@dataclasses.dataclass
-class Memory:
+class Memory(BaseModel):
     """What a session remembers."""
 
-    messages: list[ModelMessage] = dataclasses.field(default_factory=list)
-    pending: dict[str, Pending] = dataclasses.field(default_factory=dict)
+    version: int = _VERSION
+    messages: Annotated[
+        list[ModelMessage],
+        PlainValidator(ModelMessagesTypeAdapter.validate_python),
+        PlainSerializer(lambda messages: ModelMessagesTypeAdapter.dump_python(messages, mode="json")),
+    ] = []
+    pending: dict[str, Pending] = {}
     #: Results that have come of tool calls that were made together with others, which still wait.
-    arrived: dict[str, str] = dataclasses.field(default_factory=dict)
+    arrived: dict[str, str] = {}
     #: Those that waited for approvals which have an answer, likewise.
-    decided: list[str] = dataclasses.field(default_factory=list)
+    decided: list[str] = []
     #: What else has come while an approval is open, as the model is to see it afterwards.
     held: str = ""
     #: Questions of the parent among that.
-    asked: list[str] = dataclasses.field(default_factory=list)
-
-
-class _Document(BaseModel):
-    version: int
-    messages: Any
-    pending: dict[str, Pending] = Field(default_factory=dict)
-    arrived: dict[str, str] = Field(default_factory=dict)
-    decided: list[str] = Field(default_factory=list)
-    held: str = ""
-    asked: list[str] = Field(default_factory=list)
-
-
-def dump(memory: Memory) -> str:
-    """The memory as it is kept."""
-    document = _Document(
-        version=_VERSION,
-        messages=ModelMessagesTypeAdapter.dump_python(list(memory.messages), mode="json"),
-        pending=memory.pending,
-        arrived=memory.arrived,
-        decided=memory.decided,
-        held=memory.held,
-        asked=memory.asked,
-    )
-    return document.model_dump_json(exclude_defaults=True)
+    asked: list[str] = []
 
 
 def load(text: str) -> Memory:
-    """What :func:`dump` was given; an empty memory for an empty text.
+    """The memory that was kept as this text; an empty memory for an empty text.
 
     Raises:
         DamagedRecord: it cannot be read, or is of a newer version.
@@ -83,23 +63,13 @@ def load(text: str) -> Memory:
     if not text:
         return Memory()
     try:
-        document = _Document.model_validate_json(text)
-        if document.version > _VERSION:
-            raise DamagedRecord(
-                "a session's memory", f"it has the format {document.version} of a newer version"
-            )
-        messages = ModelMessagesTypeAdapter.validate_python(document.messages)
+        memory = Memory.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise DamagedRecord("a session's memory", str(first["msg"])) from None
-    return Memory(
-        messages=messages,
-        pending=document.pending,
-        arrived=document.arrived,
-        decided=document.decided,
-        held=document.held,
-        asked=document.asked,
-    )
+        raise DamagedRecord("a session's memory", " ".join(first["msg"].split())) from None
+    if memory.version > _VERSION:
+        raise DamagedRecord("a session's memory", f"it has the format {memory.version} of a newer version")
+    return memory
 
 
 def shorten(messages: Sequence[ModelMessage], options: LlmOptions) -> list[ModelMessage]:
@@ -151,31 +121,20 @@ def _flat(turns: Sequence[Sequence[ModelMessage]]) -> list[ModelMessage]:
 
 
 def _with_short_texts(message: ModelMessage) -> ModelMessage:
-    if isinstance(message, ModelRequest):
-        return dataclasses.replace(message, parts=[_short_part(part) for part in message.parts])
-    return dataclasses.replace(message, parts=[_short_part(part) for part in message.parts])
+    parts: Any = [_short_part(part) for part in message.parts]
+    return dataclasses.replace(message, parts=parts)
 
 
 def _short_part(part: Any) -> Any:
-    if isinstance(part, ToolReturnPart | UserPromptPart | TextPart) and isinstance(part.content, str):
+    if isinstance(part, ToolReturnPart | UserPromptPart | TextPart):
         return dataclasses.replace(part, content=_short_text(part.content))
     if isinstance(part, ToolCallPart) and isinstance(part.args, dict):
-        return dataclasses.replace(
-            part, args={name: _short_value(value) for name, value in part.args.items()}
-        )
+        return dataclasses.replace(part, args={name: _short_text(value) for name, value in part.args.items()})
     return part
 
 
-def _short_value(value: Any) -> Any:
-    return _short_text(value) if isinstance(value, str) else value
-
-
-def _short_text(text: str) -> str:
-    if len(text) <= OLD_TEXT_CHARS:
+def _short_text(text: Any) -> Any:
+    if not isinstance(text, str) or len(text) <= OLD_TEXT_CHARS:
         return text
     closing = "\n</agent-callback>" if text.startswith("<agent-callback") else ""
     return f"{text[:OLD_TEXT_CHARS]}\n[shortened, {len(text)} characters; read_result reads results of children]{closing}"
-
-
-#: A function that shortens messages.
-Shorten = Callable[[list[ModelMessage]], list[ModelMessage]]

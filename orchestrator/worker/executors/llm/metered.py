@@ -26,7 +26,7 @@ from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.prices import cost_of
 from orchestrator.worker.context.provider_limits import Permit
 from orchestrator.worker.context.spending import Reservation
-from orchestrator.worker.executors.llm.current import current
+from orchestrator.worker.executors.llm.current import current_context
 
 #: Tokens of an answer at most, where the settings of the model do not say it (`max_tokens`).
 MAX_OUTPUT_TOKENS: Final = 16_384
@@ -55,7 +55,7 @@ class Metered(WrapperModel):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         """As the model, when its turn has come and its budgets allow it."""
-        context = _context()
+        context = current_context()
         if context is None:
             return await super().request(messages, model_settings, model_request_parameters)
         asked = _Request(self.wrapped, context, messages, model_settings, model_request_parameters)
@@ -78,7 +78,7 @@ class Metered(WrapperModel):
         run_context: RunContext[Any] | None = None,
     ) -> AsyncIterator[StreamedResponse]:
         """As `request`, in pieces; what was streamed counts, however the stream ends."""
-        context = _context()
+        context = current_context()
         parameters = (messages, model_settings, model_request_parameters, run_context)
         if context is None:
             async with super().request_stream(*parameters) as stream:
@@ -183,13 +183,6 @@ class _Request:
             )
         except InputError as error:
             raise ModelFailed(self._context.agent, str(error)) from None
-
-
-def _context() -> Context | None:
-    try:
-        return current().context
-    except LookupError:
-        return None
 
 
 def _give_back(reservation: Reservation | None, permit: Permit) -> None:

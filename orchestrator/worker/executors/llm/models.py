@@ -14,6 +14,7 @@ from orchestrator.agents.registry import AgentRecord
 from orchestrator.config.settings import Settings
 from orchestrator.errors import ModelFailed
 from orchestrator.worker.executors.llm.metered import Metered
+from orchestrator.worker.executors.llm.secrets import one_line
 
 #: The extras that bring a provider's client.
 _EXTRAS: Final = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
@@ -50,28 +51,12 @@ def _infer(agent: str, name: str | Model) -> Model:
         what = f"'agent-orchestra[{extra}]'" if extra else f"'pydantic-ai-slim[{provider}]'"
         raise ModelFailed(agent, f"the client of {provider!r} is not installed: pip install {what}") from None
     except (UserError, ValueError) as error:
-        said = " ".join(str(error).split())
-        raise ModelFailed(agent, f"the model {name!r} cannot be used: {said}") from None
+        raise ModelFailed(agent, f"the model {name!r} cannot be used: {one_line(error)}") from None
 
 
 def _provider(name: str) -> Provider[Any]:
     """A provider whose client does not try again by itself: a run that is refused waits in the ledger, not in a slot."""
-    if name == "anthropic":
-        from anthropic import AnthropicError, AsyncAnthropic
-        from pydantic_ai.providers.anthropic import AnthropicProvider
-
-        infer_provider(name)  # says which variable holds the key, if it is missing
-        try:
-            return AnthropicProvider(anthropic_client=AsyncAnthropic(max_retries=0))
-        except AnthropicError as error:
-            raise UserError(str(error)) from None
-    if name in {"openai", "openai-chat"}:
-        from openai import AsyncOpenAI, OpenAIError
-        from pydantic_ai.providers.openai import OpenAIProvider
-
-        infer_provider(name)
-        try:
-            return OpenAIProvider(openai_client=AsyncOpenAI(max_retries=0))
-        except OpenAIError as error:
-            raise UserError(str(error)) from None
-    return infer_provider(name)
+    provider = infer_provider(name)
+    if name in _EXTRAS:
+        provider.client.max_retries = 0
+    return provider

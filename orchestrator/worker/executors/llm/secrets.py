@@ -1,4 +1,4 @@
-"""Keys of providers are kept out of everything that is written down."""
+"""Keys of providers stay out of everything that is written down."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def redact(text: str) -> str:
         if len(value) >= _SHORTEST and _SECRET_NAME.search(name):
             text = text.replace(value, "[secret]")
     return _KEY.sub("[secret]", text)
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, on one line and without secrets."""
+    return redact(" ".join(str(error).split()))

@@ -16,23 +16,14 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options import LlmOptions
-from orchestrator.errors import (
-    ClaimLost,
-    ConfigurationError,
-    OrchestraError,
-    Retry,
-    ServerUnavailable,
-    SessionStopped,
-    UnknownAgent,
-)
+from orchestrator.errors import ConfigurationError, OrchestraError, UnknownAgent
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.llm.current import Pending, current
 from orchestrator.worker.executors.llm.durability import step_of_tool
+from orchestrator.worker.executors.llm.functions import ENDS_RUN
 
 #: Characters that `read_result` returns at most.
 MAX_READ_CHARS: Final = 20_000
-
-_PASSING = (ClaimLost, SessionStopped, ServerUnavailable, Retry)
 
 
 def _context() -> Context:
@@ -43,21 +34,19 @@ def _defer(waits: Pending) -> CallDeferred:
     return CallDeferred(metadata=waits.model_dump(mode="json"))
 
 
+def _launched(child: str, text: str, *, wait: bool) -> str:
+    if wait:
+        raise _defer(Pending(kind="child", target=child))
+    return text
+
+
 def list_agents(tag: str = "") -> list[dict[str, Any]]:
     """List the agents that you may delegate to, with what each is for.
 
     Args:
         tag: only those that have this tag; empty: all.
     """
-    return [
-        {
-            "agent": record.name,
-            "role": record.role,
-            "description": record.description,
-            "tags": list(record.tags),
-        }
-        for record in _context().agents(tag)
-    ]
+    return [record.listed for record in _context().agents(tag)]
 
 
 def delegate(
@@ -96,9 +85,9 @@ def delegate(
         key=run.tool_call_id,
         task=details if any(details.values()) else None,
     )
-    if wait:
-        raise _defer(Pending(kind="child", target=child))
-    return f"Session {child} of {agent} works on it. Call wait to get its result."
+    return _launched(
+        child, f"Session {child} of {agent} works on it. Call wait to get its result.", wait=wait
+    )
 
 
 def wait(
@@ -222,9 +211,7 @@ def request_review(
         wait: true to get the review as the result of this call; false to go on, and call wait later.
     """
     child = _context().request_review(description, files=files or (), key=run.tool_call_id)
-    if wait:
-        raise _defer(Pending(kind="child", target=child))
-    return f"Session {child} reviews it. Call wait to get the review."
+    return _launched(child, f"Session {child} reviews it. Call wait to get the review.", wait=wait)
 
 
 def escalate(run: RunContext[Any], *, description: str, wait: bool = True) -> str:
@@ -238,9 +225,7 @@ def escalate(run: RunContext[Any], *, description: str, wait: bool = True) -> st
     child = _context().escalate(description, key=run.tool_call_id)
     if child is None:
         return "There is no tech lead; the operator finds it in the audit trail. Decide yourself."
-    if wait:
-        raise _defer(Pending(kind="child", target=child))
-    return f"Session {child} decides it. Call wait to get the decision."
+    return _launched(child, f"Session {child} decides it. Call wait to get the decision.", wait=wait)
 
 
 def read_result(session: str, offset: int = 0, length: int = MAX_READ_CHARS, attachment: str = "") -> str:
@@ -322,7 +307,7 @@ def _step(function: Callable[..., Any]) -> Callable[..., Any]:
                 return {"result": function(*args, **kwargs)}
             except CallDeferred as waits:
                 return {"waits": waits.metadata}
-            except _PASSING:
+            except ENDS_RUN:
                 raise
             except OrchestraError as error:
                 return {"refused": str(error)}

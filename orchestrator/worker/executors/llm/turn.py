@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_ai import DeferredToolResults
@@ -55,14 +55,15 @@ def next_turn(context: Context, kept: Memory, options: LlmOptions) -> Turn:
         return Turn(kept=came.so_far(asked))
     results: dict[str, Any] = came.results()
     unasked = came.unasked()
-    said = defuse("\n\n".join(context.prompts))
     decisions = came.decisions()
     in_system = bool(unasked) and options.callback_role == "system"
-    parts = [kept.held] if in_system else [kept.held, unasked]
-    if not came.waits:
-        parts.append(describe_missing(context.missing))
-    comments = [comment_on(came.tool(call), one) for call, one in decisions.items()]
-    prompt = "\n\n".join(filter(None, [*parts, said, *comments]))
+    prompt = _joined(
+        kept.held,
+        "" if in_system else unasked,
+        "" if came.waits else describe_missing(context.missing),
+        defuse(_joined(*context.prompts)),
+        *(comment_on(came.tool(call), one) for call, one in decisions.items()),
+    )
     deferred = DeferredToolResults(
         calls=results,
         approvals={call: verdict_on(came.tool(call), one) for call, one in decisions.items()},
@@ -87,7 +88,10 @@ class _Came:
         self._context = context
         self._kept = kept
         self._rest = list(context.callbacks)
-        self._shown = _Shown(self._rest, options)
+        limits = options.limits
+        # A token has about four bytes; the callbacks of one run share half of the memory at most.
+        together = min(limits.callbacks_bytes, limits.memory_tokens * 2)
+        self._bytes = max(_LEAST_BYTES, min(limits.callback_bytes, together // max(1, len(self._rest))))
         self._texts = dict(kept.arrived)
         self._decided = set(kept.decided)
         for call, waits in kept.pending.items():
@@ -96,7 +100,7 @@ class _Came:
             if mine and waits.kind == "approval":
                 self._decided.add(call)
             elif mine:
-                self._texts[call] = self._shown.text(mine)
+                self._texts[call] = self._text(mine)
         #: The calls that wait for callbacks of any child.
         self.waits = self._of_kind("wait")
         #: Approvals that nobody has answered, and calls that wait for something of their own that has not come.
@@ -107,52 +111,53 @@ class _Came:
     def _of_kind(self, *kinds: str) -> list[str]:
         return [call for call, waits in self._kept.pending.items() if waits.kind in kinds]
 
-    def so_far(self, asked: Sequence[str]) -> Memory:
+    def so_far(self, asked: Sequence[str], *, held: str | None = None) -> Memory:
         """The memory with what has come, while other calls of the same answer wait."""
-        return replace(
-            self._kept,
-            arrived=self._texts,
-            decided=sorted(self._decided),
-            asked=list(dict.fromkeys([*self._kept.asked, *asked])),
+        return self._kept.model_copy(
+            update={
+                "arrived": self._texts,
+                "decided": sorted(self._decided),
+                "asked": list(dict.fromkeys([*self._kept.asked, *asked])),
+                "held": self._kept.held if held is None else held,
+            }
         )
 
     def held(self, asked: Sequence[str]) -> Memory:
-        """The memory while an approval is open: nothing goes on, and whatever else has come is kept for afterwards."""
-        came = "\n\n".join(
-            filter(None, [self._shown.text(self._rest), describe_missing(self._context.missing)])
-        )
-        said = defuse("\n\n".join(self._context.prompts))
-        held = [self._kept.held, said]
-        if self.waits:
+        """The memory while an approval is open: nothing goes on, and what else has come is kept for afterwards."""
+        news = self._news()
+        if self.waits and news:
             for call in self.waits:
-                self._texts[call] = "\n\n".join(filter(None, [self._texts.get(call, ""), came]))
-        else:
-            held.insert(1, came)
-        memory = self.so_far(asked)
-        return replace(
-            memory,
-            arrived={call: text for call, text in memory.arrived.items() if text},
-            held="\n\n".join(filter(None, held)),
+                self._texts[call] = _joined(self._texts.get(call), news)
+            news = ""
+        return self.so_far(
+            asked, held=_joined(self._kept.held, news, defuse(_joined(*self._context.prompts)))
         )
 
     def results(self) -> dict[str, Any]:
         """The result of each call that waited for something else than an approval."""
-        came = "\n\n".join(
-            filter(None, [self._shown.text(self._rest), describe_missing(self._context.missing)])
-        )
+        news = self._news()
         found: dict[str, Any] = {}
         for call in self.waits:
-            found[call] = "\n\n".join(filter(None, [self._texts.get(call, ""), came]))
-            came = ""
+            found[call] = _joined(self._texts.get(call), news)
+            news = ""
             self._rest = []
         for call in self._of_kind("child", "reply"):
             found[call] = self._texts.get(call, "")
         other = _ASKED if self._rest or self._context.prompts or self._kept.held else _STILL_WAITS
         return {call: found[call] or other for call in self._kept.pending if call in found}
 
+    def _news(self) -> str:
+        """What has come that is no answer to one call."""
+        return _joined(self._text(self._rest), describe_missing(self._context.missing))
+
     def unasked(self) -> str:
         """What no tool call waits for."""
-        return self._shown.text(self._rest)
+        return self._text(self._rest)
+
+    def _text(self, callbacks: Sequence[Callback]) -> str:
+        return render_callbacks(
+            callbacks, max_bytes=self._bytes, read_on=_read_on, read_attached=_read_attached
+        )
 
     def decisions(self) -> dict[str, Decision]:
         """What people say about the calls that waited for an approval."""
@@ -165,6 +170,10 @@ class _Came:
     def tool(self, call: str) -> str:
         """The tool of a call that waits."""
         return self._kept.pending[call].tool
+
+
+def _joined(*texts: str | None) -> str:
+    return "\n\n".join(filter(None, texts))
 
 
 def _questions(context: Context) -> list[str]:
@@ -181,22 +190,9 @@ def _answers(callback: Callback, waits: Pending) -> bool:
     return callback.kind == "reply" and callback.question == waits.target
 
 
-class _Shown:
-    """Callbacks as the model sees them: all of one run share the bytes that it may spend on them."""
-
-    def __init__(self, callbacks: Sequence[Callback], options: LlmOptions) -> None:
-        limits = options.limits
-        # A token has about four bytes; the callbacks of one run take half of the memory at most.
-        together = min(limits.callbacks_bytes, limits.memory_tokens * 2)
-        self._bytes = max(_LEAST_BYTES, min(limits.callback_bytes, together // max(1, len(callbacks))))
-
-    def text(self, callbacks: Sequence[Callback]) -> str:
-        return render_callbacks(callbacks, max_bytes=self._bytes, read_on=_read_on, read_attached=_attached)
-
-
 def _read_on(callback: Callback) -> str:
     return f'read_result("{callback.session}", offset) reads on'
 
 
-def _attached(callback: Callback) -> str:
+def _read_attached(callback: Callback) -> str:
     return f'read_result("{callback.session}", attachment=name) reads one'
