@@ -166,8 +166,8 @@ def _announce(sender: Any = None, **_: Any) -> None:
     Watchdog(
         sender,
         _runtime.with_ready_runs,
-        _runtime.ring,
-        retry_for_s=max(LEAST_WAIT_S, _settings.lease_s * 2, _settings.sweep_interval_s * 3),
+        lambda agent: _runtime.get().ring(agent),
+        silent_for_s=max(LEAST_WAIT_S, _settings.lease_s * 2, _settings.sweep_interval_s * 3),
     ).start()
     Janitor(parts.ledger, Worktrees(_settings.data)).watch()
     notify_ready()

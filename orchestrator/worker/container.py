@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from celery import Celery
@@ -15,8 +15,9 @@ from orchestrator.bootstrap import Container, build_container
 from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve_redis_url
 from orchestrator.dispatch import DEFAULT_QUEUE, Dispatcher, RootResults
-from orchestrator.errors import KeyringError
+from orchestrator.errors import KeyringError, ServerUnavailable
 from orchestrator.keyring.store import KeyStore
+from orchestrator.log import get_logger
 from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb.client import connect
 from orchestrator.worker.context.waits import Blocking
@@ -27,6 +28,8 @@ from orchestrator.worker.executors import executor_of
 
 #: The module of the bundled agents, which a worker serves where it is given folders to review.
 BUNDLED = "orchestrator.demo"
+
+_log = get_logger()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,21 +63,30 @@ class Runtime:
         definition = self.catalogue.get(split_lane(lane)[0])
         return f"{definition.record.version} {definition.record.on_deploy}" if definition is not None else ""
 
+    def ring_each(self, agents: Iterable[str]) -> None:
+        """Tell the workers of these agents that more runs are ready; without a broker the sweep does so later."""
+        for agent in agents:
+            try:
+                self.ring(agent)
+            except ServerUnavailable as error:
+                _log.warning("ring-failed", agent=agent, error=str(error))
+
 
 class RuntimeOfProcess:
     """Builds the runtime once in each process: connections must not be shared with a fork."""
 
     def __init__(self, app: Celery, settings: Settings) -> None:
         self._app = app
-        self._settings = settings
+        #: The settings of the worker.
+        self.settings = settings
         self._catalogue: dict[str, AgentDefinition] | None = None
-        self._runtime: tuple[int, Runtime] | None = None
-        self._lock = threading.Lock()
+        self._forget_runtime()
+        os.register_at_fork(after_in_child=self._forget_runtime)
 
-    @property
-    def settings(self) -> Settings:
-        """The settings of the worker."""
-        return self._settings
+    def _forget_runtime(self) -> None:
+        """A fork builds its own; another thread may have held the lock when it was made."""
+        self._runtime: Runtime | None = None
+        self._lock = threading.Lock()
 
     def load_catalogue(self) -> Mapping[str, AgentDefinition]:
         """The agents that this worker serves: the user's, and, if they may review anything, the bundled ones.
@@ -88,10 +100,10 @@ class RuntimeOfProcess:
             KeyringError: the key of one of them is on another host.
         """
         if self._catalogue is None:
-            keys = KeyStore(self._settings.keys_dir)
-            mine = load_agents(self._settings.agents)
-            bundled = load_agents([BUNDLED] if self._settings.review_roots else [])
-            served = choose_served({**bundled, **mine}, self._settings.serve)
+            keys = KeyStore(self.settings.keys_dir)
+            mine = load_agents(self.settings.agents)
+            bundled = load_agents([BUNDLED] if self.settings.review_roots else [])
+            served = choose_served({**bundled, **mine}, self.settings.serve)
             external = {name for name, definition in mine.items() if definition.record.external}
             missing = sorted(
                 name for name in (mine.keys() & served.keys()) - external if not keys.can_sign(name)
@@ -120,45 +132,32 @@ class RuntimeOfProcess:
         ledger, held_back = process.parts.ledger, process.parts.concurrency.held_back
         ready = {
             agent
-            for shard in range(self._settings.shards)
+            for shard in range(self.settings.shards)
             for agent in ledger.sweep.ready(shard, process.served)
             if held_back(split_lane(agent)[0], shard=shard) is None
         }
         return sorted(ready)
 
-    def ring(self, agents: Sequence[str]) -> None:
-        """Tell workers, this one among them, that these agents have ready runs.
-
-        Raises:
-            ServerUnavailable: the broker does not answer.
-        """
-        for agent in agents:
-            self.get().ring(agent)
-
-    def _queues(self) -> frozenset[str]:
-        """What the worker of this process reads."""
-        return frozenset(self._app.amqp.queues.consume_from)
-
     def get(self) -> Runtime:
         """The runtime of this process."""
         with self._lock:
-            if self._runtime is None or self._runtime[0] != os.getpid():
-                url = resolve_redis_url(self._settings)
+            if self._runtime is None:
+                url = resolve_redis_url(self.settings)
                 presence.show(url)
                 client = connect(
                     url,
                     check=False,
                     name="orchestra-worker",
-                    timeout_s=self._settings.command_timeout_s,
+                    timeout_s=self.settings.command_timeout_s,
                 )
-                parts, dispatcher = build_container(client, self._settings), Dispatcher(self._app)
-                runtime = Runtime(
+                parts, dispatcher = build_container(client, self.settings), Dispatcher(self._app)
+                self._runtime = Runtime(
                     parts=parts,
                     results=RootResults(self._app, client),
                     catalogue=self.load_catalogue(),
-                    slot_sharing=SlotSharing(queues=self._queues()),
+                    # What the worker of this process reads.
+                    slot_sharing=SlotSharing(queues=frozenset(self._app.amqp.queues.consume_from)),
                     ring=lambda agent: dispatcher.ring([(agent, parts.queue_of(agent) or DEFAULT_QUEUE)]),
                     events=TaskEvents(self._app),
                 )
-                self._runtime = (os.getpid(), runtime)
-            return self._runtime[1]
+            return self._runtime

@@ -35,7 +35,7 @@ Look = tuple[float, bool, bool, float, bool]
     ],
 )  # fmt: skip
 def test_silence_is_messages_that_wait_at_every_look_before_a_free_slot(looks: list[Look]) -> None:
-    silence = Silence(retry_for_s=10)
+    silence = Silence(silent_for_s=10)
     for now, free_slot, waits, moved_at, silent in looks:
         found = silence.lasts(
             now=now, free_slot=free_slot, moved_at=moved_at, waiting=lambda waits=waits: waits
@@ -49,13 +49,13 @@ class Kennel:
     def __init__(self) -> None:
         self.consumer = SimpleNamespace(pool=SimpleNamespace(num_processes=1))
         self.ready = ["helper"]
-        self.rung: list[list[str]] = []
+        self.rung: list[str] = []
         self.ended = 0
         self.dog = Watchdog(
             self.consumer,
             lambda: self.ready,
-            lambda a: self.rung.append(list(a)),
-            retry_for_s=0,
+            self.rung.append,
+            silent_for_s=0,
             end=self._end,
         )
 
@@ -70,7 +70,7 @@ def kennel() -> Kennel:
 
 def test_a_worker_that_hears_not_even_its_own_ring_is_ended(kennel: Kennel) -> None:
     kennel.dog.look()
-    assert (kennel.rung, kennel.ended) == ([["helper"]], 1)
+    assert (kennel.rung, kennel.ended) == (["helper"], 1)
 
 
 def test_a_worker_without_ready_runs_may_sleep(kennel: Kennel) -> None:

@@ -1,9 +1,9 @@
-"""What was encrypted for an agent, opened where the agent runs: whatever it came through could not read it."""
+"""Decrypts what was encrypted for an agent, where the agent runs; nothing that it came through could read it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, get_args
+from typing import get_args
 
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.parse import ParseLimits
@@ -18,9 +18,6 @@ from orchestrator.policy.sealed_text import is_sealed
 from orchestrator.worker.context.effects import Effects
 
 _log = get_logger()
-
-#: What an agent gets instead of an item that no key here opens.
-_CLOSED: Final = "[this {} from {} cannot be read: it is sealed, and no key in this data folder opens it]"
 
 
 class Decrypter:
@@ -37,11 +34,6 @@ class Decrypter:
             DecryptionError, PayloadError, InvalidEnvelope: the task itself cannot be opened here.
         """
         held = self._effects.held
-        closed = {
-            item.id: _CLOSED.format(item.kind, item.agent) for item in held.items if self._is_closed(item)
-        }
-        if closed:
-            held = replace(held, texts={**held.texts, **closed})
         if isinstance(held.prompt, Opened) and held.prompt.failed:
             raise DecryptionError(
                 f"the task is sealed for {held.session.agent!r}, and no key in this data folder opens it: import the "
@@ -52,16 +44,9 @@ class Decrypter:
                 "what its last run saved is sealed for another tree, or with a key that is not in this data folder; fork the "
                 "session at an earlier run"
             )
-        sealed = [item for item in held.items if item.extra.get("sealed")]
-        if not held.session.sealed and not sealed:
-            return held
-        texts = {item.id: self.text(item, held.texts.get(item.id, "")) for item in sealed}
+        texts = {item.id: self.text(item, held.texts.get(item.id, "")) for item in held.items}
         prompt = self._open(held.prompt) if held.session.sealed else held.prompt
         return replace(held, prompt=prompt, texts={**held.texts, **texts})
-
-    def _is_closed(self, item: Item) -> bool:
-        text = self._effects.held.texts.get(item.id, "")
-        return isinstance(text, Opened) and text.failed and is_sealed(text.kept)
 
     def text(self, item: Item, text: str) -> str:
         """The text of an item, readable; of one that cannot be opened, why: its sender is told, too.
@@ -69,6 +54,11 @@ class Decrypter:
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
+        if isinstance(text, Opened) and text.failed and is_sealed(text.kept):
+            return (
+                f"[this {item.kind} from {item.agent} cannot be read: it is sealed, and no key in this data folder "
+                "opens it]"
+            )
         if not item.extra.get("sealed"):
             return text
         try:
@@ -82,7 +72,7 @@ class Decrypter:
         body = self._opener.open(message).body
         if not isinstance(body, get_args(Prompt)):
             raise PayloadError(
-                f"a {body.type} says nothing that an agent could be given; it was put together"
+                f"a {body.type} holds nothing that an agent can be given; it was put together by hand"
             )
         return prompt_of(body)
 

@@ -13,27 +13,23 @@ from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.model_values import Priority
 from orchestrator.envelope.structured import part_of, task_of
 from orchestrator.errors import InputError
-from orchestrator.ledger import Claimed, Item, ItemState
+from orchestrator.ledger import ItemState, Launch
 from orchestrator.messages.factory import Delivery
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.callback import Callback
 from orchestrator.worker.context.arguments import (
-    check_policies,
-    check_priority,
-    check_reason,
+    ON_CLOSE,
+    ON_FAILURE,
+    PRIORITIES,
+    REASONS,
+    check_choice,
     check_seconds,
     check_text,
     check_timeout,
     policy_of,
 )
-from orchestrator.worker.context.effects import Effects, OnClose, OnFailure
-from orchestrator.worker.context.launches import AgentLaunches
-from orchestrator.worker.context.messages import MessageSender
-from orchestrator.worker.context.messaging import Messaging
-from orchestrator.worker.context.planning import Planning
-from orchestrator.worker.context.verification import Verifier
-from orchestrator.worker.context.view import callback_of
-from orchestrator.worker.context.waits import Blocking
+from orchestrator.worker.context.launches import LaunchRequest, OnClose, OnFailure
+from orchestrator.worker.context.view import View, callback_of
 
 #: Delegations that are waited for at once; no policy for other groups concerns them.
 CALL_GROUP: Final = "call:"
@@ -57,25 +53,8 @@ class Piece:
     following: int | None  #: where it goes on; None: it does not
 
 
-class Delegating(Messaging):
+class Delegating(View):
     """One run of a session, with the work that its agent may give."""
-
-    def __init__(
-        self,
-        held: Claimed,
-        *,
-        effects: Effects,
-        verifier: Verifier,
-        message_sender: MessageSender,
-        blocking: Blocking,
-        launches: AgentLaunches,
-        planning: Planning,
-    ) -> None:
-        super().__init__(
-            held, effects=effects, verifier=verifier, message_sender=message_sender, blocking=blocking
-        )
-        self._launches = launches
-        self._planning = planning
 
     def agents(self, tag: str = "") -> tuple[AgentRecord, ...]:
         """The registered agents that this one may delegate to, by name.
@@ -150,25 +129,28 @@ class Delegating(Messaging):
         """
         given = None if task is None else task_of(task, description=description, title=title)
         words = _task(agent, given.description if given is not None else description)
-        check_priority(priority)
-        check_policies(on_failure=on_failure, on_close=on_close)
+        check_choice("priority", priority, PRIORITIES)
+        check_choice("on_failure", on_failure, ON_FAILURE, optional=False)
+        check_choice("on_close", on_close, ON_CLOSE)
         check_seconds("expires_s", expires_s)
         check_seconds("time_limit_s", time_limit_s)
-        return self._effects.delegate(
-            agent,
-            title=title or (given.title if given is not None else "") or _heading(words),
-            description=words,
-            task=given,
-            delivery=Delivery(expires_s=expires_s, retry_policy=policy_of(retry_policy)),
-            time_limit_s=time_limit_s,
-            priority=priority,
-            callback=callback,
-            group=group,
-            on_failure=on_failure,
-            on_close=on_close or "",
-            key=key,
-            after=after,
-            budget=Budget.of(budget),
+        return self._launches.launch(
+            LaunchRequest(
+                agent=agent,
+                title=title or (given.title if given is not None else "") or _heading(words),
+                description=words,
+                task=given,
+                delivery=Delivery(expires_s=expires_s, retry_policy=policy_of(retry_policy)),
+                time_limit_s=time_limit_s,
+                priority=priority,
+                callback=callback,
+                group=group,
+                on_failure=on_failure,
+                on_close=on_close or "",
+                key=key,
+                after=after,
+                budget=Budget.of(budget),
+            )
         )
 
     def delegate_all(
@@ -201,18 +183,30 @@ class Delegating(Messaging):
             InputError: there is no agent's name or nothing to do, or a value is invalid.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        check_priority(priority)
-        check_policies(on_failure=on_failure, on_close=on_close)
-        return self._effects.delegate_all(
-            agent,
-            (_given(agent, task) for task in tasks),
-            priority=priority,
-            callback=callback,
-            group=group,
-            on_failure=on_failure,
-            on_close=on_close or "",
-            budget=Budget.of(budget),
-        )
+        check_choice("priority", priority, PRIORITIES)
+        check_choice("on_failure", on_failure, ON_FAILURE, optional=False)
+        check_choice("on_close", on_close, ON_CLOSE)
+        most = Budget.of(budget)
+
+        def prepare(task: str | Task | Mapping[str, Any]) -> Launch:
+            given = task_of(task) if isinstance(task, Task | Mapping) else None
+            words = _task(agent, task if given is None else given.description)
+            return self._launches.prepare(
+                LaunchRequest(
+                    agent=agent,
+                    title=(given.title if given is not None else "") or _heading(words),
+                    description=words,
+                    task=given,
+                    priority=priority,
+                    callback=callback,
+                    group=group,
+                    on_failure=on_failure,
+                    on_close=on_close or "",
+                    budget=most,
+                )
+            )
+
+        return self._launches.launch_all(map(prepare, tasks))
 
     def call(
         self,
@@ -250,7 +244,7 @@ class Delegating(Messaging):
         check_timeout(timeout_s)
         self._blocking.check_depth(f"a call of {agent!r}")
         child = self.delegate(agent, description, title=title, priority=priority, group=CALL_GROUP, key=key)
-        reply = None if answer is None else self._answering(answer)
+        reply = None if answer is None else lambda item, text: answer(callback_of(item, text, self._ledger))
         taken = self._blocking.child(child, timeout_s=timeout_s, answer=reply)
         if taken is None:
             raise TimeoutError(
@@ -356,7 +350,7 @@ class Delegating(Messaging):
         given = None if review is None else part_of(Review, review, name="review")
         if given is not None:
             description, title = description or given.description, title or given.title
-        check_priority(priority)
+        check_choice("priority", priority, PRIORITIES)
         if not description.strip():
             raise InputError("a review request needs a description of what is to be reviewed")
         return self._launches.review(
@@ -405,8 +399,8 @@ class Delegating(Messaging):
         given = None if matter is None else part_of(EscalationMatter, matter, name="matter")
         if given is not None:
             description, title = description or given.description, title or given.title
-        check_priority(priority)
-        check_reason(reason)
+        check_choice("priority", priority, PRIORITIES)
+        check_choice("reason", reason, REASONS)
         if not description.strip():
             raise InputError("an escalation needs a description of what is the matter")
         return self._launches.escalate(
@@ -419,26 +413,14 @@ class Delegating(Messaging):
             matter=given,
         )
 
-    def _answering(self, answer: Callable[[Callback], str]) -> Callable[[Item, str], str]:
-        return lambda item, text: answer(callback_of(item, text, self._ledger))
 
-
-def _task(agent: str, description: str) -> str:
+def _task(agent: object, description: object) -> str:
     """The description, if there is somebody and something to do."""
     check_text("agent", agent)
-    check_text("description", description)
-    if not agent or not description.strip():
+    text = check_text("description", description)
+    if not agent or not text.strip():
         raise InputError(f"a delegation to {agent!r} needs an agent and a description of the task")
-    return description
-
-
-def _given(agent: str, task: str | Task | Mapping[str, Any]) -> tuple[str, str, Task | None]:
-    """The title, the description and the structured part of one of many tasks."""
-    if not isinstance(task, Task | Mapping):
-        return _heading(_task(agent, task)), task, None
-    given = task_of(task)
-    words = _task(agent, given.description)
-    return given.title or _heading(words), words, given
+    return text
 
 
 def _heading(description: str) -> str:

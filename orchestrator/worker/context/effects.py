@@ -9,39 +9,24 @@ threads of an agent may have effects at the same time.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.crashpoints import failpoint
-from orchestrator.envelope.bodies import ErrorReport, Task
+from orchestrator.envelope.bodies import ErrorReport
 from orchestrator.envelope.bodies.progress import StatusUpdate, TaskCompletion
-from orchestrator.envelope.model_values import Priority
-from orchestrator.envelope.structured import pack, prompt_of_task
 from orchestrator.errors import ServerUnavailable
-from orchestrator.ids import child_session_id, shard_of
-from orchestrator.ledger import Claimed, Delegated, Item, Launch, Ledger, Outgoing
-from orchestrator.messages.factory import AS_ROUTED, Delivery, MessageFactory, Thread
-from orchestrator.policy.budget import Budget
-from orchestrator.streams import StreamId
-from orchestrator.streams.pressure import Backpressure
+from orchestrator.ledger import Claimed, Item, Ledger, Outgoing
+from orchestrator.messages.factory import MessageFactory, Thread
 from orchestrator.worker.context.step_scope import present_step
 from orchestrator.worker.execution.heartbeat import ClaimStatus
 from orchestrator.worker.execution.retry import retry_outages
 
-OnFailure = Literal["deliver", "fail", "ignore"]
-#: What becomes of a child whose parent is closed; `heir:<session>` hands its callback on.
-OnClose = Literal["stop", "abandon"]
 T = TypeVar("T")
-#: Launches in the first round trip, and in a later one at most: the first children are to begin soon.
-FIRST_AT_ONCE = 8
-AT_ONCE = 128
-#: So few go together: a second round trip would cost more than the wait.
-FEW = 12
 
 
 class Effects:
@@ -54,13 +39,11 @@ class Effects:
         ledger: Ledger,
         message_factory: MessageFactory,
         claim_status: ClaimStatus,
-        pressure: Backpressure | None = None,
     ) -> None:
         self.held = held
         self.ledger = ledger
         self.message_factory = message_factory
         self.claim_status = claim_status
-        self._pressure = pressure
         self._made: Counter[str] = Counter()
         self._counting = threading.Lock()
         #: Id of the message that the run heard last, and of what was said or heard last; None: not looked yet.
@@ -96,7 +79,7 @@ class Effects:
         self._last = message
 
     def _heard_before(self) -> str:
-        """The latest of what the run was given when it began; else what an earlier run of the session said last."""
+        """The newest message that the run was given when it began, or the last one of an earlier run of the session."""
         named = [item for item in self.held.items if item.extra.get("message")]
         latest = max(named, key=lambda item: item.seq, default=None)
         return str(latest.extra["message"]) if latest is not None else self.held.session.last_said
@@ -105,288 +88,14 @@ class Effects:
         about = self.held.session
         return Thread.after(message, about.correlation, about.chain, encrypted=about.encrypted)
 
-    def launch(
-        self,
-        agent: str,
-        *,
-        write: Callable[[str], Outgoing],
-        kind: str = "delegate",
-        title: str,
-        description: str,
-        priority: Priority | None,
-        callback: bool = True,
-        group: str = "",
-        on_failure: OnFailure = "deliver",
-        on_close: str = "",
-        key: str | None = None,
-        budget: Budget | None = None,
-        task: str = "",
-        time_limit_s: float | None = None,
-        after: Sequence[str] = (),
-    ) -> str:
-        """Launch a child; its session id. ``write`` makes the envelope for a child of that id.
-
-        ``task`` is what is said of its task beside the description, as JSON.
-
-        Raises:
-            ClaimLost, SessionStopped: this run may not go on.
-            LimitExceeded: the session or its tree is as large as it may be.
-            StreamFull: the routers are too far behind for new work.
-            ServerUnavailable: Redis stayed away.
-        """
-        launch = self._launch(
-            self.key(kind, agent, title, description, priority, callback, group, given=key),
-            agent,
-            write=write,
-            title=title,
-            description=description,
-            callback=callback,
-            group=group,
-            on_failure=on_failure,
-            on_close=on_close,
-            budget=budget,
-            task=task,
-            time_limit_s=time_limit_s,
-            after=after,
-        )
-        self._admit(launch)
-        return self.attempt(kind, lambda: self.ledger.delegate(self.held.claim, launch)).child
-
-    def _launch(
-        self,
-        effect: str,
-        agent: str,
-        *,
-        write: Callable[[str], Outgoing],
-        title: str,
-        description: str,
-        callback: bool,
-        group: str,
-        on_failure: OnFailure = "deliver",
-        on_close: str = "",
-        caller: str = "",
-        caller_agent: str = "",
-        budget: Budget | None = None,
-        task: str = "",
-        time_limit_s: float | None = None,
-        after: Sequence[str] = (),
-    ) -> Launch:
-        """A launch under its effect key, with its envelope."""
-        child = child_session_id(self.held.session.id, f"{self.held.claim.run}:{effect}")
-        return Launch(
-            effect=effect,
-            child_id=child,
-            agent=agent,
-            description=description,
-            envelope=self.write(lambda: write(child)),
-            correlation=self.held.session.correlation,
-            chain=self.work_thread.chain,
-            title=title,
-            callback=callback,
-            group=group,
-            on_failure=on_failure,
-            on_close=on_close,
-            caller=caller,
-            caller_agent=caller_agent,
-            budget=budget,
-            task=task,
-            time_limit_ms=0 if time_limit_s is None else max(1, round(time_limit_s * 1000)),
-            after=after,
-        )
-
-    def assignment(
-        self,
-        agent: str,
-        *,
-        sequence: int,
-        title: str,
-        description: str,
-        group: str,
-        callback: bool,
-        caller: str,
-        caller_agent: str,
-        after: Sequence[str],
-    ) -> Launch:
-        """The launch of a plan's assignment; :meth:`launch_all` carries it out.
-
-        Args:
-            caller: as of `Launch`.
-            after: the sessions that must be completed before.
-        """
-        return self._launch(
-            self.key("plan", agent, description, sequence, callback, caller),
-            agent,
-            write=lambda child: self._delegation(child, agent, title, description, "high", after=after),
-            title=title,
-            description=description,
-            callback=callback,
-            group=group,
-            caller=caller,
-            caller_agent=caller_agent,
-            after=after,
-        )
-
-    def _admit(self, launch: Launch) -> None:
-        """Wait for room in the stream of a launch, or refuse it."""
-        if self._pressure is not None:
-            envelope = launch.envelope
-            stream = StreamId(shard_of(launch.child_id), envelope.type, envelope.priority)
-            pressure = self._pressure
-            self.attempt("pressure", lambda: pressure.admit(stream))
-        self.launched = True
-
-    def delegate_all(
-        self,
-        agent: str,
-        tasks: Iterable[tuple[str, str, Task | None]],
-        *,
-        priority: Priority,
-        callback: bool,
-        group: str,
-        on_failure: OnFailure,
-        on_close: str,
-        budget: Budget | None = None,
-    ) -> list[str]:
-        """:meth:`delegate` for many tasks, each a title, a description and what else is said, many in a round trip."""
-
-        def launch(title: str, words: str, task: Task | None) -> Launch:
-            prompt = words if task is None else prompt_of_task(task)
-            return self._launch(
-                self.key("delegate", agent, title, prompt, priority, callback, group),
-                agent,
-                write=lambda child: self._delegation(child, agent, title, words, priority, task=task),
-                title=title,
-                description=prompt,
-                task="" if task is None else pack(task),
-                after=() if task is None else tuple(need.task_id for need in task.dependencies),
-                callback=callback,
-                group=group,
-                on_failure=on_failure,
-                on_close=on_close,
-                budget=budget,
-            )
-
-        return self.launch_all(launch(*task) for task in tasks)
-
-    def launch_all(self, launches: Iterable[Launch]) -> list[str]:
-        """Carry out launches, many in a round trip; the children's ids in their order.
-
-        Raises:
-            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`; those before
-                the first that was refused are launched.
-        """
-        made: list[str] = []
-        rest = iter(launches)
-        first = list(itertools.islice(rest, FEW + 1))
-        waiting, at_once = itertools.chain(first, rest), FEW if len(first) <= FEW else FIRST_AT_ONCE
-        while batch := list(itertools.islice(waiting, at_once)):
-            self._admit(batch[0])
-            made += [done.child for done in self._launch_batch(batch)]
-            at_once = min(at_once * 2, AT_ONCE)
-        return made
-
-    def _launch_batch(self, launches: Sequence[Launch]) -> Sequence[Delegated]:
-        return self.attempt("delegate", lambda: self.ledger.delegate_all(self.held.claim, launches))
-
-    def delegate(
-        self,
-        agent: str,
-        *,
-        title: str,
-        description: str,
-        priority: Priority,
-        callback: bool = True,
-        group: str = "",
-        on_failure: OnFailure = "deliver",
-        on_close: str = "",
-        key: str | None = None,
-        after: Sequence[str] = (),
-        budget: Budget | None = None,
-        task: Task | None = None,
-        delivery: Delivery = AS_ROUTED,
-        time_limit_s: float | None = None,
-    ) -> str:
-        """:meth:`launch` by a task-delegation, which is held until the tasks in ``after`` are completed.
-
-        ``task`` has what is said of the task beside title and description.
-        """
-        return self.launch(
-            agent,
-            write=lambda child: self._delegation(
-                child, agent, title, description, priority, after=after, task=task, delivery=delivery
-            ),
-            title=title,
-            description=description if task is None else prompt_of_task(task),
-            task="" if task is None else pack(task),
-            time_limit_s=time_limit_s,
-            priority=priority,
-            callback=callback,
-            group=group,
-            on_failure=on_failure,
-            on_close=on_close,
-            key=key,
-            budget=budget,
-            after=(*after, *(need.task_id for need in task.dependencies)) if task is not None else after,
-        )
-
-    def _delegation(
-        self,
-        child: str,
-        agent: str,
-        title: str,
-        description: str,
-        priority: Priority,
-        *,
-        after: Sequence[str] = (),
-        task: Task | None = None,
-        delivery: Delivery = AS_ROUTED,
-    ) -> Outgoing:
-        return self.message_factory.delegation(
-            sender=self.held.session.agent,
-            recipient=agent,
-            task_id=child,
-            title=title,
-            description=description,
-            thread=self.work_thread,
-            priority=priority,
-            after=after,
-            task=task,
-            delivery=delivery,
-        )
-
-    def close_policy(self, policy: str) -> None:
-        """Say what becomes of the children that still run when this session is closed.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
-        """
-        effect = self.key("close-policy", policy)
-        facts = {"close_policy": policy}
-        self.attempt("close_policy", lambda: self.ledger.effect(self.held.claim, effect=effect, facts=facts))
-
     def status(self, progress: int | None, activity: str, *, body: StatusUpdate | None = None) -> None:
         """Record how far the session is; ``body`` is what its envelope says where the agent wrote it itself.
 
         Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         effect = self.key("status", progress, activity)
-        outgoing = self.write(
-            lambda: (
-                self.message_factory.as_written(
-                    body, sender=self.held.session.agent, recipient=self.delegator, thread=self.thread
-                )
-                if body is not None
-                else self.message_factory.status(
-                    sender=self.held.session.agent,
-                    recipient=self.delegator,
-                    task_id=self.held.session.reported_as,
-                    progress=progress,
-                    activity=activity,
-                    thread=self.thread,
-                )
-            )
-        )
+        outgoing = self.write_status(progress, activity) if body is None else self.write_own(body)
         self.said(
             self.attempt(
                 "status",
@@ -400,7 +109,7 @@ class Effects:
         """Record how far the session is, where another envelope says so.
 
         Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         effect = self.key("show", progress, activity)
         self.attempt(
@@ -443,7 +152,7 @@ class Effects:
         """Carry out an effect.
 
         Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         done = self.retrying(what, call)
         failpoint("worker.effect")
@@ -453,15 +162,44 @@ class Effects:
         """Write an envelope: who signs it asks Redis for names and keys, and makes a large text known there.
 
         Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         return self.retrying("envelope", outgoing)
+
+    def write_status(self, progress: int | None, activity: str) -> Outgoing:
+        """Write the status-update of the session for its delegator.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
+        """
+        return self.write(
+            lambda: self.message_factory.status(
+                sender=self.held.session.agent,
+                recipient=self.delegator,
+                task_id=self.held.session.reported_as,
+                progress=progress,
+                activity=activity,
+                thread=self.thread,
+            )
+        )
+
+    def write_own(self, body: StatusUpdate | ErrorReport) -> Outgoing:
+        """Write an envelope for the delegator with a body that the agent made.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
+        """
+        return self.write(
+            lambda: self.message_factory.as_written(
+                body, sender=self.held.session.agent, recipient=self.delegator, thread=self.thread
+            )
+        )
 
     def retrying(self, what: str, call: Callable[[], T]) -> T:
         """Read from the ledger as an effect does: while the run may go on, and outlasting an outage.
 
         Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         self.claim_status.check()
         try:

@@ -1,47 +1,183 @@
-"""Work that goes beside or above: a review by the code-reviewer, what one cannot settle to the tech-lead.
-
-Each is a child of the session that asks, like any delegation, launched by an envelope of its own type.
-"""
+"""How a run launches children: each once, however often the run is tried, and many in one round trip."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
 
-from orchestrator.agents.registry import AgentRecord
-from orchestrator.envelope.bodies import Escalation, EscalationMatter, Review, ReviewRequest
+from orchestrator.agents.registry import AgentRecord, AgentRegistry
+from orchestrator.envelope.bodies import Escalation, EscalationMatter, Review, ReviewRequest, Task
 from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.model_values import Priority
 from orchestrator.envelope.prompt_text import prompt_of
-from orchestrator.ids import child_session_id
-from orchestrator.ledger import Outgoing
+from orchestrator.envelope.structured import pack, prompt_of_task
+from orchestrator.ids import child_session_id, shard_of
+from orchestrator.ledger import Launch, Outgoing
+from orchestrator.messages.factory import AS_ROUTED, Delivery
 from orchestrator.policy.authorisation import refusal
+from orchestrator.policy.budget import Budget
 from orchestrator.policy.routing import RoutingTable
+from orchestrator.streams import StreamId
+from orchestrator.streams.pressure import Backpressure
 from orchestrator.worker.context.effects import Effects
 
+#: What the failure of a child means for its parent.
+OnFailure = Literal["deliver", "fail", "ignore"]
+#: What becomes of a child whose parent is closed; `heir:<session>` hands its callback on.
+OnClose = Literal["stop", "abandon"]
+#: Launches in the first round trip, and in a later one at most: the first children are to begin soon.
+FIRST_AT_ONCE: Final = 8
+AT_ONCE: Final = 128
+#: So few go together: a second round trip would cost more than the wait.
+FEW: Final = 12
 
-class AgentLaunches:
-    """The review requests and escalations of one run."""
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest:
+    """A child that an agent asks for."""
+
+    agent: str
+    title: str
+    description: str
+    priority: Priority | None
+    callback: bool = True
+    group: str = ""
+    on_failure: OnFailure = "deliver"
+    on_close: str = ""  #: as of `Launch`
+    key: str | None = None  #: tells it from others that say the same in the same run
+    after: Sequence[str] = ()  #: sessions that must be completed before
+    budget: Budget | None = None
+    task: Task | None = None  #: what is said of the task beside title and description
+    delivery: Delivery = AS_ROUTED
+    time_limit_s: float | None = None
+    caller: str = ""  #: as of `Launch`
+    caller_agent: str = ""
+    kind: str = "delegate"  #: what the agent does, for the effect key
+    effect: str = ""  #: the effect key; by default it is made of kind, agent, texts, priority and group
+    #: Writes the envelope for a child of this id; by default it is a task-delegation.
+    write: Callable[[str], Outgoing] | None = None
+
+
+class Launches:
+    """The launches of one run, in one try of it."""
 
     def __init__(
         self,
         effects: Effects,
         table: RoutingTable,
+        agents: AgentRegistry,
         *,
-        exists: Callable[[str], bool],
-        agents: Callable[[], Sequence[AgentRecord]] = tuple,
+        pressure: Backpressure | None = None,
     ) -> None:
         self._effects = effects
         self._table = table
-        self._exists = exists
         self._agents = agents
+        self._pressure = pressure
+
+    def launch(self, request: LaunchRequest) -> str:
+        """Launch a child; its session id.
+
+        Raises:
+            ClaimLost, SessionStopped: this run may not go on.
+            LimitExceeded: the session or its tree is as large as it may be.
+            StreamFull: the routers are too far behind for new work.
+            ServerUnavailable: Redis stayed away.
+        """
+        effects, launch = self._effects, self.prepare(request)
+        self._admit(launch)
+        carry_out = partial(effects.ledger.delegate, effects.held.claim, launch)
+        return effects.attempt(request.kind, carry_out).child
+
+    def launch_all(self, launches: Iterable[Launch]) -> list[str]:
+        """Carry out prepared launches, many in a round trip; the children's ids in their order.
+
+        Raises:
+            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`; those before
+                the first that was refused are launched.
+        """
+        effects, children = self._effects, list[str]()
+        rest = iter(launches)
+        first = list(itertools.islice(rest, FEW + 1))
+        waiting, at_once = itertools.chain(first, rest), FEW if len(first) <= FEW else FIRST_AT_ONCE
+        while batch := list(itertools.islice(waiting, at_once)):
+            self._admit(batch[0])
+            carry_out = partial(effects.ledger.delegate_all, effects.held.claim, batch)
+            children += [done.child for done in effects.attempt("delegate", carry_out)]
+            at_once = min(at_once * 2, AT_ONCE)
+        return children
+
+    def prepare(self, request: LaunchRequest) -> Launch:
+        """A launch under its effect key, with its envelope.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
+        """
+        effects, task = self._effects, request.task
+        prompt = request.description if task is None else prompt_of_task(task)
+        effect = request.effect or effects.key(
+            request.kind,
+            request.agent,
+            request.title,
+            prompt,
+            request.priority,
+            request.callback,
+            request.group,
+            given=request.key,
+        )
+        child = child_session_id(effects.held.session.id, f"{effects.held.claim.run}:{effect}")
+        write = request.write
+        return Launch(
+            effect=effect,
+            child_id=child,
+            agent=request.agent,
+            description=prompt,
+            envelope=effects.write(lambda: write(child) if write else self._delegation(child, request)),
+            correlation=effects.held.session.correlation,
+            chain=effects.work_thread.chain,
+            title=request.title,
+            callback=request.callback,
+            group=request.group,
+            on_failure=request.on_failure,
+            on_close=request.on_close,
+            caller=request.caller,
+            caller_agent=request.caller_agent,
+            budget=request.budget,
+            task="" if task is None else pack(task),
+            time_limit_ms=0 if request.time_limit_s is None else max(1, round(request.time_limit_s * 1000)),
+            after=(*request.after, *(need.task_id for need in (task.dependencies if task else ()))),
+        )
+
+    def _delegation(self, child: str, request: LaunchRequest) -> Outgoing:
+        return self._effects.message_factory.delegation(
+            sender=self._effects.held.session.agent,
+            recipient=request.agent,
+            task_id=child,
+            title=request.title,
+            description=request.description,
+            thread=self._effects.work_thread,
+            priority=request.priority,
+            after=request.after,
+            task=request.task,
+            delivery=request.delivery,
+        )
+
+    def _admit(self, launch: Launch) -> None:
+        """Wait for room in the stream of a launch, or refuse it."""
+        if (pressure := self._pressure) is not None:
+            stream = StreamId(shard_of(launch.child_id), launch.envelope.type, launch.envelope.priority)
+            self._effects.attempt("pressure", lambda: pressure.admit(stream))
+        self._effects.launched = True
 
     def delegates(self) -> tuple[AgentRecord, ...]:
         """The agents that this session's agent may delegate to, by name.
 
         Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as `Effects.launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
         """
-        records = {record.name: record for record in self._effects.retrying("agents", self._agents)}
+        records = {record.name: record for record in self._effects.retrying("agents", self._agents.all)}
         own = records.get(self._effects.held.session.agent)
         if own is None:
             return ()
@@ -63,13 +199,12 @@ class AgentLaunches:
         key: str | None,
         review: Review | None = None,
     ) -> str:
-        """Launch a review; its session id. ``review`` has what else is said of it.
+        """Launch a review by the code-reviewer; its session id. ``review`` has what else is said of it.
 
         Raises:
-            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as `Effects.launch`.
+            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
         """
-        effects, session = self._effects, self._effects.held.session
-        reviewer = self._table.code_reviewer
+        effects, session, reviewer = self._effects, self._effects.held.session, self._table.code_reviewer
 
         def write(child: str) -> Outgoing:
             return effects.message_factory.review_request(
@@ -85,15 +220,22 @@ class AgentLaunches:
                 review=review,
             )
 
-        return effects.launch(
-            reviewer,
-            write=write,
-            kind="review",
-            title=title,
-            description=_with_files(_prompt_of_review(description, review), files),
-            priority=priority,
-            group=group,
-            key=key,
+        prompt = description
+        if review is not None:
+            prompt = prompt_of(ReviewRequest(review=review.model_copy(update={"description": description})))
+        if files:
+            prompt = "\n".join([prompt, "", "Files:", *(f"- {name}" for name in files)])
+        return self.launch(
+            LaunchRequest(
+                agent=reviewer,
+                kind="review",
+                title=title,
+                description=prompt,
+                priority=priority,
+                group=group,
+                key=key,
+                write=write,
+            )
         )
 
     def escalate(
@@ -112,18 +254,15 @@ class AgentLaunches:
         None: there is no tech-lead, or this is it; the operator finds it in the audit trail.
 
         Raises:
-            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as `Effects.launch`.
+            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
         """
-        effects, session = self._effects, self._effects.held.session
-        lead = self._table.tech_lead
-        up = self._table.operator
-        if lead != session.agent and effects.retrying("tech-lead", lambda: self._exists(lead)):
-            up = lead
+        effects, session, lead = self._effects, self._effects.held.session, self._table.tech_lead
+        has_lead = lead != session.agent and effects.retrying("tech-lead", lambda: self._agents.get(lead))
 
         def write(child: str) -> Outgoing:
             return effects.message_factory.escalation(
                 sender=session.agent,
-                recipient=up,
+                recipient=lead if has_lead else self._table.operator,
                 task_id=child,
                 escalated=session.id,
                 title=title,
@@ -134,39 +273,27 @@ class AgentLaunches:
                 matter=matter,
             )
 
-        if up == self._table.operator:
+        if not has_lead:
             effect = effects.key("escalate", title, description, given=key)
-            outgoing = write(child_session_id(session.id, f"{effects.held.claim.run}:{effect}"))
+            child = child_session_id(session.id, f"{effects.held.claim.run}:{effect}")
+            outgoing = effects.write(lambda: write(child))
             effects.attempt(
                 "escalate",
                 lambda: effects.ledger.effect(effects.held.claim, effect=effect, envelope=outgoing),
             )
             return None
-        return effects.launch(
-            up,
-            write=write,
-            kind="escalate",
-            title=title,
-            description=_prompt_of_matter(description, matter),
-            priority=priority,
-            group=group,
-            key=key,
+        prompt = description
+        if matter is not None:
+            prompt = prompt_of(Escalation(escalation=matter.model_copy(update={"description": description})))
+        return self.launch(
+            LaunchRequest(
+                agent=lead,
+                kind="escalate",
+                title=title,
+                description=prompt,
+                priority=priority,
+                group=group,
+                key=key,
+                write=write,
+            )
         )
-
-
-def _prompt_of_review(description: str, review: Review | None) -> str:
-    if review is None:
-        return description
-    return prompt_of(ReviewRequest(review=review.model_copy(update={"description": description})))
-
-
-def _prompt_of_matter(description: str, matter: EscalationMatter | None) -> str:
-    if matter is None:
-        return description
-    return prompt_of(Escalation(escalation=matter.model_copy(update={"description": description})))
-
-
-def _with_files(description: str, files: Sequence[str]) -> str:
-    if not files:
-        return description
-    return "\n".join([description, "", "Files:", *(f"- {name}" for name in files)])

@@ -66,7 +66,7 @@ class MessageSender:
             InputError: there is nothing to ask, or nobody to ask.
             UnknownSession, WrongState: the parent is gone or will not run again.
             LimitExceeded: the conversation has had more messages than it may.
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         effects, session = self._effects, self._effects.held.session
         check_text("message", message)
@@ -145,7 +145,7 @@ class MessageSender:
         """How far another session is. The question and the answer are for the audit trail; another try gets the same.
 
         Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         effects, session = self._effects, self._effects.held.session
         effect = effects.key("get-status", other.id)
@@ -175,7 +175,7 @@ class MessageSender:
         Raises:
             InputError: the status is too large.
             LimitExceeded, UnknownSession, WrongState: as :meth:`message`.
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         text = "\n".join(blocker.text for blocker in status.blockers) or activity or "blocked"
         shown = f"blocked: {summary(text)}"
@@ -188,7 +188,7 @@ class MessageSender:
         Raises:
             InputError: there is no message, or the report is too large.
             LimitExceeded, UnknownSession, WrongState: as :meth:`message`.
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         if not error.message.strip():
             raise InputError("an error report needs a message")
@@ -205,11 +205,7 @@ class MessageSender:
         about = body.model_dump(mode="json", exclude={"error_id"})
         effect = effects.key(kind, about)
         said = item_id(session.parent, f"{effects.held.claim.run}:{effect}")
-        outgoing = effects.write(
-            lambda: effects.message_factory.as_written(
-                body, sender=session.agent, recipient=effects.delegator, thread=effects.thread
-            )
-        )
+        outgoing = effects.write_own(body)
         self._send(
             "report",
             session.parent,
@@ -284,7 +280,7 @@ class MessageSender:
         """Stop waiting for an answer; False when the question is not open any more.
 
         Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         session = self._effects.held.session
         return self._effects.attempt(
@@ -305,7 +301,7 @@ class MessageSender:
 
         Raises:
             InputError: the item is no question.
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         effects, session = self._effects, self._effects.held.session
         if not question.extra.get("question"):
@@ -371,7 +367,7 @@ class MessageSender:
         Raises:
             WrongState: the session will not run again.
             LimitExceeded: the conversation has had more messages than it may.
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`Effects.launch`.
+            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         effects, session = self._effects, self._effects.held.session
         effect = effects.key("message", to.id, text, priority, given=key)

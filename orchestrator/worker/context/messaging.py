@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from orchestrator.envelope.bodies import Query, StatusUpdate
@@ -18,18 +19,14 @@ from orchestrator.errors import (
     ServerUnavailable,
     SessionStopped,
 )
-from orchestrator.ledger import Claimed, Session
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import summary
 from orchestrator.policy.callback import Callback
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.worker.context.arguments import check_priority, check_text, check_timeout
-from orchestrator.worker.context.effects import Effects
-from orchestrator.worker.context.messages import MessageSender
+from orchestrator.worker.context.arguments import PRIORITIES, check_choice, check_text, check_timeout
 from orchestrator.worker.context.queries import File, Kind, kind_of, query_of
-from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.view import View, callback_of
-from orchestrator.worker.context.waits import Blocking
+from orchestrator.worker.context.waits import Taken
 
 #: The part of a run's time that is left for which it waits for a reply, if its agent does not say.
 _WAIT_SHARE = 0.9
@@ -42,20 +39,6 @@ _log = get_logger()
 
 class Messaging(View):
     """One run of a session, with the words that its agent may say."""
-
-    def __init__(
-        self,
-        held: Claimed,
-        *,
-        effects: Effects,
-        verifier: Verifier,
-        message_sender: MessageSender,
-        blocking: Blocking,
-    ) -> None:
-        super().__init__(held, ledger=effects.ledger, verifier=verifier)
-        self._effects = effects
-        self._message_sender = message_sender
-        self._blocking = blocking
 
     def raise_callback(
         self,
@@ -85,9 +68,15 @@ class Messaging(View):
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        log = _log.bind(session=self.session, agent=self.agent, type=callback_type)
+        hidden = self._held.session.encrypted
+        log = _log.bind(
+            session=self.session,
+            agent=self.agent,
+            type=callback_type,
+            message=ENCRYPTED if hidden else summary(str(message)),
+        )
         if not self.has_caller:
-            log.warning("callback-without-caller", message=self._shown(message))
+            log.warning("callback-without-caller")
             return None
         try:
             if wait:
@@ -96,9 +85,11 @@ class Messaging(View):
         except (ClaimLost, SessionStopped, ServerUnavailable):
             raise
         except OrchestraError as error:
-            log.error("callback-failed", message=self._shown(message), error=str(error))  # noqa: TRY400
-        except Exception:  # an agent that asks goes on without an answer
-            log.exception("callback-failed", message=self._shown(message))
+            log.error("callback-failed", error=ENCRYPTED if hidden else str(error))  # noqa: TRY400
+        except Exception as error:
+            log.error(  # noqa: TRY400
+                "callback-failed", error=type(error).__name__, exc_info=None if hidden else error
+            )
         return None
 
     def ask(
@@ -232,10 +223,6 @@ class Messaging(View):
             message, kind=kind_of(kind), context=context, priority=priority, key=key, to=child, query=query
         )
 
-    def _shown(self, message: object) -> str:
-        """What the log tells of a message."""
-        return ENCRYPTED if self._held.session.encrypted else summary(str(message))
-
     def _ask(
         self,
         message: str,
@@ -247,14 +234,22 @@ class Messaging(View):
         query: Query | None = None,
     ) -> str:
         check_timeout(timeout_s)
-        if not self.parent:
-            return self._ask_user(message, kind, context, priority, timeout_s=timeout_s, query=query)
+        send = partial(
+            self._message_sender.ask, message, kind=kind, context=context, priority=priority, query=query
+        )
+        if self.parent:
+            item, text = self._ask_parent(send, message, timeout_s)
+        else:
+            item, text = self._ask_user(send, timeout_s)
+        if item.status == "failed":
+            raise NoReply(summary(message), text)
+        return callback_of(item, text, self._ledger).full()
+
+    def _ask_parent(self, send: Callable[[], str], message: str, timeout_s: float | None) -> Taken:
         self._blocking.check_depth("a question")
         if timeout_s is None:  # what is left is for the agent to go on without a reply
             timeout_s = self.patience_s
-        question = self._message_sender.ask(
-            message, kind=kind, context=context, priority=priority, query=query
-        )
+        question = send()
         taken = self._blocking.reply(question, asked=self.parent, timeout_s=timeout_s)
         if taken is None:
             why = f"none came within {timeout_s:.6g} s"
@@ -263,43 +258,21 @@ class Messaging(View):
                 why = "it was withdrawn"
             if taken is None:
                 raise NoReply(summary(message), why)
-        item, text = taken
-        if item.status == "failed":
-            raise NoReply(summary(message), text)
-        return callback_of(item, text, self._ledger).full()
+        return taken
 
-    def _ask_user(
-        self,
-        message: str,
-        kind: str,
-        context: Mapping[str, Any] | None,
-        priority: str | None,
-        *,
-        timeout_s: float | None,
-        query: Query | None,
-    ) -> str:
+    def _ask_user(self, send: Callable[..., str], timeout_s: float | None) -> Taken:
         """Ask the user, and park until the reply is there; the question's own time limit ends the wait."""
-        question = self._message_sender.ask(
-            message, kind=kind, context=context, priority=priority, open_s=timeout_s, query=query
-        )
+        question = send(open_s=timeout_s)
         taken = self._blocking.wait_parked(question)
         if taken is None:
             _log.info("run-waits-for-user", question=question)
             raise RunSleeps(f"a user's reply to {question}", f"{_FOREVER_S:.0f}")
-        item, text = taken
-        if item.status == "failed":
-            raise NoReply(summary(message), text)
-        return callback_of(item, text, self._ledger).full()
+        return taken
 
     @property
     def patience_s(self) -> float:
         """Seconds that a call waits for an answer that nobody has bounded: a part of the time that this run has left."""
         return self._effects.claim_status.left_s * _WAIT_SHARE
-
-    @property
-    def has_caller(self) -> bool:
-        """Whether somebody hears what this session asks: its parent, or the caller that a plan names."""
-        return bool(self.parent) and self._held.session.caller != "none"
 
     def post_question(
         self,
@@ -376,7 +349,7 @@ class Messaging(View):
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         check_text("text", text)
-        check_priority(priority)
+        check_choice("priority", priority, PRIORITIES)
         if not text.strip():
             raise InputError("a message needs a text")
         if to == "parent" and not self.parent:
@@ -385,6 +358,3 @@ class Messaging(View):
         if other.id != self.parent and other.parent != self.session:
             raise InputError(f"session {to} is neither the parent nor a child of {self.session}")
         return self._message_sender.message(other, text, priority=priority, key=key)
-
-    def _find(self, session: str) -> Session:
-        return self._effects.retrying("find", lambda: self._ledger.session(session))

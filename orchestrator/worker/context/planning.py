@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.agents.registry import AgentRegistry
 from orchestrator.errors import PlanError
 from orchestrator.ledger import Launch
 from orchestrator.messages.factory import summary
 from orchestrator.policy.plan import Assignment, Plan, looks_like_plan
 from orchestrator.worker.context.effects import Effects
+from orchestrator.worker.context.launches import Launches, LaunchRequest
 
 if TYPE_CHECKING:
     from orchestrator.worker.context.context import Context
@@ -20,38 +21,27 @@ if TYPE_CHECKING:
 PLAN_GROUP: Final = "plan"
 
 
-@dataclass(frozen=True)
-class PlanLaunched:
-    """A plan whose assignments have all been launched."""
-
-    sessions: list[str]
-    awaited: bool  #: whether the session that carries it out is owed a callback
-
-
 class Planning:
-    """The plans of one run. ``names`` are the registered agents."""
+    """The plans of one run."""
 
-    def __init__(self, effects: Effects, *, names: Callable[[], list[str]]) -> None:
+    def __init__(self, effects: Effects, launches: Launches, agents: AgentRegistry) -> None:
         self._effects = effects
-        self._names = names
+        self._launches = launches
+        self._agents = agents
 
-    def launch(self, plan: Plan) -> PlanLaunched:
-        """Launch every assignment of a plan.
+    def launch(self, plan: Plan) -> list[str]:
+        """Launch every assignment of a plan; their sessions, by sequence.
 
         Raises:
             PlanError: an agent or a caller is unknown, or the plan is too large; nothing was launched.
-            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as `Effects.launch`.
+            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as `Launches.launch`.
         """
         if not plan.assignments:
-            return PlanLaunched([], awaited=False)
+            return []
         callers = self._callers()
-        plan.check(agents=self._effects.retrying("agents", self._names), callers=callers)
+        plan.check(agents=self._effects.retrying("agents", self._agents.names), callers=callers)
         self._check_room(plan)
-        own = self._effects.held.session.agent
-        return PlanLaunched(
-            self._effects.launch_all(self._launches(plan, callers)),
-            awaited=any(assignment.caller == own for assignment in plan.assignments),
-        )
+        return self._launches.launch_all(self._prepare(plan, callers))
 
     def _callers(self) -> dict[str, str]:
         """The agents of this session and of those above it, each with its nearest session."""
@@ -77,10 +67,13 @@ class Planning:
                 f"(max_children = {most})"
             )
 
-    def _launches(self, plan: Plan, callers: dict[str, str]) -> Iterator[Launch]:
+    def _prepare(self, plan: Plan, callers: dict[str, str]) -> Iterator[Launch]:
         callers, before = dict(callers), list[str]()
         for wave in plan.waves:
-            launches = [self._launch(assignment, callers, before) for assignment in wave.assignments]
+            launches = [
+                self._launches.prepare(self._request(assignment, callers, before))
+                for assignment in wave.assignments
+            ]
             yield from launches
             before = [launch.child_id for launch in launches]
             # The nearest caller counts: a later sequence before an earlier one, and that before a session above.
@@ -88,24 +81,24 @@ class Planning:
             first.pop(self._effects.held.session.agent, None)
             callers |= first
 
-    def _launch(self, assignment: Assignment, callers: dict[str, str], before: list[str]) -> Launch:
-        caller = "none" if assignment.caller is None else callers[assignment.caller]
-        return self._effects.assignment(
-            assignment.role,
-            sequence=assignment.sequence,
-            title=summary(assignment.task),
-            description=assignment.task,
+    def _request(
+        self, assignment: Assignment, callers: dict[str, str], before: Sequence[str]
+    ) -> LaunchRequest:
+        caller, task = "none" if assignment.caller is None else callers[assignment.caller], assignment.task
+        return LaunchRequest(
+            agent=assignment.role,
+            title=summary(task),
+            description=task,
+            priority="high",
             group=PLAN_GROUP,
             callback=caller == "",
             caller=caller,
             caller_agent=assignment.caller or "",
             after=before,
+            effect=self._effects.key(
+                "plan", assignment.role, task, assignment.sequence, caller == "", caller
+            ),
         )
-
-
-def _is_waiting(context: Context) -> bool:
-    """Whether the agent has given no answer yet: it waits for a child, or for a reply to a question."""
-    return context.has_launched or context.waits
 
 
 def answer_with_plan(context: Context, answer_of: Callable[[], str], *, given: bool) -> str:
@@ -123,7 +116,12 @@ def answer_with_plan(context: Context, answer_of: Callable[[], str], *, given: b
         PlanError: the second answer is not valid either, or the plan that was given.
     """
     answer = context.prompt if given else answer_of()
-    while given or looks_like_plan(answer) or (context.cause == "start" and not _is_waiting(context)):
+    while (
+        given
+        or looks_like_plan(answer)
+        # An agent that waits for a child, or for a reply, has given no answer yet.
+        or (context.cause == "start" and not context.has_launched and not context.waits)
+    ):
         try:
             context.carry_out(answer)
         except PlanError as error:
@@ -131,6 +129,6 @@ def answer_with_plan(context: Context, answer_of: Callable[[], str], *, given: b
                 raise
             context.correct("; ".join(error.problems))
             answer = answer_of()
-            continue
-        break
+        else:
+            break
     return answer

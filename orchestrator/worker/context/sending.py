@@ -6,10 +6,10 @@ a status, a delegation, a question; a task-completion is what reports the end of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.bodies.parts import Assignment, Dependency
 from orchestrator.envelope.model import (
     ErrorReport,
@@ -22,6 +22,7 @@ from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.envelope.written import WrittenMessage
 from orchestrator.ledger import Outgoing
 from orchestrator.worker.context.effects import Effects
+from orchestrator.worker.context.launches import Launches, LaunchRequest
 from orchestrator.worker.context.messages import MessageSender
 
 #: What may stand in an answer, and who is meant by "its delegator".
@@ -31,12 +32,10 @@ SENDABLE = (StatusUpdate, TaskCompletion, TaskDelegation, Query, ErrorReport)
 class WrittenMessages:
     """Sends what the agent of one run wrote."""
 
-    def __init__(
-        self, effects: Effects, sender: MessageSender, delegates: Callable[[], Sequence[AgentRecord]]
-    ) -> None:
+    def __init__(self, effects: Effects, sender: MessageSender, launches: Launches) -> None:
         self._effects = effects
         self._sender = sender
-        self._delegates = delegates
+        self._launches = launches
 
     def check(self, messages: Sequence[WrittenMessage]) -> list[str]:
         """What is wrong with messages that are valid XML: a sentence each; nothing if all may be sent."""
@@ -47,8 +46,11 @@ class WrittenMessages:
             wrong.append("two task-delegations have the same task-id")
         if sum(isinstance(one.body, TaskCompletion | ErrorReport) for one in messages) > 1:
             wrong.append("one answer ends the task once: there is more than one task-completion or error")
-        if not wrong and _in_order([m for m in messages if isinstance(m.body, TaskDelegation)]) is None:
-            wrong.append("its task-delegations depend on one another in a circle")
+        if not wrong:
+            try:
+                _in_order(messages)
+            except CycleError:
+                wrong.append("its task-delegations depend on one another in a circle")
         return wrong
 
     def _wrong(self, message: WrittenMessage, labels: set[str]) -> list[str]:
@@ -74,7 +76,7 @@ class WrittenMessages:
         agent, wrong = _assigned_to(message, body), []
         if not agent:
             wrong.append("a task-delegation needs <assignment><assigned-to>, the agent that is to do it")
-        elif agent not in (known := [record.name for record in self._delegates()]):
+        elif agent not in (known := [record.name for record in self._launches.delegates()]):
             names = ", ".join(known) or "nobody"
             wrong.append(f"you may not delegate to {agent!r}; you may to: {names}")
         if not body.task.description.strip():
@@ -98,16 +100,12 @@ class WrittenMessages:
                     self._status(body)
                 case Query() as body:
                     self._sender.ask(body.subject, query=body, priority=message.priority or body.urgency)
-                case TaskCompletion() | ErrorReport() as body:
-                    end = body
-                    if isinstance(body, TaskCompletion):
-                        self._effects.completion = body
-                    else:
-                        self._effects.failure = body
-                case _:
-                    pass
+                case TaskCompletion() as body:
+                    end = self._effects.completion = body
+                case ErrorReport() as body:
+                    end = self._effects.failure = body
         children: dict[str, str] = {}
-        for message in _in_order([m for m in messages if isinstance(m.body, TaskDelegation)]) or ():
+        for message in _in_order(messages):
             children[message.task_id] = self._delegate(message, children)
         return end
 
@@ -136,13 +134,15 @@ class WrittenMessages:
                 priority=message.priority,
             )
 
-        return effects.launch(
-            agent,
-            write=write,
-            title=body.task.title,
-            description=prompt_of(body),
-            priority=message.priority,
-            after=tuple(need.task_id for need in needs),
+        return self._launches.launch(
+            LaunchRequest(
+                agent=agent,
+                title=body.task.title,
+                description=prompt_of(body),
+                priority=message.priority,
+                after=tuple(need.task_id for need in needs),
+                write=write,
+            )
         )
 
 
@@ -151,21 +151,16 @@ def _assigned_to(message: WrittenMessage, body: TaskDelegation) -> str:
     return (assignment.assigned_to if assignment is not None else "") or message.recipient
 
 
-def _in_order(delegations: Sequence[WrittenMessage]) -> list[WrittenMessage] | None:
-    """Each after what it depends on; None if that cannot be."""
-    done: set[str] = set()
-    ordered: list[WrittenMessage] = []
-    left = list(delegations)
-    while left:
-        ready = [m for m in left if _needs(m) <= done]
-        if not ready:
-            return None
-        ordered += ready
-        done.update(m.task_id for m in ready)
-        left = [m for m in left if all(m is not one for one in ready)]
-    return ordered
+def _in_order(messages: Sequence[WrittenMessage]) -> list[WrittenMessage]:
+    """The delegations, each after those that it depends on.
 
-
-def _needs(message: WrittenMessage) -> set[str]:
-    body: Any = message.body
-    return {dependency.task_id for dependency in body.task.dependencies}
+    Raises:
+        CycleError: they depend on one another in a circle.
+    """
+    delegations = [message for message in messages if isinstance(message.body, TaskDelegation)]
+    places = {message.task_id: place for place, message in enumerate(delegations)}
+    graph: dict[int, list[int]] = {}
+    for place, message in enumerate(delegations):
+        body: Any = message.body
+        graph[place] = [places[need.task_id] for need in body.task.dependencies]
+    return [delegations[place] for place in TopologicalSorter(graph).static_order()]

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -201,7 +201,8 @@ class Steps:
                 with executing(StepScope(self._claim.run, asked.key)):
                     value = self._call(call)
                     if inspect.isawaitable(value):
-                        _close(value)
+                        if inspect.iscoroutine(value):
+                            value.close()
                         raise InputError(
                             f"step {call.name!r}: its function is async; write `await ctx.astep(…)`"
                         )
@@ -418,11 +419,6 @@ async def _acall(call: Call) -> Any:
             return await call.function(*call.args, **call.kwargs)
         value = await asyncio.to_thread(call.function, *call.args, **call.kwargs)
         return await value if inspect.isawaitable(value) else value
-
-
-def _close(value: Awaitable[Any]) -> None:
-    if inspect.iscoroutine(value):
-        value.close()
 
 
 def _backoff_s(call: Call, tries: int) -> float:

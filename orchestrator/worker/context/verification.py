@@ -27,18 +27,9 @@ class Verifier:
             ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         held = self._effects.held
-        faults = self._faults([(item, held.texts.get(item.id, "")) for item in held.items])
-        if not any(faults):
-            return held
-        checked = [
-            self._refused(item, fault) if fault else (item, held.texts.get(item.id, ""))
-            for item, fault in zip(held.items, faults, strict=True)
-        ]
-        return replace(
-            held,
-            items=tuple(item for item, _ in checked),
-            texts={**held.texts, **{item.id: text for item, text in checked}},
-        )
+        checked = self.items([(item, held.texts.get(item.id, "")) for item in held.items])
+        texts = {**held.texts, **{item.id: text for item, text in checked}}
+        return replace(held, items=tuple(item for item, _ in checked), texts=texts)
 
     def items(self, said: Sequence[tuple[Item, str]]) -> list[tuple[Item, str]]:
         """Items and their texts as the agent may see them; a refusal is a failed one with nothing but the reason.
@@ -46,23 +37,18 @@ class Verifier:
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
-        return [
-            self._refused(one[0], fault) if fault else one
-            for one, fault in zip(said, self._faults(said), strict=True)
-        ]
-
-    def _faults(self, said: Sequence[tuple[Item, str]]) -> list[str]:
-        """Why each of these items is not what it says it is, or was refused before; empty: it is."""
         session, fault = self._effects.held.session, self._authenticity.item_fault
 
         def judge() -> list[str]:
+            """Why each item is not what it says it is, or was refused before; empty: it is."""
             return [
                 fault(session.id, item, text, reader=session.agent)
                 or (item.reason if item.extra.get("rejected") else "")
                 for item, text in said
             ]
 
-        return self._effects.retrying("verify", judge) if said else []
+        faults = self._effects.retrying("verify", judge) if said else []
+        return [self._refused(one[0], why) if why else one for one, why in zip(said, faults, strict=True)]
 
     def _refused(self, item: Item, fault: str) -> tuple[Item, str]:
         session = self._effects.held.session

@@ -5,20 +5,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.envelope.bodies import Task
 from orchestrator.envelope.structured import unpack
-from orchestrator.ledger import Claimed, Item, ItemState, Ledger
+from orchestrator.ledger import Claimed, Item, ItemState, Ledger, Session
 from orchestrator.ledger.forks import seed_of
 from orchestrator.messages.authenticity import callback_from
 from orchestrator.policy.callback import Callback, same_callback
 from orchestrator.policy.callback_text import parse_callbacks, render_callbacks
 from orchestrator.policy.guarded_tags import defuse
-from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.execution.retry import retry_outages
 
-#: Bytes of one child's answer that stand in a prompt; `callbacks` has the whole.
+if TYPE_CHECKING:
+    from orchestrator.worker.context.parts import RunParts
+
+#: Bytes of one child's answer that stand in a prompt; `callbacks` has all of it.
 MAX_PROMPT_BYTES_PER_CALLBACK = 256 * 1024
 #: Children that a prompt names as missing; it says how many more there are.
 MAX_MISSING_NAMED = 20
@@ -37,10 +39,17 @@ class Missing:
 class View:
     """One run of a session, as its agent reads it."""
 
-    def __init__(self, held: Claimed, *, ledger: Ledger, verifier: Verifier) -> None:
+    def __init__(self, held: Claimed, parts: RunParts) -> None:
         self._held = held
-        self._verifier = verifier
-        self._ledger = ledger
+        self._effects = parts.effects
+        self._claim_status = parts.effects.claim_status
+        self._ledger = parts.effects.ledger
+        self._verifier = parts.verifier
+        self._message_sender = parts.message_sender
+        self._blocking = parts.blocking
+        self._launches = parts.launches
+        self._planning = parts.planning
+        self._steps = parts.steps
         self._all: tuple[Callback, ...] | None = None
         #: This agent's name.
         self.agent: str = held.session.agent
@@ -59,7 +68,7 @@ class View:
         self.cause: Literal["start", "callbacks", "user"] = held.run.cause
         #: What this run delivers: a child's end, or something it asks or says on the way.
         self.callbacks: tuple[Callback, ...] = tuple(
-            callback_of(item, held.texts.get(item.id, ""), ledger)
+            callback_of(item, held.texts.get(item.id, ""), self._ledger)
             for item in held.items
             # What a call took in an earlier try of this run, it takes again.
             if item.kind != "prompt" and not item.extra.get("taken")
@@ -116,19 +125,18 @@ class View:
     def all_results(self) -> tuple[Callback, ...]:
         """Every terminal callback of this session so far, in the order in which they came."""
         if self._all is None:
-            self._all = retry_outages(self._read_results, what="all_results")
+            self._all = retry_outages(
+                lambda: self._results_before_fork() + self._own_results(), what="all_results"
+            )
         return self._all
 
-    def _read_results(self) -> tuple[Callback, ...]:
-        return self._results_before_fork() + self._own_results()
-
     def _results_before_fork(self) -> tuple[Callback, ...]:
-        """What the session that this one is a fork of had been given by then."""
+        """What the session of which this one is a fork had been given by then."""
         seed = seed_of(self._ledger, self.session) if self._held.session.forked_at else None
-        if seed is None:
-            return ()
-        given = [(item, text) for item, text in (*seed.earlier, *seed.given) if item.kind == "completion"]
-        return tuple(callback_of(item, text, self._ledger) for item, text in given)
+        given = () if seed is None else (*seed.earlier, *seed.given)
+        return tuple(
+            callback_of(item, text, self._ledger) for item, text in given if item.kind == "completion"
+        )
 
     def _own_results(self) -> tuple[Callback, ...]:
         items = [item for item in self._ledger.items(self.session) if self._is_delivered(item)]
@@ -144,6 +152,14 @@ class View:
         return item.state is ItemState.DELIVERED or (item.state is ItemState.CLAIMED and item.run == self.run)
 
     @property
+    def has_caller(self) -> bool:
+        """Whether somebody hears what this session asks: its parent, or the caller that a plan names."""
+        return bool(self.parent) and self._held.session.caller != "none"
+
+    def _find(self, session: str) -> Session:
+        return self._effects.retrying("find", lambda: self._ledger.session(session))
+
+    @property
     def new_state(self) -> dict[str, Any] | None:
         """The state to save, or None if the agent left it as it was."""
         return self.state if self.state != self._state_before else None
@@ -151,28 +167,30 @@ class View:
 
 def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
     """An item of a session's queue as its agent sees it; ``text`` is what the ledger itself holds of it."""
-    ref = item.extra.get("whole")
-    if item.extra.get("said"):
-        # The whole is at hand for programs; what is read gets the text once.
-        note = f"[the same text as the message {item.extra['said']}, which came before]"
+
+    def read(ref: Any, what: str) -> str:
+        return retry_outages(lambda: ledger.wholes.read(ref), what=what)
+
+    def attachment(name: str) -> str | None:
+        ref = (item.extra.get("attachments") or {}).get(name)
+        return None if ref is None else read(ref, "attachment")
+
+    if sent := item.extra.get("said"):
+        # Programs get the text; a prompt has it once.
+        extra = {name: value for name, value in item.extra.items() if name != "said"}
         return replace(
-            callback_of(_without(item, "said"), text, ledger), text=note, size=item.size, fetch=lambda: text
+            callback_of(replace(item, extra=extra), text, ledger),
+            text=f"[the same text as the message {sent}, which came before]",
+            size=item.size,
+            fetch=lambda: text,
         )
+    ref = item.extra.get("whole")
     return replace(
         callback_from(item, text),
         size=int(ref["size"]) if ref else -1,
-        fetch=(lambda: retry_outages(lambda: ledger.wholes.read(ref), what="full")) if ref else None,
-        fetch_attachment=lambda name: _attached(item, name, ledger),
+        fetch=(lambda: read(ref, "full")) if ref else None,
+        fetch_attachment=attachment,
     )
-
-
-def _attached(item: Item, name: str, ledger: Ledger) -> str | None:
-    ref = (item.extra.get("attachments") or {}).get(name)
-    return None if ref is None else retry_outages(lambda: ledger.wholes.read(ref), what="attachment")
-
-
-def _without(item: Item, name: str) -> Item:
-    return replace(item, extra={key: value for key, value in item.extra.items() if key != name})
 
 
 def describe_missing(missing: Sequence[Missing]) -> str:

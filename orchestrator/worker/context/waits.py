@@ -40,7 +40,7 @@ _log = get_logger()
 
 
 class Blocking:
-    """The waiting of one run, in one try of it. Without `lending` the slot is kept while it waits."""
+    """The waiting of one run, in one try of it. Without ``slot_sharing`` the slot is kept while it waits."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Blocking:
         session = self._effects.held.session.id
 
         def is_open() -> bool:
-            return bool(self._effects.ledger.redis.hexists(keys.session(session), f"question:{question}"))
+            return any(question in found.questions for found in self._effects.ledger.find([session]))
 
         return self._wait(
             item,
@@ -151,12 +151,7 @@ class Blocking:
 
     def _ended_or_asked(self, children: Sequence[str], waits: Literal["wait", "give up"]) -> list[Taken]:
         found = [self._take(callback_id(child), waits) for child in children]
-        asked = [
-            question
-            for child in children
-            for question in self._effects.retrying("wait", partial(self._asked_by, child))
-        ]
-        found += [self._take(question) for question in asked]
+        found += [self._take(question) for question in self._asked_by(children)]
         return [taken for taken in found if taken is not None]
 
     def wait_parked(self, question: str) -> Taken | None:
@@ -172,10 +167,9 @@ class Blocking:
         taken = effects.retrying(
             "take", lambda: effects.ledger.claim_item(effects.held.claim, item, waits=waits)
         )
-        if taken is not None:
-            failpoint("worker.taken")
         if taken is None:
             return None
+        failpoint("worker.taken")
         ((checked, text),) = self._verifier.items([taken])
         effects.heard(checked)
         return checked, self._decrypter.text(checked, text)
@@ -210,7 +204,7 @@ class Blocking:
     def _tend(self, child: str, answer: Answer | None) -> bool:
         """Deal with the questions of a child that this very run waits for."""
         effects = self._effects
-        for question in effects.retrying("wait", lambda: self._asked_by(child)):
+        for question in self._asked_by([child]):
             taken = self._take(question)
             if taken is None:
                 continue
@@ -224,22 +218,26 @@ class Blocking:
             except (ClaimLost, SessionStopped, ServerUnavailable):
                 raise
             except Exception as error:  # noqa: BLE001  (it costs the asker its answer, and nobody the child)
-                _log.exception("answer-failed", question=question, session=child)
+                hidden = effects.held.session.encrypted
+                _log.error(
+                    "answer-failed", question=question, session=child, exc_info=None if hidden else error
+                )
                 why = f"{type(error).__name__}: {error}"
                 text = f"no reply will come: agent {agent!r} failed at the question: {why}"
                 self._message_sender.reply(taken[0], text, refused=True)
         return True
 
-    def _asked_by(self, child: str) -> list[str]:
-        """The open questions of a child that wait in the queue of this session, or in this very run."""
+    def _asked_by(self, children: Sequence[str]) -> list[str]:
+        """The open questions of children that wait in the queue of this session, or in this very run."""
         ledger, own = self._effects.ledger, self._effects.held.session.id
-        asked = []
-        for session in ledger.find([child]):
-            for question in session.questions:
-                item = ledger.item(own, question)
-                if item is not None and item.state in (ItemState.QUEUED, ItemState.CLAIMED):
-                    asked.append(question)
-        return asked
+
+        def find() -> list[str]:
+            asked = [question for child in ledger.find(children) for question in child.questions]
+            items = {question: ledger.item(own, question) for question in asked}
+            open_states = (ItemState.QUEUED, ItemState.CLAIMED)
+            return [name for name, item in items.items() if item is not None and item.state in open_states]
+
+        return self._effects.retrying("wait", find)
 
 
 class _Events:

@@ -57,11 +57,13 @@ def _release(lease: Lease, runtime: Runtime, died: str) -> None:
     parts = runtime.parts
 
     def release() -> str:
-        run, (session,) = parts.ledger.run(lease.run), parts.ledger.find([lease.session])
-        definition = runtime.catalogue.get(session.agent)
-        wait_ms = definition.record.retry_ms(run.died + 1) if run and definition else 0
+        run, found = parts.ledger.run(lease.run), parts.ledger.find([lease.session])
+        if run is None or not found:
+            return "deleted"
+        definition = runtime.catalogue.get(found[0].agent)
+        wait_ms = definition.record.retry_ms(run.died + 1) if definition else 0
         # In the name of the agent, whose key is here.
-        return parts.ledger.release(lease, died=died, wait_ms=wait_ms, by=session.agent)
+        return parts.ledger.release(lease, died=died, wait_ms=wait_ms, by=found[0].agent)
 
     outcome = retry_outages(release, what="release", retry_for_s=parts.settings.lease_s)
     if runtime.events is not None:

@@ -13,7 +13,6 @@ from orchestrator.policy.sealed_text import ENCRYPTED
 Verdict = Literal[
     "refused",
     "damaged",
-    "not-served",
     "lost",
     "outage",
     "retry",
@@ -55,7 +54,7 @@ def celery_event(end: RunEnd, *, runtime_s: float) -> tuple[str, dict[str, Any]]
             return "task-retried", {"exception": end.reason, "traceback": ""}
         case "stopped" | "deleted":
             return "task-revoked", {"terminated": True, "signum": None, "expired": False}
-        case "lost" | "outage" | "not-served" | "refused":
+        case "lost" | "outage" | "refused":
             reason = f"{end.verdict}: another try of it follows, or has been made"
             return "task-retried", {"exception": reason, "traceback": ""}
     return "task-succeeded", {"result": end.verdict, "runtime": runtime_s}

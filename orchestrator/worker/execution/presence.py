@@ -31,17 +31,26 @@ class _Presence:
         self.due_at = time.monotonic() + _EVERY_S
 
 
-_shown: dict[int, _Presence] = {}
+_presence: _Presence | None = None
 _lock = threading.Lock()
 
 
 def show(url: str) -> None:
-    """Be connected, from now on and for as long as this process lives; again is no more than once."""
+    """Be connected, from now on and for as long as this process lives; a second call does nothing."""
+    global _presence  # noqa: PLW0603
     with _lock:
-        if os.getpid() in _shown:
+        if _presence is not None:
             return
-        _shown.clear()
-        presence = _shown[os.getpid()] = _Presence(url, own_mark())
+        presence = _presence = _Presence(url, own_mark())
     # Before the first run is taken: a holder that was never seen is not missed.
     presence.beat()
     ticker.add(presence)
+
+
+def _forget_the_parents_presence() -> None:
+    """A fork shows itself; another thread may have held the lock when it was made."""
+    global _presence, _lock
+    _presence, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_the_parents_presence)

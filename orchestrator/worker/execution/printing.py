@@ -104,9 +104,9 @@ def note(text: str | bytes) -> None:
 def keeping(held: Claimed, client: redis.Redis, *, limit: int, ttl_s: float) -> Iterator[None]:
     """Keep what is printed in this block, as the output of a try of a run: the last ``limit`` bytes, none with 0.
 
-    Of a session whose task is encrypted nothing is kept: it would stand in the ledger for all to read.
+    Of an encrypted session nothing is kept: Redis would have it in clear.
     """
-    if not limit or held.session.sealed:
+    if not limit or held.session.sealed or held.session.encrypted:
         yield
         return
     store, run = PrintedTexts(client), held.run

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Final
 
 from billiard.process import current_process
 from celery.exceptions import WorkerShutdown, WorkerTerminate
@@ -18,32 +17,25 @@ from pydantic import ValidationError
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.client.current import working_for
-from orchestrator.clock import SystemClock
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.publishing import publish_result
-from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
-from orchestrator.envelope.model_values import Timestamp, with_values
-from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
-from orchestrator.envelope.structured import pack_body
+from orchestrator.display.text import counted
 from orchestrator.errors import (
     BudgetExceeded,
     ClaimLost,
     DefinitionChanged,
-    InputError,
     ModelFailed,
     OrchestraError,
     Retry,
     RunParked,
     ServerUnavailable,
     SessionStopped,
-    TaskFailed,
 )
 from orchestrator.ids import shard_of
-from orchestrator.ledger import BY_FORCE, Claimed, Committed, Next, Outcome, Outgoing, RetryLater, RunRef
+from orchestrator.ledger import BY_FORCE, Claimed, Committed, Next, Outcome, RetryLater, RunRef
 from orchestrator.ledger.forks import seed_of
 from orchestrator.log import get_logger, log_context
-from orchestrator.messages.factory import summary
-from orchestrator.policy.budget import Budget
+from orchestrator.policy.budget import describe
 from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.policy.versions import split_lane
 from orchestrator.worker.container import Runtime
@@ -52,21 +44,26 @@ from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.decryption import Decrypter
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import EventLog
-from orchestrator.worker.context.launches import AgentLaunches
+from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import MessageSender
+from orchestrator.worker.context.parts import RunParts
 from orchestrator.worker.context.planning import Planning, answer_with_plan
 from orchestrator.worker.context.provider_limits import ProviderLimits
 from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.context.verification import Verifier
+from orchestrator.worker.execution import ending
 from orchestrator.worker.execution.deaths import claim_of_this_process
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
-from orchestrator.worker.execution.outcome import RunEnd, Verdict, traceback_of
+from orchestrator.worker.execution.outcome import RunEnd, Verdict
 from orchestrator.worker.execution.printing import keeping
 from orchestrator.worker.execution.retry import retry_outages, was_refused
 from orchestrator.worker.execution.slot_sharing import Queued, SlotSharing, serves
 from orchestrator.worker.executors import executor_of
 from orchestrator.worker.gateway.server import Gateway
+
+#: Steps that the account of a run names.
+SHOWN_STEPS: Final = 20
 
 _log = get_logger()
 
@@ -79,11 +76,6 @@ def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker:
     Raises:
         ServerUnavailable: the ledger is out of reach, and nothing was begun.
     """
-    if _definition(runtime, agent) is None:
-        _log.warning(
-            "agent-not-served", agent=agent, session=session, run=run, served=sorted(runtime.catalogue)
-        )
-        return "not-served"
     claim_id = claim_of_this_process()
     ledger = runtime.parts.ledger
     try:
@@ -120,23 +112,14 @@ def complete_run(runtime: Runtime, held: Claimed, *, following: Next | None = No
     """
     session, run = held.session, held.run
     log = _log.bind(agent=session.agent, session=session.id, run=run.id)
-    definition = _definition(runtime, session.agent)
-    if definition is None:
-        log.error("agent-not-served", served=sorted(runtime.catalogue))
-        return RunEnd(run=run.id, verdict="not-served")
     log.debug("run-claimed", cause=run.cause, attempt=run.attempt, items=len(held.items))
     if runtime.events is not None:
         runtime.events.begun(held)
-    end = _RunOfAgent(runtime, definition, held, following=following).complete()
+    end = _RunOfAgent(runtime, runtime.catalogue[session.agent], held, following=following).complete()
     if runtime.events is not None:
         runtime.events.ended(held, end.without_words() if session.encrypted else end)
     log.info("run-ended", cause=run.cause, attempt=run.attempt, items=len(held.items), verdict=end.verdict)
     return end
-
-
-def _definition(runtime: Runtime, agent: str) -> AgentDefinition | None:
-    definition = runtime.catalogue.get(agent)
-    return None if definition is None or definition.record.external else definition
 
 
 class _RunOfAgent:
@@ -154,6 +137,8 @@ class _RunOfAgent:
         self._held = held
         self._claim_status = ClaimStatus(held.claim)
         self._error: BaseException | None = None
+        #: Whether the agent has returned, so that nothing of it needs to be ended by force.
+        self._worked = False
         self._gateway: Gateway | None = None
         self._opening = threading.Lock()
         self._context: Context | None = None
@@ -162,7 +147,6 @@ class _RunOfAgent:
             ledger=self._ledger,
             message_factory=self._message_factory,
             claim_status=self._claim_status,
-            pressure=runtime.parts.pressure,
         )
         self._steps = Steps(self._effects, policy=definition.steps, pause=runtime.pause)
         self._message_sender = MessageSender(self._effects, EventLog(runtime.parts.settings.data))
@@ -190,6 +174,7 @@ class _RunOfAgent:
                 ),
             ):
                 outcome = self._let_agent_work()
+            self._worked = True
             if outcome is None:
                 return RunEnd(run=self._held.claim.run, verdict="outage")
             self._account()
@@ -204,10 +189,10 @@ class _RunOfAgent:
         try:
             self._check_version()
             context = self._context = self._make_context()
-            return self._reported(_completed(self._answer(context), context))
+            return ending.answered(self._answer(context), context, self._effects)
         except (ClaimLost, SessionStopped) as error:
             if claim_status.stop_reason:
-                return self._stopped()
+                return ending.stopped(claim_status)
             return self._failed(error)
         except DefinitionChanged as error:
             self._error = error
@@ -222,7 +207,7 @@ class _RunOfAgent:
                 _log.error("ledger-away", error=str(self._effects.outage))
                 return None
             if claim_status.stop_reason:
-                return self._stopped()
+                return ending.stopped(claim_status)
             if self._held.session.encrypted:
                 _log.warning("agent-failed", error=type(error).__name__, text=ENCRYPTED)
             else:
@@ -239,55 +224,46 @@ class _RunOfAgent:
         if session.on_deploy == "refuse" and session.version != own:
             raise DefinitionChanged(session.agent, session.version, own)
 
-    def _open_gateway(self, context: Context) -> dict[str, str]:
+    def _open_gateway(self) -> dict[str, str]:
         """The environment of programs that take part in the run; the first call opens its socket."""
+        assert self._context is not None
         with self._opening:
             if self._gateway is None:
-                self._gateway = Gateway(context)
+                self._gateway = Gateway(self._context)
             return self._gateway.environment
 
     def _answer(self, context: Context) -> str:
         """What the agent answers; a plan is launched. No program has effects after that."""
+        given = self._held.session.planned and context.cause == "start"
+        answer_of = partial(self._executor.execute, self._definition, context)
         try:
             with working_for(context):
-                return self._answer_of_agent(context)
+                if given or self._definition.record.answer == "plan":
+                    return answer_with_plan(context, answer_of, given=given)
+                return answer_of()
         finally:
             with self._opening:
                 if self._gateway is not None:
                     self._gateway.close()
 
-    def _answer_of_agent(self, context: Context) -> str:
-        given = self._held.session.planned and context.cause == "start"
-
-        def answer_of() -> str:
-            return self._executor.execute(self._definition, context)
-
-        if given or self._definition.record.answer == "plan":
-            return answer_with_plan(context, answer_of, given=given)
-        return answer_of()
-
     def _account(self) -> None:
         """Tell the audit trail which durable steps this try recorded, and what it spent on models."""
-        text = self._context.account if self._context is not None else ""
-        if not text:
+        steps, parts = self._steps.finished, list[str]()
+        if steps:
+            more = f" and {len(steps) - SHOWN_STEPS} more" if len(steps) > SHOWN_STEPS else ""
+            parts.append(f"{counted(len(steps), 'step')}: {', '.join(steps[:SHOWN_STEPS])}{more}")
+        if self._context is not None and self._context.spending.total.requests:
+            parts.append(describe(self._context.spending.total))
+        if not parts:
             return
-        about, effects = self._held.session, self._effects
+        effects, attempt = self._effects, self._held.run.attempt
         try:
-            outgoing = effects.write(
-                lambda: self._message_factory.status(
-                    sender=about.agent,
-                    recipient=effects.delegator,
-                    task_id=about.reported_as,
-                    progress=None,
-                    activity=f"{self._held.run.id}, attempt {self._held.run.attempt}: {text}",
-                    thread=effects.thread,
-                )
-            )
-            key = f"account:{self._held.run.attempt}"
+            text = f"{self._held.run.id}, attempt {attempt}: {'; '.join(parts)}"
+            outgoing = effects.write_status(None, text)
             effects.retrying(
                 "account",
                 lambda: self._ledger.effect(
-                    effects.held.claim, effect=key, envelope=outgoing, only_audit=True
+                    self._held.claim, effect=f"account:{attempt}", envelope=outgoing, only_audit=True
                 ),
             )
         except (OrchestraError, ValidationError) as error:
@@ -297,52 +273,7 @@ class _RunOfAgent:
     def _failed(self, error: BaseException) -> Outcome:
         self._error = error
         text = self._executor.explain(error, self._definition)
-        return Outcome(
-            status="failed",
-            text=text,
-            body=self._body_of_failure(text) if isinstance(error, TaskFailed) else "",
-            traceback=traceback_of(error),
-            steps_failed=self._steps.failed_with(error),
-        )
-
-    def _reported(self, outcome: Outcome) -> Outcome:
-        """An answer with what the agent itself says of the end of its task, which is completed from what is known."""
-        said = self._effects.completion
-        if said is None:
-            return outcome
-        own = self._effects.completion = self._complete(said, outcome.text)
-        told: Literal["completed", "partial-success"] = (
-            "partial-success" if own.status == "partial-success" else "completed"
-        )
-        return dataclasses.replace(outcome, body=pack_body(own), told=told)
-
-    def _complete(self, said: TaskCompletion, answer: str) -> TaskCompletion:
-        return with_values(
-            said,
-            task_id=self._held.session.reported_as,
-            result=answer,
-            summary=said.summary or summary(answer),
-            completion_timestamp=said.completion_timestamp or Timestamp.from_ms(SystemClock().now_ms()),
-        )
-
-    def _body_of_failure(self, text: str) -> str:
-        effects = self._effects
-        if effects.failure is not None:
-            own = effects.failure = with_values(effects.failure, message=text)
-        elif effects.completion is not None and effects.completion.status == "failed":
-            return self._packed(self._complete(effects.completion, text))
-        else:
-            return ""
-        return self._packed(own)
-
-    @staticmethod
-    def _packed(body: ErrorReport | TaskCompletion) -> str:
-        """The structured part of a failure; of one that is too large the text alone is told."""
-        try:
-            return pack_body(body)
-        except InputError as error:
-            _log.warning("report-too-large", error=str(error))
-            return ""
+        return ending.failed(error, text, self._effects, self._steps)
 
     def _retry_ms(self) -> int:
         """How long the run waits before it is tried again, should it have failed and have attempts left."""
@@ -351,47 +282,47 @@ class _RunOfAgent:
         return self._definition.record.retry_ms(self._held.run.failures + 1)
 
     def _make_context(self) -> Context:
-        runtime = self._runtime
-        verifier = Verifier(self._effects, runtime.parts.authenticity)
-        self._effects.held = self._as_forked(verifier.held())
-        decrypter = Decrypter(self._effects, runtime.parts.opener)
-        queued = None
-        if runtime.slot_sharing is not None:
-            queued = Queued(self._ledger, self._may_take(runtime.slot_sharing))
+        runtime, effects, settings = self._runtime, self._effects, self._runtime.parts.settings
+        verifier = Verifier(effects, runtime.parts.authenticity)
+        effects.held = self._as_forked(verifier.held())
+        decrypter = Decrypter(effects, runtime.parts.opener)
+        slot_sharing = runtime.slot_sharing
         blocking = runtime.blocking(
-            self._effects,
+            effects,
             self._message_sender,
             decrypter=decrypter,
             verifier=verifier,
-            slot_sharing=runtime.slot_sharing,
-            queued=queued,
+            slot_sharing=slot_sharing,
+            queued=Queued(self._ledger, self._may_take(slot_sharing)) if slot_sharing is not None else None,
             execute=self._execute_beside,
         )
+        launches = Launches(
+            effects, runtime.parts.routing, runtime.parts.agents, pressure=runtime.parts.pressure
+        )
+        budget = self._definition.budget
         return Context(
             decrypter.held(),
-            effects=self._effects,
-            verifier=verifier,
-            claim_status=self._claim_status,
-            message_sender=self._message_sender,
-            blocking=blocking,
-            launches=AgentLaunches(
-                self._effects,
-                runtime.parts.routing,
-                exists=lambda name: runtime.parts.agents.get(name) is not None,
-                agents=runtime.parts.agents.all,
-            ),
-            steps=self._steps,
-            environment=self._open_gateway,
-            planning=Planning(self._effects, names=runtime.parts.agents.names),
-            settings=runtime.parts.settings,
-            spending=RunSpending(self._effects, agent_budget=self._agent_budget()),
-            limits=ProviderLimits(
-                self._effects,
-                limits=runtime.parts.settings.provider_limits,
-                longest_wait_s=runtime.parts.settings.provider_wait_s,
-            ),
-            approvals=ApprovalRequests(
-                self._effects, blocking, verifier, time_limit_s=runtime.parts.settings.approval_time_limit_s
+            RunParts(
+                settings=settings,
+                effects=effects,
+                verifier=verifier,
+                message_sender=self._message_sender,
+                blocking=blocking,
+                launches=launches,
+                planning=Planning(effects, launches, runtime.parts.agents),
+                steps=self._steps,
+                spending=RunSpending(
+                    effects,
+                    # Of what all sessions of the agent may spend each shard has its share.
+                    agent_budget=budget.share(settings.shards) if budget is not None else None,
+                ),
+                limits=ProviderLimits(
+                    effects, limits=settings.provider_limits, longest_wait_s=settings.provider_wait_s
+                ),
+                approvals=ApprovalRequests(
+                    effects, blocking, verifier, time_limit_s=settings.approval_time_limit_s
+                ),
+                environment=self._open_gateway,
             ),
         )
 
@@ -415,11 +346,6 @@ class _RunOfAgent:
         shard, concurrency = shard_of(self._held.session.id), self._runtime.parts.concurrency
         return lambda lane: served(lane) and concurrency.held_back(split_lane(lane)[0], shard=shard) is None
 
-    def _agent_budget(self) -> Budget | None:
-        """What all sessions of the agent may spend: each shard has its share of it."""
-        budget, shards = self._definition.budget, self._runtime.parts.settings.shards
-        return budget.share(shards) if budget is not None else None
-
     def _execute_beside(self, run: RunRef, slot_sharing: SlotSharing) -> None:
         """Execute another run in this slot, while the run that it holds waits."""
         execute_run(
@@ -428,13 +354,6 @@ class _RunOfAgent:
             session=run.session,
             run=run.run,
             worker=self._held.run.worker,
-        )
-
-    def _stopped(self) -> Outcome:
-        """A run past its time limit has failed; one that was asked to stop was stopped."""
-        claim_status = self._claim_status
-        return Outcome(
-            status="failed" if claim_status.timed_out else "stopped", text=claim_status.stop_reason
         )
 
     def _commit(self, outcome: Outcome, following: Next | None = None) -> RunEnd:
@@ -452,7 +371,7 @@ class _RunOfAgent:
                 lambda: self._ledger.commit(
                     self._held.claim,
                     outcome,
-                    make_envelope=self._report(outcome),
+                    make_envelope=partial(ending.report, outcome, self._effects),
                     about=session,
                     expect_over=session.pending <= len(self._held.items) and not self._effects.launched,
                     attempts=attempts,
@@ -467,7 +386,7 @@ class _RunOfAgent:
             return RunEnd(run=self._held.claim.run, verdict="lost")
         failpoint("worker.committed")
         if isinstance(done, Committed):
-            self._ring(done.ring)
+            self._runtime.ring_each(done.ring)
         return RunEnd(
             run=self._held.claim.run,
             verdict=self._follow_up(done, outcome),
@@ -475,14 +394,6 @@ class _RunOfAgent:
             error=self._error,
             retry_in_s=retry_ms / 1000,
         )
-
-    def _ring(self, agents: Sequence[str]) -> None:
-        """Tell the workers of other agents what may begin because this run has ended."""
-        for agent in agents:
-            try:
-                self._runtime.ring(agent)
-            except ServerUnavailable as error:
-                _log.warning("ring-failed", agent=agent, error=str(error))
 
     def _refuse_to_answer(self, questions: Sequence[str], *, why: str) -> bool:
         """Tell who asked these questions that this run failed at them; False if it may say nothing any more."""
@@ -503,94 +414,25 @@ class _RunOfAgent:
         if done.result_unpublished:
             root = self._held.session.root
             retry_outages(lambda: publish_result(self._ledger, self._runtime.results, root), what="settle")
-        # Its session may go on.
-        return "failed" if outcome.status == "failed" and not done.over else _verdict(done)
-
-    def _report(self, outcome: Outcome) -> Callable[[], Outgoing]:
-        """Writes the envelope that reports the end of the session, if it is one."""
-        session = self._held.session
-        thread = self._effects.thread
-
-        def completion() -> Outgoing:
-            written = self._effects.completion
-            if written is not None:
-                return self._message_factory.as_written(
-                    written,
-                    sender=session.agent,
-                    recipient=self._effects.delegator,
-                    thread=thread,
-                )
-            return self._message_factory.completion(
-                sender=session.agent,
-                recipient=self._effects.delegator,
-                task_id=session.reported_as,
-                result=outcome.text,
-                thread=thread,
-            )
-
-        def error() -> Outgoing:
-            written = self._effects.failure
-            if written is not None and outcome.body:
-                return self._message_factory.as_written(
-                    written, sender=session.agent, recipient=self._effects.delegator, thread=thread
-                )
-            return self._message_factory.error(
-                sender=session.agent,
-                recipient=self._effects.delegator,
-                message=outcome.text,
-                error_type="timeout" if self._claim_status.timed_out else "task-failed",
-                details=json.dumps(
-                    {
-                        "session": session.id,
-                        "task": session.reported_as,
-                        "run": self._held.claim.run,
-                        "status": outcome.status,
-                    }
-                ),
-                thread=thread,
-            )
-
-        return completion if outcome.status == "completed" else error
+        if outcome.status == "failed" and not done.over:  # its session may go on
+            return "failed"
+        match done.session_state.value:
+            case "finished" | "failed" | "stopped" | "deleted" as state:
+                return state
+            case _:
+                return "idle"
 
     def _end_by_force(self, reason: str) -> None:
-        """The agent did not stop when it was asked to: end its run, then the process that it blocks."""
+        """End the run of an agent that did not stop when it was asked to, then the process that it blocks."""
+        if self._worked:
+            return  # the run is being committed, which may take as long as an outage
         _log.error(
             "agent-ended-by-force", run=self._held.claim.run, agent=self._definition.name, reason=reason
         )
         if not self._claim_status.lost:
             grace_s = self._runtime.parts.settings.stop_grace_s
             text = f"{reason}, and its agent, which did not stop within {grace_s:g} s, was {BY_FORCE}"
-            self._commit(dataclasses.replace(self._stopped(), text=text))
-        if current_process().name != "MainProcess":  # a child of the prefork pool, which is replaced
+            self._commit(dataclasses.replace(ending.stopped(self._claim_status), text=text))
+        # A child of the prefork pool, which is replaced. An agent that has returned meanwhile blocks nothing.
+        if current_process().name != "MainProcess" and not self._worked:
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _completed(text: str, context: Context) -> Outcome:
-    context.steps.end()
-    state = context.new_state
-    try:
-        json.dumps(state)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"ctx.state holds a value that is not JSON: {error}") from error
-    if len(text) > MAX_PAYLOAD_BYTES // 4 and len(text.encode(errors="replace")) > MAX_PAYLOAD_BYTES:
-        raise InputError(
-            f"the answer of {len(text)} characters is larger than {MAX_PAYLOAD_BYTES} bytes; write it to a file"
-        )
-    return Outcome(
-        status="completed",
-        text=text,
-        state=state,
-        waiting=context.new_waiting,
-        steps_left_out=context.steps.left_out,
-        memory=context.new_memory,
-        once=context.answers_in_text,
-        attachments=context.attachments,
-    )
-
-
-def _verdict(done: Committed) -> Verdict:
-    match done.session_state.value:
-        case "finished" | "failed" | "stopped" | "deleted" as state:
-            return state
-        case _:
-            return "idle"

@@ -15,9 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orchestrator.crashpoints import failpoint
-from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Claimed, Next, Slot
-from orchestrator.log import get_logger
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.deaths import claim_of_this_process
 from orchestrator.worker.execution.outcome import Verdict
@@ -34,8 +32,6 @@ _OTHER_SHARD_EVERY: Final = 4
 
 #: Seconds between the looks of a slot that finds nothing ready, before its task returns.
 LINGER_S: Final = (0.0, 0.002, 0.004, 0.008, 0.016)
-
-_log = get_logger()
 
 
 class SlotLoop:
@@ -139,8 +135,4 @@ class SlotLoop:
         if wish.held is None:
             return
         self._taken += 1
-        for agent in wish.more:
-            try:
-                self._runtime.ring(agent)
-            except ServerUnavailable as error:
-                _log.warning("ring-failed", agent=agent, error=str(error))
+        self._runtime.ring_each(wish.more)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Self
 
 from orchestrator.agents.definition import AgentDefinition
-from orchestrator.errors import WouldDeadlock
+from orchestrator.errors import ServerUnavailable, WouldDeadlock
 from orchestrator.ids import shard_of
 from orchestrator.ledger import ItemState, Ledger, RunRef, RunState
 from orchestrator.ledger.decode import text
@@ -115,6 +116,7 @@ class SlotSharing:
 
     def __init__(self, *, queues: frozenset[str] = frozenset(), depth: int = 0) -> None:
         self._threads: list[threading.Thread] = []
+        self._changing = threading.Lock()
         self.queues = queues
         #: How many runs of this slot wait already for what is executed now.
         self.depth = depth
@@ -131,8 +133,7 @@ class SlotSharing:
     @property
     def busy(self) -> bool:
         """Whether a thread that was lent a slot is still at work."""
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        return bool(self._threads)
+        return any(thread.is_alive() for thread in self._threads)
 
     def start(self, work: Callable[[SlotSharing], None]) -> threading.Thread:
         """A thread that works in a lent slot.
@@ -143,7 +144,8 @@ class SlotSharing:
         below = SlotSharing(queues=self.queues, depth=self.depth + 1)
         thread = threading.Thread(target=work, args=(below,), name=f"lent-slot-{below.depth}", daemon=True)
         thread.start()
-        self._threads.append(thread)
+        with self._changing:  # threads of one agent may wait at the same time
+            self._threads = [*(one for one in self._threads if one.is_alive()), thread]
         return thread
 
     def join(self) -> None:
@@ -168,7 +170,7 @@ class SharedSlot:
         self._ended = threading.Event()
         self._seen_at: float | None = None
         self._began_at = time.monotonic()
-        self._look_s, self._longest_s = _LOOK_S
+        self._look_s = _LOOK_S[0]
         self._look_at = self._began_at + self._look_s
 
     def __enter__(self) -> Self:
@@ -189,7 +191,7 @@ class SharedSlot:
         if now < self._look_at or (self._thread is not None and self._thread.is_alive()):
             return
         self._look_at = now + self._look_s
-        self._look_s = min(self._look_s * 1.5, self._longest_s)
+        self._look_s = min(self._look_s * 1.5, _LOOK_S[1])
         needed = self._queued.needed_by(self._awaited)
         if (
             needed is None
@@ -218,14 +220,18 @@ class SharedSlot:
     def _work(self, slot_sharing: SlotSharing) -> None:
         """Execute what the awaited session needs, then anything else, until the wait ends or nothing is left."""
         idle_since, look_s = time.monotonic(), _THREAD_LOOK_S[0]
-        while not self._ended.wait(look_s) and time.monotonic() - idle_since < LINGER_S:
-            run = retry_outages(lambda since=idle_since: self._find(since), what="lent")  # type: ignore[misc]
-            if run is None:
-                look_s = min(look_s * 2, _THREAD_LOOK_S[1])
-                continue
-            self._execute(run, slot_sharing)
-            idle_since, look_s = time.monotonic(), _THREAD_LOOK_S[0]
-        slot_sharing.join()
+        try:
+            while not self._ended.wait(look_s) and time.monotonic() - idle_since < LINGER_S:
+                run = retry_outages(partial(self._find, idle_since), what="lent")
+                if run is None:
+                    look_s = min(look_s * 2, _THREAD_LOOK_S[1])
+                    continue
+                self._execute(run, slot_sharing)
+                idle_since, look_s = time.monotonic(), _THREAD_LOOK_S[0]
+        except ServerUnavailable as error:
+            _log.error("ledger-away", error=str(error))
+        finally:
+            slot_sharing.join()
 
     def _find(self, idle_since: float) -> RunRef | None:
         needed = self._queued.needed_by(self._awaited)

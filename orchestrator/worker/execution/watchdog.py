@@ -33,8 +33,8 @@ _log = get_logger()
 class Silence:
     """Tells when a consumer has been silent for too long, from one look to the next."""
 
-    def __init__(self, *, retry_for_s: float) -> None:
-        self._retry_for_s = retry_for_s
+    def __init__(self, *, silent_for_s: float) -> None:
+        self._silent_for_s = silent_for_s
         self._since: float | None = None
 
     def lasts(self, *, now: float, free_slot: bool, moved_at: float, waiting: Callable[[], bool]) -> bool:
@@ -47,7 +47,7 @@ class Silence:
             return False
         if self._since is None or moved_at > self._since:
             self._since = now
-        if now - self._since < self._retry_for_s:
+        if now - self._since < self._silent_for_s:
             return False
         self._since = None
         return True
@@ -60,9 +60,9 @@ class Watchdog:
         self,
         consumer: Any,
         ready: Callable[[], Sequence[str]],
-        ring: Callable[[Sequence[str]], None],
+        ring: Callable[[str], None],
         *,
-        retry_for_s: float,
+        silent_for_s: float,
         end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
     ) -> None:
         """Watch a Celery consumer.
@@ -70,15 +70,15 @@ class Watchdog:
         Args:
             consumer: Celery's own, as the signal ``worker_ready`` names it.
             ready: the agents that this worker serves and that have ready runs.
-            ring: tells workers of such agents.
-            patience_s: seconds of silence after which the worker ends.
+            ring: tells the workers of such an agent.
+            silent_for_s: seconds of silence after which the worker ends.
             end: ends the worker; by default as Celery does when it is asked to: what runs may finish.
         """
         self._consumer = consumer
         self._ready = ready
         self._ring = ring
-        self._look_every_s = retry_for_s / 5
-        self._silence = Silence(retry_for_s=retry_for_s)
+        self._look_every_s = silent_for_s / 5
+        self._silence = Silence(silent_for_s=silent_for_s)
         self._end = end
         self._moved_at = time.monotonic()
         self._ended_it = False
@@ -104,14 +104,15 @@ class Watchdog:
                 _log.debug("watchdog-look-failed", error=repr(error))
 
     def _see_to_the_end(self, looking: threading.Event) -> None:
-        """A shutdown that waits for an answer of the broker for ever is no shutdown: what was at work has ended."""
-        idle_s = 0.0
-        while self._ended_it and idle_s < END_S:
+        """Kill a worker that is to end for its silence, whose shutdown waits for the broker although nothing is at work."""
+        if not self._ended_it:
+            return
+        idle_s = 0
+        while idle_s < END_S:
             looking.wait(1)
-            idle_s = 0.0 if state.reserved_requests else idle_s + 1
-        if self._ended_it:
-            _log.error("consumer-silent", action="the worker is killed: its shutdown waits for the broker")
-            os.kill(os.getpid(), signal.SIGKILL)
+            idle_s = 0 if state.reserved_requests else idle_s + 1
+        _log.error("consumer-silent", action="the worker is killed: its shutdown waits for the broker")
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def look(self) -> None:
         """See whether the consumer is silent, and end the worker if it is."""
@@ -128,6 +129,6 @@ class Watchdog:
 
     def _wait_for_work(self) -> bool:
         agents = self._ready()
-        if agents:
-            self._ring(agents)
+        for agent in agents:
+            self._ring(agent)
         return bool(agents)

@@ -393,7 +393,6 @@ def test_a_tool_of_a_model_may_park_its_run(scripted: Scripted) -> None:
 # --- the scripted session and a real stack ---------------------------------------------------------
 
 EVERY_METHOD: dict[str, Callable[[Context], Any]] = {
-    "account": lambda ctx: ctx.account,
     "agents": lambda ctx: [a.name for a in ctx.agents()],
     "all_results": lambda ctx: [c.text for c in ctx.all_results],
     "delegate": lambda ctx: len(ctx.delegate("finder", "1", title="one", group="g", on_close="abandon")),
@@ -419,7 +418,6 @@ EVERY_METHOD: dict[str, Callable[[Context], Any]] = {
     "attach": lambda ctx: ctx.attach("notes", "text"),
     "step": lambda ctx: ctx.step("sum", sum, [1, 2]),
     "step_key": lambda ctx: ctx.step("key", lambda: ctx.step_key.startswith(ctx.run)),
-    "steps": lambda ctx: len(ctx.steps.finished),
     "now_ms": lambda ctx: ctx.now_ms() > 0,
     "wait_for": lambda ctx: ctx.wait_for("any", window_s=0),
     "new_waiting": lambda ctx: ctx.new_waiting,
@@ -435,9 +433,7 @@ EVERY_METHOD: dict[str, Callable[[Context], Any]] = {
     "parse_callbacks": lambda ctx: ctx.parse_callbacks("nothing"),
     "read_memory": lambda ctx: ctx.read_memory(),
     "redis": lambda ctx: ctx.redis.ping(),
-    "settings": lambda ctx: ctx.settings.shards,
     "write_live": lambda ctx: ctx.write_live("text", text="said"),
-    "written": lambda ctx: type(ctx.written).__name__,
 }
 #: What ends or parks the run, or needs an event loop: shown by the tests above.
 ELSEWHERE = {

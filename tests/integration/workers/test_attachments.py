@@ -18,7 +18,8 @@ from orchestrator.ledger import ItemState
 from orchestrator.policy.callback import Callback
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys
-from orchestrator.worker.context.context import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS, Context
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.context.reporting import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS
 
 from .conftest import StackHarness
 

@@ -32,6 +32,7 @@ def leaks(client: redis_py.Redis) -> list[str]:
 
 def everything(ctx: Context) -> Any:
     """A parent that says the secret in every way that there is."""
+    print(f"looking for {SECRET}")
     if ctx.cause == "start":
         ctx.state["secret"] = SECRET
         ctx.status(10, f"about {SECRET}")

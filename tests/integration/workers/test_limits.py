@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -393,7 +392,7 @@ def test_a_worker_does_not_ring_itself_for_what_is_held_back(
 ) -> None:
     """A watchdog that took paused runs for unheard ones would ring for them again and again."""
     process = RuntimeOfProcess(stage.app, stage.settings)
-    process._runtime = (os.getpid(), stage.runtime)
+    process._runtime = stage.runtime
     started(stage, "helper")
     assert process.with_ready_runs() == ["helper"]
     limits.pause("agent", "helper")

@@ -10,7 +10,7 @@ import redis as redis_py
 from orchestrator.config.settings import load_settings
 from orchestrator.errors import LimitExceeded
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.context.effects import AT_ONCE
+from orchestrator.worker.context.launches import AT_ONCE
 from tests.integration.workers.conftest import StackHarness
 
 TASKS = [f"task {number // 2}" for number in range(AT_ONCE + 10)]

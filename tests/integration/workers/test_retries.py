@@ -13,9 +13,12 @@ from orchestrator.cli.render import tree_lines
 from orchestrator.client.history import history
 from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError
-from orchestrator.ids import new_claim_id
+from orchestrator.ids import ClaimId, new_claim_id
 from orchestrator.ledger import Run, RunRef, RunState, SessionState
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.holders import mark_of
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution.deaths import release_runs_of
 
 from .conftest import StackHarness
 
@@ -202,6 +205,20 @@ def test_a_run_whose_process_dies_has_a_limit_of_its_own(stage: StackHarness) ->
     ]
     hows = [tried.how for tried in run_of(stage, dispatch).tries]
     assert hows == ["died", *["lost"] * 5, "died", "died"]
+
+
+def test_a_process_that_dies_loses_all_its_runs_also_if_a_session_is_deleted(stage: StackHarness) -> None:
+    claim = ClaimId(f"{new_claim_id()}@{mark_of(12_345)}")
+    stage.agent("solo")(lambda ctx: "done")
+    for _ in range(2):
+        dispatch = stage.start(stage.submit("solo"))
+        assert stage.ledger.claim(dispatch.run, claim, session_id=dispatch.session, worker="w")
+    first, second = stage.ledger.sweep.leases(0)
+    stage.redis.delete(keys.session(first.session))
+    release_runs_of(12_345, stage.runtime, "signal 9")
+    run = stage.ledger.run(second.run)
+    assert run is not None
+    assert (run.state, run.died) == (RunState.QUEUED, 1)
 
 
 def warnings(stage: StackHarness) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,15 +183,6 @@ def test_a_run_is_executed_once(stage: StackHarness) -> None:
     assert stage.execute(dispatch) == "finished"
     assert stage.execute(dispatch) == "refused"
     assert calls == [1]
-
-
-def test_a_run_of_an_agent_that_this_worker_does_not_serve_is_left_to_others(stage: StackHarness) -> None:
-    stage.agent("solo")(lambda ctx: "done")
-    dispatch = stage.start(stage.submit("solo"))
-    definition = stage.catalogue.pop("solo")
-    assert stage.execute(dispatch) == "not-served"
-    stage.catalogue["solo"] = definition
-    assert stage.execute(dispatch) == "finished"
 
 
 def test_a_parent_hears_of_its_children_and_keeps_its_state(stage: StackHarness) -> None:
@@ -425,6 +417,28 @@ def test_a_run_that_takes_too_long_fails_with_that_reason(stage: StackHarness) -
     session = stage.submit("solo")
     assert stage.play(session) == "failed"
     assert stage.ledger.session(session).reason == "it ran longer than its time limit of 0.1 s"
+
+
+def test_an_answer_that_takes_long_to_commit_counts(
+    redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent has returned, so the end of the grace period ends nothing by force."""
+    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.05))
+    stage.agent("solo", time_limit_s=0.1)(lambda ctx: "in time")
+    commit, agent_thread = stage.ledger.commit, threading.current_thread()
+    tried_by: list[threading.Thread] = []
+
+    def slow(*args: Any, **given: Any) -> Any:
+        tried_by.append(threading.current_thread())
+        if tried_by[-1] is agent_thread:
+            time.sleep(0.3)  # longer than the time limit and the grace period together
+        return commit(*args, **given)
+
+    monkeypatch.setattr(stage.ledger, "commit", slow)
+    session = stage.submit("solo")
+    assert stage.play(session) == "finished"
+    assert stage.ledger.result(session) == (SessionState.FINISHED, "in time")
+    assert tried_by == [agent_thread]
 
 
 def test_an_agent_that_heeds_nothing_is_ended_from_outside(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +23,7 @@ from orchestrator.router import build_router
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.streams import all_streams, stream_key
 from orchestrator.worker.container import RuntimeOfProcess
+from orchestrator.worker.execution import presence
 from tests.ready import ready_runs
 
 from .conftest import StackHarness
@@ -180,3 +184,27 @@ def test_a_bundle_with_an_agent_that_nobody_vouched_for_is_refused(hosts: Hosts,
     assert done.exit_code == 1
     assert "is not vouched for by its operator" in done.output
     assert hosts.keys(hosts.second) == set()
+
+
+def test_a_process_that_is_forked_while_another_thread_builds_builds_its_own(
+    stage: StackHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool replaces a process at any moment; a lock that stays locked would stop its first task for ever."""
+    process, me = RuntimeOfProcess(stage.app, stage.settings), os.getpid()
+    building, goes_on = threading.Event(), threading.Event()
+
+    def show(_: str) -> None:
+        if os.getpid() == me:
+            building.set()
+            assert goes_on.wait(60)
+
+    monkeypatch.setattr(presence, "show", show)
+    thread = threading.Thread(target=process.get)
+    thread.start()
+    assert building.wait(60)
+    fork = multiprocessing.get_context("fork").Process(target=process.get)
+    fork.start()
+    fork.join(30)
+    goes_on.set()
+    thread.join()
+    assert fork.exitcode == 0

@@ -1,0 +1,266 @@
+"""What outlasts a try of a run: its steps, its sleeps, and what it asks a person to approve."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar, cast, overload
+
+from orchestrator.clock import isoformat
+from orchestrator.errors import RunSleeps
+from orchestrator.ledger import Claimed
+from orchestrator.log import get_logger
+from orchestrator.policy.approval import Decision, Default
+from orchestrator.policy.moments import moment_ms, wait_ms
+from orchestrator.worker.context.parts import RunParts
+from orchestrator.worker.context.steps import Call
+from orchestrator.worker.context.view import View
+
+T = TypeVar("T")
+
+_log = get_logger()
+
+
+class Durable(View):
+    """One run of a session, with what it does once however often it is tried."""
+
+    def __init__(self, held: Claimed, parts: RunParts) -> None:
+        super().__init__(held, parts)
+        #: What this run asks a person to approve; `request_approval` is for agents.
+        self.approvals = parts.approvals
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for so many seconds without keeping the slot; for as long as you like.
+
+        The run parks: its function ends here with `RunSleeps`, which it has to let pass through, and is called again
+        from its beginning when the time has come, at most `sweep_interval_s` later. Then this call returns at once, as
+        a durable step does; put what is not to be done again into `step`. No attempt is used up. Callbacks and prompts
+        that come meanwhile wait for the next run; to be resumed by them, use ``wait_for("any", deadline_s=…)``.
+
+        Raises:
+            InputError: it is no number of seconds from 0 to a century.
+            RunSleeps: the time has not come; let it pass through.
+            StepMismatch: an earlier try of this run asked for another step here.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        self._sleep(for_ms=wait_ms(seconds))
+
+    def sleep_until(self, when: datetime | float) -> None:
+        """As :meth:`sleep`, until a moment by the clock of Redis; one that has passed returns at once.
+
+        Args:
+            when: a `datetime` with a time zone, or seconds since the epoch. Another try of the run keeps to the moment
+                that the first try named.
+
+        Raises:
+            InputError: it is neither, or more than a century ahead.
+            RunSleeps, StepMismatch, ClaimLost, SessionStopped, ServerUnavailable: as for :meth:`sleep`.
+        """
+        self._sleep(until_ms=moment_ms(when, now_ms=self.now_ms()))
+
+    def _sleep(self, *, for_ms: int | None = None, until_ms: int = 0) -> None:
+        """Return once the run has slept for ``for_ms``, or until ``until_ms``; what the first try recorded counts.
+
+        A clock that goes back makes a sleep of ``for_ms`` no longer than twice that: the ledger wakes the run after
+        ``for_ms`` at the latest, and a run whose time is still further ahead than that has slept.
+        """
+
+        def record() -> list[int]:
+            return [
+                until_ms if for_ms is None else self.now_ms() + for_ms,
+                -1 if for_ms is None else for_ms,
+            ]
+
+        due_ms, longest_ms = self.step("sleep", record)
+        left_ms = due_ms - self.now_ms()
+        if left_ms <= 0 or (0 <= longest_ms < left_ms):
+            return
+        _log.info("run-sleeps", until=isoformat(due_ms))
+        raise RunSleeps(isoformat(due_ms), f"{left_ms / 1000:.3f}")
+
+    def now_ms(self) -> int:
+        """The time by the clock of Redis, in milliseconds since the epoch.
+
+        Raises:
+            ServerUnavailable: Redis is away.
+        """
+        return self._effects.retrying("time", self._ledger.server_ms)
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        *args: Any,
+        retries: int = 0,
+        timeout_s: float | None = None,
+        backoff_s: float = 0.5,
+        type: Any = None,
+        **kwargs: Any,
+    ) -> T:
+        """Call ``function(*args, **kwargs)`` once for this run, however often the run is tried.
+
+        What it returns or raises is recorded; a run that is tried again gets that, and the function is not called.
+        A crash between the function and the record calls it again: give `step_key` to whoever it calls, to have that
+        happen once. Effects that it has (`delegate`, …) are made once in any case. Steps may run side by side.
+
+        Args:
+            name: with how often this run asked for it, the step's key. It outlives a deploy: keep it.
+            function: what is to be done. It may ask for steps of its own.
+            args: its arguments.
+            retries: how often it is called again after it raised.
+            timeout_s: seconds that one call may take. The function goes on in its thread then, and what it gives is
+                dropped.
+            backoff_s: seconds before the first retry; each later one waits twice as long, a minute at most.
+            type: the type of the value, for what is neither JSON nor bytes nor a pydantic model. By default the
+                annotation of the function says it.
+            kwargs: more arguments of the function.
+
+        Returns:
+            What the function returned, as it is read from the record: tuples are lists.
+
+        Raises:
+            StepFailed: the function raised, and no retries are left.
+            StepMismatch: an earlier try of this run asked for another step here, see `@agent(steps=…)`.
+            LimitExceeded: this run has as many steps, or as large ones, as it may have.
+            InputError: the name is none, or the value has no form in which it can be recorded.
+            DamagedRecord: what an earlier try recorded cannot be read.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        call = Call(
+            name=name,
+            function=function,
+            args=args,
+            kwargs=kwargs,
+            retries=retries,
+            timeout_s=timeout_s,
+            backoff_s=backoff_s,
+            type=type,
+        )
+        return cast("T", self._steps.run(call))
+
+    @overload
+    async def astep(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T]],
+        *args: Any,
+        retries: int = ...,
+        timeout_s: float | None = ...,
+        backoff_s: float = ...,
+        type: Any = ...,
+        **kwargs: Any,
+    ) -> T: ...
+
+    @overload
+    async def astep(
+        self,
+        name: str,
+        function: Callable[..., T],
+        *args: Any,
+        retries: int = ...,
+        timeout_s: float | None = ...,
+        backoff_s: float = ...,
+        type: Any = ...,
+        **kwargs: Any,
+    ) -> T: ...
+
+    async def astep(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        retries: int = 0,
+        timeout_s: float | None = None,
+        backoff_s: float = 0.5,
+        type: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """:meth:`step` for agents that are async; the event loop goes on meanwhile.
+
+        The function may be async. One that is not is called in a thread. An async one that takes longer than
+        ``timeout_s`` is cancelled. A step whose task is cancelled records nothing.
+        """
+        call = Call(
+            name=name,
+            function=function,
+            args=args,
+            kwargs=kwargs,
+            retries=retries,
+            timeout_s=timeout_s,
+            backoff_s=backoff_s,
+            type=type,
+        )
+        return await self._steps.arun(call)
+
+    @property
+    def step_key(self) -> str:
+        """In the function of a step: a key that is the same in every try, and that no other step of any run has.
+
+        Raises:
+            InputError: no step is executed here.
+        """
+        return self._steps.key
+
+    def request_approval(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        reason: str = "",
+        timeout_s: float | None = None,
+        default: Default = "deny",
+        key: str | None = None,
+    ) -> Decision:
+        """Ask a person for a yes or no, and return the answer. The run frees its slot until it is there.
+
+        Until then this raises `AwaitsApproval`: let it pass through. The run is tried again with the answer, its recorded
+        steps are not executed again, and its effects are not had again. Only a person answers: `orchestra approve`,
+        `orchestra deny`, `Client.approve`.
+
+        Args:
+            tool: what is to be done, in a word.
+            arguments: with what, as JSON values. The answer is for these alone.
+            reason: why, for whoever decides.
+            timeout_s: seconds after which ``default`` counts; by default the setting `approval_time_limit_s`.
+            default: `deny`, or `approve` where nobody has to be asked who does not object in time.
+            key: as for `delegate`.
+
+        Raises:
+            AwaitsApproval: nobody has answered yet.
+            InputError: a value is wrong, or the arguments have no form as JSON or are too long.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        return self.decision(
+            self.post_approval(tool, arguments, reason=reason, timeout_s=timeout_s, default=default, key=key)
+        )
+
+    def post_approval(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        reason: str = "",
+        timeout_s: float | None = None,
+        default: Default = "deny",
+        key: str | None = None,
+    ) -> str:
+        """As `request_approval`, and go on: the approval's id, for `decision`. So several are asked for at once.
+
+        Raises:
+            InputError: a value is wrong, or the arguments have no form as JSON or are too long.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        approval, _ = self.approvals.post(
+            tool, arguments, reason=reason, timeout_s=timeout_s, default=default, key=key
+        )
+        return approval
+
+    def decision(self, approval: str) -> Decision:
+        """The answer to an approval that this session has asked for. The run frees its slot until it is there.
+
+        Raises:
+            AwaitsApproval: nobody has answered yet; let it pass through.
+            InputError: this session has asked for no such approval.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        return self.approvals.decision(approval)
