@@ -56,12 +56,14 @@ if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop =
   return { 'retry', failures }
 end
 
--- Whether an item that the run parks for has come since it looked.
+-- Whether an item that the run parks for has come since it looked. An answer to an approval is in no queue.
 local function is_there()
   local facts = redis.call('HGETALL', RUN)
   for i = 1, #facts, 2 do
     local awaited = facts[i + 1] == claim and string.match(facts[i], '^awaits:(.*)$')
+    local answer = string.match(facts[i], '^awaits:(dec_.*)$')
     if awaited and redis.call('ZSCORE', QUEUE, awaited) then return true end
+    if answer and redis.call('HEXISTS', ITEMS, answer) == 1 then return true end
   end
   return false
 end
@@ -70,11 +72,6 @@ end
 if status == 'parked' and r.stop == '' and s.stop_pending == '' then
   local wait_ms = is_there() and 0 or tonumber(ARGV[9])
   local reason = cjson.decode(ARGV[11]).reason
-  -- The answer that it parks for may have come since it looked.
-  for _, name in ipairs(redis.call('HKEYS', RUN)) do
-    local awaited = string.match(name, '^awaits:(dec_.*)$')
-    if awaited and redis.call('HEXISTS', ITEMS, awaited) == 1 then wait_ms = 0 end
-  end
   note_try(ARGV[11], now, now + wait_ms)
   queue_again(r.id, reason, reason, wait_ms, now)
   return { 'parked', count(r.failures) }
@@ -299,10 +296,9 @@ if over then
     save(P_ITEMS, said, earlier)
     redis.call('ZREM', P_QUEUE, said)
   elseif earlier then
-    local callback = item(P_ITEMS, 'cb_' .. string.sub(s.id, 5))
     if callback then
       callback.said = said
-      save(P_ITEMS, 'cb_' .. string.sub(s.id, 5), callback)
+      save(P_ITEMS, callback_of(s), callback)
     end
   end
   report(ARGV[7])

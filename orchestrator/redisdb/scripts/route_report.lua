@@ -55,7 +55,7 @@ redis.call('HSET', BODIES, 'result', ARGV[3])
 redis.call('HDEL', BODIES, 'end')
 redis.call('HSET', S, 'state', 'finished', 'run', '', 'updated_ms', now, 'ended_ms', now)
 changed('session', s.id, '-', 'finished')
-if s.parent == '' then redis.call('ZADD', RESULTS, 'NX', now, s.id) end
+if s.parent == '' then owe_result(s.id, now) end
 tell_parent(s, ARGV[2], ARGV[3], now, ARGV[9])
 session_stop(s)
 return { 'done', 'finished' }

@@ -15,6 +15,7 @@ from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import examination
 from orchestrator.ids import callback_id
+from orchestrator.ledger import Claimed, ItemState, RunState, SessionState
 from orchestrator.redisdb import keys
 
 from .conftest import Play
@@ -135,3 +136,55 @@ def test_an_index_of_another_type_is_a_finding_too(two: Two, index: str) -> None
     doctor = two.orchestra("doctor", "--quick")
     assert doctor.exit_code == 1, doctor.output
     assert "[damaged]" in doctor.stdout
+
+
+@pytest.mark.parametrize(
+    "damage", ["waiting policy", "policy of another form", "chain", "item", "run's items"]
+)
+def test_what_is_damaged_can_be_stopped(two: Two, damage: str) -> None:
+    """It ends in one step, with all that it can be said of."""
+    for child in two.parts.ledger.tree(two.ill)[1:]:
+        two.play.finish(child.id)
+    if damage == "run's items":
+        run = two.play.resume(two.ill).run.id
+        two.redis.hset(keys.run(run), "items", "{x")
+    else:
+        DAMAGE[damage][0](two)
+    assert two.parts.ledger.stop(two.ill, "enough", force=True).outcome == "ended"
+    found = two.parts.ledger.session(two.ill)
+    assert (found.state, found.run, found.reason) == (SessionState.STOPPED, "", "enough")
+    assert two.redis.zscore(keys.results(0), two.ill) is not None
+
+
+@pytest.mark.parametrize("damage", ["waiting policy", "policy of another form"])
+def test_a_child_ends_whatever_its_parent_waits_for(two: Two, damage: str) -> None:
+    """The callback service is told, and says what is wrong with the policy."""
+    DAMAGE[damage][0](two)
+    before = two.redis.xlen(keys.session_events(0))
+    two.play.finish(two.ill_child)
+    assert two.parts.ledger.session(two.ill_child).state is SessionState.FINISHED
+    assert two.redis.xlen(keys.session_events(0)) == before + 1
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda two, child: two.play.commit(child.claim),
+        lambda two, _: two.parts.ledger.stop(two.ill_child, "enough", force=True),
+    ],
+)
+def test_a_child_whose_end_its_parent_cannot_be_told_of_does_not_end(
+    two: Two, end: Callable[[Two, Claimed], object]
+) -> None:
+    """Nothing is written before the parent's record is readable, and nothing is lost then."""
+    ledger, name = two.parts.ledger, callback_id(two.ill_child)
+    child = two.play.run(two.ill_child)
+    record = two.redis.hget(keys.items(two.ill), name)
+    two.redis.hset(keys.items(two.ill), name, "{x")
+    with pytest.raises(redis_py.ResponseError, match=f"the record {name} of session {two.ill} is damaged"):
+        end(two, child)
+    assert ledger.session(two.ill_child).run == child.run.id
+    assert ledger.run(child.run.id).state is RunState.RUNNING  # type: ignore[union-attr]
+    two.redis.hset(keys.items(two.ill), name, record)
+    two.play.commit(child.claim)
+    assert [item.id for item in ledger.items(two.ill) if item.state is ItemState.QUEUED] == [name]

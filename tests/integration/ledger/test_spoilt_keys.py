@@ -94,6 +94,19 @@ def test_a_service_outlives_indexes_of_another_type(
         service.join(60)
 
 
+def test_a_run_that_cannot_be_counted_is_not_taken(play: Play, redis: redis_py.Redis) -> None:
+    """The sweep comes to it again, once the key is what it was."""
+    dispatch = play.start(play.submit())
+    assert dispatch is not None
+    spoil(redis, keys.at_work(0))
+    with pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
+        play.claim(dispatch)
+    assert redis.zscore(keys.queued(0), dispatch.run) is not None
+    assert redis.zscore(keys.running(0), dispatch.run) is None
+    redis.delete(keys.at_work(0))
+    assert play.claim(dispatch).run.attempt == 1
+
+
 def test_a_group_that_was_removed_is_made_again_and_no_event_is_lost(
     stack: Stack, play: Play, redis: redis_py.Redis
 ) -> None:

@@ -112,6 +112,20 @@ def test_a_sender_that_signs_has_a_share_as_well(stack: Stack) -> None:
     assert (dead.count("lead"), dead.count("reviewer"), dead.count("partner")) == (4, 10, 2)
 
 
+def test_a_message_becomes_a_dead_letter_although_somebody_removed_the_index(stack: Stack) -> None:
+    """Bytes that were counted for what is not there any more take no room."""
+    stack = limited(stack, dead_letters_max_bytes=100_000)
+    stack.redis.hset(keys.dead_usage(0), mapping={"bytes": 10**9, "bytes:": 10**9})
+    flood(stack, b"junk", 1)
+    route(stack)
+    assert len(stack.dead()) == 1
+    assert stack.redis.hget(keys.dead_usage(0), "bytes") == b"4"
+    stack.redis.hset(keys.dead_usage(0), "bytes:", 10**9)
+    flood(stack, b"rubbish", 1)
+    route(stack)
+    assert stack.pending() == 0
+
+
 def test_what_is_signed_is_kept_longer_than_what_is_not(stack: Stack) -> None:
     """Where all of it is too much, what nobody vouches for goes first, then the oldest."""
     stack = limited(stack, dead_letters_max_entries=12, dead_letters_share=0.5)

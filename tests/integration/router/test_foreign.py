@@ -324,6 +324,24 @@ def test_a_blocked_root_of_a_program_shows_where_it_is_stuck(stack: Stack) -> No
     assert stack.parts.ledger.session(session.id).activity == "blocked: no key"
 
 
+def test_people_are_told_of_the_end_of_a_root_of_a_program(stack: Stack) -> None:
+    """As of any other root: the notifier reads of it, and its caller is owed the result."""
+    stack.redis.xgroup_create(keys.notices(0), "notify:webhook", mkstream=True)
+    stack.publish(stack.envelope(task(), sender="lead", recipient="partner"), "task-delegation", "high")
+    stack.router().run_once()
+    (session,) = roots(stack)
+    done = TaskCompletion(task_id=session.id, status="success", summary="found", result="it is 42")
+    data = stack.envelope(
+        done, sender="partner", recipient="lead", correlation=session.correlation, chain=session.chain
+    )
+    stack.publish(data, "task-completion")
+    assert stack.router("two").run_once().done == 1
+    assert stack.parts.ledger.result(session.id) == (SessionState.FINISHED, "it is 42")
+    told = [(facts[b"event"], facts[b"session"]) for _, facts in stack.redis.xrange(keys.notices(0))]
+    assert told == [(b"finished", session.id.encode())]
+    assert stack.redis.zscore(keys.results(0), session.id) is not None
+
+
 def test_a_foreign_query_can_be_answered(stack: Stack, family: Family) -> None:
     """It is a question in the parent's queue that stays open until its reply."""
     asked = say(stack, family, Query(query_type="ask-for-help", subject="which one?"), "query", "normal")

@@ -59,6 +59,12 @@ end
 -- open ones, which is found from any key of the shard.
 local function is_approval(id) return string.sub(id, 1, 4) == 'apr_' end
 
+-- The same, and nil as well where it cannot be read: what ends a session goes on without it.
+local function readable_item(items, id)
+  local fine, record = pcall(item, items, id)
+  return fine and record or nil
+end
+
 local function item_changed(items, id, record)
   local what = record.kind == 'completion' and 'callback' or is_approval(id) and 'approval' or 'item'
   changed(what, session_of(items), id, record.state, record.kind)
@@ -109,7 +115,7 @@ local function close_approval(items, id, reason)
   local shard = string.match(items, '^[^{]*{[^}]*}:')
   redis.call('ZREM', shard .. 'approvals', id)
   redis.call('ZREM', shard .. 'timers', 'approval|' .. id)
-  local record = reason and item(items, id)
+  local record = reason and readable_item(items, id)
   if not record then return end
   record.state = 'dead'
   record.reason = reason

@@ -22,6 +22,12 @@ local function dead_oldest(index, sender)
 end
 
 local function dead_enter(index, usage, member)
+  if redis.call('EXISTS', index) == 0 then
+    -- Somebody removed the index: what it counted is not there any more.
+    for _, field in ipairs(redis.call('HKEYS', usage)) do
+      if string.find(field, '^bytes') then redis.call('HDEL', usage, field) end
+    end
+  end
   local sender, bytes = string.match(member, '^(.-)%z.-%z(%d+)$')
   redis.call('ZADD', index, 0, member)
   redis.call('HINCRBY', usage, 'bytes', bytes)
@@ -80,7 +86,9 @@ local function dead_make_room(dead, index, usage, sender, limits, now)
     drop(dead_member_of(entry))
   end
   while sender and (dead_count(index, sender) > own_entries or used('bytes:' .. sender) > own_bytes) do
-    drop(dead_oldest(index, sender))
+    local member = dead_oldest(index, sender)
+    if not member then break end
+    drop(member)
   end
   while redis.call('ZCARD', index) > entries or used('bytes') > bytes do
     local member = dead_oldest(index, '')

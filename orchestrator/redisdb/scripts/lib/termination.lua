@@ -8,14 +8,26 @@ local P, P_ITEMS, P_BODIES, P_QUEUE = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local RUNNING, DISPATCH, WAITING, CLOSING, TIMERS = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local RESULTS, STOPS, TOTALS, STREAM = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 
-local function session_facts()
-  return fields(S, 'id', 'agent', 'parent', 'state', 'run', 'launched', 'delivered', 'dead', 'owed',
-    'questions', 'callback', 'parent_notified', 'task', 'runs', 'message', 'stop_pending', 'root')
-end
-
 -- The parent that it was handed to since the caller looked, or nil: the keys that came are those of its parent.
 local function new_parent(s)
   if s.parent ~= '' and string.sub(P, -#s.parent) ~= s.parent then return s.parent end
+end
+
+local function callback_of(s) return 'cb_' .. string.sub(s.id, 5) end
+
+-- The parent's record of the session. It is read before anything is written: an end that the parent cannot be told of,
+-- because its record is damaged, does not happen.
+local callback = nil
+
+local function session_facts()
+  local s = fields(S, 'id', 'agent', 'parent', 'state', 'run', 'launched', 'delivered', 'dead', 'owed',
+    'questions', 'callback', 'parent_notified', 'task', 'runs', 'message', 'stop_pending', 'root')
+  if s.parent ~= '' and s.parent_notified ~= '1' and not new_parent(s) then
+    local fine, found = pcall(item, P_ITEMS, callback_of(s))
+    if not fine then error('the record ' .. callback_of(s) .. ' of session ' .. s.parent .. ' is damaged') end
+    callback = found
+  end
+  return s
 end
 
 -- Whether the end of a child leaves everything as it is for its parent, so that nobody need look at it now.
@@ -28,9 +40,11 @@ local spoken_to = false
 local function stirs(parent, record)
   if record.awaited or CLOSED[parent.state] then return true end
   if parent.run ~= '' then return false end
-  local policy = parent.waiting ~= '' and cjson.decode(parent.waiting) or {}
+  if parent.waiting == '' then return true end
   local group = record.group or ''
-  return is_met(P, rule_of(policy, group), group)
+  local fine, met = pcall(function() return is_met(P, rule_of(cjson.decode(parent.waiting), group), group) end)
+  -- The callback service says what is wrong with a policy that cannot be read.
+  return not fine or met
 end
 
 -- What the report of the end says beside its text: its structured part as JSON, and its message-id. A script that knows
@@ -48,8 +62,7 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
     return
   end
   redis.call('HSET', S, 'proof', proof, 'report', END.message, 'parent_notified', '1')
-  local id = 'cb_' .. string.sub(s.id, 5)
-  local record = item(P_ITEMS, id)
+  local id, record = callback_of(s), callback
   if not record then return end
   record.status = status
   record.at_ms = now
@@ -112,7 +125,7 @@ end
 local function bury(ids, reason)
   local dead = 0
   for _, id in ipairs(ids) do
-    local record = item(ITEMS, id)
+    local record = readable_item(ITEMS, id)
     if record and (record.state == 'queued' or record.state == 'claimed') then
       record.state = 'dead'
       record.reason = reason
@@ -208,7 +221,8 @@ end
 -- A run ends without an answer and its session with it: `state` is failed, stopped or deleted.
 local function fail_run(s, r, state, reason, now, proof)
   end_run(s.run, state == 'failed' and 'failed' or 'stopped', reason, now)
-  bury(cjson.decode(r.items), 'resume ' .. state .. ': ' .. reason)
+  local fine, carried = pcall(cjson.decode, r.items)
+  bury(fine and type(carried) == 'table' and carried or {}, 'resume ' .. state .. ': ' .. reason)
   close_session(s, state, reason, now, proof)
   session_stop(s)
 end
