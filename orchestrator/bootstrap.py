@@ -75,12 +75,12 @@ class Container:
 
     @cached_property
     def codes(self) -> Codes:
-        """What the keys of the data folder share with those of others."""
+        """Proofs and secrets that the keys of the data folder share with those of others."""
         return Codes(self.keyring)
 
     @cached_property
     def authenticity(self) -> Authenticity:
-        """Who said what is in the ledger."""
+        """Vouches for what is written into the ledger, and checks what others wrote."""
         return Authenticity(self.keyring, required=self.settings.signatures_required, codes=self.codes)
 
     @cached_property
@@ -184,7 +184,7 @@ class Container:
         )
 
     def _send(self, runs: Sequence[RunRef]) -> None:
-        """Workers are told of runs of our own; those of programs outside of the stack go into their hands."""
+        """Ring the workers of our own agents, and hand the runs of external programs over to them."""
         from orchestrator.reconciler.delivery import hand_over
 
         ready = hand_over(runs, ledger=self.ledger, agents=self.agents)
@@ -215,9 +215,9 @@ class Container:
         publish_result(self.ledger, self.results, root)
 
     def end_reports(self, about: Session, reason: str, by: str = "") -> list[Outgoing]:
-        """The reports of a session that ``by`` ends from outside: to whoever gave it its task, and to who runs it.
+        """The reports of a session that ``by`` ends: to the agent that gave it its task, and to the external one that runs it.
 
-        An agent of our own hears of its end by its heartbeat; a program outside of the stack has nothing but this.
+        An agent of our own hears of its end by its heartbeat; an external program has only this report.
 
         Raises:
             KeyringError: there is no key of ``by`` to sign them with.
@@ -226,11 +226,11 @@ class Container:
         parent = self.ledger.find([about.parent]) if about.parent else []
         delegator = parent[0].agent if parent else about.delegator or OPERATOR
         agent = self.agents.get(about.agent)
-        told = dict.fromkeys([delegator] if delegator != by else [])
-        if not told or (agent is not None and agent.external):
-            told[about.agent] = None
+        recipients = dict.fromkeys([delegator] if delegator != by else [])
+        if not recipients or (agent is not None and agent.external):
+            recipients[about.agent] = None
         reports = []
-        for recipient in told:
+        for recipient in recipients:
             try:
                 reports.append(
                     self.message_factory.error(
@@ -242,7 +242,7 @@ class Container:
                     )
                 )
             except ValidationError as error:
-                # Its records are damaged: it is to end all the same.
+                # A session whose records are damaged ends all the same.
                 _log.error("end-not-reported", session=about.id, to=recipient, error=str(error))
         return reports
 

@@ -127,7 +127,7 @@ def _log_like_the_services(**_: Any) -> None:
 
 @worker_process_init.connect(weak=False)
 def _end_with_the_master(**_: Any) -> None:
-    """A pool process whose master was killed would hold its run on, where no one can stop it."""
+    """A pool process whose master was killed would keep its run, and nobody could stop it."""
     if os.getpid() != _MASTER:
         die_with_parent(signal.SIGKILL)
 
@@ -146,7 +146,7 @@ def _announce(sender: Any = None, **_: Any) -> None:
 
     parts, catalogue = _runtime.get().parts, _runtime.load_catalogue()
     try:
-        # It may have been away when the worker started.
+        # The server may have been away when the worker started.
         check_server(parts.redis, resolve_redis_url(_settings))
     except ServerUnavailable as error:
         logging.getLogger(__name__).warning("%s", error)
@@ -159,7 +159,7 @@ def _announce(sender: Any = None, **_: Any) -> None:
         life.begin()
         Announcer(parts, catalogue).start()
     except KeyringError as error:
-        # Nothing that its agents say could be signed.
+        # Without its keys the worker can sign nothing.
         life.end()
         raise _give_up(error) from error
     worker_shutdown.connect(lambda **_: life.end(), weak=False)

@@ -30,29 +30,6 @@ class SystemClock:
         return time.monotonic()
 
 
-class ManualClock:
-    """A clock that stands still until told to advance."""
-
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self._now_ms = now_ms
-        self._monotonic = 0.0
-
-    def now_ms(self) -> int:
-        return self._now_ms
-
-    def monotonic(self) -> float:
-        return self._monotonic
-
-    def advance(self, seconds: float) -> None:
-        """Move both clocks forward."""
-        self._now_ms += round(seconds * 1000)
-        self._monotonic += seconds
-
-    def jump(self, seconds: float) -> None:
-        """Move the wall clock alone, as an administrator or NTP may."""
-        self._now_ms += round(seconds * 1000)
-
-
 def isoformat(ms: int) -> str:
     """Milliseconds since the epoch as ISO 8601 in UTC, to the millisecond."""
     return f"{_second(ms // 1000)}.{ms % 1000:03}Z"

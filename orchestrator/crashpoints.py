@@ -1,8 +1,8 @@
 """Named places at which a test may kill this process, to show that a crash there loses and doubles nothing.
 
 Nothing happens unless the variable ORCHESTRA_CRASH_AT names a place and a file: ``router.acted:/tmp/mark``, or
-``worker.effect#3:/tmp/mark`` for the third time. The process that dies makes the file first, and only one that
-made it dies: whoever is started in its place goes on. With ``router.read=stop:/tmp/mark`` it is stopped instead, until
+``worker.effect#3:/tmp/mark`` for the third time. The process that dies makes the file first, and only the process
+that makes it dies: its replacement goes on. With ``router.read=stop:/tmp/mark`` it is stopped instead, until
 it gets a SIGCONT.
 """
 

@@ -15,15 +15,9 @@ import hashlib
 import re
 import uuid
 import zlib
-from typing import NewType
-
-SessionId = NewType("SessionId", str)
-RunId = NewType("RunId", str)
-ItemId = NewType("ItemId", str)
-ClaimId = NewType("ClaimId", str)
-MessageId = NewType("MessageId", str)
 
 _SESSION = re.compile(r"ses_[0-9a-f]{26}")
+_QUESTION = re.compile(r"ask_([0-9a-f]{26})[0-9a-f]{12}")
 _BEGINNING = re.compile(r"ses_[0-9a-f]{0,26}")
 
 #: Two hex digits: no stack has more shards than this.
@@ -34,97 +28,94 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\x1f".join(parts).encode(errors="surrogatepass")).hexdigest()[:24]
 
 
-def root_session_id(seed: str, shards: int = 1) -> SessionId:
+def root_session_id(seed: str, shards: int = 1) -> str:
     """The id of the root session that ``seed`` (an idempotency key or Celery task id) stands for."""
     shard = zlib.crc32(seed.encode(errors="surrogatepass")) % shards
-    return SessionId(f"ses_{shard:02x}{_digest('root', seed)}")
+    return f"ses_{shard:02x}{_digest('root', seed)}"
 
 
-def child_session_id(parent: str, effect_key: str) -> SessionId:
+def child_session_id(parent: str, effect_key: str) -> str:
     """The id of the child that ``parent`` launches under ``effect_key``."""
-    return SessionId(f"ses_{parent[4:6]}{_digest('child', parent, effect_key)}")
+    return f"ses_{parent[4:6]}{_digest('child', parent, effect_key)}"
 
 
-def external_session_id(shard: int, sender: str, message_id: str) -> SessionId:
+def external_session_id(shard: int, sender: str, message_id: str) -> str:
     """The id of the root session that an external program's message begins in ``shard``."""
-    return SessionId(f"ses_{shard:02x}{_digest('foreign', sender, message_id)}")
+    return f"ses_{shard:02x}{_digest('foreign', sender, message_id)}"
 
 
-def run_id(session: str, number: int) -> RunId:
+def run_id(session: str, number: int) -> str:
     """The id of the ``number``-th run of ``session``."""
-    return RunId(f"run_{session[4:6]}{_digest('run', session, str(number))}")
+    return f"run_{session[4:6]}{_digest('run', session, str(number))}"
 
 
-def item_id(session: str, effect_key: str) -> ItemId:
+def item_id(session: str, effect_key: str) -> str:
     """The id of something that waits in the queue of ``session``."""
-    return ItemId(f"itm_{session[4:6]}{_digest('item', session, effect_key)}")
+    return f"itm_{session[4:6]}{_digest('item', session, effect_key)}"
 
 
-def question_id(session: str, effect_key: str) -> ItemId:
+def question_id(session: str, effect_key: str) -> str:
     """The id of something that ``session`` asks; it names the asker, so that a reply finds its way by it alone."""
-    return ItemId(f"ask_{session[4:]}{_digest('question', session, effect_key)[:12]}")
+    return f"ask_{session[4:]}{_digest('question', session, effect_key)[:12]}"
 
 
-def asker_of(question: str) -> SessionId | None:
+def asker_of(question: str) -> str | None:
     """The session that asked the question of that id; None: the text is no id of a question."""
-    session = f"ses_{question[4:30]}"
-    tail = question[30:]
-    if len(question) != 42 or not question.startswith("ask_") or not is_session_id(session):
-        return None
-    return SessionId(session) if all(c in "0123456789abcdef" for c in tail) else None
+    found = _QUESTION.fullmatch(question)
+    return f"ses_{found[1]}" if found else None
 
 
-def reply_id(question: str) -> ItemId:
+def reply_id(question: str) -> str:
     """The id of the one reply that the question of that id can get."""
-    return ItemId(f"rep_{question[4:]}")
+    return f"rep_{question[4:]}"
 
 
-def approval_id(session: str, effect_key: str) -> ItemId:
+def approval_id(session: str, effect_key: str) -> str:
     """The id of something that a person is to approve for ``session``; it names the session."""
-    return ItemId(f"apr_{session[4:]}{_digest('approval', session, effect_key)[:12]}")
+    return f"apr_{session[4:]}{_digest('approval', session, effect_key)[:12]}"
 
 
-def session_of_approval(approval: str) -> SessionId | None:
+def session_of_approval(approval: str) -> str | None:
     """The session that asks for the approval of that id; None: the text is no id of an approval."""
     return asker_of(f"ask_{approval[4:]}") if approval.startswith("apr_") else None
 
 
-def decision_id(approval: str) -> ItemId:
+def decision_id(approval: str) -> str:
     """The id of the one answer that the approval of that id can get."""
-    return ItemId(f"dec_{approval[4:]}")
+    return f"dec_{approval[4:]}"
 
 
-def approval_of(decision: str) -> ItemId | None:
+def approval_of(decision: str) -> str | None:
     """The approval that the answer of that id is for; None: the text is no id of one."""
     approval = f"apr_{decision[4:]}"
-    return ItemId(approval) if decision.startswith("dec_") and session_of_approval(approval) else None
+    return approval if decision.startswith("dec_") and session_of_approval(approval) else None
 
 
-def callback_id(child: str) -> ItemId:
+def callback_id(child: str) -> str:
     """The id of the one callback that is owed for the child session ``child``."""
-    return ItemId(f"cb_{child[4:]}")
+    return f"cb_{child[4:]}"
 
 
-def child_of(item: str) -> SessionId | None:
+def child_of(item: str) -> str | None:
     """The child session whose end the callback of that id is; None: the text is no id of a callback."""
     session = f"ses_{item[3:]}"
-    return SessionId(session) if item.startswith("cb_") and is_session_id(session) else None
+    return session if item.startswith("cb_") and is_session_id(session) else None
 
 
-def question_of(reply: str) -> ItemId | None:
+def question_of(reply: str) -> str | None:
     """The question that the reply of that id answers; None: the text is no id of a reply."""
     question = f"ask_{reply[4:]}"
-    return ItemId(question) if reply.startswith("rep_") and asker_of(question) else None
+    return question if reply.startswith("rep_") and asker_of(question) else None
 
 
-def new_claim_id() -> ClaimId:
+def new_claim_id() -> str:
     """A random claim id; claims are compared for equality only."""
-    return ClaimId(uuid.uuid4().hex)
+    return uuid.uuid4().hex
 
 
-def new_message_id() -> MessageId:
+def new_message_id() -> str:
     """A random UUID v4 for an envelope."""
-    return MessageId(str(uuid.uuid4()))
+    return str(uuid.uuid4())
 
 
 def derived_uuid(*parts: str) -> str:

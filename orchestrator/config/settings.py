@@ -2,8 +2,8 @@
 
 A value comes from, first found wins: an override (command-line options), the environment
 (``ORCHESTRA_`` + the name in capitals), the table ``[orchestra]`` of a TOML file (``ORCHESTRA_CONFIG``,
-else ``orchestra.toml`` in the working directory), the default. A name that is none is refused in a file, and
-warned of in the environment, which others use, too. `docs/reference/settings.md` is generated
+else ``orchestra.toml`` in the working directory), the default. An unknown name is refused in a file, and causes
+a warning in the environment, which other programs use too. `docs/reference/settings.md` is generated
 from the descriptions below. No ``repr`` and no error message shows a password.
 """
 
@@ -196,7 +196,7 @@ class Settings(BaseModel):
     lease_s: Seconds = Field(
         15,
         description="Seconds without a renewal after which a run's holder counts as lost, "
-        "on the observer's monotonic clock. Routers and audit writers take over what another one has held for "
+        "on the observer's monotonic clock. Routers and audit writers take over what another consumer has held for "
         "that long and four times that long, callback services after a third of it. Services and workers give up a "
         "connection on which no answer came for a third of it, at least 2 s and at most 30 s: with leases under 6 s one "
         "connection that has gone silent may cost a run its lease.",
@@ -339,7 +339,7 @@ class Settings(BaseModel):
     message_max_age_s: Seconds = Field(
         DAY_S,
         description="Seconds after which an unhandled message is too old to be accepted; duplicates of a message "
-        "are told for at least as long.",
+        "are recognised for at least as long.",
     )
     registration_patience_s: float = Field(
         20,
@@ -369,7 +369,7 @@ class Settings(BaseModel):
         12_000,
         ge=0,
         description="Messages a minute that routers take from the outbox of one external program in a shard; the rest "
-        "stays there until the minute is over. 0: as many as there are.",
+        "stays there until the next minute. 0: as many as there are.",
     )
     dead_letters_share: float = Field(
         0.25,
@@ -424,7 +424,7 @@ class Settings(BaseModel):
     )
     notify_events: Annotated[tuple[NotifyEvent, ...], BeforeValidator(_split_names)] = Field(
         ("question", "approval", "finished", "failed", "stopped", "dead"),
-        description="Events that are told, separated by commas: `question` (a root asks the user), `approval` (an "
+        description="Events that the notifier sends, separated by commas: `question` (a root asks the user), `approval` (an "
         "agent asks for a yes or no), `finished`, `failed` and `stopped` (a root has ended), `dead` (a callback is not delivered).",
     )
     notify_secret_file: AbsolutePath | None = Field(
@@ -490,7 +490,7 @@ class Settings(BaseModel):
 
     @property
     def notifies(self) -> bool:
-        """Whether somebody is to be told of events."""
+        """Whether events are sent to anyone."""
         return bool(self.notify_url or self.notify_command)
 
     @property
@@ -600,7 +600,7 @@ def unknown_variables() -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a name that is none: the nearest one that is, or nothing."""
+    """The end of a sentence about an unknown name: the nearest known one, or nothing."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 

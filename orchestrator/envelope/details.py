@@ -1,4 +1,4 @@
-"""What the structured part of a message says beside its text, for whoever reads the message: headings and lists.
+"""What the structured part of a message says beside its text, for its reader: headings and lists.
 
 The headings are the names of the protocol's elements.
 """

@@ -1,8 +1,8 @@
 """Encryption of a body's content for one recipient, as XML Encryption 1.1.
 
 The content is encrypted with a fresh AES-256-GCM key, and that key with the recipient's RSA key
-(OAEP). The OAEP label names message, conversation, sender and recipient, so that whoever moves an
-encrypted body into a message of its own, under whatever id, has it refused. OAEP is used with SHA-1, its default in XML Encryption:
+(OAEP). The OAEP label names message, conversation, sender and recipient, so that an encrypted
+body that is moved into another message is refused, under any id. OAEP is used with SHA-1, its default in XML Encryption:
 it is as strong there as any, and Debian's ``xmlsec1`` knows no other.
 
 What comes in is compared with the one shape that is accepted before any library sees it: nothing in
@@ -115,13 +115,13 @@ def encrypt(body: bytes, *, key_id: str, public: RSAPublicKey, bound: BoundTo) -
         ValueError: ``body`` is not one body element with content, in canonical form.
     """
     xmlsec = _xmlsec()
-    whole = _BODY.fullmatch(body)
-    if whole is None:
+    element = _BODY.fullmatch(body)
+    if element is None:
         raise ValueError("not one <body> element with content, in canonical form")
     pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     context = xmlsec.EncryptionContext(_managers.of(pem, key_id))
     context.key = xmlsec.Key.generate(xmlsec.constants.KeyDataAes, 256, xmlsec.constants.KeyDataTypeSession)
-    sealed = context.encrypt_binary(etree.fromstring(template(key_id, bound)), whole[1])
+    sealed = context.encrypt_binary(etree.fromstring(template(key_id, bound)), element[1])
     for value in sealed.iter(_VALUE):
         value.text = "".join((value.text or "").split())
     return bytes(etree.tostring(sealed, method="c14n", exclusive=True, with_comments=False)).decode()
@@ -218,7 +218,7 @@ class _Managers(threading.local):
         self._made: dict[tuple[bytes, str], Any] = {}
 
     def of(self, pem: bytes, key_id: str) -> Any:
-        """One that knows this key, under this name, and no other."""
+        """The manager that knows this key alone, under this name."""
         manager = self._made.get((pem, key_id))
         if manager is None:
             xmlsec = _xmlsec()

@@ -1,7 +1,7 @@
 """Large payloads: compression that cannot explode, and a store in Redis for what is too large to travel.
 
 A blob is a hash under the SHA-256 of its octets. It is written under another key that expires,
-and gets its name when it is whole: what has the name is complete, and a crash leaves nothing behind.
+and gets its name when it is complete: a crash leaves nothing behind.
 The digest is of the octets as they were before compression and is checked on every reading.
 """
 

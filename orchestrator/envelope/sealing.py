@@ -34,7 +34,7 @@ from orchestrator.errors import DecryptionError, PayloadError
 _ORDER: Final = (ClaimCheckBody, EncryptedBody, CompressedBody)
 
 
-#: Types whose bodies a router opens, whoever sent them.
+#: Types whose bodies a router opens, no matter who sent them.
 _OPENED_BY_ROUTERS: Final = frozenset({"task-delegation", "review-request", "escalation"})
 
 

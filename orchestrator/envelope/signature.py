@@ -43,7 +43,7 @@ ALGORITHMS: Final = frozenset({RSA_SHA256, ED25519})
 #: Milliseconds that the clock of a signer may be ahead of the clock that wrote a key's record.
 CLOCK_SKEW_MS: Final = 300_000
 
-#: How the encoder, and whoever writes without white space and prefixes, begins the signature.
+#: How a signature begins that is written without white space and prefixes, as by the encoder.
 _OPENING: Final = b"<signature><algorithm>"
 _TAIL: Final = b"</signature-value></signature></agent-message>"
 
@@ -190,14 +190,14 @@ def verify(
     """
     algorithm: str
     if message is not None and message.signature is not None:
-        said = message.signature
+        given = message.signature
         algorithm, signer, key_id, value = (
-            said.algorithm,
-            said.signer,
-            said.public_key_id,
-            said.signature_value,
+            given.algorithm,
+            given.signer,
+            given.public_key_id,
+            given.signature_value,
         )
-        signed_ms, sender = said.timestamp.instant_ms, message.header.sender.agent_name
+        signed_ms, sender = given.timestamp.instant_ms, message.header.sender.agent_name
     else:
         root = root() if callable(root) else root
         require_root(root)
@@ -228,7 +228,7 @@ def verify(
 
 
 def digest_of(signed: bytes) -> str:
-    """A digest of a signed message in canonical form, without its signature element where it can be told."""
+    """A digest of a signed message in canonical form, without its signature element if that is written so."""
     start = signed.rfind(_OPENING)
     return sha256(signed if start < 0 else signed[:start]).hexdigest()[:32]
 

@@ -106,7 +106,7 @@ def _text(root: etree._Element, path: str) -> str:
 
 
 def _fill_in_ids(body: etree._Element, kind: str) -> str:
-    """The task-id that a body gives itself; one that must have one and does not is given a stand-in."""
+    """The task-id that a body gives itself; where a required one is missing, a stand-in is put in."""
     if kind == "error" and body.find(f"{_PREFIX}error-id") is None:
         made = etree.Element(f"{_PREFIX}error-id")
         made.text = str(uuid.uuid4())

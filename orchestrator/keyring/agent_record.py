@@ -1,4 +1,4 @@
-"""What the operator says an agent is: the facts of its record with the operator's signature over all of them."""
+"""The record of an agent: its facts, with the operator's signature over all of them."""
 
 from __future__ import annotations
 

@@ -90,10 +90,10 @@ def unpack(content: bytes, passphrase: bytes | None) -> KeyBundle:
 
 
 def _authenticate(document: dict[str, Any], passphrase: bytes | None) -> None:
-    said = document.pop("authentication", None)
-    if said is None and passphrase is None:
+    seal = document.pop("authentication", None)
+    if seal is None and passphrase is None:
         return
-    if said is None:
+    if seal is None:
         raise KeyringError(
             "nothing vouches for this bundle: it was exported without a passphrase, by an earlier version, or was altered; "
             "export it again with --passphrase-file, or import it without one"
@@ -102,17 +102,17 @@ def _authenticate(document: dict[str, Any], passphrase: bytes | None) -> None:
         raise KeyringError(
             "the bundle is closed by a passphrase; say the right passphrase with --passphrase-file"
         )
-    if not hmac.compare_digest(_hmac(document, passphrase, bytes.fromhex(said["salt"])), str(said["hmac"])):
+    if not hmac.compare_digest(_hmac(document, passphrase, bytes.fromhex(seal["salt"])), str(seal["hmac"])):
         raise KeyringError(
             "the bundle was altered or closed with another passphrase; say the right passphrase with --passphrase-file"
         )
 
 
 def _hmac(document: dict[str, Any], passphrase: bytes, salt: bytes) -> str:
-    """Of all that the document says, whatever its blanks and its order."""
-    said = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    """The HMAC of a document, independent of blanks and order."""
+    content = json.dumps(document, sort_keys=True, separators=(",", ":"))
     key = hashlib.scrypt(passphrase, salt=salt, n=2**15, r=8, p=1, maxmem=2**26, dklen=32)
-    return hmac.new(key, said.encode(), "sha256").hexdigest()
+    return hmac.new(key, content.encode(), "sha256").hexdigest()
 
 
 def _entry(

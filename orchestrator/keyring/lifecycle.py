@@ -1,4 +1,4 @@
-"""The life of keys in one data folder: made, rotated, revoked, and taken over from records that know better.
+"""The life of keys in one data folder: made, rotated, revoked, and updated from newer records.
 
 What changes more than one file happens under a lock that processes and threads share.
 """
@@ -52,7 +52,7 @@ class KeyLifecycle:
             return self.add(agent, use, self._generate(use), overlap_s=overlap_s)
 
     def revoke(self, key_id: str) -> KeyRecord:
-        """Mark a key as one that never counts again. The agent gets a new one when it next needs it.
+        """Revoke a key for good. The agent gets a new one when it next needs it.
 
         Raises:
             KeyringError: no such key here, or this is not the operator's host.
@@ -136,7 +136,7 @@ class KeyLifecycle:
         current = self._keys.current(record.agent, record.use)
         if current is not None and current.revoked_ms is not None:
             return True
-        # A process that died between the record and the pointer left that to whoever comes next.
+        # A process that died between the record and the pointer leaves the pointer to the next process.
         return self._is_to_be_used(known, current)
 
     def _is_to_be_used(self, record: KeyRecord, current: KeyRecord | None) -> bool:

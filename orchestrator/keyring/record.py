@@ -1,4 +1,4 @@
-"""A public key and what is said of it, in the form that the operator vouches for."""
+"""A public key with its facts, in the form that the operator vouches for."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class KeyRegistry:
         """Agree with Redis on who the operator is, and pin the answer.
 
         The first data folder that comes to an empty Redis is the operator's; later ones trust on first use,
-        unless a bundle told them before.
+        unless a bundle named the operator before.
 
         Raises:
             KeyringError: this folder trusts another operator than the one of this Redis.
@@ -64,7 +64,7 @@ class KeyRegistry:
         ours, theirs = operator.pem, self._operator_pem()
         public = operator.public()
         if public is not None and ours is not None and theirs is not None and theirs.strip() == ours.strip():
-            # Nothing to settle, and so nothing to lock: whoever has the lock may be waiting for Redis, or frozen.
+            # Nothing to settle, and so nothing to lock: the holder of the lock may wait for Redis, or be frozen.
             self._operator = public
             return public
         with locked(self.store.folder):
@@ -115,8 +115,8 @@ class KeyRegistry:
             KeyringError: this folder trusts another operator than the one of this Redis.
         """
         operator = self.settle_operator()
-        standing = [self.register(record) for record in self.store.list()]
-        self.store.absorb(record for record in standing if record.is_vouched_by(operator))
+        registered = [self.register(record) for record in self.store.list()]
+        self.store.absorb(record for record in registered if record.is_vouched_by(operator))
 
     def revoke(self, key_id: str) -> KeyRecord:
         """Revoke a key that Redis or this folder knows, everywhere.

@@ -99,8 +99,8 @@ class Keyring:
             raise KeyringError(
                 f"the record of key {key_id} is gone from {self.store.folder}; import the key again"
             )
-        standing = self.registry.register(record)
-        if standing.serial > record.serial:
-            self.store.absorb([standing])
+        registered = self.registry.register(record)
+        if registered.serial > record.serial:
+            self.store.absorb([registered])
         with self._lock:
             self._registered[key_id] = self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""Tells what was said by whom it is said to come from: items and answers of the ledger, and callbacks in a text."""
+"""Checks who wrote the items and answers of the ledger, and the callbacks in a text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.messages.factory import summary
 from orchestrator.policy.callback import Callback, same_callback
 from orchestrator.policy.callback_text import parse_callbacks
 
-#: Who may say anything in the place of others: a user, and what brings the words of external programs.
+#: Signers that may write in the name of others: the operator, and the router, which brings messages of external programs.
 _FOR_OTHERS: Final = frozenset({OPERATOR, ROUTER})
 
 _URGENCIES: Final[dict[str, Priority]] = {p: p for p in ("critical", "high", "normal", "low")}
@@ -34,7 +34,7 @@ _log = get_logger()
 class Authenticity:
     """Vouches for what this process writes into the ledger, and judges what others have written.
 
-    With ``required=False`` what nobody vouches for is taken at its word, as unsigned messages are.
+    With ``required=False`` what nobody vouches for is believed, as unsigned messages are.
     """
 
     def __init__(self, keyring: Keyring, *, required: bool = True, codes: Codes | None = None) -> None:
@@ -44,11 +44,10 @@ class Authenticity:
         self._seldom = Seldom()
 
     def vouch(self, statement: Statement, *, by: str, to: str) -> str:
-        """The proof that ``by`` says this, for the agent ``to`` and for the operator; empty where the key is not here.
+        """The proof that ``by`` wrote this, for the agent ``to`` and for the operator; empty where the key is not here.
 
-        By default a prompt is the operator's, and anything else the reaper's.
-
-        What lacks a proof is refused by those who read it, and visible: no transition fails for the want of a key.
+        By default a prompt is the operator's, and anything else the reaper's. No transition fails for want of a key:
+        readers refuse what lacks a proof, with a visible reason.
         """
         speaker = by or (OPERATOR if statement.kind == "prompt" else REAPER)
         try:
@@ -59,7 +58,7 @@ class Authenticity:
             return ""
 
     def fault(self, statement: Statement, proof: str, *, reader: str) -> str:
-        """Why this was not said by whom it is said to come from, as ``reader`` can tell; empty: it was."""
+        """Why ``reader`` cannot believe that this comes from the agent that it names; empty: it does."""
         if not proof and not self._required:
             return ""
         try:
@@ -138,7 +137,7 @@ def callback_from(item: Item, text: str) -> Callback:
 
 
 def _plain_body(item: Item, text: str) -> Detailed | None:
-    """The body of what was said in a text alone."""
+    """The body of an item that consists of a text alone."""
     match item.kind, item.status:
         case "completion", "failed":
             return ErrorReport(error_id=derived_uuid("error", item.id), message=text)
@@ -157,5 +156,5 @@ def _is_genuine(ledger: Ledger, authenticity: Authenticity, session: str, callba
     if authenticity.reads_as_operator and authenticity.item_fault(session, item, kept, reader=OPERATOR):
         return False
     # What travelled encrypted the ledger has only in that form.
-    said = callback.text if item.extra.get("sealed") else kept
-    return same_callback(callback, callback_from(item, said))
+    text = callback.text if item.extra.get("sealed") else kept
+    return same_callback(callback, callback_from(item, text))

@@ -64,19 +64,19 @@ class Thread:
 
     correlation: str  #: the conversation
     chain: tuple[str, ...] = ()  #: ids of the messages that led to it, nearest first
-    encrypted: bool = False  #: whether what is said there is encrypted for whom it is said to
+    encrypted: bool = False  #: whether its messages are encrypted for their recipients
 
     @classmethod
     def after(
         cls, message: str, correlation: str, chain: Sequence[str], *, encrypted: bool = False
     ) -> Thread:
-        """After a message of a conversation, and after those that led to whoever speaks."""
+        """The thread after a message of a conversation, and after those that led to the sender."""
         before = (message,) if message and message not in chain else ()
         return cls(correlation=correlation, chain=(*before, *chain), encrypted=encrypted)
 
     @classmethod
     def of(cls, session: Session) -> Thread:
-        """Where whatever the session's agent says stands."""
+        """The thread of what the agent of a session sends."""
         return cls(correlation=session.correlation, chain=session.chain, encrypted=session.encrypted)
 
 
@@ -85,7 +85,7 @@ class Delivery:
     """How a message is to be delivered, where that is not as the routing table says for its type."""
 
     priority: Priority | None = None
-    expires_s: float | None = None  #: seconds from now after which nobody acts upon it any more
+    expires_s: float | None = None  #: seconds from now after which the message is not acted upon
     retry_policy: RetryPolicy | None = None
 
 
@@ -138,7 +138,7 @@ class MessageFactory:
     ) -> Outgoing:
         """``sender`` gives ``recipient`` a task; a root is given its task by `operator`.
 
-        ``after`` are the tasks that must be completed before this one is begun. ``task`` has what else is said of it.
+        ``after`` are the tasks that must be completed before this one begins. ``task`` has the other fields.
         """
         given = task or Task()
         body = TaskDelegation(
@@ -230,9 +230,9 @@ class MessageFactory:
         priority: Priority | None = None,
         query: Query | None = None,
     ) -> Outgoing:
-        """A session asks the one that gave it its task; ``context`` is whatever helps to answer.
+        """A session asks the one that gave it its task; ``context`` helps to answer.
 
-        ``query`` has what else the question says.
+        ``query`` has the other fields.
         """
         body = query or Query(subject=question)
         known = body.context or QueryContext()
@@ -268,7 +268,7 @@ class MessageFactory:
     ) -> Outgoing:
         """``sender`` asks ``recipient`` to review its task ``reviewed``, in a session of its own.
 
-        ``review`` has what else is said of it.
+        ``review`` has the other fields.
         """
         given = review or Review()
         body = ReviewRequest(
@@ -300,7 +300,7 @@ class MessageFactory:
     ) -> Outgoing:
         """``sender`` hands on to ``recipient`` what its task ``escalated`` cannot settle.
 
-        ``matter`` has what else is said of it.
+        ``matter`` has the other fields.
         """
         given = matter or EscalationMatter()
         body = Escalation(
@@ -317,7 +317,7 @@ class MessageFactory:
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
 
     def message(self, *, sender: str, recipient: str, text: str, thread: Thread) -> Outgoing:
-        """Something said outside of any task: a user's further prompt, for one."""
+        """A message outside of any task, such as another prompt of a user."""
         return self._write(Message(content=text), sender=sender, recipient=recipient, thread=thread)
 
     def as_written(
@@ -388,7 +388,7 @@ class MessageFactory:
 
     def _party(self, name: str) -> Party:
         record = self._agents.get(name)
-        if record is None:  # whoever it is; the router judges whether it may be
+        if record is None:  # the router decides whether an unknown agent may send
             return Party(agent_name=name, agent_role="orchestrator" if name == OPERATOR else "specialist")
         known = self._parties.get(name)
         if known is None or known[0] is not record:

@@ -127,15 +127,15 @@ def read_decision(
         text: what it says, in words.
         now_ms: the server's time.
     """
-    said = context if isinstance(context, Mapping) else {}
+    answer = context if isinstance(context, Mapping) else {}
     if not answered:
-        expired = bool(said.get("expired")) and 0 < request.expires_ms <= now_ms
+        expired = bool(answer.get("expired")) and 0 < request.expires_ms <= now_ms
         if not expired:
             return refused(approval, text)
         approved = request.default == "approve" and request.digest == digest
         return Decision(approval=approval, approved=approved, comment=text, how="expired")
     try:
-        decision = Decision.model_validate(said)
+        decision = Decision.model_validate(answer)
     except ValidationError:
         return refused(approval, "its answer cannot be read")
     if decision.approval != approval or (decision.approved and decision.digest != digest):
@@ -144,5 +144,5 @@ def read_decision(
 
 
 def refused(approval: str, why: str) -> Decision:
-    """What counts as a no, although nobody has said so."""
+    """A decision that counts as a no, although nobody made it."""
     return Decision(approval=approval, approved=False, comment=why, how="refused")

@@ -119,7 +119,7 @@ def _number(text: str) -> float | int:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetState:
-    """A budget as it stands."""
+    """The present state of a budget."""
 
     limits: Mapping[str, int]  #: resource (`requests`, `tokens`, `nano`: billionths of a US dollar) → limit
     spent: Mapping[str, int]  #: resource → what it has cost so far
@@ -149,13 +149,13 @@ def describe(cost: Cost) -> str:
 def total(costs: Iterable[Cost]) -> str:
     """The sum of costs in words; empty where there are none."""
     found = list(costs)
-    whole = Cost(
+    summed = Cost(
         requests=sum(cost.requests for cost in found),
         input_tokens=sum(cost.input_tokens for cost in found),
         output_tokens=sum(cost.output_tokens for cost in found),
         nano_usd=sum(cost.nano_usd for cost in found),
     )
-    return describe(whole) if whole != Cost() else ""
+    return describe(summed) if summed != Cost() else ""
 
 
 def refusal(state: BudgetState, resource: str, needed: int) -> str:

@@ -130,7 +130,7 @@ class Callback:
 
 def same_callback(callback: Callback, genuine: Callback) -> bool:
     """Whether a parsed callback says what the genuine one of its id says, or the beginning of it."""
-    said, booked = (replace(c, text="", size=-1, genuine=None, fetch=None) for c in (callback, genuine))
-    if said != booked:
+    found, known = (replace(c, text="", size=-1, genuine=None, fetch=None) for c in (callback, genuine))
+    if found != known:
         return False
     return callback.text == genuine.text or (callback.size >= 0 and genuine.text.startswith(callback.text))

@@ -1,7 +1,7 @@
 """The kinds of what waits in a session's queue: which the system gives, and which a sender may choose.
 
 The kind decides what an item does: a completion settles what a parent is owed, a prompt makes a run in a user's name.
-Only what makes such a thing gives it such a kind; a sender's own word that sounds like one is marked as the sender's.
+Only the system gives these kinds; a sender's own word that reads like one of them is marked as the sender's.
 The script that makes every item (``lib/place.lua``) refuses what is not made as its kind demands.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 #: What an agent may call its question.
 QUESTIONS: Final = frozenset({"query", "blocker", "clarification", "error"})
-#: What only the system calls an item, whoever asked for it.
+#: Kinds that only the system gives an item.
 SYSTEM: Final = frozenset({"completion", "prompt", "reply", "message", "escalation", "aggregated"})
 #: Characters of a sender's word that are kept.
 MAX_CHARS: Final = 100
@@ -32,6 +32,6 @@ def _own(word: str, *, taken: frozenset[str], default: str) -> str:
     shown = " ".join(word.split())[:MAX_CHARS]
     if not shown or shown == default:
         return default
-    # As somebody reads it who cares neither for case nor for signs.
+    # Case and signs make no difference.
     plain = "".join(c for c in unicodedata.normalize("NFKC", shown).casefold() if c.isalpha())
     return f"agent-{shown}" if plain in taken and shown not in QUESTIONS - taken else shown

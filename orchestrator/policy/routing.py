@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -79,18 +79,18 @@ _ROWS: Mapping[str, Row] = MappingProxyType(
 class RoutingTable:
     """The rows by message type, and the agents that stand at the end of every path."""
 
+    operator: Final = "operator"
+
     def __init__(
         self,
         rows: Mapping[str, Row] = _ROWS,
         *,
         tech_lead: str = "tech-lead",
         code_reviewer: str = "code-reviewer",
-        operator: str = "operator",
     ) -> None:
         self._rows = dict(rows)
         self.tech_lead = tech_lead
         self.code_reviewer = code_reviewer
-        self.operator = operator
 
     def __getitem__(self, message_type: str) -> Row:
         return self._rows[message_type]

@@ -1,4 +1,4 @@
-"""What a sealed text looks like where the ledger holds it, and how it is found among other words.
+"""What a sealed text looks like where the ledger holds it, and how it is found in a text.
 
     {sealed:1:SENDER:READER=KEY,READER~KEY:LABEL:CONTENT}
 
@@ -30,17 +30,17 @@ def is_sealed(text: str) -> bool:
 
 
 def has_sealed(text: str | bytes) -> bool:
-    """Whether there may be a sealed text among these words."""
+    """Whether a text may hold a sealed one."""
     return _BEGINNING_OCTETS in text if isinstance(text, bytes) else _BEGINNING in text
 
 
 def defused(text: str) -> str:
-    """Words of anybody, in which nothing is taken for a sealed text: one that was copied is not opened."""
+    """A text of anybody with its sealed texts made unreadable: a copied one is not opened."""
     return text.replace(_BEGINNING, "{sealed :") if _BEGINNING in text else text
 
 
 def replace_sealed(text: str, read: Callable[[re.Match[str]], str]) -> str:
-    """The words with each sealed text replaced by what ``read`` makes of its parts: sender, readers, label, content."""
+    """The text with each sealed one replaced by what ``read`` makes of its parts: sender, readers, label, content."""
     return _TOKEN.sub(read, text)
 
 

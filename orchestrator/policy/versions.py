@@ -30,5 +30,5 @@ def split_lane(lane: str) -> tuple[str, str]:
 
 
 def lane_queue(lane: str) -> str:
-    """The Celery queue on which workers are told of a lane: only those that have its version read it."""
+    """The Celery queue that rings workers for a lane; only workers with that version read it."""
     return f"orchestra.{lane}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import redis as redis_py
 
-from orchestrator.clock import ManualClock
 from orchestrator.streams import ROUTER_GROUP, Consumer, Portion, RedisStreams, StreamId
+from tests.clock import ManualClock
 
 FIRST = StreamId(0, "error", "critical")
 SECOND = StreamId(0, "message", "low")

@@ -9,7 +9,6 @@ from base64 import b64decode, b64encode
 import pytest
 import redis as redis_py
 
-from orchestrator.clock import ManualClock
 from orchestrator.envelope import codec
 from orchestrator.envelope.encryption import BoundTo, encrypt
 from orchestrator.envelope.model import (
@@ -33,6 +32,7 @@ from orchestrator.ids import new_message_id
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
+from tests.clock import ManualClock
 
 MIB = 1024 * 1024
 NOW_MS = 1_700_000_000_000

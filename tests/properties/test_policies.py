@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.bootstrap import build_container
-from orchestrator.clock import ManualClock
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Doctor, Severity
 from orchestrator.errors import ClaimLost, WrongState
@@ -29,6 +28,7 @@ from orchestrator.ledger import CLOSED, Claimed, RunRef, Session, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
+from tests.clock import ManualClock
 from tests.integration.ledger.conftest import Play
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "60"))

@@ -26,7 +26,7 @@ from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, Refused, Unverified
-from orchestrator.ids import SessionId, derived_uuid, is_session_id, new_message_id, root_session_id
+from orchestrator.ids import derived_uuid, is_session_id, new_message_id, root_session_id
 from orchestrator.ledger.sealing import Seal
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.authorisation import refusal
@@ -292,7 +292,7 @@ class Replays:
         signer = self._parts.keyring.signer(party.agent_name)
         return sign_message(unsigned, signer, now_ms=now_ms), message_id
 
-    def _session(self, seed: str) -> SessionId:
+    def _session(self, seed: str) -> str:
         return root_session_id(seed, self._parts.settings.shards)
 
     def _submit(self, message: AgentMessage, body: Launch, *, session: str) -> None:

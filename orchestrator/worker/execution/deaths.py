@@ -16,7 +16,7 @@ from celery.worker import state
 from celery.worker.request import Request
 
 from orchestrator.errors import OrchestraError
-from orchestrator.ids import ClaimId, new_claim_id
+from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Lease
 from orchestrator.log import get_logger
 from orchestrator.redisdb.holders import mark_of
@@ -26,9 +26,9 @@ from orchestrator.worker.execution.retry import retry_outages
 _log = get_logger()
 
 
-def claim_of_this_process() -> ClaimId:
+def claim_of_this_process() -> str:
     """A new claim id that tells which process made it."""
-    return ClaimId(f"{new_claim_id()}@{mark_of(os.getpid())}")
+    return f"{new_claim_id()}@{mark_of(os.getpid())}"
 
 
 def release_runs_of(pid: int, runtime: Runtime, died: str) -> None:

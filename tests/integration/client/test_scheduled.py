@@ -9,7 +9,6 @@ import pytest
 
 from orchestrator.cli.reaper import make_reaper
 from orchestrator.client.client import Client
-from orchestrator.clock import ManualClock
 from orchestrator.doctor import Doctor
 from orchestrator.envelope.codec import decode
 from orchestrator.errors import InputError
@@ -18,6 +17,7 @@ from orchestrator.policy.moments import moment_ms, parse_duration, parse_moment
 from orchestrator.redisdb import keys
 from orchestrator.router import build_router
 from orchestrator.worker.context.context import Context
+from tests.clock import ManualClock
 from tests.integration.client.conftest import Orchestra
 from tests.integration.workers.conftest import StackHarness
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 import pytest
 import redis as redis_py
 
-from orchestrator.clock import ManualClock
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.ids import callback_id, new_claim_id
 from orchestrator.ledger import ItemState, Ledger, RunRef, SessionState
@@ -18,6 +17,7 @@ from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect, is_outage
+from tests.clock import ManualClock
 from tests.refusing import REFUSALS, Refusing
 
 from .conftest import Play

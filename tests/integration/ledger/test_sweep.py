@@ -8,7 +8,6 @@ from typing import Literal
 import pytest
 import redis as redis_py
 
-from orchestrator.clock import ManualClock
 from orchestrator.errors import ServerUnavailable, WrongState
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Lease, Ledger, RetryLater, Session
@@ -18,6 +17,7 @@ from orchestrator.reconciler.reaper.leases import LeaseWatch
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.holders import Connected, connect_holder, connected_holders
+from tests.clock import ManualClock
 
 from .conftest import Play
 from .test_services import Stack, stack

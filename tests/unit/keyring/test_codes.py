@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 
-from orchestrator.clock import ManualClock
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring.codes import Codes
 from orchestrator.keyring.registry import KeyRegistry
@@ -16,6 +15,7 @@ from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.sealed_texts import SealedTexts
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
+from tests.clock import ManualClock
 
 OCTETS = b"all is well"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 
-from orchestrator.clock import ManualClock
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring.files import locked
 from orchestrator.keyring.registry import CACHE_S, KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
+from tests.clock import ManualClock
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 
-from orchestrator.clock import ManualClock
 from orchestrator.errors import KeyringError
 from orchestrator.keyring import algorithms, files
 from orchestrator.keyring.store import KeyStore
+from tests.clock import ManualClock
 
 
 @pytest.fixture
