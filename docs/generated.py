@@ -70,7 +70,8 @@ def _help(command: click.Command, path: str, level: int) -> Iterator[str]:
 
 def json_documents() -> str:
     """Which command prints which JSON document, and the fields of each."""
-    from orchestrator.cli.documents import DOCUMENTS, Document
+    from orchestrator.cli.documents.base import Document
+    from orchestrator.cli.documents.table import DOCUMENTS
 
     rows = ["| command | prints |", "| --- | --- |"]
     for command, models in DOCUMENTS.items():

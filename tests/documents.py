@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from orchestrator.cli.documents import DOCUMENTS
+from orchestrator.cli.documents.table import DOCUMENTS
 
 
 def hold_to_models(arguments: Sequence[str], output: str) -> None:

@@ -10,7 +10,6 @@ import errno
 import io
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -19,109 +18,73 @@ from orchestrator.cli.options import SuggestingGroup
 from orchestrator.cli.output import say
 from orchestrator.errors import OrchestraError
 
-#: Heading of the help → sub-command → (module:attribute, what it does), in the order of the help.
+#: Heading of the help → sub-command → (module beside this one, what it does), in the order of the help.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Begin": {
-        "demo": (
-            "orchestrator.cli.demo:demo",
-            "Review a source tree with the bundled agents; needs no set-up.",
-        ),
-        "init": ("orchestrator.cli.init:init", "Write a project that is ready to run."),
-        "up": ("orchestrator.cli.up:up", "Run the whole stack in this terminal."),
+        "demo": ("demo", "Review a source tree with the bundled agents; needs no set-up."),
+        "init": ("init", "Write a project that is ready to run."),
+        "up": ("up", "Run the whole stack in this terminal."),
     },
     "Work and answers": {
-        "submit": ("orchestrator.cli.submit:submit", "Give an agent a prompt."),
-        "plan": ("orchestrator.cli.plan:plan", "Have a plan of assignments carried out."),
-        "result": ("orchestrator.cli.submit:result", "Print the answer of a session."),
-        "resume": ("orchestrator.cli.control:resume", "Give a session another prompt."),
-        "fork": ("orchestrator.cli.control:fork", "Begin a new tree where a run of a session began."),
-        "stop": ("orchestrator.cli.control:stop", "Stop a session and, by its policy, its tree."),
-        "delete": ("orchestrator.cli.control:delete", "Delete a session; a tombstone with its counts stays."),
-        "unpin": ("orchestrator.cli.control:unpin", "Let any version of its agent go on with a session."),
-        "token": ("orchestrator.cli.token:token", "Let a plain Celery message begin one session."),
+        "submit": ("submit", "Give an agent a prompt."),
+        "plan": ("plan", "Have a plan of assignments carried out."),
+        "result": ("submit", "Print the answer of a session."),
+        "resume": ("control", "Give a session another prompt."),
+        "fork": ("control", "Begin a new tree where a run of a session began."),
+        "stop": ("control", "Stop a session and, by its policy, its tree."),
+        "delete": ("control", "Delete a session; a tombstone with its counts stays."),
+        "unpin": ("control", "Let any version of its agent go on with a session."),
+        "token": ("token", "Let a plain Celery message begin one session."),
     },
     "Look": {
-        "watch": ("orchestrator.cli.watch:watch", "Follow a tree of sessions live."),
-        "sessions": ("orchestrator.cli.sessions:sessions", "List the root sessions."),
-        "tree": ("orchestrator.cli.sessions:tree", "Show a session and everything below it."),
-        "logs": ("orchestrator.cli.sessions:logs", "Show what happened in a session, in order."),
-        "why": ("orchestrator.cli.doctor:why", "Say what a session waits for."),
-        "budget": ("orchestrator.cli.budget:budget", "Show what a session may spend, and who spent it."),
-        "agents": ("orchestrator.cli.agents:agents", "List the registered agents."),
-        "url": ("orchestrator.cli.url:url", "Print the address of the stack."),
-        "worktrees": (
-            "orchestrator.cli.worktrees:worktrees",
-            "List and remove the git worktrees of sessions.",
-        ),
+        "watch": ("watch", "Follow a tree of sessions live."),
+        "sessions": ("sessions", "List the root sessions."),
+        "tree": ("sessions", "Show a session and everything below it."),
+        "logs": ("sessions", "Show what happened in a session, in order."),
+        "why": ("doctor", "Say what a session waits for."),
+        "budget": ("budget", "Show what a session may spend, and who spent it."),
+        "agents": ("agents", "List the registered agents."),
+        "url": ("url", "Print the address of the stack."),
+        "worktrees": ("worktrees", "List and remove the git worktrees of sessions."),
     },
     "What agents ask you": {
-        "questions": ("orchestrator.cli.reply:questions", "List what agents ask you."),
-        "reply": ("orchestrator.cli.reply:reply", "Answer a question of an agent."),
-        "approvals": ("orchestrator.cli.approvals:approvals", "List what waits for your yes or no."),
-        "approve": ("orchestrator.cli.approvals:approve", "Say yes to what an agent asks."),
-        "deny": ("orchestrator.cli.approvals:deny", "Say no to what an agent asks."),
+        "questions": ("reply", "List what agents ask you."),
+        "reply": ("reply", "Answer a question of an agent."),
+        "approvals": ("approvals", "List what waits for your yes or no."),
+        "approve": ("approvals", "Say yes to what an agent asks."),
+        "deny": ("approvals", "Say no to what an agent asks."),
     },
     "For programs that an agent started": {
-        "raise": (
-            "orchestrator.cli.session_tools:raise_",
-            "Tell the caller of the session that started this program.",
-        ),
-        "delegate": (
-            "orchestrator.cli.session_tools:delegate",
-            "Launch a child of the session that started this program.",
-        ),
-        "ask": (
-            "orchestrator.cli.session_tools:ask",
-            "Ask the caller of the session that started this program.",
-        ),
-        "mcp": (
-            "orchestrator.cli.mcp:mcp",
-            "Serve MCP for the session that started this program, or for you.",
-        ),
+        "raise": ("session_tools", "Tell the caller of the session that started this program."),
+        "delegate": ("session_tools", "Launch a child of the session that started this program."),
+        "ask": ("session_tools", "Ask the caller of the session that started this program."),
+        "mcp": ("mcp", "Serve MCP for the session that started this program, or for you."),
     },
     "Operate": {
-        "doctor": (
-            "orchestrator.cli.doctor:doctor",
-            "Prove the promise over all live trees, or name what breaks it.",
-        ),
-        "pause": ("orchestrator.cli.limits:pause", "Let no run of an agent or a queue begin."),
-        "unpause": ("orchestrator.cli.limits:unpause", "Let the runs of an agent or a queue begin again."),
-        "limit": (
-            "orchestrator.cli.limits:limit",
-            "Say how many runs of an agent or a tree may be at work at once.",
-        ),
-        "dlq": ("orchestrator.cli.dlq:dlq", "List, show, replay and drop dead letters."),
-        "notifications": (
-            "orchestrator.cli.notifier:notifications",
-            "Try notifications; list, retry and drop those that were given up.",
-        ),
-        "audit": (
-            "orchestrator.cli.audit:audit",
-            "Search, replay and verify the audit trail; run its writer.",
-        ),
-        "keys": ("orchestrator.cli.keys:keys", "Generate, list, rotate, revoke and move signing keys."),
-        "acl": ("orchestrator.cli.acl:acl", "Print what a part of the stack may do on its Redis."),
+        "doctor": ("doctor", "Prove the promise over all live trees, or name what breaks it."),
+        "pause": ("limits", "Let no run of an agent or a queue begin."),
+        "unpause": ("limits", "Let the runs of an agent or a queue begin again."),
+        "limit": ("limits", "Say how many runs of an agent or a tree may be at work at once."),
+        "dlq": ("dlq", "List, show, replay and drop dead letters."),
+        "notifications": ("notifier", "Try notifications; list, retry and drop those that were given up."),
+        "audit": ("audit", "Search, replay and verify the audit trail; run its writer."),
+        "keys": ("keys", "Generate, list, rotate, revoke and move signing keys."),
+        "acl": ("acl", "Print what a part of the stack may do on its Redis."),
     },
     "Messages": {
-        "send": ("orchestrator.cli.send:send", "Publish an envelope from a file."),
-        "conversation": (
-            "orchestrator.cli.conversation:conversation",
-            "Show what was said in a conversation, as a tree.",
-        ),
-        "validate": ("orchestrator.cli.validate:validate", "Validate envelopes; needs no server."),
-        "sign": ("orchestrator.cli.sign:sign", "Sign an envelope."),
-        "verify": ("orchestrator.cli.sign:verify", "Verify the signature of an envelope."),
-        "prompt": (
-            "orchestrator.cli.prompt:prompt",
-            "Print what the model of an agent is told of the protocol.",
-        ),
+        "send": ("send", "Publish an envelope from a file."),
+        "conversation": ("conversation", "Show what was said in a conversation, as a tree."),
+        "validate": ("validate", "Validate envelopes; needs no server."),
+        "sign": ("sign", "Sign an envelope."),
+        "verify": ("sign", "Verify the signature of an envelope."),
+        "prompt": ("prompt", "Print what the model of an agent is told of the protocol."),
     },
     "Services": {
-        "worker": ("orchestrator.cli.worker:worker", "Run one worker, for all agents or some."),
-        "router": ("orchestrator.cli.router:router", "Run one router."),
-        "callbacks": ("orchestrator.cli.callbacks:callbacks", "Run one callback service."),
-        "reaper": ("orchestrator.cli.reaper:reaper", "Run one reaper."),
-        "notifier": ("orchestrator.cli.notifier:notifier", "Run one notifier: tell a webhook or a command."),
+        "worker": ("worker", "Run one worker, for all agents or some."),
+        "router": ("router", "Run one router."),
+        "callbacks": ("callbacks", "Run one callback service."),
+        "reaper": ("reaper", "Run one reaper."),
+        "notifier": ("notifier", "Run one notifier: tell a webhook or a command."),
     },
 }
 #: Every sub-command.
@@ -134,20 +97,19 @@ class LazyGroup(SuggestingGroup):
     """Sub-commands that are imported when they are used; their errors are one line, not a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, (target, _) in COMMANDS.items() if find_spec(target.partition(":")[0])]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        module = import_module(f"orchestrator.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, "raise_" if cmd_name == "raise" else cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        known = self.list_commands(ctx)
         for heading, commands in SECTIONS.items():
             with formatter.section(heading):
-                formatter.write_dl([(name, about) for name, (_, about) in commands.items() if name in known])
+                formatter.write_dl([(name, about) for name, (_, about) in commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -54,7 +54,7 @@ def agents(
     A worker announces its agents every 30 seconds. An external program is announced once, and neither --since nor --until
     lists it.
     """
-    from orchestrator.cli.documents import AgentDocument, Agents
+    from orchestrator.cli.documents.stack import AgentDocument, Agents
     from orchestrator.cli.limits import held_words
     from orchestrator.cli.table import Row, print_table, terminal_width
     from orchestrator.runtime.service import is_served, living_agents, living_versions
@@ -163,7 +163,7 @@ def register(
     """
     from orchestrator.agents.definition import check_name, check_tag
     from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord
-    from orchestrator.cli.documents import AgentDocument
+    from orchestrator.cli.documents.stack import AgentDocument
     from orchestrator.errors import InputError
     from orchestrator.policy.authorisation import TAG_PREFIX
     from orchestrator.router.external import make_boxes
@@ -203,7 +203,7 @@ def register(
 @stack_options
 def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
     """Forget NAME; a worker that still serves it registers it again."""
-    from orchestrator.cli.documents import Withdrawn
+    from orchestrator.cli.documents.stack import Withdrawn
     from orchestrator.config.settings import did_you_mean
 
     with open_stack(settings, "agents") as parts:

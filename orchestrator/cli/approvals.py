@@ -35,7 +35,7 @@ _by_option = click.option("--by", default="", metavar="NAME", help="Who says so.
 @stack_options
 def approvals(settings: Settings, *, session: str, as_json: bool) -> None:
     """List what waits for your yes or no, oldest first; with SESSION only what it and its tree below it ask."""
-    from orchestrator.cli.documents import ApprovalList
+    from orchestrator.cli.documents.questions import ApprovalList
     from orchestrator.cli.render import age
 
     with open_client(settings) as client:
@@ -106,7 +106,7 @@ def _decide(
     digest: str,
     as_json: bool,
 ) -> None:
-    from orchestrator.cli.documents import Decided
+    from orchestrator.cli.documents.questions import Decided
 
     said, done = text_of(comment), []
     with open_client(settings) as client:

@@ -84,7 +84,7 @@ def show(
     as_json: bool,
 ) -> None:
     """Show a message, or a conversation or a session's part of it as a tree."""
-    from orchestrator.cli.documents import FullMessages
+    from orchestrator.cli.documents.messages import FullMessages
 
     reader = open_trail(settings)
     records = messages_about(reader, identifier, settings)
@@ -135,7 +135,7 @@ def search(
     **conditions: Any,
 ) -> None:
     """Find messages, newest first; the words of TEXT are looked for, one after the other, in what messages say."""
-    from orchestrator.cli.documents import Messages
+    from orchestrator.cli.documents.messages import Messages
 
     records = open_trail(settings).search(text=text, limit=limit, before=before, **conditions)
     following = records[-1].seq if len(records) == limit else None
@@ -163,7 +163,7 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
 
     Exit code 1: something was changed, or is missing for good.
     """
-    from orchestrator.cli.documents import AuditState
+    from orchestrator.cli.documents.audit import AuditState
     from orchestrator.cli.inspection import inspect, inspect_file
 
     found = inspect(settings) if file is None else inspect_file(settings, file)

@@ -42,7 +42,7 @@ def backlog(*, settings: Settings, prometheus: bool, max_age: float | None, as_j
     Only Redis is asked, so the answer comes while the audit database is away.
     """
     from orchestrator.audit.backlog import backlog as measure
-    from orchestrator.cli.documents import AuditBacklog
+    from orchestrator.cli.documents.audit import AuditBacklog
 
     with open_stack(settings, "audit-backlog") as parts:
         found = measure(parts.redis, settings.shards)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @stack_options
 def budget(settings: Settings, *, session: str, as_json: bool) -> None:
     """Show the budgets that SESSION counts against: what is spent, reserved and left, and which agents spent it."""
-    from orchestrator.cli.documents import BudgetsDocument
+    from orchestrator.cli.documents.budgets import BudgetsDocument
     from orchestrator.policy.budget import RESOURCES, amount
 
     with open_client(settings) as client:

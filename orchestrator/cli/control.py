@@ -39,7 +39,7 @@ def resume(
     as_json: bool,
 ) -> None:
     """Give SESSION another PROMPT (- reads it from standard input). It runs once the session is not busy."""
-    from orchestrator.cli.documents import Resumed
+    from orchestrator.cli.documents.sessions import Resumed
 
     with open_client(settings) as client:
         item = client.resume(session, text_of(prompt), key=key, retry_for_s=retry_for_s(wait=wait))
@@ -100,7 +100,7 @@ def unpin(settings: Settings, *, session: str, as_json: bool) -> None:
 
     It concerns a session that is pinned to the version that it began with, or that refuses to go on with another one.
     """
-    from orchestrator.cli.documents import Unpinned
+    from orchestrator.cli.documents.sessions import Unpinned
 
     with open_client(settings) as client:
         changed = client.unpin(session)
@@ -161,7 +161,7 @@ def delete(settings: Settings, *, session: str, reason: str, wait: bool, as_json
 def _say(
     client: Client, session: str, verdict: StopVerdict, done: str, *, reason: str, wait: bool, as_json: bool
 ) -> None:
-    from orchestrator.cli.documents import Ended
+    from orchestrator.cli.documents.sessions import Ended
 
     asked = verdict.outcome == "asked"
     if not as_json:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @stack_options
 def conversation(*, settings: Settings, identifier: str, as_json: bool) -> None:
     """Show everything that was said in a conversation, as a tree."""
-    from orchestrator.cli.documents import Messages
+    from orchestrator.cli.documents.messages import Messages
 
     reader = open_trail(settings)
     found = messages_about(reader, identifier, settings)

@@ -49,7 +49,7 @@ def list_(
     *, settings: Settings, message_type: str | None, agent: str | None, since_ms: int | None, as_json: bool
 ) -> None:
     """List dead letters, oldest first, each with its reason."""
-    from orchestrator.cli.documents import DeadLetters
+    from orchestrator.cli.documents.messages import DeadLetters
 
     with open_stack(settings, "dlq") as parts:
         found = _select(parts, message_type=message_type, agent=agent, since_ms=since_ms or 0)
@@ -97,7 +97,7 @@ def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **select
 
     The original is verified first. What does not verify is refused, and the exit code is 1.
     """
-    from orchestrator.cli.documents import ReplayedDocument, ReplayedMessages
+    from orchestrator.cli.documents.messages import ReplayedDocument, ReplayedMessages
     from orchestrator.errors import Refused, Unverified
     from orchestrator.router.deadletters.replay import Replays
 
@@ -138,7 +138,7 @@ def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **select
 @stack_options
 def drop(*, settings: Settings, as_json: bool, **selected: Any) -> None:
     """Remove dead letters for good; the audit trail keeps them and that they were dropped."""
-    from orchestrator.cli.documents import Dropped
+    from orchestrator.cli.documents.messages import Dropped
     from orchestrator.router.deadletters.replay import Replays
 
     dropped = []

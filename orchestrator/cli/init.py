@@ -35,7 +35,7 @@ def init(*, folder: Path, kind: str | None, as_json: bool) -> None:
     It is written into DIR, by default the folder you are in. No file is overwritten; a `.gitignore` that is there gets
     the lines that it lacks.
     """
-    from orchestrator.cli.documents.projects import ProjectDocument
+    from orchestrator.cli.documents.stack import ProjectDocument
     from orchestrator.deployment.project import KINDS, write_project
 
     chosen = cast("Kind", kind or _ask())

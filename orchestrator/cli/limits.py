@@ -163,7 +163,7 @@ def _tell(
     changed: bool,
     as_json: bool,
 ) -> None:
-    from orchestrator.cli.documents import Paused
+    from orchestrator.cli.documents.stack import Paused
 
     if as_json:
         print_json(Paused(kind=kind, name=name, paused=paused, changed=changed, agents=tuple(agents)))
@@ -173,7 +173,7 @@ def _tell(
 
 
 def _list(parts: Container, *, as_json: bool) -> None:
-    from orchestrator.cli.documents import LimitsDocument
+    from orchestrator.cli.documents.stack import LimitsDocument
 
     concurrency = parts.concurrency
     names = [record.name for record in parts.agents.all() if not record.external]

@@ -67,7 +67,7 @@ def notifications() -> None:
 @stack_options
 def list_(*, settings: Settings, as_json: bool) -> None:
     """List the notifications that were given up, oldest first, each with its reason."""
-    from orchestrator.cli.documents import DeadNotifications
+    from orchestrator.cli.documents.stack import DeadNotifications
 
     with _dead(settings) as (_, found):
         pass
@@ -143,7 +143,7 @@ def retry(*, settings: Settings, notification: tuple[str, ...], every: bool, as_
 @stack_options
 def drop(*, settings: Settings, notification: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Drop notifications that were given up."""
-    from orchestrator.cli.documents import DroppedNotifications
+    from orchestrator.cli.documents.stack import DroppedNotifications
     from orchestrator.notifier.service import drop_dead
 
     with _dead(settings) as (client, found):
@@ -176,7 +176,7 @@ def _chosen(found: list[DeadNotification], names: tuple[str, ...], *, every: boo
 
 
 def _report(done: Iterable[DeliveredNotification], *, as_json: bool) -> None:
-    from orchestrator.cli.documents import DeliveredNotifications
+    from orchestrator.cli.documents.stack import DeliveredNotifications
 
     report = DeliveredNotifications(deliveries=tuple(done))
     if as_json:

@@ -17,7 +17,7 @@ import click
 from orchestrator.display.text import acts, visible
 
 if TYPE_CHECKING:
-    from orchestrator.cli.documents import Document
+    from orchestrator.cli.documents.base import Document
 
 
 def say(

@@ -52,7 +52,7 @@ def plan(
 
     With --wait: print the final answer and exit with 0, or print the failure and exit with 1.
     """
-    from orchestrator.cli.documents import PlanDocument
+    from orchestrator.cli.documents.sessions import PlanDocument
     from orchestrator.policy.plan import parse_plan
 
     text = _read(file)

@@ -28,7 +28,7 @@ def prompt(*, agent: str, agents: tuple[str, ...], root: bool, as_json: bool) ->
     """Print what the model of AGENT will see before its task: its own instructions and the protocol. Needs no stack."""
     from orchestrator.agents.loader import load_agents
     from orchestrator.agents.options import LlmOptions
-    from orchestrator.cli.documents import PromptDocument
+    from orchestrator.cli.documents.stack import PromptDocument
     from orchestrator.errors import UnknownAgent
     from orchestrator.worker.executors.protocol import protocol_text, takes_tagged_answers
 

@@ -67,7 +67,7 @@ def replay(
     replayed is skipped. Each original is verified first, and refused if its sender is not known to have said it.
     Exit code 1: one was refused.
     """
-    from orchestrator.cli.documents import ReplayedMessages
+    from orchestrator.cli.documents.messages import ReplayedMessages
     from orchestrator.router.deadletters.again import TrailReplay
 
     reader = open_trail(settings)
@@ -159,7 +159,7 @@ def _line(result: Result, *, dry_run: bool) -> str:
 
 
 def _document(result: Result) -> Any:
-    from orchestrator.cli.documents import ReplayedDocument
+    from orchestrator.cli.documents.messages import ReplayedDocument
 
     field = {"message": "message_id", "task": "session"}.get(result.how)
     return ReplayedDocument.model_validate(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @stack_options
 def questions(settings: Settings, *, session: str | None, as_json: bool) -> None:
     """List what root sessions ask you, oldest first; with SESSION, every open question in its tree."""
-    from orchestrator.cli.documents import Questions
+    from orchestrator.cli.documents.questions import Questions
 
     with open_client(settings) as client:
         found = client.questions(session)
@@ -52,7 +52,7 @@ def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> Non
 
     A session that asks one thing, also as @last, stands for its question.
     """
-    from orchestrator.cli.documents import Replied
+    from orchestrator.cli.documents.questions import Replied
 
     with open_client(settings) as client:
         if is_session_id(question):

@@ -66,7 +66,7 @@ def report(
     """
     from orchestrator.audit import AuditStore
     from orchestrator.audit.report import make_report
-    from orchestrator.cli.documents import AuditReport
+    from orchestrator.cli.documents.audit import AuditReport
     from orchestrator.cli.report_text import lines_of
     from orchestrator.clock import SystemClock
 

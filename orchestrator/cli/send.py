@@ -31,7 +31,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
 
     Anyone may start work. Other messages count only from a registered external program (`orchestra agents register`).
     """
-    from orchestrator.cli.documents import Published
+    from orchestrator.cli.documents.messages import Published
     from orchestrator.envelope import codec
     from orchestrator.envelope.parse import ParseLimits
     from orchestrator.envelope.sealing import Recipient

@@ -70,7 +70,7 @@ def raise_(
     Without --wait the reply, if one is given, resumes the session after its run. Nothing is printed and the exit code
     is 0 where nobody hears of the session.
     """
-    from orchestrator.cli.documents import Raised
+    from orchestrator.cli.documents.questions import Raised
 
     reply = _session().raise_callback(
         text_of(message), kind, _context(context), priority, wait=wait, timeout_s=timeout_s
@@ -96,7 +96,7 @@ def delegate(
     Without --wait its end resumes the session after its run. With --wait: print its answer and exit with 0, or print
     the failure and exit with 1.
     """
-    from orchestrator.cli.documents import Delegated
+    from orchestrator.cli.documents.sessions import Delegated
 
     session = _session()
     child = session.delegate(agent, text_of(task), title=title, key=key)
@@ -142,7 +142,7 @@ def ask(
 
     Exits with 1 if no reply comes. A question without a reply stays open, and its reply resumes the session.
     """
-    from orchestrator.cli.documents import Raised
+    from orchestrator.cli.documents.questions import Raised
 
     reply = _session().ask(
         text_of(message), kind=kind, context=_context(context), priority=priority, timeout_s=timeout_s

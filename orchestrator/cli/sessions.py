@@ -28,7 +28,7 @@ _STATES = ("pending", "running", "idle", "finished", "failed", "stopped", "delet
 @stack_options
 def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bool) -> None:
     """List the latest root sessions, newest first."""
-    from orchestrator.cli.documents import Sessions
+    from orchestrator.cli.documents.sessions import Sessions
     from orchestrator.cli.render import STYLES, age, session_about
     from orchestrator.cli.table import Row, print_table, short_ids, terminal_width
 
@@ -75,7 +75,7 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
 @stack_options
 def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool) -> None:
     """Show SESSION and everything below it; of a part of it, with the sessions above each."""
-    from orchestrator.cli.documents import Sessions
+    from orchestrator.cli.documents.sessions import Sessions
     from orchestrator.cli.render import PromiseCount, tree_lines
     from orchestrator.cli.table import Row, is_narrow, print_table, short_ids, terminal_width
     from orchestrator.policy.budget import total
@@ -114,7 +114,7 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
 @stack_options
 def logs(settings: Settings, *, session: str, texts: bool, as_json: bool) -> None:
     """Show what happened in SESSION, in order: its runs, what they carried, and what it launched and heard."""
-    from orchestrator.cli.documents import Events
+    from orchestrator.cli.documents.sessions import Events
 
     with open_client(settings) as client:
         events = client.history(session, texts=texts)

@@ -55,7 +55,7 @@ def verify(files: tuple[Any, ...], *, as_json: bool, settings: Settings) -> None
     Keys come from the Redis of the stack that runs, else from the data folder. Exit code 0: all are good; 1: one
     is not.
     """
-    from orchestrator.cli.documents import VerifiedDocuments
+    from orchestrator.cli.documents.messages import VerifiedDocuments
 
     keys = _keyring(settings)
     size = settings.max_message_bytes

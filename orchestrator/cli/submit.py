@@ -130,7 +130,7 @@ def print_submitted(
     client: Client, submitted: SessionHandle, *, wait: bool, timeout_s: float | None, as_json: bool
 ) -> None:
     """Print the id of a session that was submitted; with ``wait`` its final answer, as :func:`wait_and_print`."""
-    from orchestrator.cli.documents import Submitted
+    from orchestrator.cli.documents.sessions import Submitted
 
     session = submitted.id
     if wait:
@@ -156,7 +156,7 @@ def result(
 
     A program that an agent started reads the answers of that agent's children, as long as its run goes on.
     """
-    from orchestrator.cli.documents import Answer
+    from orchestrator.cli.documents.sessions import Answer
     from orchestrator.client.current import TOKEN_VARIABLE, RemoteSession
     from orchestrator.client.waiting import is_over
 
@@ -193,7 +193,7 @@ def wait_and_print(
 
 
 def _wait(client: Client, session: str, *, timeout_s: float | None, as_json: bool, item: str = "") -> str:
-    from orchestrator.cli.documents import Answer
+    from orchestrator.cli.documents.sessions import Answer
     from orchestrator.cli.progress import TreeProgress
 
     try:
@@ -218,7 +218,7 @@ def _wait(client: Client, session: str, *, timeout_s: float | None, as_json: boo
 
 
 def _print_answer(session: str, answer: str, *, as_json: bool) -> None:
-    from orchestrator.cli.documents import Answer
+    from orchestrator.cli.documents.sessions import Answer
 
     if as_json:
         print_json(Answer(session=session, state="finished", result=answer))
@@ -228,7 +228,7 @@ def _print_answer(session: str, answer: str, *, as_json: bool) -> None:
 
 def _fail(session: str, error: SessionFailed, *, as_json: bool) -> NoReturn:
     """Say why a session has no answer, and exit with 1."""
-    from orchestrator.cli.documents import Answer
+    from orchestrator.cli.documents.sessions import Answer
 
     if as_json:
         print_json(Answer(session=session, state=error.state, error=str(error.args[1])))

@@ -31,7 +31,7 @@ def prune(*, settings: Settings, older_than_ms: int, dry_run: bool, as_json: boo
 
     Needs the operator's key. Keep what the ledger still has: the doctor cannot compare what was removed.
     """
-    from orchestrator.cli.documents import PrunedTrail
+    from orchestrator.cli.documents.audit import PrunedTrail
     from orchestrator.clock import SystemClock
 
     store, signer = _to_amend(settings)
@@ -56,7 +56,7 @@ def redact(*, settings: Settings, message_id: str, reason: str, as_json: bool) -
 
     Needs the operator's key. The streams and backups may have the text for longer.
     """
-    from orchestrator.cli.documents import RedactedMessage
+    from orchestrator.cli.documents.audit import RedactedMessage
     from orchestrator.clock import SystemClock
 
     store, signer = _to_amend(settings)
@@ -79,7 +79,7 @@ def export_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
     """Write the whole trail to FILE: JSON lines, compressed with zstd. `orchestra audit verify --file` checks it."""
     from orchestrator.audit.store import AuditStore
     from orchestrator.audit.transfer import export
-    from orchestrator.cli.documents import TransferredTrail
+    from orchestrator.cli.documents.audit import TransferredTrail
 
     messages = export(AuditStore(settings.audit_database, read_only=True), file)
     if as_json:
@@ -96,7 +96,7 @@ def import_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
     """Write an exported trail into the audit database, which must be empty; all of it or nothing."""
     from orchestrator.audit.store import AuditStore
     from orchestrator.audit.transfer import load
-    from orchestrator.cli.documents import TransferredTrail
+    from orchestrator.cli.documents.audit import TransferredTrail
 
     store = AuditStore(settings.audit_database)
     messages = load(file, store)
@@ -134,7 +134,7 @@ def transitions(
     """List what the ledger changed, newest first: sessions, runs, callbacks, items, steps, budgets."""
     from orchestrator.audit.changes import Changes
     from orchestrator.audit.store import AuditStore
-    from orchestrator.cli.documents import TransitionDocument, Transitions
+    from orchestrator.cli.documents.audit import Transitions
     from orchestrator.clock import isoformat
 
     changes = Changes(AuditStore(settings.audit_database, read_only=True))
@@ -145,8 +145,7 @@ def transitions(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--before") from error
     if as_json:
-        documents = tuple(TransitionDocument.made(change) for change in page)
-        print_json(Transitions(transitions=documents, next=following))
+        print_json(Transitions.of({"transitions": page, "next": following}))
         return
     for change in page:
         name = "" if change.id == "-" else f" {change.id}"

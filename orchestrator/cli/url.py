@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @stack_options
 def url(settings: Settings, *, show_password: bool, as_json: bool) -> None:
     """Print the Redis URL of the stack, without its password; with --json also that of Celery's broker."""
-    from orchestrator.cli.documents import Address
+    from orchestrator.cli.documents.stack import Address
     from orchestrator.config.stack import resolve, resolve_redis_url
     from orchestrator.config.urls import redact_url
 

@@ -6,15 +6,16 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
@@ -26,55 +27,32 @@ if TYPE_CHECKING:
 
 #: Says what the live rules (layer 3) find in an envelope that layers 1 and 2 have passed.
 LiveCheck = Callable[[bytes, "Report"], Iterable["Finding"]]
-#: Connects to the stack of the settings for as long as the check is needed.
-Connect = Callable[["Settings"], AbstractContextManager[LiveCheck]]
-
-_HELP = """Validate the envelope in each FILE.
-
-A folder stands for all .xml files below it, `-` for standard input. Checked are the XML, the schema and
-the rules about content; docs/protocol.md lists them by name. With --online a running stack is asked what its
-router would say, and nothing changes there. Warnings and infos leave the exit code alone.
-Exit code 0: no error; 1: at least one.
-"""
 
 
-def build(connect: Connect | None = None) -> click.Command:
-    """The command; with ``connect`` it offers ``--online``, which adds the live rules."""
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@json_option
+@click.option("--online", is_flag=True, help="Also ask the stack: registered agents, keys, duplicates.")
+@stack_options
+def validate(files: tuple[str, ...], *, as_json: bool, online: bool, settings: Settings) -> None:
+    """Validate the envelope in each FILE.
 
-    def run(
-        files: tuple[str, ...], *, as_json: bool, live: LiveCheck | None = None, size: int | None = None
-    ) -> None:
-        from orchestrator.cli.documents import ValidatedDocuments
-        from orchestrator.envelope.parse import DEFAULT_LIMITS
+    A folder stands for all .xml files below it, `-` for standard input. Checked are the XML, the schema and
+    the rules about content; docs/protocol.md lists them by name. With --online a running stack is asked what its
+    router would say, and nothing changes there. Warnings and infos leave the exit code alone.
+    Exit code 0: no error; 1: at least one.
+    """
+    from orchestrator.cli.documents.messages import ValidatedDocuments
+    from orchestrator.envelope.parse import DEFAULT_LIMITS
 
-        limits = DEFAULT_LIMITS if size is None else replace(DEFAULT_LIMITS, size=size)
+    limits = replace(DEFAULT_LIMITS, size=settings.max_message_bytes)
+    with live_rules(settings) if online else nullcontext() as live:
         rows = [_judge(name, octets, live, limits) for name, octets in _documents(files, limits.size)]
-        if as_json:
-            print_json(ValidatedDocuments(documents=tuple(rows)))
-        else:
-            _print(rows)
-        sys.exit(0 if all(row.valid for row in rows) else 1)
-
-    if connect is None:
-        return click.Command("validate", callback=run, params=_params(run), help=_HELP)
-
-    @click.option("--online", is_flag=True, help="Also ask the stack: registered agents, keys, duplicates.")
-    @stack_options
-    def with_stack(files: tuple[str, ...], *, as_json: bool, online: bool, settings: Settings) -> None:
-        if not online:
-            run(files, as_json=as_json, size=settings.max_message_bytes)
-            return
-        with connect(settings) as live:
-            run(files, as_json=as_json, live=live, size=settings.max_message_bytes)
-
-    return click.Command("validate", callback=with_stack, params=_params(with_stack), help=_HELP)
-
-
-def _params(function: Any) -> list[click.Parameter]:
-    """The arguments and options of the command, those that decorators left on ``function`` included."""
-    for decorate in (json_option, click.argument("files", nargs=-1, required=True, metavar="FILE...")):
-        function = decorate(function)
-    return list(reversed(function.__click_params__))
+    if as_json:
+        print_json(ValidatedDocuments(documents=tuple(rows)))
+    else:
+        _print(rows)
+    sys.exit(0 if all(row.valid for row in rows) else 1)
 
 
 def _documents(names: Iterable[str], size: int) -> Iterator[tuple[str, bytes | Finding]]:
@@ -148,15 +126,7 @@ def live_rules(settings: Settings) -> Iterator[LiveCheck]:
         ConfigurationError: no stack runs there.
         ServerUnavailable: its Redis does not answer.
     """
-    from orchestrator.bootstrap import build_container
-    from orchestrator.config.stack import resolve, resolve_redis_url
-    from orchestrator.redisdb.client import connect
     from orchestrator.router.validation.preview import Preview
 
-    settings = resolve(settings)
-    client = connect(resolve_redis_url(settings), name="orchestra-validate")
-    with closing(client):
-        yield Preview(build_container(client, settings)).findings
-
-
-validate = build(live_rules)
+    with open_stack(settings, "validate") as parts:
+        yield Preview(parts).findings

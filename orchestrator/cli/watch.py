@@ -152,7 +152,7 @@ def _show_text(
 
 
 def _print_event(event: LiveEvent) -> None:
-    from orchestrator.cli.documents import LiveText
+    from orchestrator.cli.documents.sessions import LiveText
 
     print_json_line(LiveText.of(asdict(event)))
 
@@ -247,7 +247,7 @@ class _JsonLines:
         self._shown: dict[str, Session] = {}
 
     def show(self, sessions: list[Session], notes: Sequence[str] = ()) -> None:
-        from orchestrator.cli.documents import Sessions
+        from orchestrator.cli.documents.sessions import Sessions
 
         changed = [session for session in sessions if self._shown.get(session.id) != session]
         self._shown.update((session.id, session) for session in changed)

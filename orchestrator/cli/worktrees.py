@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def worktrees(context: click.Context, *, settings: Settings, as_json: bool) -> None:
     """List the worktrees of this data folder, and why each is kept."""
-    from orchestrator.cli.documents.worktrees import WorktreeDocument, WorktreeList
+    from orchestrator.cli.documents.stack import WorktreeDocument, WorktreeList
     from orchestrator.clock import isoformat
 
     if context.invoked_subcommand is not None:
@@ -73,7 +73,7 @@ def _changed(folder: Worktrees, worktree: Worktree) -> int | None:
 @stack_options
 def remove(*, settings: Settings, as_json: bool, session: str, with_branch: bool) -> None:
     """Remove the worktree of SESSION; what it has not committed is committed to its branch first."""
-    from orchestrator.cli.documents.worktrees import RemovedWorktree
+    from orchestrator.cli.documents.stack import RemovedWorktree
 
     with _open(settings) as (folder, janitor):
         worktree = folder.find(session)

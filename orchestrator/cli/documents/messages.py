@@ -1,16 +1,20 @@
-"""The documents about messages: published, dead, replayed, judged; and about the audit trail."""
+"""The documents about messages: published, dead, replayed, judged."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field
 
 from orchestrator.cli.documents.base import Document, FindingDocument, Time
-from orchestrator.clock import isoformat
 
-if TYPE_CHECKING:
-    from orchestrator.audit.transitions import Transition
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+#: The text of bytes; what is not UTF-8 is replaced.
+Octets = Annotated[str, BeforeValidator(_text)]
 
 
 class Published(Document):
@@ -56,14 +60,9 @@ class MessageDocument(Document):
 class FullMessage(MessageDocument):
     """A published message with its bytes."""
 
-    envelope: str = Field(
+    envelope: Octets = Field(
         validation_alias="xml", description="Its bytes as text; what is not UTF-8 is replaced."
     )
-
-    @field_validator("envelope", mode="before")
-    @classmethod
-    def _as_text(cls, value: bytes | str) -> str:
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 class Messages(Document):
@@ -89,7 +88,7 @@ class DeadLetterDocument(Document):
     reason: str = Field(description="Why it was given up.")
     attempts: int = Field(description="How often it was tried.")
     at: Time = Field(validation_alias="at_ms", description="When it was given up.")
-    stream: str = Field(description="Its stream: `shard/type/priority`.")
+    stream: Annotated[str, BeforeValidator(str)] = Field(description="Its stream: `shard/type/priority`.")
     entry: str = Field(description="The id of its entry in the stream.")
     message_id: str = Field(description="Its id.")
     type: str = Field(description="Its type.")
@@ -97,23 +96,13 @@ class DeadLetterDocument(Document):
     recipient: str = Field(description="The agent that it is for.")
     correlation_id: str = Field(validation_alias="conversation", description="Its conversation.")
 
-    @field_validator("stream", mode="before")
-    @classmethod
-    def _spelt(cls, value: object) -> str:
-        return str(value)
-
 
 class FullDeadLetter(DeadLetterDocument):
     """A dead letter with its bytes."""
 
-    envelope: str = Field(
+    envelope: Octets = Field(
         validation_alias="data", description="Its bytes as text; what is not UTF-8 is replaced."
     )
-
-    @field_validator("envelope", mode="before")
-    @classmethod
-    def _as_text(cls, value: bytes | str) -> str:
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 class DeadLetters(Document):
@@ -207,98 +196,3 @@ class VerifiedDocuments(Document):
     documents: tuple[Verified, ...] = Field(
         description="The documents in the order in which they were named."
     )
-
-
-class AuditBreak(Document):
-    """A place where the audit trail is not what was written."""
-
-    table: str = Field(description="The table.")
-    seq: int = Field(description="The row.")
-    what: str = Field(description="What is wrong there.")
-
-
-class AuditState(Document):
-    """Whether the audit trail is whole."""
-
-    file: str = Field(description="The audit database.")
-    intact: bool = Field(description="Whether the trail is what was written.")
-    messages: int = Field(description="Entries that it holds.")
-    published: int | None = Field(description="Entries that were published; null: Redis was not asked.")
-    steps: int = Field(description="Steps of the ledger that were written so far.")
-    steps_published: int | None = Field(
-        description="Steps of the ledger that were published; null: Redis was not asked."
-    )
-    not_written_yet: int | None = Field(
-        description="Published entries that a writer is still to write; null: Redis was not asked."
-    )
-    behind_ms: int | None = Field(
-        description="Milliseconds since the oldest of them was published; 0: there are none; null: Redis was not asked."
-    )
-    missing: int = Field(description="Published entries that it lacks and that no writer will write.")
-    breaks: tuple[AuditBreak, ...] = Field(description="Where it is not what was written.")
-
-
-class AuditBacklog(Document):
-    """What was published and is not in the audit trail yet."""
-
-    entries: int = Field(description="All entries.")
-    messages: int = Field(description="Messages.")
-    steps: int = Field(description="Steps of the ledger.")
-    dead_letters: int = Field(description="Dead letters.")
-    oldest_ms: int = Field(
-        description="Milliseconds since the oldest of them was published; 0: there are none."
-    )
-
-
-class TransitionDocument(Document):
-    """One change of one thing in the ledger."""
-
-    at: Time = Field(description="When.")
-    kind: str = Field(description="session, run, callback, item, step, budget or approval.")
-    session: str = Field(description="Its session.")
-    id: str = Field(description="Its id; '-': the session itself.")
-    state: str = Field(description="The state that it has from then on.")
-    detail: str = Field(description="What else is known of it.")
-    by: str = Field(description="The step of the ledger that made it.")
-    stream: str = Field(description="The stream of that step.")
-    entry_id: str = Field(description="Its entry there; what has the same was changed at once.")
-
-    @classmethod
-    def made(cls, transition: Transition) -> TransitionDocument:
-        """That of a transition of the trail."""
-        names = ("kind", "session", "id", "state", "detail", "by", "stream", "entry_id")
-        facts = {name: getattr(transition, name) for name in names}
-        return cls(at=isoformat(transition.at_ms), **facts)
-
-
-class Transitions(Document):
-    """A page of what the ledger changed, newest first."""
-
-    transitions: tuple[TransitionDocument, ...] = Field(description="The changes.")
-    next: str | None = Field(
-        description="Where the next page begins, for `--before`; null: nothing is older."
-    )
-
-
-class PrunedTrail(Document):
-    """The oldest part of the trail that was removed."""
-
-    messages: int = Field(description="Rows of messages.")
-    dead_letters: int = Field(description="Rows of dead letters.")
-    transitions: int = Field(description="Rows of transitions; a row has many steps of the ledger.")
-    removed: bool = Field(description="Whether they were removed; false: `--dry-run`.")
-
-
-class RedactedMessage(Document):
-    """A message whose text was removed from the trail."""
-
-    message_id: str = Field(description="Its id.")
-    rows: int = Field(description="How many rows lost their text: one for each attempt.")
-    reason: str = Field(description="Why.")
-
-
-class TransferredTrail(Document):
-    """A trail that was exported or imported."""
-
-    file: str = Field(description="The file.")
-    messages: int = Field(description="Rows of messages.")

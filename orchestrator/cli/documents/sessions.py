@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from orchestrator.cli.documents.base import Document, Time
-from orchestrator.policy.budget import NANO, BudgetState
+from orchestrator.cli.documents.budgets import CostDocument
 
 
 class Submitted(Document):
@@ -59,68 +58,6 @@ class Unpinned(Document):
     changed: bool = Field(description="False: it was bound to no version.")
 
 
-class QuestionDocument(Document):
-    """A question that has no reply yet."""
-
-    question: str = Field(validation_alias="id", description="Its id, for `orchestra reply`.")
-    session: str = Field(description="The session that asked.")
-    agent: str = Field(description="Its agent.")
-    title: str = Field(description="What people call that session.")
-    kind: str = Field(
-        description="`query`, `blocker`, `clarification`, `error`, or a word of the agent's own."
-    )
-    priority: str = Field(description="Its priority.")
-    text: str = Field(description="What is asked.")
-    context: Any = Field(description="What the agent added to it, as JSON; null: nothing.")
-
-
-class Questions(Document):
-    """The open questions, oldest first."""
-
-    questions: tuple[QuestionDocument, ...] = Field(description="The questions.")
-
-
-class Replied(Document):
-    """A question that was answered."""
-
-    session: str = Field(description="The session that asked.")
-    question: str = Field(description="The question.")
-
-
-class ApprovalDocument(Document):
-    """Something that waits for a person's yes or no."""
-
-    approval: str = Field(validation_alias="id", description="Its id, for `approve` and `deny`.")
-    session: str = Field(description="The session that asks.")
-    root: str = Field(description="The root of its tree.")
-    depth: int = Field(description="The session's generation; a root has 0.")
-    agent: str = Field(description="The agent that asks.")
-    title: str = Field(description="What people call the session.")
-    run: str = Field(description="The run that asked.")
-    tool: str = Field(description="What is to be called or done.")
-    arguments: dict[str, Any] = Field(description="With what.")
-    digest: str = Field(description="SHA-256 of tool and arguments: an answer is for nothing else.")
-    reason: str = Field(description="Why it asks, in its own words; else empty.")
-    asked: Time = Field(validation_alias="asked_ms", description="When it was asked.")
-    expires: Time = Field(validation_alias="expires_ms", description="When the default counts; null: never.")
-    default: Literal["deny", "approve"] = Field(description="What counts when nobody has answered by then.")
-    fault: str = Field(description="Why it cannot be approved: nobody vouches for it; else empty.")
-
-
-class ApprovalList(Document):
-    """What waits for a person, oldest first."""
-
-    approvals: tuple[ApprovalDocument, ...] = Field(description="The approvals.")
-
-
-class Decided(Document):
-    """Approvals that were answered."""
-
-    decided: tuple[ApprovalDocument, ...] = Field(description="The approvals, as they were asked.")
-    approved: bool = Field(description="Whether they were approved.")
-    comment: str = Field(description="The comment; else empty.")
-
-
 class Ended(Document):
     """What became of a session that was to be stopped or deleted."""
 
@@ -138,73 +75,6 @@ class Ended(Document):
         description="How an agent ended that was asked to stop: as it was asked to, killed, with its worker, or it was "
         "done before; null: not known, or not waited for."
     )
-
-
-class CostDocument(Document):
-    """What calls of models cost."""
-
-    requests: int = Field(description="Requests.")
-    input_tokens: int = Field(description="Tokens of the requests.")
-    output_tokens: int = Field(description="Tokens of the answers.")
-    usd: float = Field(description="US dollars; 0 for models whose price is not known.")
-
-
-class ResourceDocument(Document):
-    """One limit of a budget."""
-
-    limit: float = Field(description="The most that may be spent.")
-    spent: float = Field(description="What was spent.")
-    reserved: float = Field(description="What is set aside for calls that are not finished.")
-    left: float = Field(description="What further calls may take.")
-
-
-class BudgetDocument(Document):
-    """What a session and everything below it may spend."""
-
-    session: str = Field(description="The session.")
-    limits: dict[Literal["requests", "tokens", "usd"], ResourceDocument] = Field(
-        description="What is limited, and how it stands."
-    )
-    agents: dict[str, dict[Literal["requests", "tokens", "usd"], float]] = Field(
-        description="What each agent spent of it."
-    )
-
-
-class BudgetsDocument(Document):
-    """The budgets that a session counts against."""
-
-    session: str = Field(description="The session.")
-    budgets: tuple[BudgetDocument, ...] = Field(description="The budgets, the root's first.")
-
-    @classmethod
-    def of_states(cls, session: str, states: Mapping[str, BudgetState]) -> Self:
-        """The document of budgets as they stand."""
-        return cls.of(
-            {"session": session, "budgets": [_budget(whose, state) for whose, state in states.items()]}
-        )
-
-
-def _budget(session: str, state: BudgetState) -> dict[str, Any]:
-    def number(resource: str, value: int | None) -> float:
-        return (value or 0) / (NANO if resource == "nano" else 1)
-
-    names = {"requests": "requests", "tokens": "tokens", "nano": "usd"}
-    return {
-        "session": session,
-        "limits": {
-            names[resource]: {
-                "limit": number(resource, limit),
-                "spent": number(resource, state.spent.get(resource)),
-                "reserved": number(resource, state.reserved.get(resource)),
-                "left": number(resource, state.left(resource)),
-            }
-            for resource, limit in state.limits.items()
-        },
-        "agents": {
-            agent: {names[resource]: number(resource, used) for resource, used in found.items()}
-            for agent, found in state.users.items()
-        },
-    }
 
 
 class SessionDocument(Document):
@@ -317,3 +187,38 @@ class Events(Document):
 
     session: str = Field(description="The session.")
     events: tuple[EventDocument, ...] = Field(description="What happened, oldest first.")
+
+
+class Delegated(Document):
+    """A session that was launched."""
+
+    session: str = Field(description="Its id.")
+    status: str | None = Field(
+        default=None,
+        description="How it ended: `completed` or `failed`; null: it has not, or was not waited for.",
+    )
+    text: str | None = Field(default=None, description="Its answer or why it failed; null: as for `status`.")
+
+
+class AssignmentDocument(Document):
+    """A task of a plan."""
+
+    role: str = Field(description="The agent that gets it.")
+    task: str = Field(description="What the agent is to do.")
+    sequence: int = Field(description="Its place in the order.")
+    caller: str | None = Field(description="The agent that gets its callbacks; null: nobody does.")
+
+
+class WaveDocument(Document):
+    """Assignments that run at the same time, after those of the wave before."""
+
+    sequence: int = Field(description="Their place in the order.")
+    assignments: tuple[AssignmentDocument, ...] = Field(
+        description="The assignments, in the order of the plan."
+    )
+
+
+class PlanDocument(Document):
+    """A plan that was read and not carried out."""
+
+    waves: tuple[WaveDocument, ...] = Field(description="Its waves, the first one first.")

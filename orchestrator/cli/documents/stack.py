@@ -1,4 +1,4 @@
-"""The documents about a stack: its agents, its keys, its health."""
+"""The documents about a stack: its agents, its keys, its health, its folders."""
 
 from __future__ import annotations
 
@@ -253,3 +253,47 @@ class Why(Document):
         description="The way down to the session that holds everything up, which is the last."
     )
     findings: tuple[DoctorFinding, ...] = Field(description="What breaks the promise in it.")
+
+
+class PromptDocument(Document):
+    """What a model is told before its task."""
+
+    agent: str = Field(description="The agent.")
+    prompt: str = Field(description="The text.")
+
+
+class ProjectDocument(Document):
+    """A project that was written."""
+
+    folder: str = Field(description="Where it is.")
+    kind: str = Field(description="What its agents are: `python`, `model` or `command`.")
+    files: tuple[str, ...] = Field(description="Its files, by name.")
+    next: tuple[str, ...] = Field(description="The commands to run next, in order.")
+
+
+class WorktreeDocument(Document):
+    """The worktree of a session."""
+
+    session: str = Field(description="The session.")
+    agent: str = Field(description="Its agent.")
+    path: str = Field(description="Where the files are.")
+    branch: str = Field(description="The branch.")
+    base: str = Field(description="The commit that it began at.")
+    changed_files: int | None = Field(
+        description="How many files differ from the base, committed or not; null: git does not say."
+    )
+    kept_because: str = Field(description="Why it stays; empty: it may go.")
+    created_at: Time = Field(description="When it was made.")
+
+
+class WorktreeList(Document):
+    """The worktrees of a data folder."""
+
+    worktrees: tuple[WorktreeDocument, ...] = Field(description="The worktrees, the oldest first.")
+
+
+class RemovedWorktree(Document):
+    """A worktree that is gone."""
+
+    session: str = Field(description="The session.")
+    branch: str = Field(description="The branch that has everything; empty: it was removed, too.")

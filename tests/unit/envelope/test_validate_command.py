@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli import main
-from orchestrator.cli.validate import LiveCheck, build, validate
+from orchestrator.cli.validate import LiveCheck, validate
 from orchestrator.config.settings import Settings
 from orchestrator.envelope import schemas
 from orchestrator.envelope.findings import Finding
@@ -124,17 +124,14 @@ def test_the_limit_of_the_settings_is_the_limit_here(monkeypatch: pytest.MonkeyP
     assert CliRunner().invoke(main, ["validate", "-"], input=large).exit_code == 0
 
 
-def test_the_live_rules_are_offered_only_when_wired(folder: Path) -> None:
-    """Without a stack to ask there is no --online."""
-    assert CliRunner().invoke(build(), ["--online", str(folder)]).exit_code == 2
-
-
-def test_the_live_rules_are_asked_about_valid_envelopes_alone(folder: Path) -> None:
+def test_the_live_rules_are_asked_about_valid_envelopes_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With --online their findings count like all others."""
     asked: list[bytes] = []
 
     @contextmanager
-    def connect(settings: Settings) -> Iterator[LiveCheck]:
+    def live_rules(_: Settings) -> Iterator[LiveCheck]:
         def live(octets: bytes, _: object) -> list[Finding]:
             asked.append(octets)
             return [Finding("duplicate", "error", None, None, None, "was seen before; send a new one")]
@@ -142,11 +139,11 @@ def test_the_live_rules_are_asked_about_valid_envelopes_alone(folder: Path) -> N
         yield live
 
     shutil.copy(folder / "good.xml", folder / "again.xml")
-    command = build(connect)
-    offline = CliRunner().invoke(command, ["--json", str(folder / "good.xml")])
+    monkeypatch.setattr("orchestrator.cli.validate.live_rules", live_rules)
+    offline = CliRunner().invoke(validate, ["--json", str(folder / "good.xml")])
     assert offline.exit_code == 0
     assert asked == []
-    online = CliRunner().invoke(command, ["--json", "--online", str(folder)])
+    online = CliRunner().invoke(validate, ["--json", "--online", str(folder)])
     assert online.exit_code == 1
     assert asked == [GOOD, GOOD]
     rules = [[error["rule"] for error in row["findings"]] for row in json.loads(online.stdout)["documents"]]

@@ -1,11 +1,99 @@
-"""The JSON document of ``audit report``."""
+"""The documents about the audit trail."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
 from orchestrator.cli.documents.base import Document, Time
-from orchestrator.cli.documents.sessions import CostDocument
+from orchestrator.cli.documents.budgets import CostDocument
+
+
+class AuditBreak(Document):
+    """A place where the audit trail is not what was written."""
+
+    table: str = Field(description="The table.")
+    seq: int = Field(description="The row.")
+    what: str = Field(description="What is wrong there.")
+
+
+class AuditState(Document):
+    """Whether the audit trail is whole."""
+
+    file: str = Field(description="The audit database.")
+    intact: bool = Field(description="Whether the trail is what was written.")
+    messages: int = Field(description="Entries that it holds.")
+    published: int | None = Field(description="Entries that were published; null: Redis was not asked.")
+    steps: int = Field(description="Steps of the ledger that were written so far.")
+    steps_published: int | None = Field(
+        description="Steps of the ledger that were published; null: Redis was not asked."
+    )
+    not_written_yet: int | None = Field(
+        description="Published entries that a writer is still to write; null: Redis was not asked."
+    )
+    behind_ms: int | None = Field(
+        description="Milliseconds since the oldest of them was published; 0: there are none; null: Redis was not asked."
+    )
+    missing: int = Field(description="Published entries that it lacks and that no writer will write.")
+    breaks: tuple[AuditBreak, ...] = Field(description="Where it is not what was written.")
+
+
+class AuditBacklog(Document):
+    """What was published and is not in the audit trail yet."""
+
+    entries: int = Field(description="All entries.")
+    messages: int = Field(description="Messages.")
+    steps: int = Field(description="Steps of the ledger.")
+    dead_letters: int = Field(description="Dead letters.")
+    oldest_ms: int = Field(
+        description="Milliseconds since the oldest of them was published; 0: there are none."
+    )
+
+
+class TransitionDocument(Document):
+    """One change of one thing in the ledger."""
+
+    at: Time = Field(validation_alias="at_ms", description="When.")
+    kind: str = Field(description="session, run, callback, item, step, budget or approval.")
+    session: str = Field(description="Its session.")
+    id: str = Field(description="Its id; '-': the session itself.")
+    state: str = Field(description="The state that it has from then on.")
+    detail: str = Field(description="What else is known of it.")
+    by: str = Field(description="The step of the ledger that made it.")
+    stream: str = Field(description="The stream of that step.")
+    entry_id: str = Field(description="Its entry there; what has the same was changed at once.")
+
+
+class Transitions(Document):
+    """A page of what the ledger changed, newest first."""
+
+    transitions: tuple[TransitionDocument, ...] = Field(description="The changes.")
+    next: str | None = Field(
+        description="Where the next page begins, for `--before`; null: nothing is older."
+    )
+
+
+class PrunedTrail(Document):
+    """The oldest part of the trail that was removed."""
+
+    messages: int = Field(description="Rows of messages.")
+    dead_letters: int = Field(description="Rows of dead letters.")
+    transitions: int = Field(description="Rows of transitions; a row has many steps of the ledger.")
+    removed: bool = Field(description="Whether they were removed; false: `--dry-run`.")
+
+
+class RedactedMessage(Document):
+    """A message whose text was removed from the trail."""
+
+    message_id: str = Field(description="Its id.")
+    rows: int = Field(description="How many rows lost their text: one for each attempt.")
+    reason: str = Field(description="Why.")
+
+
+class TransferredTrail(Document):
+    """A trail that was exported or imported."""
+
+    file: str = Field(description="The file.")
+    messages: int = Field(description="Rows of messages.")
 
 
 class Durations(Document):
