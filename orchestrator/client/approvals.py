@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.client.current import TOKEN_VARIABLE, is_running
+from orchestrator.client.waiting import subtree
 from orchestrator.errors import ApprovalRefused, InputError, WrongState
 from orchestrator.ids import decision_id, session_of_approval
 from orchestrator.ledger.approvals import OpenApproval
@@ -37,14 +38,12 @@ class Approval:
     run: str  #: the run that waits
     tool: str  #: what is to be done, in a word
     arguments: dict[str, Any]  #: with what
-    #: Of the tool and its arguments: the answer is for nothing else.
-    digest: str
+    digest: str  #: of the tool and its arguments: the answer is for nothing else
     reason: str  #: why the agent wants it
     asked_ms: int  #: when it asked, in milliseconds since 1970
     expires_ms: int  #: when ``default`` counts, in milliseconds since the epoch; 0: never
     default: Default  #: what counts when nobody has answered in time
-    #: Why this may not be approved: nobody vouches for it; empty: its agent does.
-    fault: str = ""
+    fault: str = ""  #: why this may not be approved: its agent does not vouch for it; empty: its agent does
 
 
 def open_approvals(parts: Container, *, session: str = "") -> list[Approval]:
@@ -56,8 +55,6 @@ def open_approvals(parts: Container, *, session: str = "") -> list[Approval]:
     ledger, shards = parts.ledger, range(parts.settings.shards)
     names: Iterable[str]
     if session:
-        from orchestrator.client.waiting import subtree
-
         names = [approval for member in subtree(ledger, session) for approval in member.approvals]
     else:
         names = [approval for shard in shards for approval in ledger.approvals.listed(shard)]
@@ -169,7 +166,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _user() -> str:
-    """Whoever this process runs as, for people who read the audit trail; the signature is what counts."""
+    """The user of this process, for people who read the audit trail; the signature is what counts."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
-from orchestrator.client.client import Client
+from orchestrator.client.client import Client, SessionHandle
 from orchestrator.config.settings import Settings
-from orchestrator.envelope.bodies import Task
-from orchestrator.envelope.model import RetryPolicy
-from orchestrator.envelope.model_values import Priority
 from orchestrator.ledger import Session
 from orchestrator.ledger.live_text import LiveEvent
-from orchestrator.policy.budget import Budget
 from orchestrator.policy.typed_answer import typed
 
 P = ParamSpec("P")
@@ -40,13 +36,30 @@ def _in_thread(
     return call
 
 
+def _in_thread_submitting(
+    method: Callable[Concatenate[Client, P], SessionHandle],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, AsyncSessionHandle]]:
+    """A method of `Client` that submits, as a coroutine."""
+    submit = _in_thread(method)
+
+    @wraps(method)
+    async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSessionHandle:
+        handle = await submit(self, *args, **kwargs)
+        return AsyncSessionHandle(handle.id, self, new=handle.new)
+
+    signature = inspect.signature(method).replace(return_annotation="AsyncSessionHandle")
+    vars(call)["__signature__"] = signature
+    call.__module__ = __name__
+    return call
+
+
 @dataclass(frozen=True)
 class AsyncSessionHandle:
     """A submitted session."""
 
     id: str  #: the session
     _client: AsyncClient
-    #: False: the key was used before, and this is the session that it made.
+    #: False: the key was used before, for this session.
     new: bool = True
 
     @overload
@@ -129,67 +142,9 @@ class AsyncClient:
     completion = _in_thread(Client.completion)
     serves = _in_thread(Client.serves)
 
-    async def submit(
-        self,
-        agent: str,
-        prompt: str = "",
-        *,
-        key: str | None = None,
-        title: str = "",
-        retry_for_s: float = 0,
-        budget: Budget | Mapping[str, Any] | str | None = None,
-        at: datetime | timedelta | float | None = None,
-        task: Task | Mapping[str, Any] | None = None,
-        priority: Priority | None = None,
-        expires_s: float | None = None,
-        retry_policy: RetryPolicy | Mapping[str, Any] | None = None,
-        time_limit_s: float | None = None,
-    ) -> AsyncSessionHandle:
-        """As :meth:`Client.submit`."""
-        client = await self._client()
-        handle = await asyncio.to_thread(
-            client.submit,
-            agent,
-            prompt,
-            key=key,
-            title=title,
-            retry_for_s=retry_for_s,
-            budget=budget,
-            at=at,
-            task=task,
-            priority=priority,
-            expires_s=expires_s,
-            retry_policy=retry_policy,
-            time_limit_s=time_limit_s,
-        )
-        return AsyncSessionHandle(handle.id, self, new=handle.new)
-
-    async def fork(
-        self,
-        session: str,
-        at: str,
-        *,
-        prompt: str | None = None,
-        key: str | None = None,
-        retry_for_s: float = 0,
-        budget: Budget | Mapping[str, Any] | str | None = None,
-    ) -> AsyncSessionHandle:
-        """As :meth:`Client.fork`."""
-        client = await self._client()
-        handle = await asyncio.to_thread(
-            client.fork, session, at, prompt=prompt, key=key, retry_for_s=retry_for_s, budget=budget
-        )
-        return AsyncSessionHandle(handle.id, self, new=handle.new)
-
-    async def submit_plan(
-        self, plan: str, *, agent: str = "", key: str | None = None, title: str = "", retry_for_s: float = 0
-    ) -> AsyncSessionHandle:
-        """As :meth:`Client.submit_plan`."""
-        client = await self._client()
-        handle = await asyncio.to_thread(
-            client.submit_plan, plan, agent=agent, key=key, title=title, retry_for_s=retry_for_s
-        )
-        return AsyncSessionHandle(handle.id, self, new=handle.new)
+    submit = _in_thread_submitting(Client.submit)
+    fork = _in_thread_submitting(Client.fork)
+    submit_plan = _in_thread_submitting(Client.submit_plan)
 
     @overload
     async def result(self, session: str, *, timeout_s: float | None = None) -> str: ...

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,7 @@ from orchestrator.client.replies import answer_question, open_questions
 from orchestrator.client.submission import Submission
 from orchestrator.client.submission_tokens import LIFETIME_S, SubmissionToken, make_token
 from orchestrator.client.task_options import TaskOptions
-from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Waiting, Watching, subtree
+from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Waiting, Watching, is_over, subtree
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.config.urls import redact_url
@@ -49,7 +50,7 @@ from orchestrator.errors import (
     UnknownAgent,
 )
 from orchestrator.ids import asker_of, item_id, session_of_approval
-from orchestrator.ledger import CLOSED, Run, Session, SessionState, StopVerdict
+from orchestrator.ledger import Run, Session, SessionState, StopVerdict, Submitted
 from orchestrator.ledger.live_text import LiveEvent, LiveText
 from orchestrator.ledger.sealing import Opened
 from orchestrator.log import get_logger
@@ -57,7 +58,7 @@ from orchestrator.messages.authenticity import callback_from, checked_callbacks
 from orchestrator.messages.factory import Thread, summary
 from orchestrator.policy.budget import Budget, BudgetState
 from orchestrator.policy.callback import Callback
-from orchestrator.policy.plan import Plan, agent_of, parse_plan
+from orchestrator.policy.plan import agent_of, parse_plan
 from orchestrator.policy.typed_answer import typed
 from orchestrator.redisdb.client import connect, explain
 from orchestrator.redisdb.retry import RETRY_FOR_S, Outage
@@ -66,18 +67,13 @@ from orchestrator.runtime.service import is_served, living_agents
 T = TypeVar("T")
 
 
-def _heading(plan: Plan) -> str:
-    """What people call the session of a plan that has no title."""
-    return f"plan of {counted(len(plan.assignments), 'assignment')}"
-
-
 @dataclass(frozen=True)
 class SessionHandle:
     """A submitted session."""
 
     id: str  #: the session
     _client: Client
-    #: False: the key was used before, and this is the session that it made.
+    #: False: the key was used before, for this session.
     new: bool = True
 
     @overload
@@ -151,7 +147,7 @@ class Client:
             raise
 
     def _outage(self, retry_for_s: float = RETRY_FOR_S) -> Outage:
-        """What a call that waits does while Redis is away."""
+        """How a call that waits outlasts an outage of Redis."""
         server = f"Redis at {redact_url(self._url)}"
 
         def notify(error: BaseException, first: bool, _pause_s: float) -> None:  # noqa: FBT001  (by position)
@@ -161,7 +157,7 @@ class Client:
         return Outage(notify, retry_for_s=retry_for_s, longest_pause_s=LOOK_AGAIN_S, server=server)
 
     def _outlast(self, call: Callable[[], T], retry_for_s: float) -> T:
-        """What ``call`` returns, made again for as long as Redis is away; without patience, made once."""
+        """The result of ``call``, which is made again while Redis is away, for ``retry_for_s`` seconds at most."""
         outage = self._outage(retry_for_s)
         with self._clear_errors():
             while True:
@@ -194,25 +190,24 @@ class Client:
 
         Args:
             agent: the name of an agent that a worker serves.
-            prompt: what it is to do; by default the description of the task.
-            task: what else is said of the task: objectives, criteria, expected outputs, context. The agent has it as
-                `ctx.task`, and its prompt has a section for each list.
+            prompt: what the agent is to do; by default the description of the task.
+            task: more about the task: objectives, criteria, expected outputs, context. The agent has it as `ctx.task`,
+                and the prompt has a section for each list.
             priority: `critical`, `high`, `normal` or `low`; by default as the routing table says.
-            expires_s: seconds from now, or from ``at``, after which the task is not begun any more; it has failed then.
+            expires_s: seconds from now, or from ``at``. A session that has not begun by then fails.
             retry_policy: how often and how fast the delivery of the task is tried.
-            time_limit_s: seconds within which the session must have ended, from when it begins; it has failed then.
-            key: the same key is the same session, however often it is submitted.
-            title: what people call it; by default the beginning of the prompt.
-            patience_s: seconds of an outage of Redis that this outlasts; the session is made once.
+            time_limit_s: seconds from the beginning of the session. A session that has not ended by then fails.
+            key: the same key is the same session, no matter how often it is submitted.
+            title: the session's name for people; by default the beginning of the prompt.
+            retry_for_s: seconds of an outage of Redis that the call outlasts; the session is made once.
             budget: what the whole tree may spend, such as `{"tokens": 100_000, "usd": 2}` or `"usd=2"`; by default the
                 setting `tree_budget`.
-            at: when it is to begin: a `datetime` with a time zone, seconds since the epoch, or a `timedelta` from now.
-                Until then its state is `scheduled`, and `stop` cancels it. A time that has passed is now.
+            at: when the session begins: a `datetime` with a time zone, seconds since the epoch, or a `timedelta` from
+                now. Until then its state is `scheduled`, and `stop` cancels it. A time in the past is now.
 
         Raises:
-            InputError: ``at`` is no time, or more than a century ahead.
             EmptyPrompt: there is nothing to do.
-            InputError: the task or another value is invalid.
+            InputError: the task, ``at`` or another value is invalid; a time may be a century ahead at most.
             KeyInUse: the key was used before, for another agent or prompt.
             UnknownAgent: no worker serves such an agent.
             ServerUnavailable: Redis does not answer.
@@ -224,38 +219,45 @@ class Client:
             retry_policy=retry_policy,
             time_limit_s=time_limit_s,
         )
-        # One key for all tries: of one that was lost nobody knows whether it arrived.
-        once = key or uuid.uuid4().hex
-        submission = Submission(self._parts)
         allowed = Budget.of(budget)
-        when = self._moment(at, retry_for_s)
-        submitted = self._outlast(
-            lambda: submission.submit(
-                agent, prompt, key=once, title=title, budget=allowed, at=when, options=options
+        if isinstance(at, timedelta):  # by the clock of Redis; the same in every try
+            at = self._outlast(self._ledger.server_ms, retry_for_s) / 1000 + at.total_seconds()
+        return self._submit_once(
+            partial(
+                Submission(self._parts).submit,
+                agent,
+                prompt,
+                title=title,
+                budget=allowed,
+                at=at,
+                options=options,
             ),
+            key,
             retry_for_s,
         )
-        return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 
-    def _moment(self, at: datetime | timedelta | float | None, retry_for_s: float) -> datetime | float | None:
-        """A time from now as one by the clock of Redis; the same in every try."""
-        if not isinstance(at, timedelta):
-            return at
-        return self._outlast(self._ledger.server_ms, retry_for_s) / 1000 + at.total_seconds()
+    def _submit_once(
+        self, submit: Callable[..., Submitted], key: str | None, retry_for_s: float
+    ) -> SessionHandle:
+        # All tries have one key: a try whose answer is lost may have arrived.
+        once = key or uuid.uuid4().hex
+        submitted = self._outlast(lambda: submit(key=once), retry_for_s)
+        return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 
     def submit_plan(
         self, plan: str, *, agent: str = "", key: str | None = None, title: str = "", retry_for_s: float = 0
     ) -> SessionHandle:
-        """Have a plan carried out: a new root session of ``agent`` whose first answer it is.
+        """Have a plan carried out by a new root session of ``agent``.
 
         Args:
             plan: a JSON array of assignments, see `ctx.carry_out`.
-            agent: the agent that carries it out, and is resumed with the callbacks that name it as their caller. By
-                default the only caller of the plan.
-            key, title, patience_s: as of :meth:`submit`.
+            agent: the agent that carries the plan out, and is resumed with the callbacks that name it as their caller.
+                By default the only caller in the plan.
+            key, title, retry_for_s: as for :meth:`submit`.
 
         Raises:
-            PlanError: the plan is not valid, or there is no such agent; nothing was submitted.
+            PlanError: the plan is invalid; nothing was submitted.
+            UnknownAgent: no worker serves the agent; nothing was submitted.
             KeyInUse, ServerUnavailable: as :meth:`submit`.
         """
         read = parse_plan(plan)
@@ -264,13 +266,10 @@ class Client:
         if agent not in names:
             raise UnknownAgent(agent, names)
         read.check(agents=names, callers=[agent])
-        once = key or uuid.uuid4().hex
-        submission = Submission(self._parts)
-        submitted = self._outlast(
-            lambda: submission.submit(agent, plan, key=once, title=title or _heading(read), planned=True),
-            retry_for_s,
+        title = title or f"plan of {counted(len(read.assignments), 'assignment')}"
+        return self._submit_once(
+            partial(Submission(self._parts).submit, agent, plan, title=title, planned=True), key, retry_for_s
         )
-        return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 
     def fork(
         self,
@@ -285,37 +284,36 @@ class Client:
         """Begin a new tree where a run of ``session`` began. That session and its tree stay as they are.
 
         The new root has the same agent. Its first run finds what that run found: the saved state or the memory, the
-        callbacks, messages and prompts that it was given, and the results so far. What earlier runs had launched or asked
-        and that run was not given comes with it, as far as it is there by now; of the rest it is told that nothing
-        will come. What that run did is not done again: its agent decides anew.
+        callbacks, messages and prompts of that run, and the results so far. It is also given the results and replies
+        that earlier runs were waiting for and that have come since; it is told that the others will not come. Nothing
+        that the run did is repeated: the agent decides anew.
 
         Args:
             session: any session, a child as well.
             at: the id of the run, or its number: 1 is the first.
-            prompt: what is said instead of the task or the user's words that the run was given.
-            key: the same key is the same fork, however often it is asked for.
-            retry_for_s: seconds of an outage of Redis that this outlasts.
+            prompt: what replaces the task or the user's prompt that the run was given.
+            key: the same key is the same fork, no matter how often it is submitted.
+            retry_for_s: seconds of an outage of Redis that the call outlasts.
             budget: what the new tree may spend; by default the setting `tree_budget`.
 
         Raises:
             UnknownSession: there is no such session.
-            InputError: it has no such run, or what that run found is not kept any more (setting `fork_runs`).
+            InputError: there is no such run, or what the run found is no longer kept (setting `fork_runs`).
             KeyInUse: the key was used before, for something else.
-            UnknownAgent: no worker serves its agent.
-            PayloadError: what the run was given is not kept any more, or is too large.
+            UnknownAgent: no worker serves the session's agent.
+            PayloadError: what the run was given is no longer kept, or is too large.
             ServerUnavailable: Redis does not answer.
         """
-        once, allowed = key or uuid.uuid4().hex, Budget.of(budget)
-        forking = Forking(self._parts)
-        submitted = self._outlast(
-            lambda: forking.fork(session, at, prompt=prompt, key=once, budget=allowed), retry_for_s
+        return self._submit_once(
+            partial(Forking(self._parts).fork, session, at, prompt=prompt, budget=Budget.of(budget)),
+            key,
+            retry_for_s,
         )
-        return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 
     def completion(self, session: str, *, timeout_s: float | None = None) -> TaskCompletion:
-        """What a session reported of the end of its task: criteria met, deliverables, metrics; waits for it.
+        """The report of a session on its finished task: criteria met, deliverables, metrics; waits for it.
 
-        Of a plain answer it has the status, the summary and the result.
+        If the answer is plain text, the report has a status, a summary and the result.
 
         Raises:
             SessionFailed, SessionStopped, SessionDeleted, NotGenuine, TimeoutError, UnknownSession, ServerUnavailable: as
@@ -339,13 +337,13 @@ class Client:
         lifetime_s: float = LIFETIME_S,
         options: Mapping[str, Any] | None = None,
     ) -> SubmissionToken:
-        """What a plain Celery message needs to submit just this, where the setting `submissions` is "token".
+        """The token with which a plain Celery message submits this work, where the setting `submissions` is "token".
 
         Args:
-            agent, prompt, title: what the message will say.
-            task_id: the Celery task id that it will have; by default a new one.
-            lifetime_s: seconds within which it must reach a worker.
-            options: what else it will say: `task`, `priority`, `expires_s`, `retry_policy`, `time_limit_s`.
+            agent, prompt, title: as in the message.
+            task_id: the Celery task id of the message; by default a new one.
+            lifetime_s: seconds within which the message must reach a worker.
+            options: the other arguments in the message: `task`, `priority`, `expires_s`, `retry_policy`, `time_limit_s`.
 
         Raises:
             KeyringError: the key of `operator` is not in this data folder.
@@ -377,7 +375,7 @@ class Client:
             InputError: the answer does not fit the type.
             SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
             NotGenuine: somebody has changed it in the ledger.
-            TimeoutError: it is not over after ``timeout_s`` seconds.
+            TimeoutError: the session has not ended after ``timeout_s`` seconds.
             UnknownSession: there is no such session.
         """
         answering = self.answering(session, timeout_s=timeout_s)
@@ -386,9 +384,9 @@ class Client:
         return typed(answer, type, what=f"session {session}")
 
     def open_text(self, text: str) -> str:
-        """A text that is sealed, readable: what Celery's `AsyncResult.get()` gives of an encrypted session.
+        """The plain text of a sealed text, such as Celery's `AsyncResult.get()` returns for an encrypted session.
 
-        Any other text is given back as it is.
+        Any other text is returned as it is.
 
         Raises:
             DecryptionError: no key in the data folder opens it.
@@ -411,12 +409,12 @@ class Client:
             return read_answer(self._ledger, self._parts.authenticity, session) or ""
 
     def wait(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Session:
-        """Wait until a session has ended; with ``item``, until what was put into its queue is dealt with, too.
+        """Wait until a session has ended; with ``item``, also until that item of its queue is delivered or dead.
 
-        An outage of Redis is outlasted for as long as a worker does, two minutes; so it is by all that waits.
+        Every call that waits outlasts an outage of Redis of two minutes.
 
         Raises:
-            TimeoutError: it is not over after ``timeout_s`` seconds.
+            TimeoutError: the session has not ended after ``timeout_s`` seconds.
             ServerUnavailable: Redis stayed away for longer.
             UnknownSession: there is no such session.
         """
@@ -452,9 +450,9 @@ class Client:
 
         Args:
             session: the session.
-            prompt: what it is to do next.
-            key: the same key is the same prompt, however often it is given.
-            patience_s: seconds of an outage of Redis that this outlasts; the prompt is given once.
+            prompt: what the agent is to do next.
+            key: the same key is the same prompt, no matter how often it is given.
+            retry_for_s: seconds of an outage of Redis that the call outlasts; the prompt is given once.
 
         Raises:
             EmptyPrompt: there is nothing to say.
@@ -474,7 +472,7 @@ class Client:
             letter = self._parts.message_factory.message(
                 sender=OPERATOR, recipient=about.agent, text=prompt, thread=Thread.of(about)
             )
-        # One id for all tries: of one that was lost nobody knows whether it arrived.
+        # All tries have one id: a try whose answer is lost may have arrived.
         item = item_id(session, key or letter.message_id)
         self._outlast(
             lambda: self._ledger.enqueue(
@@ -490,13 +488,13 @@ class Client:
         return item
 
     def reply(self, question: str, text: str) -> str:
-        """Answer a question of an agent in the place of the session that was asked; the id of the asking session.
+        """Answer a question of an agent instead of the session that was asked; the id of the asking session.
 
-        It goes to the call that waits for it, or the session is resumed with it.
+        The answer goes to the call that waits for it, or resumes the session.
 
         Raises:
-            InputError: this is no id of a question, or there is nothing to say.
-            UnknownSession: the session that asked is not there any more.
+            InputError: this is not the id of a question, or the answer is empty.
+            UnknownSession: the session that asked is gone.
             WrongState: the question has its reply or was withdrawn, or its session will not run again.
         """
         asker = asker_of(question)
@@ -527,11 +525,11 @@ class Client:
         Args:
             approval: its id, as :meth:`approvals` lists it.
             comment: for the agent and for the audit trail.
-            digest: the digest of what you were shown, or the first 8 digits of it or more; another one is refused.
-            by: who says so; by default the name of this process's user. The signature is the operator's.
+            digest: the digest that was shown, or at least its first 8 digits; any other is refused.
+            by: the person who decides; by default the user of this process. The operator signs.
 
         Raises:
-            InputError: this is no approval, the comment is too long, or the digest is of another call.
+            InputError: this is not an approval, the comment is too long, or the digest is of another call.
             ApprovalRefused: an agent or a program that it started answers, or the ledger has something else than what
                 the agent asked.
             WrongState: it was answered, its time has passed, or its session has ended.
@@ -539,7 +537,7 @@ class Client:
         return self._decide(approval, comment, approved=True, digest=digest, by=by)
 
     def deny(self, approval: str, comment: str = "", *, by: str = "") -> Approval:
-        """Say no to what an approval asks; the agent is told the comment. Arguments and errors as for :meth:`approve`."""
+        """Say no to what an approval asks; the agent gets the comment. Arguments and errors as for :meth:`approve`."""
         return self._decide(approval, comment, approved=False, digest="", by=by)
 
     def _decide(self, approval: str, comment: str, *, approved: bool, digest: str, by: str) -> Approval:
@@ -553,7 +551,7 @@ class Client:
     def stop(self, session: str, reason: str = "stopped by a user") -> StopVerdict:
         """Stop a session and, by its policy, everything below it. `ended`: it has ended; `asked`: its run was asked.
 
-        Of one that has finished before, children that owe it nothing may still be at work: they are stopped.
+        Children without a callback may still be at work below a finished session: they are stopped, too.
 
         Raises:
             UnknownSession: there is no such session.
@@ -563,7 +561,7 @@ class Client:
     def delete(self, session: str, reason: str = "deleted by a user") -> StopVerdict:
         """Delete a session and, by its policy, everything below it; a tombstone with the counts stays.
 
-        `ended`: it has ended, and what it held goes; `asked`: its run was asked to stop, and it goes then.
+        `ended`: the session is deleted; `asked`: its run was asked to stop, after which the session is deleted.
 
         Raises:
             UnknownSession: there is no such session.
@@ -571,9 +569,9 @@ class Client:
         return self._end(session, reason, "deleted")
 
     def unpin(self, session: str) -> bool:
-        """Let workers with any version of its agent go on with a session; False: they may already.
+        """Let workers with any version of its agent continue a session; False: they already may.
 
-        It concerns a session that is pinned to the version that it began with, or that refuses to go on with another.
+        A session may be pinned to the version that it began with, or refuse to continue with another version.
 
         Raises:
             UnknownSession: there is no such session.
@@ -599,7 +597,7 @@ class Client:
     # --- looking -------------------------------------------------------------------------------
 
     def session(self, session: str) -> Session:
-        """A session as it stands.
+        """The present state of a session.
 
         Raises:
             UnknownSession: there is no such session.
@@ -608,7 +606,7 @@ class Client:
             return self._ledger.session(session)
 
     def budgets(self, session: str) -> dict[str, BudgetState]:
-        """The budgets that a session counts against as they stand, by the session that each is of, the root's first.
+        """The budgets that a session counts against, by the session that has the budget, the root's first.
 
         Raises:
             UnknownSession: there is no such session.
@@ -619,12 +617,12 @@ class Client:
             return {name: state for name, state in found.items() if state is not None}
 
     def attachment(self, session: str, name: str) -> str | None:
-        """What a session has attached to its answer under this name; None: nothing.
+        """What a session attached to its answer under this name; None: nothing.
 
         Raises:
             UnknownSession: there is no such session.
-            NotGenuine: somebody has changed its answer in the ledger, or what is attached to it.
-            PayloadError: it is not kept any more, or was altered.
+            NotGenuine: somebody has changed the answer in the ledger, or its attachments.
+            PayloadError: the attachment is no longer kept, or was altered.
         """
         with self._clear_errors():
             about, text, whole, attached, body = self._ledger.answer_as_kept(session)
@@ -668,10 +666,10 @@ class Client:
             return subtree(self._ledger, session)
 
     def watch(self, session: str, *, timeout_s: float | None = None) -> Iterator[list[Session]]:
-        """Pictures of the tree below a session, as it changes, until the session has ended; the last shows that.
+        """Pictures of a session's tree, one for each change; the last one shows that the session has ended.
 
         Raises:
-            TimeoutError: it is not over after ``timeout_s`` seconds.
+            TimeoutError: the session has not ended after ``timeout_s`` seconds.
             UnknownSession: there is no such session.
         """
         watching = self.watching(session, timeout_s=timeout_s)
@@ -681,17 +679,17 @@ class Client:
                 yield picture
 
     def stream(self, session: str, *, after: str = "", timeout_s: float | None = None) -> Iterator[LiveEvent]:
-        """What a session writes, piece by piece, until it has ended; the text of model agents.
+        """The text that a model agent writes, piece by piece, until its session has ended.
 
-        Nothing of it is a promise: it is kept for an hour, and its length is bounded. The answer is `result`.
+        The text is no result: it is kept for an hour, and its length is bounded. :meth:`result` has the answer.
 
         Args:
             session: the session.
-            after: the position of the last event that was read; empty: from the first that is kept.
+            after: the position of the last event that was read; empty: from the first event that is kept.
             timeout_s: seconds to read at most.
 
         Raises:
-            TimeoutError: it is not over after ``timeout_s`` seconds.
+            TimeoutError: the session has not ended after ``timeout_s`` seconds.
             InputError: ``after`` is no position.
             UnknownSession: there is no such session.
         """
@@ -709,23 +707,21 @@ class Client:
     def stream_step(self, session: str, after: str = "") -> tuple[list[LiveEvent], bool]:
         """As :meth:`stream`, in steps of a quarter of a second: events, and whether the session had ended before.
 
-        While Redis is away it waits, as all that waits does.
+        The call outlasts an outage of Redis, as :meth:`wait`.
 
         Raises:
             UnknownSession: there is no such session.
         """
 
         def read() -> tuple[list[LiveEvent], bool]:
-            found = self._ledger.session(session)
-            over = not found.busy and (found.state is SessionState.FINISHED or found.state in CLOSED)
-            return LiveText(self._ledger.redis, self._ledger.seals).read(
-                session, after, wait_s=0 if over else 0.25
-            ), over
+            over = is_over(self._ledger.session(session))
+            live = LiveText(self._ledger.redis, self._ledger.seals)
+            return live.read(session, after, wait_s=0 if over else LOOK_AGAIN_S), over
 
         return self._outlast(read, RETRY_FOR_S)
 
     def held_back(self, sessions: Iterable[Session]) -> list[str]:
-        """What keeps queued runs of these sessions from being taken, a sentence each: pauses and limits."""
+        """The pauses and limits that hold queued runs of these sessions back, a sentence each."""
         waiting = {(s.agent, s.root) for s in sessions if s.busy and s.state is not SessionState.RUNNING}
         with self._clear_errors():
             held = [
@@ -735,16 +731,16 @@ class Client:
         return list(dict.fromkeys(one.waits_for for one in held if one is not None))
 
     def parse_callbacks(self, session: str, text: str) -> tuple[Callback, ...]:
-        """The callbacks in a text that ``session`` was given; `genuine` are those that one of its runs carried.
+        """The callbacks in a text that ``session`` was given. Those that one of its runs carried are `genuine`.
 
-        They are compared with its records word for word: one that is copied from another session, or altered,
-        is not genuine, whatever its id.
+        Each is compared with the session's records word for word: a callback that was copied from another session, or
+        altered, is not genuine.
         """
         with self._clear_errors():
             return checked_callbacks(self._ledger, self._parts.authenticity, session, text)
 
     def questions(self, session: str | None = None) -> list[Callback]:
-        """The open questions of a session and everything below it; without one, those that roots ask you, oldest first.
+        """The open questions in the tree of a session; without a session the questions of roots to you, oldest first.
 
         Answer one with :meth:`reply`.
 
@@ -779,9 +775,9 @@ class Client:
             return self._parts.agents.all()
 
     def serves(self, agent: str) -> bool:
-        """Whether a living worker serves an agent now; of an external program that is taken for granted.
+        """Whether a living worker serves an agent now; an external program counts as served.
 
-        What is submitted to an agent that none serves is kept until one does.
+        Work for an agent that no worker serves waits until a worker serves it.
         """
         with self._clear_errors():
             record = self._parts.agents.get(agent)
