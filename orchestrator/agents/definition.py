@@ -48,7 +48,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class AgentDefinition:
     """An agent as its author wrote it."""
 
-    record: AgentRecord  #: what clients, routers and services are told of it
+    record: AgentRecord  #: what clients, routers and services know of it
     source: str  #: file and line of the definition
     options: ExecutorOptions  #: settings of its executor
     #: What becomes of a try that asks for other durable steps than an earlier one.
@@ -70,7 +70,7 @@ class AgentDefinition:
 
     @property
     def name(self) -> str:
-        """The name it is known by in the whole stack."""
+        """The agent's name, unique in the stack."""
         return self.record.name
 
     @property
@@ -116,13 +116,13 @@ def agent(
         backoff_s: seconds of the first of these waits.
         backoff_max_s: seconds of the longest.
         time_limit_s: seconds that one run may take; by default the stack's own limit.
-        runs_at_once: how many of its runs the whole stack executes at once, for example because a service behind it
+        runs_at_once: how many of its runs the stack executes at once, for example because a service behind it
             takes no more; by default as many as there are slots. `orchestra limit` changes it while the stack runs.
         escalation: the agent that its errors go to; by default its parent, then up the path.
         may_send_to: the agents it may send messages to, and no others; by default whomever the routing table allows.
             `tag:TAG` means every agent with that tag.
-        accepts_from: the agents it takes messages from, and no others; likewise. Neither list concerns the
-            operator, nor reports, questions and replies, which go to whoever gave the task or asked.
+        accepts_from: the agents it takes messages from, and no others; `tag:TAG` as above. Neither list concerns the
+            operator, nor reports, questions and replies, which go to the delegator or the asker.
         tags: words that it is found by: in lists of agents, by `orchestra agents --tag`, and by workers that serve
             the agents with a tag.
         steps: what becomes of a run that is tried again and asks for other durable steps than before: `strict`,
@@ -133,8 +133,8 @@ def agent(
         version: the version of this definition, as its author names it; by default a digest of the definition.
         on_deploy: what becomes of a session that began with another version: `latest`, any worker goes on with it;
             `pin`, only workers that have its version take it; `refuse`, it fails.
-        encrypt: whether everything that it says and is told is encrypted for whom it is said to, and sealed in the
-            ledger; what its sessions give to others is, too.
+        encrypt: whether its messages are encrypted for their recipients, and sealed in the ledger. This includes what
+            its sessions delegate.
 
     Raises:
         ConfigurationError: a value is not allowed, or the function does not take one argument.

@@ -40,7 +40,7 @@ def render_prompt(
     sub_session: bool,
     folder: Path | None = None,
 ) -> str:
-    """What an agent is told of the protocol, by its settings.
+    """The protocol as an agent reads it, by its settings.
 
     Args:
         definition: the agent.

@@ -76,14 +76,14 @@ class AgentRecord(BaseModel):
     escalates_to: str = ""
     #: Agents it may send to, by name or `tag:TAG`; None: whatever the routing table and the ranks allow.
     may_send_to: tuple[str, ...] | None = None
-    #: Agents it takes messages from, likewise; None: whatever the routing table and the ranks allow.
+    #: Agents it takes messages from, by name or `tag:TAG`; None: whatever the routing table and the ranks allow.
     accepts_from: tuple[str, ...] | None = None
     #: What people and agents find it by.
     tags: tuple[Tag, ...] = ()
     description: str = ""
     #: What its answers are: `text`, or a `plan` of assignments that is carried out (see `policy.plan`).
     answer: Literal["text", "plan"] = "text"
-    #: Whether all that it says and is told is encrypted for whom it is said to, and sealed in the ledger.
+    #: Whether its messages are encrypted for their recipients, and sealed in the ledger.
     encrypt: bool = False
     #: The version of its definition; empty: it has none, as an external program.
     version: Annotated[str, Field(max_length=64)] = ""
@@ -168,7 +168,7 @@ class AgentRegistry:
         self._clock = clock or ServerClock(redis)
         self._cache_s = cache_s
         self._cache: dict[str, tuple[float, AgentRecord | None]] = {}
-        # Said once of each, not at each look.
+        #: Records that were refused, so that the log names each once.
         self._refused: set[bytes] = set()
         self._names: tuple[float, list[str]] | None = None
         self._lock = threading.Lock()
@@ -188,7 +188,7 @@ class AgentRegistry:
             pipeline.zadd(keys.agents(), {record.name: _FOR_EVER_MS if record.external else now})
             with self._lock:
                 self._cache.pop(record.name, None)
-        # Names of those that nobody announces any more; whoever only reads must not have to write.
+        # Forget names that nobody announces any more. Readers never need to write.
         pipeline.zremrangebyscore(keys.agents(), "-inf", f"({now - LIFETIME_S * 1000}")
         pipeline.execute()
         self._names = None

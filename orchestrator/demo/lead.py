@@ -1,4 +1,4 @@
-"""The bundled coordinator: reviews a source tree, one `reviewer` for each module, the whole itself."""
+"""The bundled coordinator: reviews a source tree, one `reviewer` for each module, the package as a whole itself."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from orchestrator.worker.context.context import Context
 
 #: Reviews that are kept for the report; of the rest, only the sums.
 KEPT_REVIEWS = 25
+#: Failed reviews that are kept for the report.
+KEPT_FAILURES = 10
 #: Seconds in which reviews that come in close together are read in one go.
 _FOLD_S = 0.2
 
@@ -51,7 +53,7 @@ def _begin(ctx: Context) -> str:
         done=0,
         failed=[],
         worst=[],
-        sums=dict.fromkeys(_SUMS, 0),
+        sums=dict.fromkeys((*_SUMS, "failed"), 0),
     )
     for path in files:
         ctx.delegate("reviewer", str(path), title=f"Review {_shown(path, roots)}")
@@ -73,7 +75,10 @@ def _take_in(state: dict[str, Any], callback: Callback) -> None:
     """Add one review to the sums, and keep it if it is among the worst."""
     state["done"] += 1
     if callback.status != "completed":
-        state["failed"].append({"title": callback.title, "error": callback.error[:300]})
+        state["sums"]["failed"] += 1
+        state["failed"] = [*state["failed"], {"title": callback.title, "error": callback.error[:300]}][
+            :KEPT_FAILURES
+        ]
         return
     review = json.loads(callback.result)
     sums = state["sums"]

@@ -1,4 +1,4 @@
-"""What can be said of one Python module by reading its syntax tree: deterministic, and no model needed."""
+"""Reviews one Python module by its syntax tree. Deterministic, without a model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ReviewFinding:
 
 @dataclass(kw_only=True)
 class ModuleReview:
-    """What the reviewer says of one module."""
+    """The review of one module."""
 
     path: str
     lines: int = 0
@@ -123,7 +123,7 @@ def _judge_complexity(review: ModuleReview, node: ast.FunctionDef | ast.AsyncFun
 
 def _missing_docstrings(tree: ast.Module) -> Iterator[ReviewFinding]:
     if tree.body and not ast.get_docstring(tree, clean=False):
-        yield ReviewFinding(kind="docstring", line=1, text="the module says nothing of itself")
+        yield ReviewFinding(kind="docstring", line=1, text="the module has no docstring")
     yield from _undocumented(tree.body, "")
 
 

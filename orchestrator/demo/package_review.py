@@ -1,4 +1,4 @@
-"""What can be said of a package as a whole: who imports whom, in which circles, and what is there twice."""
+"""Reviews a package as a whole: which modules import each other, import cycles, and duplicate functions."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 
 from orchestrator.errors import InputError
 
-#: Statements from which on two equal functions are worth a word.
+#: Statements from which on two equal functions are reported.
 _DUPLICATE_FROM_STATEMENTS = 4
 _LISTED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageReview:
-    """What the lead itself says of a source tree."""
+    """The review of a source tree."""
 
     modules: int
     lines: int
     functions: int
     imports: int  #: imports of one module of the tree by another
-    cycles: tuple[tuple[str, ...], ...]  #: modules that import each other, directly or around corners
+    cycles: tuple[tuple[str, ...], ...]  #: modules that import each other, directly or through others
     most_imported: tuple[tuple[str, int], ...]
     largest: tuple[tuple[str, int], ...]  #: module and lines
     duplicates: tuple[tuple[str, ...], ...]  #: functions with the same body, as `module.function`
@@ -95,7 +95,7 @@ def review_package(
         lines=sum(sizes.values()),
         functions=functions,
         imports=sum(map(len, graph.values())),
-        cycles=tuple(sorted(find_cycles(graph))),
+        cycles=tuple(find_cycles(graph)),
         most_imported=_top(imported),
         largest=_top(sizes),
         duplicates=tuple(sorted(tuple(sorted(same)) for same in bodies.values() if len(same) > 1)),
@@ -103,47 +103,34 @@ def review_package(
 
 
 def find_cycles(graph: Mapping[str, Iterable[str]]) -> list[tuple[str, ...]]:
-    """The groups of nodes that can reach each other (Tarjan's algorithm, without recursion)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    on_stack: set[str] = set()
-    groups: list[tuple[str, ...]] = []
-    for start in sorted(graph):
-        if start in index:
-            continue
-        work = [(start, iter(sorted(graph[start])))]
-        while work:
-            node, targets = work[-1]
-            if node not in index:
-                index[node] = low[node] = len(index)
-                stack.append(node)
-                on_stack.add(node)
-            for target in targets:
-                if target not in index:
-                    work.append((target, iter(sorted(graph[target]))))
-                    break
-                if target in on_stack:
-                    low[node] = min(low[node], index[target])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == index[node]:
-                    group = _unwind(stack, on_stack, node)
-                    if len(group) > 1:
-                        groups.append(tuple(sorted(group)))
-    return groups
+    """The groups of nodes that can reach each other (Kosaraju's algorithm)."""
+    reverse: dict[str, list[str]] = {node: [] for node in graph}
+    for node, targets in graph.items():
+        for target in targets:
+            reverse[target].append(node)
+    seen: set[str] = set()
+    order = [node for start in sorted(graph) for node in _unseen(start, graph, seen)]
+    seen.clear()
+    groups = [tuple(sorted(_unseen(start, reverse, seen))) for start in reversed(order)]
+    return sorted(group for group in groups if len(group) > 1)
 
 
-def _unwind(stack: list[str], on_stack: set[str], until: str) -> list[str]:
-    group: list[str] = []
-    while True:
-        node = stack.pop()
-        on_stack.discard(node)
-        group.append(node)
-        if node == until:
-            return group
+def _unseen(start: str, graph: Mapping[str, Iterable[str]], seen: set[str]) -> list[str]:
+    """The nodes that ``start`` reaches and that are not in ``seen``, each after those that it reaches."""
+    if start in seen:
+        return []
+    seen.add(start)
+    found, work = [], [(start, iter(graph[start]))]
+    while work:
+        node, targets = work[-1]
+        target = next((target for target in targets if target not in seen), None)
+        if target is None:
+            found.append(node)
+            work.pop()
+        else:
+            seen.add(target)
+            work.append((target, iter(graph[target])))
+    return found
 
 
 def _top(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -24,7 +24,7 @@ def render_report(state: dict[str, Any]) -> str:
 
 def _head(state: dict[str, Any]) -> str:
     sums = state["sums"]
-    reviewed = state["total"] - len(state["failed"])
+    reviewed = state["total"] - sums["failed"]
     return (
         f"Review of {', '.join(state['paths'])}\n"
         f"{reviewed} of {state['total']} modules reviewed: {sums['lines']} lines, {sums['classes']} classes, "
@@ -71,9 +71,7 @@ def _worst(state: dict[str, Any]) -> str:
 
 
 def _failed(state: dict[str, Any]) -> str:
-    failed = state["failed"]
-    if not failed:
+    if not state["failed"]:
         return ""
-    return "\n".join(
-        [f"{counted(len(failed), 'review')} failed", *(f"  {f['title']}: {f['error']}" for f in failed[:10])]
-    )
+    lines = [f"  {failed['title']}: {failed['error']}" for failed in state["failed"]]
+    return "\n".join([f"{counted(state['sums']['failed'], 'review')} failed", *lines])

@@ -18,7 +18,7 @@ async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """What ``function`` returns. Other calls go on meanwhile.
 
     Raises:
-        ToolError: it raised an error of ours; the client is told its sentence.
+        ToolError: it raised an error of ours. The client gets its sentence.
     """
     try:
         return await anyio.to_thread.run_sync(partial(function, *args, **kwargs), abandon_on_cancel=True)

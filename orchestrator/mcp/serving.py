@@ -1,4 +1,4 @@
-"""How a server is reached: over standard input and output, or over HTTP on loopback with a token."""
+"""Serves over standard input and output, or over HTTP on loopback with a token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def serve_stdio(server: MCPServer[Any]) -> None:
 
 
 def serve_http(server: MCPServer[Any], *, port: int, token: str) -> None:
-    """Serve clients that know the token, on loopback, until this process is told to end."""
+    """Serve clients that know the token, on loopback, until this process gets a signal."""
     app = require_token(server.streamable_http_app(streamable_http_path=PATH, host=HOST), token)
     uvicorn.run(app, host=HOST, port=port, log_level="warning")
 
@@ -36,7 +36,7 @@ def require_token(app: App, token: str) -> App:
 
     async def guarded(scope: Message, receive: Receive, send: Send) -> None:
         given = dict(scope.get("headers", ())).get(b"authorization", b"")
-        if scope["type"] != "http" or hmac.compare_digest(given, wanted):
+        if scope["type"] == "lifespan" or hmac.compare_digest(given, wanted):
             await app(scope, receive, send)
             return
         headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]

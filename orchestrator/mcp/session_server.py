@@ -106,8 +106,8 @@ class SessionTools:
         ] = None,
     ) -> dict[str, Any]:
         """Give work to another agent and go on. Returns the id of its session, for `wait`."""
-        said = {"objectives": objectives, "acceptance_criteria": acceptance_criteria}
-        given = {**(details or {}), **{name: value for name, value in said.items() if value}}
+        more = {"objectives": objectives, "acceptance_criteria": acceptance_criteria}
+        given = {**(details or {}), **{name: value for name, value in more.items() if value}}
         return await self._call(
             "delegate",
             agent=agent,

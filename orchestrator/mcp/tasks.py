@@ -1,8 +1,8 @@
-"""Long waits as MCP tasks (extension `io.modelcontextprotocol/tasks`), for clients that say that they know them.
+"""Long waits as MCP tasks (extension `io.modelcontextprotocol/tasks`), for clients that declare the extension.
 
 A tool that waits answers at once: with what is there, or with a task that the client asks for again. The id of a task says
-all of what is waited for, so that a server that is started again knows it, and nothing is kept here. Who does not know tasks
-gets the same answers with `ask_again_s`.
+what the task waits for, so that a restarted server knows it, and nothing is kept here. A client without tasks gets the same
+answers with `ask_again_s`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POLL_MS: Final = 1000
 
 #: Calls a tool of the server with arguments; raises ToolError.
 CallTool = Callable[..., Awaitable[dict[str, Any]]]
-#: What a tool that has not got what it waits for goes on to wait with: a tool, and its arguments.
+#: How a tool goes on waiting: a tool, and its arguments.
 FollowUp = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[str, dict[str, Any]]]
 
 
@@ -46,8 +46,8 @@ class LongWaits(Extension):
     def __init__(self, tools: Mapping[str, CallTool], follow_ups: Mapping[str, FollowUp]) -> None:
         self._tools = tools
         self._follow_ups = follow_ups
-        #: Digests of what calls of tools have brought: to bring it again is no news.
-        self._told: set[str] = set()
+        #: Digests of what calls of tools have brought already.
+        self._known: set[str] = set()
         self._clock = SystemClock()
 
     def methods(self) -> Sequence[MethodBinding]:
@@ -74,8 +74,8 @@ class LongWaits(Extension):
             return result
         answer = result.structured_content
         news = _digest(answer)
-        if answer["ask_again_s"] is None or (_brought(answer) and news not in self._told):
-            self._told.add(news)
+        if answer["ask_again_s"] is None or (_brought(answer) and news not in self._known):
+            self._known.add(news)
             return result
         tool, arguments = follow_up(asked, answer)
         now_ms = self._clock.now_ms()
@@ -92,7 +92,7 @@ class LongWaits(Extension):
         news = _digest(answer)
         if answer["ask_again_s"] is not None and (not _brought(answer) or news == task["known"]):
             return _shown(params.task_id, task, "working", now_ms)
-        self._told.add(news)
+        self._known.add(news)
         text = TextContent(type="text", text=json.dumps(answer, indent=2))
         done = CallToolResult(content=[text], structured_content=answer)
         return self._completed(params.task_id, task, done, now_ms)
@@ -111,7 +111,7 @@ class LongWaits(Extension):
     def _task(self, task_id: str) -> dict[str, Any]:
         try:
             task = json.loads(base64.urlsafe_b64decode(task_id.encode()))
-            # It may be anybody's: what it asks for is what the tool would be asked for.
+            # A client may make up an id: the tool checks its arguments as in a call.
             inspect.signature(self._tools[task["tool"]]).bind(**task["arguments"], timeout_s=0)
             return {**task, "created_ms": int(task["created_ms"]), "known": str(task["known"])}
         except (ValueError, TypeError, KeyError, RecursionError):

@@ -1,10 +1,10 @@
-"""What others say in a scripted session: the children, the parent, the user and whoever approves."""
+"""What others say in a scripted session: the children, the parent, the user and the person who approves."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 
@@ -40,28 +40,22 @@ class Never:
     """Nothing comes: a wait with a time limit reaches it, and no real time passes."""
 
 
-#: What one other party says: a text, one of the above, or a function of what it was told.
+#: What one other party says: a text, one of the above, or a function of the task or the question.
 Answer = str | Done | Failed | Asks | Never | Callable[[str], Any]
 #: What a person says to an approval; a function gets the tool and its arguments.
 Verdict = bool | Failed | Never | Callable[[str, dict[str, Any]], bool]
-#: By agent; of several in a list each is said once, in their order.
+#: By agent; a list is used up in its order.
 Answers = Mapping[str, Answer | Sequence[Answer]]
 
 
 class Lines:
-    """The lines of one party, as they are said one after the other."""
+    """The lines of one party, as they come one after the other."""
 
-    def __init__(self, said: Answer | Verdict | Sequence[Answer] | Sequence[Verdict] | None) -> None:
-        self._always: Any = None
-        self._left: deque[Any] | None = None
-        if isinstance(said, Sequence) and not isinstance(said, str):
-            self._left = deque(said)
-        else:
-            self._always = said
+    def __init__(self, lines: Answer | Verdict | Sequence[Answer] | Sequence[Verdict] | None) -> None:
+        several = isinstance(lines, Sequence) and not isinstance(lines, str)
+        self._lines: Iterator[Any] = iter(lines) if several else repeat(lines)  # type: ignore[arg-type]
 
-    def next(self, *told: Any) -> Any:
+    def next(self, *given: Any) -> Any:
         """What comes now; None: nothing is scripted (any more)."""
-        said = self._always
-        if self._left is not None:
-            said = self._left.popleft() if self._left else None
-        return said(*told) if callable(said) else said
+        line = next(self._lines, None)
+        return line(*given) if callable(line) else line

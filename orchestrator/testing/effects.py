@@ -66,7 +66,7 @@ class ScriptedRun:
     status: RunStatus
     #: What the agent answered; of a run that failed or was parked: why.
     text: str
-    #: What this run did, each effect once, over all its attempts.
+    #: What this run did, each effect once, in all its attempts.
     effects: tuple[Effect, ...]
     attempts: tuple[Attempt, ...]
     #: What is attached to the answer.

@@ -1,4 +1,4 @@
-"""Answers in the formats of the providers: whole, and as the events of a stream."""
+"""Answers in the formats of the providers: as one document, and as the events of a stream."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _parsed(arguments: str) -> Any:
-    """Arguments of a whole answer, which has them parsed; what is no JSON stands there as text."""
+    """The arguments of a tool call, parsed; text that is no JSON stays text."""
     try:
         return json.loads(arguments)
     except ValueError:

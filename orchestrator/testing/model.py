@@ -67,10 +67,10 @@ def _request(messages: Any, info: Any) -> Request:
     system: list[str] = []
     for message in messages:
         if isinstance(message, ModelRequest):
-            said = [str(p.content) for p in message.parts if isinstance(p, UserPromptPart)]
+            texts = [str(p.content) for p in message.parts if isinstance(p, UserPromptPart)]
             back = [str(p.content) for p in message.parts if isinstance(p, ToolReturnPart | RetryPromptPart)]
             system += [p.content for p in message.parts if isinstance(p, SystemPromptPart)]
-            found.append(Message(role="user", text="\n".join(said), results=tuple(back)))
+            found.append(Message(role="user", text="\n".join(texts), results=tuple(back)))
         else:
             texts = [p.content for p in message.parts if isinstance(p, TextPart)]
             calls = tuple(p.tool_name for p in message.parts if isinstance(p, ToolCallPart))

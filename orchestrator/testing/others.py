@@ -252,7 +252,7 @@ class Others:
         Raises:
             WrongState: it was answered, or its time has passed.
         """
-        # The rules for whoever runs inside of an agent are not for the test around it.
+        # The rules for code inside of an agent do not hold for the test around it.
         contextvars.Context().run(
             answer_approval,
             self._parts,

@@ -39,24 +39,24 @@ class Request:
 
     @property
     def last(self) -> str:
-        """Everything that was said to the model since its last answer, results of tools included."""
-        said: list[str] = []
+        """Everything that the model got since its last answer, results of tools included."""
+        texts: list[str] = []
         for message in reversed(self.messages):
             if message.role == "assistant":
                 break
-            said = [*message.results, message.text, *said]
-        return "\n".join(filter(None, said))
+            texts = [*message.results, message.text, *texts]
+        return "\n".join(filter(None, texts))
 
     @property
     def size(self) -> int:
-        """Characters of the whole request: four of them are about a token."""
+        """Characters of the request: four of them are about a token."""
         return len(json.dumps(self.body, ensure_ascii=False))
 
     @property
     def digest(self) -> str:
         """The same for the same conversation, however often it is asked for."""
-        said = json.dumps(self.body.get("messages"), sort_keys=True)
-        return hashlib.sha256(f"{self.instructions}{said}".encode()).hexdigest()[:16]
+        messages = json.dumps(self.body.get("messages"), sort_keys=True)
+        return hashlib.sha256(f"{self.instructions}{messages}".encode()).hexdigest()[:16]
 
 
 def read_anthropic(body: dict[str, Any], number: int) -> Request:

@@ -33,7 +33,7 @@ class _Asking:
 
 
 class Respondents:
-    """The children, the parent, the user and whoever approves, of one session under test."""
+    """The children, the parent, the user and the person who approves, of one session under test."""
 
     def __init__(
         self,

@@ -114,7 +114,7 @@ class ScriptedSession:
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """What the session did so far, over all its runs."""
+        """What the session did so far, in all its runs."""
         return tuple(self._effects)
 
     @property
@@ -165,7 +165,7 @@ class ScriptedSession:
         self._others.reply(self.session, _id(question), text)
 
     def decline(self, question: Effect | str, reason: str) -> None:
-        """The agent is told that there will be no reply.
+        """The agent gets no reply, and the reason.
 
         Raises:
             InputError: the session has no such open question.
@@ -205,7 +205,7 @@ class ScriptedSession:
     # --- running -----------------------------------------------------------------------------------
 
     def run(self, *, crash_after: EffectKind | int | tuple[EffectKind, int] | None = None) -> ScriptedRun:
-        """Execute the next run of the session until it ends or parks; attempts that fail are retried at once.
+        """Execute the next run of the session until it ends or frees its slot; attempts that fail are retried at once.
 
         Args:
             crash_after: the process dies after an effect: the first of a kind, the n-th of a kind (``("delegate", 2)``),
@@ -220,9 +220,9 @@ class ScriptedSession:
         self._crash = None if crash_after is None else _crash(crash_after)
         self._counted = 0
         while True:
-            attempt, over = self._try(run)
+            attempt, ended = self._try(run)
             attempts.append(attempt)
-            if over:
+            if ended:
                 break
             if len(attempts) >= _MAX_ATTEMPTS:
                 raise AssertionError(f"the run was tried {_MAX_ATTEMPTS} times, at last: {attempt.error!r}")
@@ -281,8 +281,10 @@ class ScriptedSession:
             return f"the session has ended: {about.state.value}: {about.reason}"
         if about.state is SessionState.FINISHED:
             return "the session has finished; `say` something to it to go on"
-        owed = [f"{item.agent} {item.child}" for item in self._ledger.items(self.id) if item.state == "owed"]
-        waits = f"; outstanding: {', '.join(owed)}" if owed else ""
+        outstanding = [
+            f"{item.agent} {item.child}" for item in self._ledger.items(self.id) if item.state == "owed"
+        ]
+        waits = f"; outstanding: {', '.join(outstanding)}" if outstanding else ""
         return f"the session is not resumed yet ({outcome}){waits}: end a child, reply, or let time pass"
 
     def _try(self, run: Run) -> tuple[Attempt, bool]:
@@ -349,7 +351,7 @@ class ScriptedSession:
         assert outcome is not None
         status: Any = "parked" if attempts[-1].how == "parked" else about.state.value
         if outcome.status == "failed" and status == "idle":
-            status = "failed"  # at a question of a child, which was told so; its session goes on
+            status = "failed"  # the child that asked knows; the session goes on
         return ScriptedRun(
             status=status,
             text=outcome.text,

@@ -39,7 +39,7 @@ class WireServer:
         self._lock = threading.Lock()
         #: Every request so far, in the order in which they came.
         self.requests: list[Request] = []
-        #: Requests that got a whole answer: what a provider would have charged for.
+        #: Requests that got a complete answer: what a provider would have charged for.
         self.answered: list[Request] = []
         #: When each request came, on the monotonic clock.
         self.times: list[float] = []
@@ -92,7 +92,7 @@ class WireServer:
         return self._script(request)
 
     def note_answered(self, request: Request) -> None:
-        """Take a request into the list of those that got a whole answer."""
+        """Take a request into the list of those that got a complete answer."""
         with self._lock:
             self.answered.append(request)
 
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         request = owner.note(path, body)
         try:
             reply = owner.decide(request)
-        except Exception as error:  # noqa: BLE001  (the client is told)
+        except Exception as error:  # noqa: BLE001  (the client gets it)
             reply = Fail(400, f"the script raised {type(error).__name__}: {error}")
         match reply:
             case Fail():
@@ -164,8 +164,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, answer: Answer, request: Request) -> None:
         anthropic = request.provider == "anthropic"
         if not request.stream:
-            whole = (anthropic_whole if anthropic else openai_whole)(answer, request)
-            self._write_json(200, whole, cut=answer.cut)
+            document = (anthropic_whole if anthropic else openai_whole)(answer, request)
+            self._write_json(200, document, cut=answer.cut)
             return
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")

@@ -180,7 +180,7 @@ class InProcessStack:
 
         Raises:
             SessionFailed, SessionStopped, SessionDeleted: the session ended without an answer.
-            TimeoutError: it is not over after ``timeout_s`` seconds.
+            TimeoutError: it has not ended after ``timeout_s`` seconds.
         """
         session = self.client.submit(agent, prompt, **given).id
         try:

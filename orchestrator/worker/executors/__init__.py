@@ -17,7 +17,7 @@ _HOMES: Final = {
 
 
 class Executor(Protocol):
-    """Runs the agents of one kind; a module that has these two functions is one."""
+    """Runs the agents of one kind. Each executor module has these two functions."""
 
     def execute(self, definition: AgentDefinition, context: Context) -> str:
         """Run the agent once; its answer as text.

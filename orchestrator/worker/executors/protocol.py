@@ -1,4 +1,4 @@
-"""What an executor tells its agent of the protocol."""
+"""What an executor tells its agent about the protocol."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def takes_tagged_answers(definition: AgentDefinition) -> bool:
 
 
 def protocol_text(definition: AgentDefinition, *, sub_session: bool, folder: Path | None) -> str:
-    """The protocol as an agent is told it.
+    """The protocol, as the agent reads it.
 
     Raises:
-        ConfigurationError: an own text is not usable, or the agent names a tool that there is not.
+        ConfigurationError: an own text is not usable, or the agent names an unknown tool.
     """
     return render_prompt(definition, tools=_tools(definition), sub_session=sub_session, folder=folder)
 

@@ -17,7 +17,7 @@ from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.errors import InputError, TaskFailed
 from orchestrator.worker.context.context import Context
 
-#: Where code is that is nobody's agent: ours, Python's own, and what was installed beside it.
+#: Where code is that belongs to no agent: ours, Python's own, and installed packages.
 _OURS: Final = (Path(orchestrator.__file__).parent,)
 _INSTALLED: Final = tuple(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
 _PYTHONS: Final = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
@@ -61,10 +61,10 @@ async def _await(coroutine: Coroutine[Any, Any, Any], context: Context) -> Any:
 
 def explain(error: BaseException, definition: AgentDefinition) -> str:
     """One line for the agent's delegator: the error, and the innermost of the agent's own lines on the way to it."""
-    said = str(error).strip()
+    message = str(error).strip()
     if isinstance(error, TaskFailed):  # its own words, wherever they were written
-        return said or "its agent reported that the task has failed"
-    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        return message or "its agent reported that the task has failed"
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     home = _home(definition)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_own(f.filename, home)]
     return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text

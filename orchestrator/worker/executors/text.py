@@ -29,8 +29,8 @@ from orchestrator.policy.response_tag import (
 )
 from orchestrator.worker.context.context import Context
 
-#: Things wrong with an answer that its agent is told at once.
-_TOLD_AT_ONCE = 10
+#: Mistakes of an answer that its agent reads at once.
+_SHOWN_MISTAKES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,28 +92,27 @@ class _Finishing:
     def finish(self, answer: TextAnswer) -> Finished:
         answer = self._send(answer)
         if not self._context.parent:
-            # A root whose messages said everything has what its task-completion says.
+            # A root that has only written messages answers with its task-completion.
             result = answer.text or self._reported()
             return Finished(result=result, visible=answer.text)
-        finished = self._finished(answer) or self._unfinished(answer)
+        finished = self._finished(answer)
         if finished is None:
             answer = self._send(self._say(NUDGE))
-            finished = self._finished(answer) or self._unfinished(answer)
+            finished = self._finished(answer)
         if finished is None:
             raise NoResponse(NO_RESPONSE, _what_is_wrong(answer))
         return finished
 
     def _finished(self, answer: TextAnswer) -> Finished | None:
+        """What the answer of a session with a parent comes to; None: it lacks the tag."""
         result = None if answer.cut_off else tag_extract(answer.text, RESPONSE)
         if result is not None:
             return Finished(result=result, visible=tag_strip(answer.text, RESPONSE).strip())
         if self._end is not None:
             return Finished(result=self._reported(), visible=answer.text)
+        if self._context.waits:  # no answer yet
+            return Finished(result=answer.text, visible=answer.text)
         return None
-
-    def _unfinished(self, answer: TextAnswer) -> Finished | None:
-        """An answer that is none yet, as the session waits for somebody."""
-        return Finished(result=answer.text, visible=answer.text) if self._context.waits else None
 
     def _reported(self) -> str:
         """What the agent's own task-completion says; empty if it wrote none."""
@@ -153,7 +152,7 @@ class _Finishing:
 
     def _hand_back(self, wrong: list[str]) -> TextAnswer:
         """Tell the agent what is wrong with its messages, once; its new answer, sent."""
-        shown = wrong[:_TOLD_AT_ONCE]
+        shown = wrong[:_SHOWN_MISTAKES]
         more = len(wrong) - len(shown)
         if self._handed_back:
             raise InputError(f"the messages in its answer are not valid: {shown[0]}")

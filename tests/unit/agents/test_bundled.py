@@ -84,7 +84,7 @@ def test_missing_docstrings_are_found_where_others_read_them() -> None:
         return inner
     """
     assert findings(source, "docstring") == [
-        (1, "the module says nothing of itself"),
+        (1, "the module has no docstring"),
         (1, "Public has no docstring"),
         (2, "Public.method has no docstring"),
         (12, "function has no docstring"),
@@ -191,7 +191,7 @@ def test_the_work_on_a_package_can_be_stopped(package: Path) -> None:
         ({}, []),
         ({"a": ["b"], "b": []}, []),
         ({"a": ["b"], "b": ["a"]}, [("a", "b")]),
-        ({"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": ["e"], "e": ["d"]}, [("d", "e"), ("a", "b", "c")]),
+        ({"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": ["e"], "e": ["d"]}, [("a", "b", "c"), ("d", "e")]),
         ({str(n): [str(n + 1)] for n in range(5000)} | {"5000": []}, []),
     ],
 )
@@ -209,7 +209,18 @@ def collected(modules: dict[str, str], package: Path) -> dict[str, Any]:
         "failed": [],
         "worst": [],
         "sums": dict.fromkeys(
-            ("lines", "functions", "classes", "syntax", "unfinished", "complexity", "size", "docstring"), 0
+            (
+                "lines",
+                "functions",
+                "classes",
+                "syntax",
+                "unfinished",
+                "complexity",
+                "size",
+                "docstring",
+                "failed",
+            ),
+            0,
         ),
         "package": json.loads(json.dumps(whole(package).to_json())),
     }
@@ -234,6 +245,16 @@ def test_the_report_lists_the_worst_first(package: Path) -> None:
     assert "import cycles: 1\n    pkg.a - pkg.b" in text
     assert len(state["worst"]) == 25, "what is kept does not grow with the tree"
     assert max(map(len, text.splitlines())) <= 80, "it fits a terminal"
+
+
+def test_failed_reviews_are_counted_and_the_first_are_kept(package: Path) -> None:
+    state = collected({"m.py": "x = 1"}, package)
+    for _ in range(30):
+        _take_in(state, Callback(id="cb", session="s", status="failed", title="Review more.py", text="gone"))
+    assert len(state["failed"]) == 10
+    assert "31 reviews failed\n  Review gone.py: no such file\n  Review more.py: gone\n" in render_report(
+        state
+    )
 
 
 def test_a_report_of_fine_modules_complains_about_nothing(package: Path) -> None:

@@ -134,7 +134,7 @@ class _Conversation:
             client_info=schema.Implementation(name="agent-orchestra", version="1"),
         )
         can = greeting.agent_capabilities
-        # An agent that cannot load a conversation is told the text of it instead.
+        # An agent that cannot load a conversation gets the text of it instead.
         self._retells = not (can is not None and can.load_session)
         if memory.conversation and not self._retells:
             await connection.load_session(cwd=folder, session_id=memory.conversation, mcp_servers=[])
@@ -169,7 +169,7 @@ class _Conversation:
         return reader, asyncio.StreamWriter(words, flow, None, loop)
 
     async def close(self) -> None:
-        """End the connection; the process is ended by whoever started it."""
+        """End the connection and kill the process."""
         self._process.kill()
         if self._connection is not None:
             with suppress(OSError, ConnectionError, TimeoutError):
@@ -182,7 +182,7 @@ class _Conversation:
 async def _beside(work: Callable[[], T]) -> T:
     """What ``work`` returns, in a thread that nobody waits for at the end: a parent may never reply.
 
-    Once its run has ended, such a thread ends with the next thing that it asks of the ledger.
+    Once its run has ended, the thread ends at its next call of the ledger.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -231,7 +231,7 @@ class _Client:
         self.cost_usd = 0.0
 
     def begin(self) -> None:
-        """What comes from now on is the answer to what is said next; before, it was an old conversation."""
+        """Collect the answer of the next turn. What came before belongs to an old conversation."""
         self._listens = True
         self.answer = Tail(self._options.max_output_bytes)
 

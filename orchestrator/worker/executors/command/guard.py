@@ -48,9 +48,9 @@ def main() -> None:
         return
     for number in (0, 1, 2):  # the agent has them; their ends are the agent's ends
         os.close(number)
-    said = _watch(child, control, woken, worker, grace_s)
+    ending = _watch(child, control, woken, worker, grace_s)
     _kill_all(child)
-    _say(control, said)
+    _say(control, ending)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -78,11 +78,11 @@ def _start(command: list[str], control: int) -> tuple[int, str]:
         finally:
             os._exit(127)
     os.close(fail)
-    said = os.read(failed, 4096)
+    failure = os.read(failed, 4096)
     os.close(failed)
-    if said:
+    if failure:
         os.waitpid(child, 0)
-    return child, said.decode(errors="replace")
+    return child, failure.decode(errors="replace")
 
 
 def _watch(child: int, control: int, woken: int, worker: int, grace_s: float) -> str:

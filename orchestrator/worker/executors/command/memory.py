@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.command.reading import Usage
 
-#: Characters of an earlier conversation that a program is told which keeps none itself.
+#: Characters of the conversation so far, for a program that keeps none.
 MAX_REMEMBERED_CHARS: Final = 200_000
 #: Characters of the visible text that are kept for people.
 MAX_VISIBLE_CHARS: Final = 16_000
@@ -32,7 +32,7 @@ class Memory(BaseModel):
     def of(cls, context: Context) -> Self:
         """What the last committed run of a session left; nothing where that cannot be read."""
         try:
-            # What was said earlier in this run, when its answer was not accepted.
+            # The conversation of this run, whose answer was not accepted.
             kept = context.new_memory if context.correction else context.read_memory()
             return cls.model_validate_json(kept or "{}")
         except ValidationError:
@@ -65,7 +65,7 @@ class Memory(BaseModel):
             size -= sum(map(len, self.said.pop(0)))
 
     def retold(self, prompt: str) -> str:
-        """The prompt, after everything that was said before."""
+        """The prompt, after the conversation so far."""
         if not self.said:
             return prompt
         before = "\n\n".join(f"You were told:\n{one}\n\nYou answered:\n{other}" for one, other in self.said)

@@ -96,7 +96,7 @@ def place_of(definition: AgentDefinition, context: Context, worktrees: Worktrees
 
 
 def environment(options: CommandOptions, context: Context) -> dict[str, str]:
-    """The whole environment of a program: what is plain, what the agent's list allows, and the run that it works for.
+    """The environment of a program: what is plain, what the agent's list allows, and the run that it works for.
 
     With it the program and its shell take part in the run: `orchestra raise`, `delegate`, `ask`, `mcp`.
     """

@@ -47,7 +47,7 @@ class AgentProcess:
 
         Args:
             command: the program and its arguments; no shell reads them.
-            env: its whole environment.
+            env: its environment; nothing is inherited.
             folder: where it runs.
             stop_grace_s: seconds between being asked to stop and being killed.
 
@@ -207,14 +207,14 @@ class AgentProcess:
         self._control.settimeout(LOOK_S)
         while True:
             try:
-                said = self._control.recv(4096).decode(errors="replace")
+                ending = self._control.recv(4096).decode(errors="replace")
             except TimeoutError:
                 look()
                 continue
             except OSError:
-                said = ""
+                ending = ""
             break
-        kind, _, rest = said.partition(" ")
+        kind, _, rest = ending.partition(" ")
         if kind == "error":
             raise AgentProgramError(
                 self._name, f"it cannot be started: {rest.removeprefix(f'{self._name}: ')}"

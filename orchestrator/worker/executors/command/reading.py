@@ -88,7 +88,7 @@ Live = Callable[[str, str], None]
 
 
 class TextReader:
-    """An answer that is the whole output."""
+    """The output is the answer."""
 
     def __init__(self, options: CommandOptions) -> None:
         self._tail = Tail(options.max_output_bytes)

@@ -56,7 +56,7 @@ def sandboxed(
     """The command line that runs ``command`` in a sandbox.
 
     Args:
-        command: the program, by its whole path, and its arguments.
+        command: the program, by its absolute path, and its arguments.
         options: what it may reach beside that.
         folder: its working folder, which it may change.
         scratch: the folder of this run, which it may read.

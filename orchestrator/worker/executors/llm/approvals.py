@@ -68,12 +68,12 @@ def ask_people(
     calls: Sequence[ToolCallPart],
     *,
     metadata: Mapping[str, Mapping[str, Any]],
-    said: Sequence[ModelMessage],
+    conversation: Sequence[ModelMessage],
     kept: Sequence[ModelMessage],
 ) -> dict[str, Pending]:
     """Ask for the approval of each of these calls; what each waits for.
 
-    ``said`` is the conversation, ``kept`` what is kept of it, from which the calls are made afterwards.
+    ``kept`` is what is kept of the conversation. The calls are made from it afterwards.
 
     Raises:
         ModelFailed: what is kept is not what would be approved, or it is longer than anybody reads.
@@ -81,7 +81,7 @@ def ask_people(
     """
     found = {}
     for asked in calls:
-        call = _call(said, asked.tool_call_id) or asked
+        call = _call(conversation, asked.tool_call_id) or asked
         if _call(kept, call.tool_call_id) != call:
             raise ModelFailed(
                 context.agent,
@@ -138,7 +138,7 @@ def metadata_of(decision: Decision) -> dict[str, Any]:
 
 
 def comment_on(tool: str, decision: Decision) -> str:
-    """What whoever approved has said beside the yes, for the model; else empty."""
+    """The comment of the person who approved, for the model; else empty."""
     if not (decision.approved and decision.comment and decision.how == "answered"):
         return ""
     return defuse(f"The call of {tool} was approved, with the comment: {decision.comment}")

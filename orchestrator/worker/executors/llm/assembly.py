@@ -1,4 +1,4 @@
-"""The `pydantic_ai.Agent` behind a definition: the one that was handed over, or one made of the definition's options."""
+"""The `pydantic_ai.Agent` behind a definition: handed over by the author, or made of the definition's options."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _server(agent: str, server: McpServer) -> AbstractToolset[Any]:
     toolset: AbstractToolset[Any] = MCPToolset(
         transport,
         id=server.id,
-        tool_error_behavior="failed",  # told to the model, as what a function of `tools` raises
+        tool_error_behavior="failed",  # the model reads it, as what a function of `tools` raises
         init_timeout=server.start_timeout_s,
         read_timeout=server.timeout_s,
     )

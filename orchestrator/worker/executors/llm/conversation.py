@@ -71,7 +71,7 @@ class _Waiting(Exception):
 
 
 class _Conversation:
-    """What is said in one run. Its limits hold for all of it, reminders included."""
+    """The conversation of one run. The limits of the run include reminders."""
 
     def __init__(
         self, definition: AgentDefinition, options: LlmOptions, context: Context, turn: Turn
@@ -104,7 +104,7 @@ class _Conversation:
         return finish(self._context, _text_of(result), self._say).result
 
     def keep(self) -> None:
-        """Have the run's commit keep what was said."""
+        """Have the run's commit keep the conversation."""
         if self._result is None:
             return
         messages = memory.shorten(self._result.all_messages(), self._options)
@@ -113,7 +113,7 @@ class _Conversation:
             self._options,
             self._approvals,
             metadata=self._metadata,
-            said=self._result.all_messages(),
+            conversation=self._result.all_messages(),
             kept=messages,
         )
         kept = memory.Memory(messages=messages, pending=self.pending)
@@ -166,7 +166,7 @@ class _Conversation:
             )
 
     def _protocol(self) -> str:
-        """The protocol as the model is told it; of the tag of its answer it is told in any case."""
+        """The protocol, as the model reads it. It reads of the tag of its answer in any case."""
         context, tagged = self._context, self._in_text and bool(self._context.parent)
         if self._options.protocol:
             return protocol_text(self._definition, sub_session=tagged, folder=context.settings.prompts)

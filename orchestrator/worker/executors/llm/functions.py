@@ -33,7 +33,7 @@ _PASSING: Final = (ModelRetry, ToolFailed, CallDeferred, ApprovalRequired, *ENDS
 
 
 def tool_of(function: Callable[..., Any] | Tool[Any], *, max_retries: int) -> Tool[Any]:
-    """A function as a tool. What it raises is told to the model in one sentence, and the conversation goes on."""
+    """A function as a tool. The model reads what it raises in one sentence, and the conversation goes on."""
     if isinstance(function, Tool):
         return function
     parameters = list(inspect.signature(function).parameters.values())

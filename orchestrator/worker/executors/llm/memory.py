@@ -44,9 +44,9 @@ class Memory(BaseModel):
         PlainSerializer(lambda messages: ModelMessagesTypeAdapter.dump_python(messages, mode="json")),
     ] = []
     pending: dict[str, Pending] = {}
-    #: Results that have come of tool calls that were made together with others, which still wait.
+    #: Results of tool calls, while others of the same response still wait.
     arrived: dict[str, str] = {}
-    #: Those that waited for approvals which have an answer, likewise.
+    #: Tool calls whose approvals have an answer, while others of the same response still wait.
     decided: list[str] = []
     #: What else has come while an approval is open, as the model is to see it afterwards.
     held: str = ""

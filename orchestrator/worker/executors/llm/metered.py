@@ -1,7 +1,7 @@
 """Each request to a model within the limits of its provider and the budgets of its session.
 
 The most that a request can cost is reserved before it, and what it did cost is counted after it. A provider that says 429
-or 529 holds back everybody who uses its key; the run waits, or parks where that takes long, and uses up no attempt.
+or 529 holds back everybody who uses its key; the run waits, or frees its slot where that takes long, and uses up no attempt.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _Request:
     ) -> None:
         self._context = context
         self._provider, self._model = model.system, model.model_name
-        #: Of no use to whoever reads it: the ledger gets a digest.
+        #: The ledger gets a digest of it, never the key.
         self._key = str(getattr(getattr(model, "client", None), "api_key", "") or "")
         self._settings: dict[str, Any] = {**(model.settings or {}), **(settings or {})}
         # A text has no more tokens than bytes.
@@ -146,7 +146,7 @@ class _Request:
             await asyncio.to_thread(_give_back, reservation, permit)
 
     async def settle(self, reservation: Reservation, permit: Permit, usage: RequestUsage) -> None:
-        """The request is over, and this is what it took."""
+        """Count what the finished request has used."""
         cost = self._cost(usage)
         await asyncio.to_thread(reservation.settle_cost, cost)
         await asyncio.to_thread(permit.release, tokens=cost.tokens)

@@ -271,7 +271,7 @@ def tools_of(definition: AgentDefinition, options: LlmOptions) -> dict[str, Call
     """The tree tools of an agent, by name: those that it names, else those that fit its role.
 
     Raises:
-        ConfigurationError: it names one that there is not.
+        ConfigurationError: it names an unknown tool.
     """
     names = options.tree_tools
     if names is None:
@@ -288,7 +288,7 @@ def tree_toolset(definition: AgentDefinition, options: LlmOptions) -> FunctionTo
     """The tree tools of an agent, for its model.
 
     Raises:
-        ConfigurationError: it names one that there is not.
+        ConfigurationError: it names an unknown tool.
     """
     tools = [
         Tool(_step(function), name=name, max_retries=options.limits.retries)
@@ -298,7 +298,7 @@ def tree_toolset(definition: AgentDefinition, options: LlmOptions) -> FunctionTo
 
 
 def _step(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A tool as a durable step. Its refusals are told to the model; what ends the run passes through."""
+    """A tool as a durable step. The model reads why a tool refuses. What ends the run passes through."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
