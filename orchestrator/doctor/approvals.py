@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from orchestrator.clock import isoformat
 from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.doctor.snapshot import Snapshot
+from orchestrator.doctor.terms import TermsReader
 from orchestrator.errors import DamagedRecord
 from orchestrator.ledger import CLOSED, Item, Ledger
 from orchestrator.policy.approval import ApprovalRequest, read_request
+
+#: Milliseconds for which an approval may be open after its time.
+_LATE_MS: Final = 60_000
 
 
 def requests(snapshot: Snapshot) -> dict[str, tuple[Item, ApprovalRequest | None]]:
@@ -33,9 +38,7 @@ def breaks(snapshot: Snapshot) -> Iterator[Problem]:
         return
     for approval, (item, request) in requests(snapshot).items():
         if request is None:
-            yield _found(
-                snapshot,
-                Severity.BREAK,
+            yield snapshot.broken(
                 "approval-unanswerable",
                 approval,
                 f"{approval} cannot be approved: what it asks cannot be read; `orchestra deny {approval}`",
@@ -47,36 +50,27 @@ def breaks(snapshot: Snapshot) -> Iterator[Problem]:
         if request.expires_ms and approval not in snapshot.question_due_ms:
             missing.append(f"the timers: nobody ends it at {isoformat(request.expires_ms)}")
         for where in missing:
-            yield _found(
-                snapshot,
-                Severity.BREAK,
+            yield snapshot.broken(
                 "approval-unindexed",
                 approval,
                 f"{approval} ({request.tool}, asked at {isoformat(item.at_ms)}) is not in {where}",
             )
 
 
-def waiting(snapshot: Snapshot, *, nobody: str, now_ms: int, late_ms: int) -> Iterator[Problem]:
+def waiting(snapshot: Snapshot, terms: TermsReader, now_ms: int) -> Iterator[Problem]:
     """Open approvals whose answer would move nothing, or whose time has passed."""
-    if snapshot.session.state in CLOSED:
+    session = snapshot.session
+    if session.state in CLOSED or not session.approvals:
         return
+    nobody = terms.of(session.agent).nobody
     for approval, (_, request) in requests(snapshot).items():
-        if request is not None and request.expires_ms and now_ms - request.expires_ms > late_ms:
-            yield _found(
-                snapshot,
-                Severity.STUCK,
-                "approval-late",
-                approval,
-                f"{approval} expired at {isoformat(request.expires_ms)} and is still open: is a reaper running?",
-            )
+        if request is not None and request.expires_ms and now_ms - request.expires_ms > _LATE_MS:
+            at = isoformat(request.expires_ms)
+            expired = f"{approval} expired at {at} and is still open: is a reaper running?"
+            yield Problem(Severity.STUCK, "approval-late", approval, expired, session=session.id)
         if nobody:
-            yield _found(
-                snapshot,
-                Severity.WARNING,
-                "approval-unserved",
-                approval,
-                f"{approval} waits for an answer that moves nothing now, as {nobody}; start a worker that does",
-            )
+            waits = f"{approval} waits for an answer that moves nothing now, as {nobody}; start a worker that does"
+            yield Problem(Severity.WARNING, "approval-unserved", approval, waits, session=session.id)
 
 
 def strays(ledger: Ledger, shards: Iterable[int]) -> Iterator[Problem]:
@@ -84,15 +78,8 @@ def strays(ledger: Ledger, shards: Iterable[int]) -> Iterator[Problem]:
     for shard in shards:
         for approval in ledger.approvals.strays(shard):
             yield Problem(
-                severity=Severity.STUCK,
-                rule="approval-stray",
-                session="",
-                subject=approval,
-                message=f"the index of open approvals names {approval}, which no session asks for: the sweep takes it off",
+                Severity.STUCK,
+                "approval-stray",
+                approval,
+                f"the index of open approvals names {approval}, which no session asks for: the sweep takes it off",
             )
-
-
-def _found(snapshot: Snapshot, severity: Severity, rule: str, subject: str, message: str) -> Problem:
-    return Problem(
-        severity=severity, rule=rule, session=snapshot.session.id, subject=subject, message=message
-    )

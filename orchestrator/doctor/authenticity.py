@@ -51,6 +51,4 @@ def _texts(snapshot: Snapshot, ledger: Ledger) -> Iterator[tuple[Item, str]]:
 def _finding(session: str, subject: str, what: str) -> Problem:
     # A key that was revoked has made nothing wrong that was right before: its texts count no more, and are looked at.
     severity = Severity.WARNING if "key-revoked" in what else Severity.BREAK
-    return Problem(
-        severity=severity, rule="not-genuine", session=session, subject=subject, message=f"{session}: {what}"
-    )
+    return Problem(severity, "not-genuine", subject, f"{session}: {what}", session=session)

@@ -1,12 +1,15 @@
-"""Which entries of the streams a router has yet to handle."""
+"""Which entries of the streams a router has yet to handle, and launches that were taken from it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import redis
 
+from orchestrator.doctor.findings import Problem, Severity
+from orchestrator.ids import shard_of
+from orchestrator.ledger import Session, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.streams import ROUTER_GROUP, StreamId, stream_key
 
@@ -42,6 +45,30 @@ def coming(client: redis.Redis, places: Collection[Place]) -> set[Place]:
         ):
             found.add((stream, entry))
     return found
+
+
+def taken_launch(client: redis.Redis, session: Session) -> Iterator[Problem]:
+    """A pending session whose launch is neither unread nor held by a router nor waiting: it never starts.
+
+    A router acknowledges a launch in the step that begins, refuses or delays its session. A reader of its group that
+    acknowledges the entry, or deletes it, leaves the session as it is.
+    """
+    if session.state is not SessionState.PENDING or session.run or session.parked or not session.entry:
+        return
+    kind, _, rest = session.entry.partition(":")
+    priority, _, entry = rest.partition(":")
+    place = (StreamId(shard_of(session.id), kind, priority), entry)
+    if coming(client, [place]):
+        return
+    yield Problem(
+        Severity.BREAK,
+        "launch-taken",
+        session.entry,
+        f"{session.id} never starts: its {kind} (entry {entry}) is gone from group {ROUTER_GROUP!r} and no "
+        f"router has routed it; find out who else reads as that group or deletes entries, then stop the session "
+        f"(orchestra stop {session.id}), of which its parent hears, and submit or delegate the task again",
+        session=session.id,
+    )
 
 
 def _last_read(client: redis.Redis, stream: StreamId) -> tuple[int, int] | None:

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys, proof_of
-from orchestrator.audit.reader import AuditReader, LaunchRecords, Parent
+from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.verification import rolled_back
 from orchestrator.bootstrap import Container
-from orchestrator.clock import Clock, SystemClock, isoformat
-from orchestrator.display.text import counted
-from orchestrator.doctor import approvals, leftovers
-from orchestrator.doctor import blockers as waits
-from orchestrator.doctor import health as vitals
-from orchestrator.doctor import invariants as promise
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.doctor import approvals, blockers, health, invariants, leftovers, repair, waiting_runs
 from orchestrator.doctor.authenticity import not_genuine
+from orchestrator.doctor.entries import taken_launch
+from orchestrator.doctor.evidence import Evidence, evidence, other_trails
 from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally
-from orchestrator.doctor.launches import taken
+from orchestrator.doctor.late import late
 from orchestrator.doctor.messages import TakenMessages
-from orchestrator.doctor.policies import is_ready
-from orchestrator.doctor.repair import repair
 from orchestrator.doctor.snapshot import Snapshot, take
+from orchestrator.doctor.terms import TermsReader
 from orchestrator.ids import is_session_id
-from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionState, decode
-from orchestrator.policy.versions import lane_queue, split_lane
+from orchestrator.ledger import Lease, Run, RunState, Session, SessionState, decode
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage, refuses_everything
-from orchestrator.runtime.service import is_served, living_agents
 
 #: Looks at a session that seems wrong, and the seconds before each: a live system moves between two reads.
 SECOND_LOOKS = (0.05, 0.25, 1.0)
-#: Milliseconds after which an idle session with nothing to come, or a closed one with children, is stuck.
-_LATE_MS = 60_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +39,6 @@ class Step:
 
     session: Session
     wait: Blocker | None
-
-
-#: Seconds for which it is remembered which agents are served.
-_LIVING_S = 1.0
 
 
 class Doctor:
@@ -69,16 +57,9 @@ class Doctor:
         self._audit = audit
         self._clock = clock or SystemClock()
         self._sleep = sleep
-        self._living: frozenset[tuple[str, str]] = frozenset()
-        self._look_again_at = -math.inf
-        settings = parts.settings
-        self._proof = proof_of(EitherKeys(parts.keyring, parts.keyring.store), settings)
-        self._shards = range(settings.shards)
-        self._terms = waits.Terms(
-            lease_s=settings.lease_s,
-            sweep_s=settings.sweep_interval_s,
-            run_limit_s=settings.run_time_limit_s,
-        )
+        self._proof = proof_of(EitherKeys(parts.keyring, parts.keyring.store), parts.settings)
+        self._shards = range(parts.settings.shards)
+        self._terms = TermsReader(parts, self._clock)
 
     def examine(self, *, watch_leases: bool = True) -> Diagnosis:
         """Look at every tree that is kept.
@@ -93,30 +74,28 @@ class Doctor:
         findings: list[Problem] = []
         pending: list[Blocker] = []
         totals: Counter[str] = Counter()
-        waiting_for: dict[str, list[Run]] = defaultdict(list)
+        waiting: dict[str, list[Run]] = defaultdict(list)
         trees: set[str] = set()
         for snapshot in self._sessions(findings):
             session = snapshot.session
             trees.add(session.root)
+            totals.update({"sessions": 1})
             totals.update(
-                sessions=1,
-                launched=session.launched,
-                delivered=session.delivered,
-                dead=session.dead,
-                pending=session.pending,
+                {name: getattr(session, name) for name in ("launched", "delivered", "pending", "dead")}
             )
             if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
-                waiting_for[session.lane].append(snapshot.run)
-            pending += waits.of_pending(snapshot, self._terms_in(snapshot))
-            findings += vitals.deaths(snapshot)
-            findings += self._pinned(snapshot)
+                waiting[session.lane].append(snapshot.run)
+            pending += blockers.of_pending(snapshot, self._terms.within(snapshot))
+            findings += health.deaths(snapshot)
+            findings += waiting_runs.pinned(session, self._terms)
         with self._readable("the stack", "", findings):
-            findings += self._stack(waiting_for)
+            findings += self._stack(waiting)
         if leases:
-            rest = self._parts.settings.heartbeat_s * 1.5 - (self._clock.monotonic() - began)
+            settings = self._parts.settings
+            rest = settings.heartbeat_s * 1.5 - (self._clock.monotonic() - began)
             if rest > 0:
                 self._sleep(rest)
-            findings += vitals.leases(leases, self._leases(), self._terms.lease_s)
+            findings += health.leases(leases, self._leases(), settings.lease_s)
         return Diagnosis(
             tally=Tally(
                 sessions=totals["sessions"],
@@ -126,14 +105,14 @@ class Doctor:
                 dead=totals["dead"],
             ),
             trees=len(trees),
-            findings=tuple(findings),
+            findings=tuple(dict.fromkeys(findings)),
             waits=tuple(pending),
             audited=self._audit is not None,
         )
 
     def repair(self, diagnosis: Diagnosis) -> None:
         """Put right what an examination found broken, as far as the ledger knows how; harmless to repeat."""
-        repair(self._parts, diagnosis.findings)
+        repair.repair(self._parts, diagnosis.findings)
 
     def why(self, session_id: str) -> tuple[Session, Blocker | None, list[Problem]]:
         """Why one session sleeps, and what breaks the promise in it.
@@ -145,10 +124,9 @@ class Doctor:
         snapshot = take(self._ledger, session_id)
         if snapshot is None:
             return session, None, []
-        launches, children = self._evidence(session.root or session.id)
-        found = self._confirmed(snapshot, launches, children)
-        wait = waits.of_session(snapshot.session, snapshot, self._terms_in(snapshot))
-        return snapshot.session, wait, found
+        root = session.root or session.id
+        found = self._confirmed_breaks(snapshot, self._evidence(root, self._ledger.tree(root)))
+        return snapshot.session, blockers.of_session(snapshot, self._terms.within(snapshot)), found
 
     def held_up_by(self, session_id: str) -> list[Step]:
         """The way from a session, which is left out, down to the one that holds everything up.
@@ -160,7 +138,9 @@ class Doctor:
         seen = {session_id}
         snapshot = take(self._ledger, session_id)
         while snapshot is not None:
-            candidates = [one for one in waits.held_up_by(snapshot) if one not in seen and is_session_id(one)]
+            candidates = [
+                one for one in blockers.held_up_by(snapshot) if one not in seen and is_session_id(one)
+            ]
             sessions = self._ledger.find(candidates)
             snapshot = None
             if sessions:
@@ -168,43 +148,19 @@ class Doctor:
                 seen.add(next_one.id)
                 snapshot = take(self._ledger, next_one.id)
             if snapshot is not None:
-                wait = waits.of_session(snapshot.session, snapshot, self._terms_in(snapshot))
+                wait = blockers.of_session(snapshot, self._terms.within(snapshot))
                 found.append(Step(session=snapshot.session, wait=wait))
         return found
 
     def _prospects(self, session: Session) -> int:
         """How likely a session is to end by itself: 0 for one in which nothing can move."""
-        if session.damage or self._terms_of(session.lane).nobody:
+        if session.damage or self._terms.of(session.lane).nobody:
             return 0
         if session.questions and not session.busy:
             return 1
         if session.state in (SessionState.SCHEDULED, SessionState.PENDING):
             return 2
         return 4 if session.busy else 3
-
-    def _terms_in(self, snapshot: Snapshot) -> waits.Terms:
-        """What holds for a session: the terms of its agent, and what keeps its queued run from being taken."""
-        session, run = snapshot.session, snapshot.run
-        terms = self._terms_of(session.lane)
-        if run is None or run.state != RunState.QUEUED or terms.nobody:
-            return terms
-        shard = self._ledger.shard(session.id)
-        held_back = self._parts.concurrency.held_back(session.agent, shard=shard, root=session.root)
-        return replace(terms, held_back=held_back)
-
-    def _terms_of(self, lane: str) -> waits.Terms:
-        """The times that hold for an agent, and who serves it, or the version that a session is pinned to."""
-        agent, version = split_lane(lane)
-        record = self._parts.agents.get(agent)
-        if record is None:
-            return replace(self._terms, nobody=f"no agent {agent!r} is registered")
-        now = self._clock.monotonic()
-        if now >= self._look_again_at:
-            self._living, self._look_again_at = living_agents(self._parts.redis), now + _LIVING_S
-        nobody = "" if is_served(record, self._living) else f"no living worker serves {agent!r}"
-        if version and (lane, lane_queue(lane)) not in self._living:
-            nobody = f"no living worker has version {version} of {agent!r}"
-        return replace(self._terms, run_limit_s=record.time_limit_s or self._terms.run_limit_s, nobody=nobody)
 
     # --- one tree ---------------------------------------------------------------------------
 
@@ -214,54 +170,41 @@ class Doctor:
         First those that the indexes name, tree by tree; then those that no index names.
         """
         seen: set[str] = set()
-        for root in self._roots(findings):
-            with self._readable(f"the tree of {root}", root, findings):
-                findings += self._gone(root)
-            yield from self._tree(root, seen, findings)
-        left = {session: root for session, root in self._ledger.all_sessions() if session not in seen}
-        for root in dict.fromkeys(left.values()):
-            yield from self._tree(root, seen, findings)
-        for session, root in left.items():
-            if session not in seen:
-                yield from self._examined([session], root, findings)
-
-    def _roots(self, findings: list[Problem]) -> Iterator[str]:
-        """Every root that is indexed, in no order."""
         for shard in self._shards:
-            found: list[str] = []
+            roots: list[str] = []
             with self._readable(f"the roots of shard {shard}", "", findings):
-                found += self._ledger.all_roots(shard)
-            yield from found
+                roots += self._ledger.all_roots(shard)
+            for root in roots:
+                yield from self._tree(root, seen, findings)
+        left: dict[str, list[str]] = defaultdict(list)
+        for session, root in self._ledger.all_sessions():
+            if session not in seen:
+                left[root].append(session)
+        for root, sessions in left.items():
+            yield from self._tree(root, seen, findings, others=sessions)
 
-    def _tree(self, root: str, seen: set[str], findings: list[Problem]) -> Iterator[Snapshot]:
-        """The sessions that the index of a tree names and that were not seen yet."""
-        members: list[str] = []
+    def _tree(
+        self, root: str, seen: set[str], findings: list[Problem], others: Sequence[str] = ()
+    ) -> Iterator[Snapshot]:
+        """The sessions of a tree that were not seen yet: those that its index names, and ``others``."""
+        members: list[Session] = []
+        known = Evidence()
         with self._readable(f"the tree of {root}", root, findings):
-            members = [member.id for member in self._ledger.tree(root) if member.id not in seen]
-        seen.update(members)
-        yield from self._examined(members, root, findings)
-
-    def _examined(self, sessions: Sequence[str], root: str, findings: list[Problem]) -> Iterator[Snapshot]:
-        """Sessions of one tree."""
-        launches: LaunchRecords | None = None
-        children: dict[str, set[str]] = {}
-        with self._readable(f"the tree of {root}", root, findings):
-            launches, children = self._evidence(root)
-        for session in sessions:
+            members = self._ledger.tree(root)
+            findings += self._gone(root, members)
+            known = self._evidence(root, members)
+        now_ms = self._ledger.server_ms()
+        for session in dict.fromkeys([*(member.id for member in members), *others]):
+            if session in seen:
+                continue
+            seen.add(session)
             snapshot = None
             with self._readable(f"session {session}", session, findings):
                 snapshot = take(self._ledger, session)
                 if snapshot is not None:
-                    findings += self._confirmed(snapshot, launches, children)
-                    findings += self._stuck(snapshot)
-                    findings += approvals.waiting(
-                        snapshot,
-                        nobody=self._terms_of(snapshot.session.agent).nobody
-                        if snapshot.session.approvals
-                        else "",
-                        now_ms=self._ledger.server_ms(),
-                        late_ms=_LATE_MS,
-                    )
+                    findings += self._confirmed_breaks(snapshot, known)
+                    findings += late(snapshot, self._terms, now_ms)
+                    findings += approvals.waiting(snapshot, self._terms, now_ms)
                     findings += not_genuine(snapshot, self._ledger, self._parts.authenticity)
             if snapshot is not None:
                 yield snapshot
@@ -274,242 +217,96 @@ class Doctor:
         except Exception as error:
             if is_outage(error) or refuses_everything(error):
                 raise
-            findings.append(
-                Problem(
-                    severity=Severity.BREAK,
-                    rule="damaged",
-                    session=session,
-                    subject=what,
-                    message=f"{what} cannot be read: {type(error).__name__}: {error}",
-                )
-            )
+            unread = f"{what} cannot be read: {type(error).__name__}: {error}"
+            findings.append(Problem(Severity.BREAK, "damaged", what, unread, session=session))
 
-    def _gone(self, root: str) -> Iterator[Problem]:
+    def _gone(self, root: str, members: Sequence[Session]) -> Iterator[Problem]:
         """Sessions that the tree names and that are not there: they leave both together, or not at all."""
-        client = self._parts.redis
-        named = [decode.text(name) for name in client.zrange(keys.tree(root), 0, -1)]
-        found = {session.id for session in self._ledger.tree(root)}
-        for name in [n for n in named if n not in found]:  # seldom any: one may have come or gone in between
-            pipe = client.pipeline(transaction=True)
+        client, found = self._parts.redis, {member.id for member in members}
+        for name in map(decode.text, client.zrange(keys.tree(root), 0, -1)):
+            if name in found:
+                continue
+            pipe = client.pipeline(transaction=True)  # it may have come or gone in between
             pipe.zscore(keys.tree(root), name)
             pipe.exists(keys.session(name))
             member, there = pipe.execute()
             if member is not None and not there:
-                yield Problem(
-                    severity=Severity.BREAK,
-                    rule="session-gone",
-                    session=name,
-                    subject=name,
-                    message=f"{name} is in the tree of {root} and its books are gone",
-                )
+                gone = f"{name} is in the tree of {root} and its records are gone"
+                yield Problem(Severity.BREAK, "session-gone", name, gone, session=name)
 
-    def _evidence(self, root: str) -> tuple[LaunchRecords | None, dict[str, set[str]]]:
-        """Who launched whom, by the audit trail and by the sessions of the tree themselves."""
-        children: dict[str, set[str]] = defaultdict(set)
-        correlation = ""
-        members = self._ledger.tree(root)
-        for member in members:
-            if member.id == root:
-                correlation = member.correlation
-            if member.parent:
-                children[member.parent].add(member.id)
-        if self._audit is None or not correlation:
-            return None, children
-        parents = {
-            member.message.lower(): Parent(agent=member.agent, children=children.get(member.id, set()))
-            for member in members
-        }
-        return self._audit.launches(correlation, parents=parents, proof=self._proof), children
+    def _evidence(self, root: str, members: Sequence[Session]) -> Evidence:
+        return evidence(self._parts.redis, self._audit, self._proof, root, members)
 
-    def _confirmed(
-        self, snapshot: Snapshot, launches: LaunchRecords | None, children: dict[str, set[str]]
-    ) -> list[Problem]:
-        """The breaks that are still there on every later look, so that a moving system is not accused."""
-        found = list(self._breaks(snapshot, launches, children))
+    def _confirmed(self, found: list[Problem], look: Callable[[], Iterable[Problem]]) -> list[Problem]:
+        """The problems that are still there on every later look, so that a moving system is not accused."""
         for pause in SECOND_LOOKS:
             if not found:
                 break
             self._sleep(pause)
-            again = take(self._ledger, snapshot.session.id)
-            if again is None:
-                return []
-            launches, children = self._evidence(snapshot.session.root or snapshot.session.id)
-            still = {f.key for f in self._breaks(again, launches, children)}
-            found = [f for f in found if f.key in still]
+            still = {problem.key for problem in look()}
+            found = [problem for problem in found if problem.key in still]
         return found
 
-    def _breaks(
-        self, snapshot: Snapshot, launches: LaunchRecords | None, children: dict[str, set[str]]
-    ) -> Iterator[Problem]:
-        own = snapshot.session.id
-        yield from promise.breaks(
-            snapshot, launches, children.get(own, set()), whole_trail=not self._other_trails()
-        )
-        yield from taken(self._parts.redis, snapshot.session)
+    def _confirmed_breaks(self, snapshot: Snapshot, known: Evidence) -> list[Problem]:
+        root = snapshot.session.root or snapshot.session.id
 
-    def _stuck(self, snapshot: Snapshot) -> Iterator[Problem]:
-        s = snapshot.session
-        late = self._ledger.server_ms() - s.updated_ms > _LATE_MS
-        if not late or s.busy:
-            return
-        said = waits.of_session(s, snapshot, self._terms_in(snapshot))
-        over = s.state in CLOSED or s.state == SessionState.FINISHED
-        if s.state == SessionState.PENDING:
-            message = (
-                "has not started for over a minute: its task-delegation was not routed; is a router running?"
-            )
-        elif (
-            snapshot.stop_pending and s.state not in CLOSED
-        ):  # an earlier version left that mark on closed ones
-            message = "is to be ended for over a minute: is a callback service running?"
-        elif snapshot.queue and is_ready(snapshot) and not snapshot.window_until_ms:
-            message = f"has {counted(len(snapshot.queue), 'item')} queued for over a minute and no run: is a callback service running?"
-        elif (
-            s.parent and len(s.questions) > len(s.approvals) and said is not None
-        ):  # a person may take any time
-            message = f"waits for over a minute for {said.waits_for}; {said.mover}"
-        elif over and "results" in snapshot.indexed:
-            message = (
-                "has ended, and its Celery result has not been stored for over a minute: is a reaper running?"
-            )
-        else:
-            return
-        yield Problem(
-            severity=Severity.STUCK, rule="late", session=s.id, subject=s.id, message=f"{s.id} {message}"
-        )
+        def look() -> Iterable[Problem]:
+            again = take(self._ledger, snapshot.session.id)
+            return [] if again is None else self._breaks(again, self._evidence(root, self._ledger.tree(root)))
+
+        return self._confirmed(list(self._breaks(snapshot, known)), look)
+
+    def _breaks(self, snapshot: Snapshot, known: Evidence) -> Iterator[Problem]:
+        yield from invariants.breaks(snapshot, known)
+        yield from taken_launch(self._parts.redis, snapshot.session)
 
     # --- the stack --------------------------------------------------------------------------
 
-    def _stack(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Problem]:
-        client = self._parts.redis
-        yield from vitals.services(client)
+    def _stack(self, waiting: Mapping[str, Sequence[Run]]) -> Iterator[Problem]:
+        client, settings, shards = self._parts.redis, self._parts.settings, len(self._shards)
         programs = [record.name for record in self._parts.agents.all() if record.external]
-        most = self._parts.settings.stream_max_entries
-        yield from vitals.streams(client, len(self._shards), programs)
-        yield from vitals.inboxes(client, len(self._shards), programs, most)
-        yield from vitals.strays(client, len(self._shards))
-        yield from vitals.dropped_letters(client, len(self._shards))
-        yield from vitals.results(self._ledger, self._shards)
+        yield from health.services(client)
+        yield from health.streams(client, shards, programs)
+        yield from health.inboxes(client, shards, programs, settings.stream_max_entries)
+        yield from health.strays(client, shards)
+        yield from health.dropped_dead_letters(client, shards)
+        yield from health.results(self._ledger, self._shards)
         yield from approvals.strays(self._ledger, self._shards)
-        yield from self._leftovers()
-        yield from self._unserved(waiting_for)
-        yield from self._paused(waiting_for)
-        yield from vitals.setup(client, self._parts.settings)
-        if others := self._other_trails():
+        yield from self._confirmed_by(partial(leftovers.found, self._ledger))
+        yield from waiting_runs.unserved(waiting, self._terms)
+        yield from waiting_runs.paused(waiting, self._parts)
+        yield from health.setup(client, settings)
+        yield from self._trail()
+
+    def _confirmed_by(self, look: Callable[[], Iterable[Problem]]) -> list[Problem]:
+        return self._confirmed(list(look()), look)
+
+    def _trail(self) -> Iterator[Problem]:
+        """What the audit trail says of the stack, and what it cannot say."""
+        settings, audit = self._parts.settings, self._audit
+        if audit is None:
             yield Problem(
-                severity=Severity.WARNING,
-                rule="audit-split",
-                session="",
-                subject="",
-                message=f"{others} other audit databases hold a part of what was said: a launch that this one lacks "
-                "may be in them; run the audit writers of one stack on one database",
-            )
-        yield from self._taken_messages()
-        if self._audit is not None:
-            for broken in rolled_back(self._audit.store, self._proof, KeptHeads.of(self._parts.settings)):
-                yield Problem(
-                    severity=Severity.BREAK,
-                    rule="audit-rolled-back",
-                    session="",
-                    subject="",
-                    message=f"{self._parts.settings.audit_name}: {broken.table} row {broken.seq}: {broken.what}",
-                )
-        if self._audit is None:
-            yield Problem(
-                severity=Severity.WARNING,
-                rule="no-audit-trail",
-                session="",
-                subject="",
-                message=f"no audit trail at {self._parts.settings.audit_name}: launches were taken from the ledger itself, and "
-                "nobody looked for messages that were taken from the streams unrouted; run the doctor where the audit "
+                Severity.WARNING,
+                "no-audit-trail",
+                "",
+                f"no audit trail at {settings.audit_name}: launches were taken from the ledger itself, and nobody "
+                "looked for messages that were taken from the streams unrouted; run the doctor where the audit "
                 "writer runs",
             )
-
-    def _leftovers(self) -> list[Problem]:
-        """What runs left behind, on every look, so that a moving system is not accused."""
-        found = list(leftovers.found(self._ledger))
-        for pause in SECOND_LOOKS:
-            if not found:
-                break
-            self._sleep(pause)
-            still = {f.key for f in leftovers.found(self._ledger)}
-            found = [f for f in found if f.key in still]
-        return found
-
-    def _pinned(self, snapshot: Snapshot) -> Iterator[Problem]:
-        """A session that nobody can take: it is pinned to a version of its agent that no living worker has."""
-        s = snapshot.session
-        over = s.state in CLOSED or (s.state == SessionState.FINISHED and not s.busy)
-        if not s.pinned or over or not (nobody := self._terms_of(s.lane).nobody):
             return
-        yield Problem(
-            severity=Severity.STUCK,
-            rule="version-unserved",
-            session=s.id,
-            subject=s.lane,
-            message=f"{s.id} is pinned to the version that it began with, and {nobody}: start a worker that has "
-            f"it, or let any version go on with it: orchestra unpin {s.id}",
-        )
-
-    def _unserved(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Problem]:
-        """Agents that queued runs wait for, and that no living worker serves."""
-        for agent, runs in sorted(waiting_for.items()):
-            if split_lane(agent)[1]:
-                continue  # each session that is pinned is named by itself
-            if nobody := self._terms_of(agent).nobody:
-                first, more = runs[0], len(runs) - 1
-                wait = (
-                    f"{first.id} of {first.session} waits"
-                    if not more
-                    else (f"{first.id} of {first.session} and {more} more wait")
-                )
-                yield Problem(
-                    severity=Severity.STUCK,
-                    rule="agent-unserved",
-                    session=first.session,
-                    subject=agent,
-                    message=f"{wait} for a worker, and {nobody}: start one that does, "
-                    "for example: orchestra up --agents my_agents.py",
-                )
-
-    def _paused(self, waiting_for: Mapping[str, Sequence[Run]]) -> Iterator[Problem]:
-        """What is paused, and how many runs wait for it to go on."""
-        concurrency = self._parts.concurrency
-        runs_of: dict[str, list[Run]] = defaultdict(list)
-        for lane, found in waiting_for.items():
-            runs_of[split_lane(lane)[0]] += found
-        held = {limit.agent: limit for limit in concurrency.agents(sorted(runs_of)) if limit.paused}
-        for (kind, name), since_ms in sorted(concurrency.paused().items()):
-            mine = [a for a, limit in held.items() if name == a or limit.paused == kind == "queue"]
-            runs = sum(len(runs_of[agent]) for agent in mine)
+        if others := other_trails(self._parts.redis, audit):
             yield Problem(
-                severity=Severity.WARNING,
-                rule="paused",
-                session="",
-                subject=name,
-                message=f"{kind} {name!r} is paused since {isoformat(since_ms)}, and "
-                f"{counted(runs, 'queued run')} wait{'s' if runs == 1 else ''} for it: orchestra unpause {name}",
+                Severity.WARNING,
+                "audit-split",
+                "",
+                f"{others} other audit databases hold a part of what was said: a launch that this one lacks "
+                "may be in them; run the audit writers of one stack on one database",
             )
-
-    def _taken_messages(self) -> list[Problem]:
-        """Messages that left their streams unrouted, on every look, so that a moving system is not accused."""
-        if self._audit is None or self._other_trails():  # what became of a message may be in another database
-            return []
-        found = TakenMessages(self._parts, self._audit, self._proof).find()
-        for pause in SECOND_LOOKS:
-            if not found:
-                break
-            self._sleep(pause)
-            still = {f.key for f in TakenMessages(self._parts, self._audit, self._proof).find()}
-            found = [f for f in found if f.key in still]
-        return found
-
-    def _other_trails(self) -> int:
-        """How many audit databases beside the one at hand hold a part of what was said."""
-        if self._audit is None:
-            return 0
-        heads: Any = self._parts.redis.hkeys(keys.audit_heads())
-        return len({name.decode() for name in heads} - {self._audit.database})
+        else:  # what became of a message is in this database
+            yield from self._confirmed_by(lambda: TakenMessages(self._parts, audit, self._proof).find())
+        for broken in rolled_back(audit.store, self._proof, KeptHeads.of(settings)):
+            where = f"{settings.audit_name}: {broken.table} row {broken.seq}: {broken.what}"
+            yield Problem(Severity.BREAK, "audit-rolled-back", "", where)
 
     def _leases(self) -> list[Lease]:
         return [lease for shard in self._shards for lease in self._ledger.sweep.leases(shard)]

@@ -14,17 +14,17 @@ class Severity(StrEnum):
     WARNING = "warning"  #: a set-up that weakens a guarantee
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Problem:
     """One thing that is wrong, in one sentence that says what and, where there is one, the next step."""
 
     severity: Severity
     rule: str
-    #: The session concerned; empty for the stack as a whole.
-    session: str
     #: The callback, run or service concerned, or empty.
     subject: str
     message: str
+    #: The session concerned; empty for the stack as a whole.
+    session: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -32,7 +32,7 @@ class Problem:
         return self.rule, self.session, self.subject
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Blocker:
     """What one pending thing waits for, what will move it, and by when."""
 

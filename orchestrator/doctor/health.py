@@ -42,28 +42,24 @@ LATE_MS = 60_000
 _DAY_MS = 86_400_000
 
 
-def _finding(severity: Severity, rule: str, subject: str, message: str) -> Problem:
-    return Problem(severity=severity, rule=rule, session="", subject=subject, message=message)
-
-
 def services(client: redis.Redis) -> Iterator[Problem]:
     """Kinds of service of which no copy gave a sign of life."""
     alive = {record.service for record in live_services(client)}
     for name, consequence in NEEDED.items():
         if name not in alive:
-            yield _finding(
+            yield Problem(
                 Severity.STUCK, "service-silent", name, f"no {name} service is alive: {consequence}"
             )
 
 
-def dropped_letters(client: redis.Redis, shards: int) -> Iterator[Problem]:
+def dropped_dead_letters(client: redis.Redis, shards: int) -> Iterator[Problem]:
     """Dead letters that were dropped in the last day because they were too many or too old."""
     seconds, _ = client.time()
     for shard in range(shards):
         usage: Any = client.hmget(keys.dead_usage(shard), "dropped", "dropped-ms")
         dropped, last_ms = (int(value or 0) for value in usage)
         if dropped and int(seconds) * 1000 - last_ms < _DAY_MS:
-            yield _finding(
+            yield Problem(
                 Severity.WARNING,
                 "dead-letters-dropped",
                 keys.dead(shard),
@@ -84,7 +80,7 @@ def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterat
         for stream, since_ms in port.unread_since(group, read).items():
             waited_s = int(seconds) - since_ms // 1000
             if waited_s * 1000 > LATE_MS:
-                yield _finding(
+                yield Problem(
                     Severity.STUCK,
                     "entries-unread",
                     f"{group}/{stream}",
@@ -93,7 +89,7 @@ def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterat
                 )
         for backlog in port.backlog(group, read):
             if backlog.oldest_pending_ms > LATE_MS:
-                yield _finding(
+                yield Problem(
                     Severity.STUCK,
                     "entries-held",
                     f"{group}/{backlog.stream}",
@@ -108,7 +104,7 @@ def inboxes(client: redis.Redis, shards: int, programs: Sequence[str], most: int
         key, program = stream_key(stream), stream.priority
         length: Any = client.xlen(key)
         if length >= most * SOFT:
-            yield _finding(
+            yield Problem(
                 Severity.WARNING,
                 "inbox-full",
                 key,
@@ -118,7 +114,7 @@ def inboxes(client: redis.Redis, shards: int, programs: Sequence[str], most: int
             )
         dropped: Any = client.hget(keys.totals(stream.shard), f"inbox-dropped:{program}")
         if dropped:
-            yield _finding(
+            yield Problem(
                 Severity.WARNING,
                 "inbox-dropped",
                 key,
@@ -132,7 +128,7 @@ def strays(client: redis.Redis, shards: int) -> Iterator[Problem]:
     known = {stream_key(stream) for stream in all_streams(shards)}
     found = {name.decode() for name in client.scan_iter(match=keys.any_messages(), count=10_000)} - known
     for name in sorted(found):
-        yield _finding(
+        yield Problem(
             Severity.STUCK,
             "stream-unknown",
             name,
@@ -151,7 +147,7 @@ def results(ledger: Ledger, shards: Iterable[int]) -> Iterator[Problem]:
             if session.root == session.id
         }
         for stray in sorted(set(owed) - roots):
-            yield _finding(
+            yield Problem(
                 Severity.STUCK,
                 "result-owed-to-nobody",
                 stray,
@@ -169,12 +165,12 @@ def leases(before: list[Lease], after: list[Lease], lease_s: float) -> Iterator[
     for lease in after:
         if seen.get((lease.run, lease.claim)) == lease.lease_version:
             yield Problem(
-                severity=Severity.STUCK,
-                rule="lease-still",
-                session=lease.session,
-                subject=lease.run,
-                message=f"{lease.run} on {lease.worker} gave no sign of life while it was watched: "
+                Severity.STUCK,
+                "lease-still",
+                lease.run,
+                f"{lease.run} on {lease.worker} gave no sign of life while it was watched: "
                 f"the reaper gives it to another worker {lease_s:g} s after its last one",
+                session=lease.session,
             )
 
 
@@ -185,19 +181,19 @@ def deaths(snapshot: Snapshot) -> Iterator[Problem]:
         if run.died and run.state is not RunState.COMPLETED:
             times = "once" if run.died == 1 else f"{run.died} times"
             yield Problem(
-                severity=Severity.WARNING,
-                rule="process-died",
-                session=session.id,
-                subject=run.id,
-                message=f"{run.id} of agent {session.agent!r} is {run.state}, and its worker process died {times}: "
+                Severity.WARNING,
+                "process-died",
+                run.id,
+                f"{run.id} of agent {session.agent!r} is {run.state}, and its worker process died {times}: "
                 f"{run.reason}; see `orchestra logs {session.id}`",
+                session=session.id,
             )
 
 
 def setup(client: redis.Redis, settings: Settings) -> Iterator[Problem]:
     """What weakens a guarantee without breaking it now."""
     if not settings.signatures_required:
-        yield _finding(
+        yield Problem(
             Severity.WARNING,
             "signatures-optional",
             "",
@@ -205,23 +201,24 @@ def setup(client: redis.Redis, settings: Settings) -> Iterator[Problem]:
         )
     config = _config(client, "appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
     if config.get("appendonly") == "no":
-        yield _finding(
+        yield Problem(
             Severity.WARNING,
             "no-append-only-file",
             "",
             "the server keeps no append-only file: a restart loses everything",
         )
     elif config and config.get("appendfsync") != "always":
-        yield _finding(
+        yield Problem(
             Severity.WARNING,
             "fsync-not-always",
             "",
             f"appendfsync is {config.get('appendfsync')}: a server that is killed can take back about a second of "
             "acknowledged transitions",
         )
-    replicas = int(_info(client).get("connected_slaves", 0))
+    replication: Any = client.info("replication")
+    replicas = int(replication.get("connected_slaves", 0))
     if replicas and not settings.replicas:
-        yield _finding(
+        yield Problem(
             Severity.WARNING,
             "replicas-not-waited-for",
             "",
@@ -229,18 +226,13 @@ def setup(client: redis.Redis, settings: Settings) -> Iterator[Problem]:
             "a failover can lose what they had not got",
         )
     if config.get("maxmemory", "0") != "0" and config.get("maxmemory-policy") != "noeviction":
-        yield _finding(
+        yield Problem(
             Severity.WARNING,
             "eviction",
             "",
             f"maxmemory-policy is {config.get('maxmemory-policy')}: a full server drops keys of the ledger; "
             "set it to noeviction",
         )
-
-
-def _info(client: redis.Redis) -> dict[str, Any]:
-    answer: Any = client.info("replication")
-    return dict(answer)
 
 
 def _config(client: redis.Redis, *names: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from orchestrator.doctor import approvals
-from orchestrator.doctor.findings import Problem, Severity
+from orchestrator.doctor.findings import Problem
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ledger import CLOSED, ItemState, RunState, SessionState
 
@@ -28,26 +28,18 @@ def of_tree(snapshot: Snapshot) -> Iterator[Problem]:
     yield from _schedule(snapshot)
 
 
-def _found(snapshot: Snapshot, rule: str, subject: str, message: str) -> Problem:
-    return Problem(
-        severity=Severity.BREAK, rule=rule, session=snapshot.session.id, subject=subject, message=message
-    )
-
-
 def _run(snapshot: Snapshot) -> Iterator[Problem]:
     run = snapshot.run
     if run is None:
         return
     if run.state is RunState.QUEUED and "dispatch" not in snapshot.indexed:
-        yield _found(
-            snapshot,
+        yield snapshot.broken(
             "run-unindexed",
             run.id,
             f"{run.id} is queued and not in the dispatch index: it is not sent to a worker again",
         )
     if run.state is RunState.RUNNING and not run.external and "running" not in snapshot.indexed:
-        yield _found(
-            snapshot,
+        yield snapshot.broken(
             "run-unindexed",
             run.id,
             f"{run.id} is running and not in the index of running runs: the loss of its worker would not be noticed",
@@ -66,13 +58,13 @@ def _session(snapshot: Snapshot) -> Iterator[Problem]:
         ),
     ):
         if wanted and name not in snapshot.indexed:
-            yield _found(snapshot, "session-unindexed", name, f"is not in {consequence}")
+            yield snapshot.broken("session-unindexed", name, f"is not in {consequence}")
 
 
 def _schedule(snapshot: Snapshot) -> Iterator[Problem]:
     if snapshot.session.state is SessionState.SCHEDULED and "schedule" not in snapshot.indexed:
-        yield _found(
-            snapshot, "schedule-lost", "", "is scheduled, and no timer begins it when its time has come"
+        yield snapshot.broken(
+            "schedule-lost", "", "is scheduled, and no timer begins it when its time has come"
         )
 
 
@@ -82,15 +74,14 @@ def _root(snapshot: Snapshot) -> Iterator[Problem]:
     if s.root != s.id or not over or "results" in snapshot.indexed:
         return
     if not snapshot.settled:
-        yield _found(
-            snapshot,
+        yield snapshot.broken(
             "result-unindexed",
             "",
             f"is {s.state}, and its result is neither stored for its caller nor in the index of owed results",
         )
     elif "expire" not in snapshot.indexed:
-        yield _found(
-            snapshot, "expiry-lost", "", f"is {s.state}, and no timer removes its tree after its lifetime"
+        yield snapshot.broken(
+            "expiry-lost", "", f"is {s.state}, and no timer removes its tree after its lifetime"
         )
 
 
@@ -109,20 +100,18 @@ def _groups(snapshot: Snapshot) -> Iterator[Problem]:
     for group, what in sorted(booked.keys() | said.keys()):
         if said.get((group, what), 0) != booked[group, what]:
             of = f"of group {group!r}" if group else "without a group"
-            yield _found(
-                snapshot,
+            yield snapshot.broken(
                 "counters",
                 f"{group}:{what}",
                 f"says {said.get((group, what), 0)} callbacks {of} are {what}; "
-                f"its books hold {booked[group, what]}",
+                f"its records hold {booked[group, what]}",
             )
 
 
 def _questions(snapshot: Snapshot) -> Iterator[Problem]:
     s = snapshot.session
     if snapshot.questions != len(s.questions):
-        yield _found(
-            snapshot,
+        yield snapshot.broken(
             "counters",
             "questions",
             f"says {snapshot.questions} questions are open; its record names {len(s.questions)}",
@@ -130,8 +119,7 @@ def _questions(snapshot: Snapshot) -> Iterator[Problem]:
     if s.state in CLOSED:
         return
     for question in sorted(snapshot.unasked):
-        yield _found(
-            snapshot,
+        yield snapshot.broken(
             "question-lost",
             question,
             f"waits for a reply to {question}, which is not in the records of the session that was asked",
@@ -143,10 +131,10 @@ def _texts(snapshot: Snapshot) -> Iterator[Problem]:
     if s.state is SessionState.DELETED:
         return
     if s.state is SessionState.FINISHED and "result" not in snapshot.texts:
-        yield _found(snapshot, "result-gone", "", "has finished, and the text of its answer is gone")
+        yield snapshot.broken("result-gone", "", "has finished, and the text of its answer is gone")
     elif snapshot.unkept:
-        yield _found(
-            snapshot, "result-gone", "", "has finished, and all but the beginning of its answer is gone"
+        yield snapshot.broken(
+            "result-gone", "", "has finished, and all but the beginning of its answer is gone"
         )
     if s.state not in CLOSED and "prompt" not in snapshot.texts:
-        yield _found(snapshot, "prompt-gone", "", "the text of its task is gone")
+        yield snapshot.broken("prompt-gone", "", "the text of its task is gone")

@@ -13,25 +13,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from orchestrator.audit.reader import LaunchRecords
 from orchestrator.doctor import indexes
-from orchestrator.doctor.findings import Problem, Severity
+from orchestrator.doctor.evidence import Evidence
+from orchestrator.doctor.findings import Problem
 from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ledger import CLOSED, Item, ItemState, RunState, SessionState
 
 
-def breaks(
-    snapshot: Snapshot, launches: LaunchRecords | None, tree_children: set[str], *, whole_trail: bool = True
-) -> Iterator[Problem]:
-    """Everything about one session that the promise does not allow.
-
-    ``launches`` are those of its conversation by the audit trail (None: no trail at hand);
-    with ``whole_trail`` false others hold a part of it, and what is missing in it says nothing;
-    ``tree_children`` those sessions of the tree that name it as their parent.
-    """
+def breaks(snapshot: Snapshot, evidence: Evidence) -> Iterator[Problem]:
+    """Everything about one session that the promise does not allow."""
     damage = snapshot.session.damage + snapshot.damage
     for number, what in enumerate(damage):
-        yield _found(snapshot, "damaged", str(number), f"is damaged: {what}")
+        yield snapshot.broken("damaged", str(number), f"is damaged: {what}")
     if snapshot.damage or snapshot.session.state is SessionState.DAMAGED:
         return  # what else could be said would follow from that
     owing = [i for i in snapshot.items if i.kind == "completion" and i.callback]
@@ -39,7 +32,7 @@ def breaks(
         yield from _tombstone(snapshot, owing)
         yield from indexes.of_tree(snapshot)
         return
-    yield from _launched(snapshot, launches, tree_children, whole_trail=whole_trail)
+    yield from _launched(snapshot, evidence)
     yield from _counters(snapshot, owing)
     yield from _delivered(snapshot, owing)
     for item in snapshot.items:
@@ -49,51 +42,38 @@ def breaks(
     yield from indexes.breaks(snapshot)
 
 
-def _found(snapshot: Snapshot, rule: str, subject: str, message: str) -> Problem:
-    return Problem(
-        severity=Severity.BREAK, rule=rule, session=snapshot.session.id, subject=subject, message=message
-    )
-
-
 def _tombstone(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
     s = snapshot.session
     if s.pending != 0:
-        yield _found(
-            snapshot, "counters", "", f"deleted with {s.pending} callbacks neither delivered nor dead"
+        yield snapshot.broken(
+            "counters", "", f"deleted with {s.pending} callbacks neither delivered nor dead"
         )
     if sum(i.state == ItemState.DEAD for i in owing) != s.dead:
-        yield _found(
-            snapshot, "counters", "", f"says {s.dead} callbacks are dead, and its tombstone names others"
+        yield snapshot.broken(
+            "counters", "", f"says {s.dead} callbacks are dead, and its tombstone names others"
         )
 
 
-def _launched(
-    snapshot: Snapshot, launches: LaunchRecords | None, tree_children: set[str], *, whole_trail: bool
-) -> Iterator[Problem]:
+def _launched(snapshot: Snapshot, evidence: Evidence) -> Iterator[Problem]:
+    launches, own = evidence.launches, snapshot.session
     booked = {i.child for i in snapshot.items if i.kind == "completion"}
     inherited = {i.child for i in snapshot.items if i.extra.get("inherited")}
-    for child in sorted(tree_children - booked):
-        yield _found(
-            snapshot, "unbooked-child", child, f"child {child} names it as its parent and is not in its books"
+    for child in sorted(evidence.children.get(own.id, set()) - booked):
+        yield snapshot.broken(
+            "unbooked-child", child, f"child {child} names it as its parent and is not in its records"
         )
     if launches is None:
         return
-    said = launches.children.get(snapshot.session.message, set())
+    said = launches.children.get(own.message, set())
     # What an external program launched is known by its message: the program has task-ids of its own.
     by_message = {c.id for c in snapshot.children.values() if c.message in launches.messages}
     for child in sorted(said - booked):
-        yield _found(
-            snapshot,
-            "lost-launch",
-            child,
-            f"the audit trail says it launched {child}; its books do not know of it",
+        yield snapshot.broken(
+            "lost-launch", child, f"the audit trail says it launched {child}; its records do not know of it"
         )
-    for child in sorted(booked - said - by_message - inherited) if whole_trail else ():
-        yield _found(
-            snapshot,
-            "unaudited-launch",
-            child,
-            f"its books name a launch of {child} that the audit trail lacks",
+    for child in sorted(booked - said - by_message - inherited) if evidence.whole_trail else ():
+        yield snapshot.broken(
+            "unaudited-launch", child, f"its records name a launch of {child} that the audit trail lacks"
         )
 
 
@@ -107,8 +87,8 @@ def _counters(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
         ("owed", s.owed, states[ItemState.OWED]),
     ):
         if said != booked:
-            yield _found(
-                snapshot, "counters", name, f"says {said} callbacks are {name}; its books hold {booked}"
+            yield snapshot.broken(
+                "counters", name, f"says {said} callbacks are {name}; its records hold {booked}"
             )
 
 
@@ -117,22 +97,21 @@ def _delivered(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
     for item in owing:
         times = carried[item.id]
         if item.state == ItemState.DELIVERED and times == 0:
-            yield _found(
-                snapshot, "delivered-by-none", item.id, f"{item.id} counts as delivered, by no committed run"
+            yield snapshot.broken(
+                "delivered-by-none", item.id, f"{item.id} counts as delivered, by no committed run"
             )
         elif times and item.state != ItemState.DELIVERED and not item.extra.get("rejected"):
-            yield _found(
-                snapshot,
+            yield snapshot.broken(
                 "delivered-uncounted",
                 item.id,
                 f"a committed run carried {item.id}, which counts as {item.state}",
             )
         elif times > 1:
-            yield _found(snapshot, "delivered-twice", item.id, f"{times} committed runs carried {item.id}")
+            yield snapshot.broken("delivered-twice", item.id, f"{times} committed runs carried {item.id}")
     known = {i.id for i in snapshot.items}
     for stray in sorted(carried.keys() - known):
-        yield _found(
-            snapshot, "delivered-unknown", stray, f"a committed run carried {stray}, which its books lack"
+        yield snapshot.broken(
+            "delivered-unknown", stray, f"a committed run carried {stray}, which its records lack"
         )
 
 
@@ -141,45 +120,41 @@ def _item(snapshot: Snapshot, item: Item) -> Iterator[Problem]:
     if item.state == ItemState.OWED:
         yield from _owed(snapshot, item)
     if item.state == ItemState.QUEUED and item.id not in snapshot.queue:
-        yield _found(snapshot, "queue-lost", item.id, f"{item.id} counts as queued and is not in the queue")
+        yield snapshot.broken("queue-lost", item.id, f"{item.id} counts as queued and is not in the queue")
     if item.state == ItemState.CLAIMED and (run is None or item.id not in run.items):
-        yield _found(
-            snapshot, "claimed-by-none", item.id, f"{item.id} counts as claimed, by no run that is open"
+        yield snapshot.broken(
+            "claimed-by-none", item.id, f"{item.id} counts as claimed, by no run that is open"
         )
     if item.state in {ItemState.QUEUED, ItemState.CLAIMED} and item.id not in snapshot.texts:
-        yield _found(snapshot, "text-lost", item.id, f"{item.id} is {item.state} and its text is gone")
+        yield snapshot.broken("text-lost", item.id, f"{item.id} is {item.state} and its text is gone")
     if item.state == ItemState.DEAD and item.callback and not item.reason:
-        yield _found(snapshot, "dead-without-reason", item.id, f"{item.id} is dead and nothing says why")
+        yield snapshot.broken("dead-without-reason", item.id, f"{item.id} is dead and nothing says why")
 
 
 def _owed(snapshot: Snapshot, item: Item) -> Iterator[Problem]:
     child = snapshot.children.get(item.child)
     if child is None:
-        yield _found(snapshot, "child-gone", item.id, f"{item.id} is owed for {item.child}, which is gone")
+        yield snapshot.broken("child-gone", item.id, f"{item.id} is owed for {item.child}, which is gone")
     elif child.state == SessionState.DAMAGED:
         return  # which is said of the child
     elif child.parent_notified or child.state in CLOSED:
-        yield _found(
-            snapshot,
+        yield snapshot.broken(
             "callback-lost",
             item.id,
             f"{item.child} has ended ({child.state}), and {item.id} still counts as owed",
         )
     elif child.parent != snapshot.session.id:
-        yield _found(
-            snapshot,
-            "child-strayed",
-            item.id,
-            f"{item.id} is owed for {item.child}, whose parent is {child.parent}",
+        yield snapshot.broken(
+            "child-strayed", item.id, f"{item.id} is owed for {item.child}, whose parent is {child.parent}"
         )
     if snapshot.session.state in CLOSED and "closing" not in snapshot.indexed:
-        yield _found(snapshot, "closed-owed", item.id, f"closed, and {item.id} is still owed")
+        yield snapshot.broken("closed-owed", item.id, f"closed, and {item.id} is still owed")
 
 
 def _queue(snapshot: Snapshot) -> Iterator[Problem]:
     queued = {i.id for i in snapshot.items if i.state == ItemState.QUEUED}
     for stray in sorted(snapshot.queue - queued):
-        yield _found(snapshot, "queue-stray", stray, f"{stray} is in the queue, and its books do not say so")
+        yield snapshot.broken("queue-stray", stray, f"{stray} is in the queue, and its records do not say so")
 
 
 def _run(snapshot: Snapshot) -> Iterator[Problem]:
@@ -188,4 +163,4 @@ def _run(snapshot: Snapshot) -> Iterator[Problem]:
         return
     run = snapshot.run
     if run is None or run.state not in {RunState.QUEUED, RunState.RUNNING}:
-        yield _found(snapshot, "busy-with-none", s.run, f"counts as busy with {s.run}, which is not open")
+        yield snapshot.broken("busy-with-none", s.run, f"counts as busy with {s.run}, which is not open")

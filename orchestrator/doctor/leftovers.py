@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from orchestrator.doctor.findings import Problem, Severity
@@ -19,7 +19,6 @@ from orchestrator.redisdb.client import is_wrong_type
 
 #: What :func:`mend` puts right.
 RULES: Final = frozenset({"journal-left", "reservation-left", "reserved-wrong", "call-left"})
-_BATCH: Final = 500
 #: Looks at the runs at work until none has begun in between.
 _LOOKS: Final = 20
 #: States in which a run has a journal; reservations it has while it is running only.
@@ -59,27 +58,13 @@ def mend(ledger: Ledger, findings: Iterable[Problem]) -> None:
             ledger.redis.zrem(lane, call)
 
 
-def _finding(severity: Severity, rule: str, session: str, subject: str, message: str) -> Problem:
-    return Problem(severity=severity, rule=rule, session=session, subject=subject, message=message)
-
-
 # --- journals and reservations -----------------------------------------------------------------
 
 
 def _of_runs(ledger: Ledger) -> Iterator[Problem]:
     names = (decode.text(key) for key in ledger.redis.scan_iter(match=keys.any_of_runs(), count=10_000))
-    kept: dict[str, set[str]] = defaultdict(set)
-    for name in names:
-        run, what = keys.parts_of_run(name)
-        if what in ("steps", "reserved"):
-            kept[run].add(what)
-    runs = sorted(kept)
-    for start in range(0, len(runs), _BATCH):
-        yield from _left(ledger, {run: kept[run] for run in runs[start : start + _BATCH]})
-
-
-def _left(ledger: Ledger, kept: Mapping[str, set[str]]) -> Iterator[Problem]:
-    for run, whats in kept.items():
+    kept = {run for run, what in map(keys.parts_of_run, names) if what in ("steps", "reserved")}
+    for run in sorted(kept):
         # Together: a run that ends between two looks takes both with it.
         pipe = ledger.redis.pipeline(transaction=True)
         pipe.exists(keys.steps(run))
@@ -92,22 +77,12 @@ def _left(ledger: Ledger, kept: Mapping[str, set[str]]) -> Iterator[Problem]:
             continue  # somebody overwrote the run: that is a finding of its own
         state, session = (decode.text(value) for value in facts)
         how = f"is {state}" if state else "is gone"
-        if "steps" in whats and steps and state not in _OPEN:
-            yield _finding(
-                Severity.BREAK,
-                "journal-left",
-                session,
-                run,
-                f"{run} {how}, and the journal of its durable steps is still there",
-            )
-        if "reserved" in whats and reserved and state != RunState.RUNNING:
-            yield _finding(
-                Severity.BREAK,
-                "reservation-left",
-                session,
-                run,
-                f"{run} {how}, and what it had set aside in budgets is still reserved",
-            )
+        if steps and state not in _OPEN:
+            journal = f"{run} {how}, and the journal of its durable steps is still there"
+            yield Problem(Severity.BREAK, "journal-left", run, journal, session=session)
+        if reserved and state != RunState.RUNNING:
+            budget = f"{run} {how}, and what it had set aside in budgets is still reserved"
+            yield Problem(Severity.BREAK, "reservation-left", run, budget, session=session)
 
 
 # --- budgets -----------------------------------------------------------------------------------
@@ -124,13 +99,8 @@ def _reserved(ledger: Ledger) -> Iterator[Problem]:
         for budget, what, said, right in _wrong(ledger, shard, sorted(budgets)):
             session = keys.session_in(budget)
             whose = f"the budget of {session}" if session else f"the agent's budget {budget}"
-            yield _finding(
-                Severity.BREAK,
-                "reserved-wrong",
-                session,
-                budget,
-                f"{whose} says that {said} {what} are reserved; the runs at work have reserved {right}",
-            )
+            wrong = f"{whose} says that {said} {what} are reserved; the runs at work have reserved {right}"
+            yield Problem(Severity.BREAK, "reserved-wrong", budget, wrong, session=session)
 
 
 def _wrong(ledger: Ledger, shard: int, budgets: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
@@ -213,11 +183,11 @@ def _calls(ledger: Ledger) -> Iterator[Problem]:
             if (state, holder) != (RunState.RUNNING.value, claim) and until_ms > ledger.server_ms():
                 account, _, model = lane.partition("calls:")[2].partition("}:calls:")
                 # A worker that was killed in the middle of a call leaves it; it moves by itself.
-                yield _finding(
+                yield Problem(
                     Severity.WARNING,
                     "call-left",
-                    session,
                     f"{lane} {call}",
                     f"{run} has a place among the calls of {account}, model {model}, and is not at work under the "
                     "claim that took it: the place is free when the call's time is over, or by `orchestra doctor --fix`",
+                    session=session,
                 )

@@ -83,11 +83,10 @@ class TakenMessages:
         if more := found[_MOST_NAMED:]:
             problems.append(
                 Problem(
-                    severity=max((self._severity(one) for one in more), key=_rank),
-                    rule="message-taken",
-                    session="",
-                    subject="",
-                    message=f"{counted(len(more), 'more message')} of the audit trail left the streams unrouted",
+                    Severity.BREAK if Severity.BREAK in map(self._severity, more) else Severity.WARNING,
+                    "message-taken",
+                    "",
+                    f"{counted(len(more), 'more message')} of the audit trail left the streams unrouted",
                 )
             )
         return problems + list(_not_compared(doubts))
@@ -192,13 +191,8 @@ class TakenMessages:
             if severity is Severity.BREAK
             else "; its effect was in the ledger before, so nothing has to be sent again"
         )
-        return Problem(
-            severity=severity,
-            rule="message-taken",
-            session=mention.task_id if is_session_id(mention.task_id) else "",
-            subject=mention.message_id,
-            message=what + again,
-        )
+        session = mention.task_id if is_session_id(mention.task_id) else ""
+        return Problem(severity, "message-taken", mention.message_id, what + again, session=session)
 
     def _severity(self, suspect: _Suspect) -> Severity:
         """A break where the message itself is the effect: a program has said it, or has yet to read it."""
@@ -222,14 +216,9 @@ def _judge(mention: Mention, mark: str | None) -> _Suspect | None:
 def _not_compared(doubts: Mapping[_Suspect, str]) -> Iterator[Problem]:
     for (stream, reason), number in Counter((one.mention.stream, why) for one, why in doubts.items()).items():
         yield Problem(
-            severity=Severity.WARNING,
-            rule="messages-not-compared",
-            session="",
-            subject=stream,
-            message=f"{stream}: nobody can tell whether {counted(number, 'message')} of the audit trail "
+            Severity.WARNING,
+            "messages-not-compared",
+            stream,
+            f"{stream}: nobody can tell whether {counted(number, 'message')} of the audit trail "
             f"{'was' if number == 1 else 'were'} routed, as {reason}",
         )
-
-
-def _rank(severity: Severity) -> int:
-    return [Severity.WARNING, Severity.STUCK, Severity.BREAK].index(severity)

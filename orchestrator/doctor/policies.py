@@ -88,8 +88,8 @@ def is_ready(snapshot: Snapshot) -> bool:
 
 
 def still_out(snapshot: Snapshot) -> list[Item]:
-    """What such groups wait for, in the order of launch."""
-    waiting = {group.name for group in missing(snapshot)}
+    """The children that the groups whose policy is not met wait for, in the order of launch."""
+    waiting = {group.name for group in groups(snapshot) if group.owed and not group.met}
     return [
         item
         for item in snapshot.items
@@ -103,8 +103,3 @@ def still_out(snapshot: Snapshot) -> list[Item]:
 def outstanding(snapshot: Snapshot) -> list[Group]:
     """The groups of which something has not come back yet, whatever rule they are under."""
     return [group for group in groups(snapshot) if group.owed]
-
-
-def missing(snapshot: Snapshot) -> list[Group]:
-    """The groups whose callbacks wait for further children."""
-    return [group for group in groups(snapshot) if group.owed and not group.met]

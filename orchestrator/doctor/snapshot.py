@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.errors import DamagedRecord
 from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import Item, Ledger, Run, Session, SessionState, decode
@@ -17,8 +18,6 @@ R = TypeVar("R")
 V = TypeVar("V")
 
 _BATCH = 500
-#: The shard's indexes that may know a session or its run.
-_INDEXES = ("dispatch", "running", "waiting", "closing", "results", "tree", "roots", "expire", "schedule")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class Snapshot:
     queue: frozenset[str]
     runs: tuple[Run, ...]
     texts: frozenset[str]  #: the items whose text is there
-    indexed: frozenset[str]  #: which of ``_INDEXES`` know it or its run
+    indexed: frozenset[str]  #: the names of the indexes that know it or its run; see ``_indexes``
     children: dict[str, Child] = field(default_factory=dict)
     stop_pending: bool = (
         False  #: a user or a child's failure has ended it; the callback service carries that out
@@ -55,7 +54,7 @@ class Snapshot:
     settled: bool = False  #: whether its last result was stored for its caller, if it is a root
     questions: int = 0  #: how many are open, by its counter
     groups: dict[tuple[str, str], int] = field(default_factory=dict)  #: (group, what) → its counter
-    unasked: frozenset[str] = frozenset()  #: open questions that nobody has in his records
+    unasked: frozenset[str] = frozenset()  #: open questions that the session which was asked lacks
     unkept: bool = False  #: its answer is a large text that is not stored any more
 
     @property
@@ -63,28 +62,25 @@ class Snapshot:
         """Its non-terminal run."""
         return next((r for r in self.runs if r.id == self.session.run), None)
 
+    def broken(self, rule: str, subject: str, message: str) -> Problem:
+        """A break of the promise in this session."""
+        return Problem(Severity.BREAK, rule, subject, message, session=self.session.id)
+
 
 def take(ledger: Ledger, session_id: str) -> Snapshot | None:
     """A consistent picture of one session, or None when it is gone. What cannot be read of it is ``damage``."""
     shard = shard_of(session_id)
     run_ids, root, run = list[str](), session_id, ""
     while True:
+        indexes = _indexes(shard, root, session_id, run)
         pipe = ledger.redis.pipeline(transaction=True)
         pipe.lrange(keys.runs(session_id), 0, -1)
         pipe.hgetall(keys.session(session_id))
         pipe.hgetall(keys.items(session_id))
         pipe.zrange(keys.queue(session_id), 0, -1)
         pipe.hkeys(keys.bodies(session_id))
-        pipe.zscore(keys.queued(shard), run)
-        pipe.zscore(keys.running(shard), run)
-        pipe.zscore(keys.waiting(shard), session_id)
-        pipe.zscore(keys.closing(shard), session_id)
-        pipe.zscore(keys.results(shard), session_id)
-        pipe.zscore(keys.tree(root), session_id)
-        pipe.zscore(keys.roots(shard), session_id)
-        pipe.zscore(keys.timers(shard), f"expire|{session_id}")
-        pipe.zscore(keys.timers(shard), f"submit|{session_id}")
-        pipe.zscore(keys.timers(shard), f"flush|{session_id}")
+        for key, member in indexes.values():
+            pipe.zscore(key, member)
         for one in run_ids:
             pipe.hgetall(keys.run(one))
         replies, damage = pipe.execute(raise_on_error=False), list[str]()
@@ -98,11 +94,11 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
     items = _readable(replies[2], "what it is owed and was sent", damage) or {}
     queue = _readable(replies[3], "its queue", damage) or []
     bodies = _readable(replies[4], "its texts", damage) or []
-    scores = [
-        _readable(reply, f"the index {name!r}", damage)
-        for name, reply in zip(_INDEXES, replies[5:14], strict=True)
-    ]
-    wakes = _readable(replies[14], "the timers", damage)
+    found_in = {
+        name: _readable(reply, f"the index {name!r}", damage)
+        for name, reply in zip(indexes, replies[5:], strict=False)
+    }
+    wakes = found_in.pop("timers")
     if isinstance(facts, Exception):
         if not is_wrong_type(facts):
             raise facts
@@ -118,7 +114,8 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         )
     )
     run_facts = [
-        _readable(reply, f"run {run}", damage) for run, reply in zip(run_ids, replies[15:], strict=True)
+        _readable(reply, f"run {run}", damage)
+        for run, reply in zip(run_ids, replies[5 + len(indexes) :], strict=True)
     ]
     return Snapshot(
         session=session,
@@ -129,7 +126,7 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
             _each([raw for raw in run_facts if raw], lambda raw: decode.run(decode.mapping(raw)), damage)
         ),
         texts=frozenset(decode.text(b) for b in bodies),
-        indexed=frozenset(n for n, score in zip(_INDEXES, scores, strict=True) if score is not None),
+        indexed=frozenset(name for name, score in found_in.items() if score is not None),
         children=_children(ledger, [i.child for i in found if i.kind == "completion"]),
         stop_pending=h.get("stop_pending") == "1",
         window_until_ms=_number(h.get("window_until")),
@@ -143,6 +140,23 @@ def take(ledger: Ledger, session_id: str) -> Snapshot | None:
         unkept=_unkept(ledger, session_id, bodies),
         damage=tuple(damage),
     )
+
+
+def _indexes(shard: int, root: str, session: str, run: str) -> dict[str, tuple[str, str]]:
+    """Name → the key of an index and what it knows a session, or its run, by."""
+    timers = keys.timers(shard)
+    return {
+        "dispatch": (keys.queued(shard), run),
+        "running": (keys.running(shard), run),
+        "waiting": (keys.waiting(shard), session),
+        "closing": (keys.closing(shard), session),
+        "results": (keys.results(shard), session),
+        "tree": (keys.tree(root), session),
+        "roots": (keys.roots(shard), session),
+        "expire": (timers, f"expire|{session}"),
+        "schedule": (timers, f"submit|{session}"),
+        "timers": (timers, f"flush|{session}"),
+    }
 
 
 def _readable(reply: Any, what: str, damage: list[str]) -> Any:
@@ -172,13 +186,13 @@ def _number(value: str | None) -> int:
 
 
 def _question_times(ledger: Ledger, session: Session) -> dict[str, int]:
-    timers = keys.timers(shard_of(session.id))
-    kinds = {
-        question: "approval" if question in session.approvals else "question"
-        for question in session.questions
-    }
-    due = {question: ledger.redis.zscore(timers, f"{kind}|{question}") for question, kind in kinds.items()}
-    return {question: int(at) for question, at in due.items() if at is not None}
+    timers, due = keys.timers(shard_of(session.id)), {}
+    for question in session.questions:
+        kind = "approval" if question in session.approvals else "question"
+        at_ms = ledger.redis.zscore(timers, f"{kind}|{question}")
+        if at_ms is not None:
+            due[question] = int(at_ms)
+    return due
 
 
 def _listed_approvals(ledger: Ledger, session: Session) -> frozenset[str]:
@@ -192,14 +206,14 @@ def _groups(facts: Mapping[str, str]) -> dict[tuple[str, str], int]:
 
 
 def _unasked(ledger: Ledger, session_id: str, facts: Mapping[str, str]) -> frozenset[str]:
-    """The open questions of a session that whoever was asked does not have."""
+    """The open questions of a session that the records of the session which was asked lack."""
     asked = {
         name.removeprefix("question:"): who for name, who in facts.items() if name.startswith("question:")
     }
     pipe = ledger.redis.pipeline(transaction=False)
     for question, who in asked.items():
         pipe.hexists(keys.items(who if is_session_id(who) else session_id), question)
-    # Books of another type are damage of whoever was asked.
+    # A key of another type is damage of the session that was asked.
     return frozenset(
         q for q, there in zip(asked, pipe.execute(raise_on_error=False), strict=True) if not there
     )
@@ -224,17 +238,10 @@ def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:
             if isinstance(row, Exception):
                 if not is_wrong_type(row):
                     raise row
-                found[child] = Child(
-                    id=child, state=SessionState.DAMAGED, parent_notified=False, parent="", message=""
-                )
-                continue
-            state, parent_notified, parent, message = (decode.text(v) for v in row)
+                row = [SessionState.DAMAGED, b"", b"", b""]
+            state, notified, parent, message = (decode.text(value) for value in row)
             if state:
                 found[child] = Child(
-                    id=child,
-                    state=state,
-                    parent_notified=parent_notified == "1",
-                    parent=parent,
-                    message=message,
+                    id=child, state=state, parent_notified=notified == "1", parent=parent, message=message
                 )
     return found

@@ -51,6 +51,18 @@ def test_a_pause_is_said_by_whoever_is_asked(
     assert "PAUSED" not in orchestra("agents").stdout
 
 
+@pytest.mark.usefixtures("ready")
+def test_the_runs_that_wait_for_a_paused_queue_are_its_own(stage: StackHarness, orchestra: Orchestra) -> None:
+    stage.agent("other")(lambda ctx: "done")
+    stage.parts.concurrency.announce({"other": ("orchestra.other", None)}, trees=None)
+    for queue in ("orchestra.helper", "orchestra.other"):
+        assert orchestra("pause", queue).exit_code == 0
+    findings = json.loads(orchestra("doctor", "--json", "--quick").stdout)["findings"]
+    said = {f["subject"]: f["message"] for f in findings if f["rule"] == "paused"}
+    assert "1 queued run waits for it" in said["orchestra.helper"]
+    assert "0 queued runs wait for it" in said["orchestra.other"]
+
+
 @pytest.fixture
 def served(stage: StackHarness) -> Iterator[None]:
     """A living worker is known that serves the agent."""

@@ -97,8 +97,8 @@ DAMAGE: dict[str, tuple[Callable[[Family], object], str]] = {
     "group's launches": (_off_by_one("group:g:launched"), "says 4 callbacks of group 'g' are launched"),
     "group's dead": (_off_by_one("group:g:dead"), "says 1 callbacks of group 'g' are dead"),
     "counter of a group that is none": (_off_by_one("group::owed"), "says 1 callbacks without a group"),
-    "launched": (_off_by_one("launched"), "says 4 callbacks are launched; its books hold 3"),
-    "owed": (_off_by_one("owed", -1), "says 1 callbacks are owed; its books hold 2"),
+    "launched": (_off_by_one("launched"), "says 4 callbacks are launched; its records hold 3"),
+    "owed": (_off_by_one("owed", -1), "says 1 callbacks are owed; its records hold 2"),
     "delivered": (_off_by_one("delivered"), "says 1 callbacks are delivered"),
     "dead": (_off_by_one("dead"), "says 1 callbacks are dead"),
     "child in no tree": (lambda f: f.redis.zrem(keys.tree(f.root), f.queued), "[session-unindexed]"),
@@ -225,7 +225,7 @@ def test_a_task_whose_text_is_gone_is_named(family: Family) -> None:
     assert f"not fixed: {family.queued}: the text of its task is gone" in fixed.stderr
 
 
-def test_counters_are_not_taken_from_books_that_lack_a_launch(family: Family) -> None:
+def test_counters_are_not_taken_from_records_that_lack_a_launch(family: Family) -> None:
     """The records would be made to agree with each other, and the loss would not show any more."""
     family.redis.hdel(keys.items(family.root), callback_id(family.queued))
     fixed = family.orchestra("doctor", "--fix", "--quick")

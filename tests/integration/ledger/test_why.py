@@ -75,7 +75,7 @@ def test_a_run_that_stands_still_in_a_call_names_the_child(place: Place) -> None
     assert "is at work in" in place.said(held.session.id)
     assert place.ledger.claim_item(held.claim, callback_id(child), waits="wait") is None
     said = place.said(held.session.id)
-    assert f"agent 'lead' stands still in a call of child {child}" in said
+    assert f"agent 'lead' waits in a call of child {child}" in said
     assert f"see `orchestra why {child}`" in said
     assert place.ledger.claim_item(held.claim, callback_id(child), waits="give up") is None
     assert "is at work in" in place.said(held.session.id)
@@ -108,7 +108,7 @@ def test_a_run_that_stands_still_for_a_reply_names_the_question(place: Place) ->
     question = place.ask(asker)
     place.ledger.claim_item(asker.claim, reply_id(question), waits="wait")
     said = place.said(child)
-    assert f"agent 'reviewer' stands still for the reply to its question {question}" in said
+    assert f"agent 'reviewer' waits for the reply to its question {question}" in said
     assert f"session {held.session.id}, which was asked, or you: orchestra reply {question} TEXT" in said
 
 
