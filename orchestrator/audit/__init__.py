@@ -5,7 +5,8 @@ from __future__ import annotations
 from orchestrator.audit.build import build_writer
 from orchestrator.audit.reader import AuditReader, Coverage, Node, trees
 from orchestrator.audit.records import MessageRecord
-from orchestrator.audit.store import AuditStore, Break
+from orchestrator.audit.store import AuditStore
+from orchestrator.audit.verification import Break
 from orchestrator.audit.writer import AuditWriter
 
 __all__ = [

@@ -7,12 +7,26 @@ message, which was removed while its row and its facts stay.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Final
+from functools import cache
+from typing import ClassVar, Final
 
-from orchestrator.audit.heads import End
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, Delete, Table, func, select
+
+from orchestrator.audit import bodies, words
+from orchestrator.audit.database import Database
+from orchestrator.audit.heads import STRICT, End
 from orchestrator.audit.proof import Keys
+from orchestrator.audit.schema import (
+    AMENDMENTS,
+    DEAD_LETTERS,
+    MESSAGES,
+    TRANSITION_SESSIONS,
+    TRANSITIONS,
+)
 from orchestrator.audit.vouching import fault_of, vouch
 from orchestrator.envelope.signature import Signer
 
@@ -20,11 +34,19 @@ from orchestrator.envelope.signature import Signer
 _DOMAIN: Final = b"agent-orchestra audit amendment 1\n"
 TOMBSTONE: Final = "tombstone"
 REDACTION: Final = "redaction"
+#: The tables that are pruned, and the time of a row.
+_TIMES: Final = {
+    MESSAGES: MESSAGES.c.published_ms,
+    DEAD_LETTERS: DEAD_LETTERS.c.at_ms,
+    TRANSITIONS: TRANSITIONS.c.last_ms,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amendment:
     """One amendment, as it is stored and signed."""
+
+    __pydantic_config__: ClassVar = STRICT
 
     kind: str
     #: The table that it is about.
@@ -56,8 +78,8 @@ class Amendment:
     def from_json(cls, text: str) -> Amendment | None:
         """The inverse of :meth:`to_json`; None: it is not an amendment."""
         try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError):
+            return _adapter().validate_json(text)
+        except ValueError:
             return None
 
     def signed_by(self, signer: Signer) -> Amendment:
@@ -71,6 +93,11 @@ class Amendment:
             return "it is of another database"
         octets = _DOMAIN + replace(self, signature="").to_json().encode()
         return fault_of(octets, self.signature, self.key_id, self.at_ms, keys)
+
+
+@cache
+def _adapter() -> TypeAdapter[Amendment]:
+    return TypeAdapter(Amendment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,3 +117,130 @@ class Amended:
             begins={a.table: End(seq=a.seq, chain=a.chain) for a in known if a.kind == TOMBSTONE},
             redacted={a.seq: a.chain for a in known if a.kind == REDACTION},
         )
+
+
+def redact(database: Database, message_id: str, reason: str, signer: Signer, *, at_ms: int) -> int:
+    """Remove the text of every attempt of a message, and sign that; how many rows lost theirs.
+
+    Raises:
+        AuditError: nothing was removed.
+    """
+    with database.write() as db:
+        query = select(MESSAGES.c.seq, MESSAGES.c.chain, MESSAGES.c.commitment).where(
+            MESSAGES.c.message_id == message_id, MESSAGES.c.xml != b""
+        )
+        rows = db.execute(query).fetchall()
+        for seq, chain, commitment in rows:
+            # The chain of a row without a commitment covers the digest itself.
+            digests = {"sha256": "", "salt": "", "body": ""} if commitment else {}
+            db.execute(MESSAGES.update().where(MESSAGES.c.seq == seq).values(xml=b"", **digests))
+            words.forget(db, seq, seq)
+            redaction = Amendment(
+                kind=REDACTION,
+                table=MESSAGES.name,
+                seq=seq,
+                chain=chain,
+                reason=reason,
+                database=database.id,
+                at_ms=at_ms,
+            )
+            _amend(db, redaction, signer)
+        if rows:
+            bodies.forget(db)
+            words.erase(db)
+    database.forget_removed()
+    return len(rows)
+
+
+def prune(
+    database: Database, before_ms: int, signer: Signer, *, at_ms: int, dry_run: bool = False
+) -> dict[str, int]:
+    """Remove the oldest rows up to the first one that is not older, and sign that; how many of each table.
+
+    A dead letter stays for as long as its message.
+
+    Raises:
+        AuditError: nothing was removed.
+    """
+    removed = {}
+    with database.write() as db:
+        for table, time in _TIMES.items():
+            end = end_of(db, table.name)
+            first = db.execute(select(func.min(table.c.seq)).where(time >= before_ms)).scalar()
+            last = end.seq if first is None else int(first) - 1
+            gone = table.c.seq <= last
+            removed[table.name] = int(db.execute(select(func.count()).where(gone)).scalar_one())
+            if removed[table.name] and not dry_run:
+                tombstone = Amendment(
+                    kind=TOMBSTONE, table=table.name, seq=last, chain="", database=database.id, at_ms=at_ms
+                )
+                _remove(db, table, last, tombstone, signer)
+            if table is MESSAGES:
+                oldest = db.execute(select(func.min(MESSAGES.c.published_ms)).where(~gone)).scalar()
+                before_ms = min(before_ms, oldest or before_ms)
+    return removed
+
+
+def _remove(db: Connection, table: Table, last: int, tombstone: Amendment, signer: Signer) -> None:
+    gone = table.c.seq <= last
+    chain = str(db.execute(select(table.c.chain).where(table.c.seq == last)).scalar_one())
+    counts: Counter[str] = Counter()
+    for known in read_amendments(db):
+        if known.kind == TOMBSTONE and known.table == table.name:
+            counts.update(known.counts)
+        elif known.kind == REDACTION and table is MESSAGES and known.seq <= last:
+            db.execute(_same_amendment(known))
+    if table is not DEAD_LETTERS:
+        entries = func.count() if table is MESSAGES else func.sum(TRANSITIONS.c.entries)
+        rows = db.execute(select(table.c.stream, entries).where(gone).group_by(table.c.stream))
+        counts.update({row[0]: int(row[1]) for row in rows})
+    db.execute(table.delete().where(gone))
+    if table is MESSAGES:
+        bodies.forget(db)
+        words.forget(db, 0, last)
+    if table is TRANSITIONS:
+        db.execute(TRANSITION_SESSIONS.delete().where(TRANSITION_SESSIONS.c.seq <= last))
+    _amend(db, replace(tombstone, seq=last, chain=chain, counts=dict(counts)), signer)
+
+
+def _amend(db: Connection, amendment: Amendment, signer: Signer) -> None:
+    """Sign an amendment and keep it in place of the one of the same name."""
+    amendment = amendment.signed_by(signer)
+    db.execute(_same_amendment(amendment))
+    db.execute(
+        AMENDMENTS.insert().values(
+            kind=amendment.kind, subject=amendment.subject, document=amendment.to_json()
+        )
+    )
+
+
+def end_of(db: Connection, table: str) -> End:
+    """Where a table ends, also if the operator has removed all of its rows."""
+    entries = "total" if table == "transitions" else "0"
+    row = db.exec_driver_sql(
+        f"SELECT seq, chain, {entries} FROM {table} ORDER BY seq DESC LIMIT 1"  # noqa: S608 - names of ours
+    ).fetchone()
+    if row is None:  # nothing was ever written, or the operator has removed all of it
+        query = select(AMENDMENTS.c.document).where(
+            AMENDMENTS.c.kind == TOMBSTONE, AMENDMENTS.c.subject == table
+        )
+        document = db.execute(query).scalar()
+        tombstone = Amendment.from_json(document) if document else None
+        if tombstone is None:
+            return End()
+        removed = sum(tombstone.counts.values()) if table == "transitions" else 0
+        return End(seq=tombstone.seq, chain=tombstone.chain, entries=removed)
+    return End(seq=row[0], chain=row[1], entries=row[2])
+
+
+def read_amendments(db: Connection) -> list[Amendment]:
+    """The amendments in the database, unchecked. What cannot be read is left out, and stands for nothing."""
+    rows = db.execute(select(AMENDMENTS.c.document).order_by(AMENDMENTS.c.kind, AMENDMENTS.c.subject))
+    return [known for row in rows if (known := Amendment.from_json(row[0])) is not None]
+
+
+def _same_amendment(amendment: Amendment) -> Delete:
+    """Removes the amendment of the same name."""
+    return AMENDMENTS.delete().where(
+        AMENDMENTS.c.kind == amendment.kind, AMENDMENTS.c.subject == amendment.subject
+    )

@@ -6,7 +6,7 @@ The envelope of a message names its body by digest, so that the chain, which cov
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import zstandard
@@ -48,12 +48,9 @@ def body_of(content: bytes) -> bytes:
         raise ValueError(f"not a compressed body: {error}") from error
 
 
-def altered(rows: Iterable[tuple[str, bytes]]) -> Iterator[str]:
-    """The digests whose bodies are not what they name, of rows with digest and content."""
-    for sha256, content in rows:
-        try:
-            if hashlib.sha256(body_of(content)).hexdigest() == sha256:
-                continue
-        except ValueError:
-            pass
-        yield sha256
+def is_intact(sha256: str, content: bytes) -> bool:
+    """Whether a body is what its digest names."""
+    try:
+        return hashlib.sha256(body_of(content)).hexdigest() == sha256
+    except ValueError:
+        return False

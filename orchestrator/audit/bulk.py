@@ -21,6 +21,8 @@ def write(db: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None
         IntegrityError: a row is there already; the transaction can only be rolled back.
         DBAPIError: the database refused something.
     """
+    if not rows:
+        return
     if db.dialect.name == "sqlite":
         db.exec_driver_sql(_insert(db.dialect, table), list(rows))
     else:

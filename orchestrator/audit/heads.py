@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from functools import cache
+from typing import Any, ClassVar, Final
+
+from pydantic import ConfigDict, TypeAdapter
 
 from orchestrator.audit.proof import Keys
+from orchestrator.audit.schema import CHAINED
 from orchestrator.audit.vouching import fault_of, vouch
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.signature import Signer
@@ -18,12 +22,16 @@ from orchestrator.envelope.signature import Signer
 #: Stands before the head in what is signed. An envelope begins with ``<``: neither passes for the other.
 _DOMAIN: Final = b"agent-orchestra audit head 1\n"
 #: The tables that have a chain.
-TABLES: Final = ("messages", "dead_letters", "transitions")
+TABLES: Final = tuple(CHAINED)
+#: How documents are read that anybody may have written: every field as it is declared, and no other.
+STRICT: Final = ConfigDict(extra="forbid", strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     """The last row of a table, which stands for all before it; of an empty one, 0 and ''."""
+
+    __pydantic_config__: ClassVar = STRICT
 
     seq: int = 0
     chain: str = ""
@@ -39,6 +47,8 @@ class End:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """The ends of the tables at a moment, in ms since the epoch."""
+
+    __pydantic_config__: ClassVar = STRICT
 
     #: The name of the database among all.
     database: str
@@ -71,11 +81,8 @@ class Head:
     def from_json(cls, text: str | bytes) -> Head | None:
         """The inverse of :meth:`to_json`; None: it is not a head."""
         try:
-            facts = json.loads(text)
-            messages, dead = (End(**facts.pop(table)) for table in ("messages", "dead_letters"))
-            steps = End(**facts.pop("transitions", {}))
-            return cls(messages=messages, dead_letters=dead, transitions=steps, **facts)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return _adapter().validate_json(text)
+        except ValueError:
             return None
 
     def signed_by(self, signer: Signer) -> Head:
@@ -89,6 +96,11 @@ class Head:
         return fault_of(octets, self.signature, self.key_id, self.at_ms, keys)
 
 
+@cache
+def _adapter() -> TypeAdapter[Head]:
+    return TypeAdapter(Head)
+
+
 class HeadChanged(Exception):
     """The database does not end where the last signed head says. Raised with one sentence."""
 
@@ -97,24 +109,16 @@ class HeadSigner:
     """Signs the next head of a database, if the present rows are those of the last one.
 
     Args:
-        signer: gives the operator's signer.
+        signer: gives the operator's signer; raises KeyringError where its key is not in the data folder.
         keys: whose heads are believed.
     """
 
     def __init__(self, signer: Callable[[], Signer], keys: Keys, *, clock: Clock | None = None) -> None:
-        self._signer = signer
+        self.signer = signer
         self._keys = keys
         self._clock = clock or SystemClock()
         #: The latest head that was signed here or believed.
         self.known: Head | None = None
-
-    def signer(self) -> Signer:
-        """The operator's signer as it is now.
-
-        Raises:
-            KeyringError: the operator's key is not in this data folder.
-        """
-        return self._signer()
 
     def believe(self, head: Head | None, database: str) -> None:
         """Take a head that was kept elsewhere for what this database had reached, if the operator stands for it.

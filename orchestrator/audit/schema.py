@@ -159,44 +159,10 @@ AMENDMENTS: Final = Table(
     _text("document"),
 )
 
+#: Columns that a chain does not cover: its own, and what the commitment of a message or a digest stands for.
+_UNCHAINED: Final = {"seq", "chain", "xml", "document", "salt", "commitment", "status", "body"}
 #: What the chain covers of a row, in this order; of a message that has one its commitment stands for `sha256`.
 CHAINED: Final = {
-    "messages": [
-        "stream",
-        "entry_id",
-        "message_id",
-        "type",
-        "priority",
-        "sender",
-        "recipient",
-        "correlation_id",
-        "parent_id",
-        "task_id",
-        "sent",
-        "published_ms",
-        "received_ms",
-        "attempt",
-        "sha256",
-    ],
-    "dead_letters": [
-        "dead_id",
-        "stream",
-        "entry_id",
-        "rule",
-        "reason",
-        "attempts",
-        "at_ms",
-        "received_ms",
-    ],
-    "transitions": [
-        "stream",
-        "first_id",
-        "last_id",
-        "first_ms",
-        "last_ms",
-        "entries",
-        "total",
-        "received_ms",
-        "sha256",
-    ],
+    table.name: [column.name for column in table.c if column.name not in _UNCHAINED]
+    for table in (MESSAGES, DEAD_LETTERS, TRANSITIONS)
 }

@@ -1,61 +1,33 @@
-"""The audit database: rows are only ever added, each chained to the one before; read by anybody.
+"""The audit database: rows are only ever added, and read by anybody.
 
-Each row's ``chain`` is a hash over the row and the chain of the row before, so that changing, removing or
-inserting a row anywhere shows in every later one. The operator signs where the tables end, in the same
-transaction as their rows.
+The operator signs where the tables end, in the same transaction as their rows.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, Connection, Delete, Executable, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Executable, and_, func, select
 from sqlalchemy.exc import IntegrityError
 
-from orchestrator.audit import bodies, bulk, words
-from orchestrator.audit.amendments import REDACTION, TOMBSTONE, Amended, Amendment
+from orchestrator.audit import bodies, chain, words
+from orchestrator.audit.amendments import Amendment, end_of, read_amendments
 from orchestrator.audit.database import Database
-from orchestrator.audit.heads import End, Head, HeadChanged, HeadSigner
+from orchestrator.audit.heads import TABLES, Head, HeadChanged, HeadSigner
 from orchestrator.audit.records import DeadRecord, MessageRecord
-from orchestrator.audit.schema import (
-    AMENDMENTS,
-    BODIES,
-    CHAINED,
-    DEAD_LETTERS,
-    HEADS,
-    MESSAGES,
-    TRANSITION_SESSIONS,
-    TRANSITIONS,
-)
+from orchestrator.audit.schema import BODIES, DEAD_LETTERS, HEADS, MESSAGES, METADATA, TRANSITIONS
 from orchestrator.audit.text import text_of
-from orchestrator.audit.transitions import StepsRecord, digest, ms_of, order_of, sessions_in, unpack
+from orchestrator.audit.transitions import StepsRecord
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import AuditError, KeyringError
 
-_SALT: Final = 16
-#: Writes the JSON of `json.dumps(…, ensure_ascii=False, separators=(",", ":"))` in a tenth of the time.
-_JSON: Final = TypeAdapter(list[Any])
 #: Rows that one fetch takes while a whole table is walked over.
 _STEP: Final = 1000
 #: Characters that are indexed in one transaction, give or take one message.
 _TEXT_AT_ONCE: Final = 16 * 1024 * 1024
-_CHAINED_TABLES: Final = {"messages": MESSAGES, "dead_letters": DEAD_LETTERS, "transitions": TRANSITIONS}
-#: The time of a row, for pruning.
-_TIMES: Final = {
-    "messages": MESSAGES.c.published_ms,
-    "dead_letters": DEAD_LETTERS.c.at_ms,
-    "transitions": TRANSITIONS.c.last_ms,
-}
 _WHY_DEAD: Final = func.coalesce(
     select(DEAD_LETTERS.c.rule + ": " + DEAD_LETTERS.c.reason)
     .where(DEAD_LETTERS.c.stream == MESSAGES.c.stream, DEAD_LETTERS.c.entry_id == MESSAGES.c.entry_id)
@@ -71,19 +43,6 @@ IS_DEAD: Final = (
     .exists()
 )
 _MESSAGE_ROWS: Final = select(MESSAGES, _WHY_DEAD.label("dead"))
-
-
-#: A trail that nothing was taken out of.
-NOT_AMENDED: Final = Amended()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Break:
-    """A place where the trail is not what was written."""
-
-    table: str
-    seq: int
-    what: str
 
 
 class AuditStore:
@@ -106,16 +65,10 @@ class AuditStore:
         self._indexed: int | None = None
         self._last = 0
         self.database = Database(where, read_only=read_only)
-
-    @property
-    def id(self) -> str:
-        """The name of this database among all, for as long as it lives."""
-        return self.database.id
-
-    @property
-    def name(self) -> str:
-        """Where the database is, without a password."""
-        return self.database.name
+        #: The name of this database among all, for as long as it lives.
+        self.id = self.database.id
+        #: Where the database is, without a password.
+        self.name = self.database.name
 
     @property
     def signed_head(self) -> Head | None:
@@ -177,21 +130,19 @@ class AuditStore:
     ) -> int:
         with self.database.write() as db:
             if look:
-                messages, dead = _unwritten(db, messages), _unwritten_dead(db, dead)
+                messages, dead = chain.unwritten_messages(db, messages), chain.unwritten_dead(db, dead)
             large = {record.body: record.body_octets for record in messages if record.body}
             if large:
                 bodies.keep(db, large)
-            transitions = [new for record in transitions if (new := _unwritten_steps(db, record)).steps]
+            transitions = [new for record in transitions if (new := chain.unwritten_steps(db, record)).steps]
             if not messages and not dead and not transitions:
                 return 0
             before = self._ends(db)
             after = Head(
                 database=self.id,
-                messages=_append_messages(db, before.messages, messages) if messages else before.messages,
-                dead_letters=_append_dead(db, before.dead_letters, dead) if dead else before.dead_letters,
-                transitions=_append_steps(db, before.transitions, transitions)
-                if transitions
-                else before.transitions,
+                messages=chain.append_messages(db, before.messages, messages),
+                dead_letters=chain.append_dead(db, before.dead_letters, dead),
+                transitions=chain.append_steps(db, before.transitions, transitions),
             )
             signed = None if signer is None else self._sign(db, before, after, signer)
         self._last = after.messages.seq
@@ -230,13 +181,8 @@ class AuditStore:
         return head
 
     def _ends(self, db: Connection) -> Head:
-        """Where the tables end, unsigned."""
-        return Head(
-            database=self.id,
-            messages=_end(db, "messages"),
-            dead_letters=_end(db, "dead_letters"),
-            transitions=_end(db, "transitions"),
-        )
+        messages, dead_letters, transitions = (end_of(db, table) for table in TABLES)
+        return Head(database=self.id, messages=messages, dead_letters=dead_letters, transitions=transitions)
 
     # --- words -------------------------------------------------------------------------------
 
@@ -275,92 +221,6 @@ class AuditStore:
             words.index(db, texts)
         self._indexed = last if texts else max(self._last, last)
         return len(texts)
-
-    # --- taking out --------------------------------------------------------------------------
-
-    def redact(self, message_id: str, reason: str, signer: Signer, *, at_ms: int) -> int:
-        """Remove the text of every attempt of a message, and sign that; how many rows lost theirs.
-
-        Raises:
-            AuditError: nothing was removed.
-        """
-        with self.database.write() as db:
-            query = select(MESSAGES.c.seq, MESSAGES.c.chain, MESSAGES.c.commitment).where(
-                MESSAGES.c.message_id == message_id, MESSAGES.c.xml != b""
-            )
-            rows = db.execute(query).fetchall()
-            for seq, chain, commitment in rows:
-                # The chain of a row without a commitment covers the digest itself.
-                digests = {"sha256": "", "salt": "", "body": ""} if commitment else {}
-                db.execute(MESSAGES.update().where(MESSAGES.c.seq == seq).values(xml=b"", **digests))
-                words.forget(db, seq, seq)
-                redaction = Amendment(
-                    kind=REDACTION, table="messages", seq=seq, chain=chain, reason=reason, at_ms=at_ms
-                )
-                self._amend(db, redaction, signer)
-            if rows:
-                bodies.forget(db)
-                words.erase(db)
-        self.database.forget_removed()
-        return len(rows)
-
-    def prune(self, before_ms: int, signer: Signer, *, at_ms: int, dry_run: bool = False) -> dict[str, int]:
-        """Remove the oldest rows up to the first one that is not older, and sign that; how many of each table.
-
-        A dead letter stays for as long as its message.
-
-        Raises:
-            AuditError: nothing was removed.
-        """
-        removed = {}
-        with self.database.write() as db:
-            for name, time in _TIMES.items():
-                table, end = _CHAINED_TABLES[name], _end(db, name)
-                first = db.execute(select(func.min(table.c.seq)).where(time >= before_ms)).scalar()
-                last = end.seq if first is None else int(first) - 1
-                gone = table.c.seq <= last
-                removed[name] = int(db.execute(select(func.count()).where(gone)).scalar_one())
-                if removed[name] and not dry_run:
-                    self._remove(db, name, last, signer, at_ms)
-                if name == "messages":
-                    oldest = db.execute(select(func.min(MESSAGES.c.published_ms)).where(~gone)).scalar()
-                    before_ms = min(before_ms, oldest or before_ms)
-        return removed
-
-    def _remove(self, db: Connection, name: str, last: int, signer: Signer, at_ms: int) -> None:
-        table = _CHAINED_TABLES[name]
-        gone = table.c.seq <= last
-        chain = str(db.execute(select(table.c.chain).where(table.c.seq == last)).scalar_one())
-        counts: Counter[str] = Counter()
-        for known in _amendments(db):
-            if known.kind == TOMBSTONE and known.table == name:
-                counts.update(known.counts)
-            elif known.kind == REDACTION and name == "messages" and known.seq <= last:
-                db.execute(_same_amendment(known))
-        if name != "dead_letters":
-            entries = func.count() if name == "messages" else func.sum(TRANSITIONS.c.entries)
-            rows = db.execute(select(table.c.stream, entries).where(gone).group_by(table.c.stream))
-            counts.update({row[0]: int(row[1]) for row in rows})
-        db.execute(table.delete().where(gone))
-        if name == "messages":
-            bodies.forget(db)
-            words.forget(db, 0, last)
-        if name == "transitions":
-            db.execute(TRANSITION_SESSIONS.delete().where(TRANSITION_SESSIONS.c.seq <= last))
-        tombstone = Amendment(
-            kind=TOMBSTONE, table=name, seq=last, chain=chain, counts=dict(counts), at_ms=at_ms
-        )
-        self._amend(db, tombstone, signer)
-
-    def _amend(self, db: Connection, amendment: Amendment, signer: Signer) -> None:
-        """Sign an amendment and keep it in place of the one of the same name."""
-        amendment = replace(amendment, database=self.id).signed_by(signer)
-        db.execute(_same_amendment(amendment))
-        db.execute(
-            AMENDMENTS.insert().values(
-                kind=amendment.kind, subject=amendment.subject, document=amendment.to_json()
-            )
-        )
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -412,10 +272,6 @@ class AuditStore:
         """How many messages are written."""
         return int(self.query(select(func.count()).select_from(MESSAGES))[0][0])
 
-    def snapshot(self) -> AbstractContextManager[None]:
-        """Everything that this thread reads inside is of one moment, whatever is written meanwhile."""
-        return self.database.snapshot()
-
     def ends(self) -> Head:
         """Where the tables end, unsigned."""
         with self.database.read() as db:
@@ -423,69 +279,14 @@ class AuditStore:
 
     def chain_at(self, table: str, seq: int) -> str | None:
         """The chain of one row; None: there is no such row."""
-        columns = _CHAINED_TABLES[table].c
+        columns = METADATA.tables[table].c
         rows = self.query(select(columns.chain).where(columns.seq == seq))
         return rows[0][0] if rows else None
 
     def amendments(self) -> list[Amendment]:
-        """What is said to have been taken out, unchecked; what cannot be read is left out, and stands for nothing."""
+        """What is said to have been taken out, unchecked."""
         with self.database.read() as db:
-            return _amendments(db)
-
-    def broken_chain(self, amended: Amended = NOT_AMENDED) -> Iterator[Break]:
-        """Walk over the tables and name each row that does not fit its chain; ``amended``: what may be lacking."""
-        for name, table in _CHAINED_TABLES.items():
-            begin = amended.begins.get(name, End())
-            chain, expected = begin.chain, begin.seq + 1
-            chained_of = attrgetter(*CHAINED[name])
-            for row in self.each(select(table).order_by(table.c.seq)):
-                if row.seq != expected:
-                    yield Break(
-                        table=name, seq=expected, what=f"rows {expected} to {row.seq - 1} are missing"
-                    )
-                values = chained_of(row)
-                if name == "messages":
-                    values = (*values[:-1], row.commitment or row.sha256)
-                if name == "transitions" and digest(row.document) != row.sha256:
-                    yield Break(table=name, seq=row.seq, what="its entries are not what was published")
-                is_redacted = (
-                    name == "messages" and amended.redacted.get(row.seq) == row.chain and not row.xml
-                )
-                if name == "messages" and not is_redacted and not _is_committed(row):
-                    yield Break(table=name, seq=row.seq, what="its XML is not what was published")
-                elif _link(chain, values) != row.chain:
-                    yield Break(table=name, seq=row.seq, what="its facts, or the row before it, were changed")
-                chain, expected = row.chain, row.seq + 1
-        yield from self._unindexed()
-        yield from self._without_body()
-
-    def _without_body(self) -> Iterator[Break]:
-        """Messages whose stored body is not what their envelope names, or not there any more."""
-        rows = self.each(select(BODIES.c.sha256, BODIES.c.content))
-        bad = set(bodies.altered((row[0], row[1]) for row in rows))
-        known = select(BODIES.c.sha256).where(BODIES.c.sha256 == MESSAGES.c.body).exists()
-        query = select(MESSAGES.c.seq, MESSAGES.c.body, known).where(MESSAGES.c.body != "")
-        for seq, sha256, there in self.each(query.order_by(MESSAGES.c.seq)):
-            if not there or sha256 in bad:
-                what = "its stored body is missing" if not there else "its stored body was changed"
-                yield Break(table="messages", seq=seq, what=what)
-
-    def _unindexed(self) -> Iterator[Break]:
-        """Rows of transitions that a search for a session does not find: the index is made from them."""
-        listed = self.each(select(TRANSITION_SESSIONS).order_by(TRANSITION_SESSIONS.c.seq))
-        known = groupby(listed, key=attrgetter("seq"))
-        seq, sessions = next(((seq, {row.session for row in rows}) for seq, rows in known), (0, set()))
-        for row in self.each(select(TRANSITIONS.c.seq, TRANSITIONS.c.document).order_by(TRANSITIONS.c.seq)):
-            while seq and seq < row.seq:
-                seq, sessions = next(
-                    ((seq, {row.session for row in rows}) for seq, rows in known), (0, set())
-                )
-            try:
-                wanted = sessions_in(unpack(row.document))
-            except ValueError:
-                continue  # named above
-            if wanted != (sessions if seq == row.seq else set()):
-                yield Break(table="transitions", seq=row.seq, what="its index of sessions was changed")
+            return read_amendments(db)
 
     def unrefused(self) -> Iterator[Any]:
         """Every message with text and without a dead letter, for itself or for another attempt with the same octets."""
@@ -503,121 +304,6 @@ class AuditStore:
         )
 
 
-# --- rows ------------------------------------------------------------------------------------
-
-
-_MADE: Final = ("seq", "chain", "salt", "commitment", "status", "body")
-_MESSAGE_VALUES: Final = [c.name for c in MESSAGES.c if c.name not in _MADE]
-_message_values: Final = attrgetter(*_MESSAGE_VALUES)
-_dead_values: Final = attrgetter(*CHAINED["dead_letters"])
-
-
-def _append_messages(db: Connection, end: End, records: Sequence[MessageRecord]) -> End:
-    salts = os.urandom(_SALT * len(records)).hex()
-    seq, chain, rows = end.seq, end.chain, []
-    for number, record in enumerate(records):
-        salt = salts[number * 2 * _SALT : (number + 1) * 2 * _SALT]
-        commitment = commit(salt, record.sha256 + record.status + record.body)
-        seq += 1
-        values = _message_values(record)  # in the order of the chain, then the bytes and their digest
-        chain = _link(chain, (*values[:-2], commitment))
-        rows.append((seq, *values, chain, salt, commitment, record.status, record.body))
-    bulk.write(db, MESSAGES, rows)
-    return End(seq=seq, chain=chain)
-
-
-def _append_dead(db: Connection, end: End, records: Sequence[DeadRecord]) -> End:
-    seq, chain, rows = end.seq, end.chain, []
-    for record in records:
-        values = _dead_values(record)
-        seq += 1
-        chain = _link(chain, values)
-        rows.append((seq, *values, chain))
-    bulk.write(db, DEAD_LETTERS, rows)
-    return End(seq=seq, chain=chain)
-
-
-def _append_steps(db: Connection, end: End, records: Sequence[StepsRecord]) -> End:
-    seq, chain, total, rows, about = end.seq, end.chain, end.entries, [], []
-    for record in records:
-        seq, total = seq + 1, total + len(record.steps)
-        document = record.document
-        first, last = record.steps[0].entry_id, record.steps[-1].entry_id
-        facts = (record.stream, first, last, ms_of(first), ms_of(last), len(record.steps), total)
-        sha256 = digest(document)
-        chain = _link(chain, (*facts, record.received_ms, sha256))
-        rows.append((seq, *facts, record.received_ms, document, sha256, chain))
-        about += [(session, seq) for session in sessions_in(record.steps)]
-    bulk.write(db, TRANSITIONS, rows)
-    if about:
-        bulk.write(db, TRANSITION_SESSIONS, about)
-    return End(seq=seq, chain=chain, entries=total)
-
-
-def _unwritten_steps(db: Connection, record: StepsRecord) -> StepsRecord:
-    """Those that are not in the database, each once, in their order."""
-    new = {step.entry_id: step for step in record.steps}
-    ids = sorted(new, key=order_of)
-    query = select(TRANSITIONS.c.document).where(
-        TRANSITIONS.c.stream == record.stream,
-        TRANSITIONS.c.last_ms >= ms_of(ids[0]),
-        TRANSITIONS.c.first_ms <= ms_of(ids[-1]),
-    )
-    written = {step.entry_id for (document,) in db.execute(query) for step in unpack(document)}
-    return replace(record, steps=[new[entry_id] for entry_id in ids if entry_id not in written])
-
-
-def _unwritten(db: Connection, records: Sequence[MessageRecord]) -> list[MessageRecord]:
-    """Those that are not in the database, each once."""
-    new = {(record.stream, record.entry_id): record for record in reversed(records)}
-    by_stream: dict[str, list[str]] = {}
-    for stream, entry_id in new:
-        by_stream.setdefault(stream, []).append(entry_id)
-    for stream, ids in by_stream.items():
-        query = select(MESSAGES.c.entry_id).where(MESSAGES.c.stream == stream, MESSAGES.c.entry_id.in_(ids))
-        for (entry_id,) in db.execute(query):
-            del new[stream, entry_id]
-    return list(reversed(new.values()))
-
-
-def _unwritten_dead(db: Connection, records: Sequence[DeadRecord]) -> list[DeadRecord]:
-    new = {record.dead_id: record for record in reversed(records)}
-    query = select(DEAD_LETTERS.c.dead_id).where(DEAD_LETTERS.c.dead_id.in_(new))
-    for (dead_id,) in db.execute(query).fetchall():
-        del new[dead_id]
-    return list(reversed(new.values()))
-
-
-def _end(db: Connection, table: str) -> End:
-    entries = "total" if table == "transitions" else "0"
-    row = db.exec_driver_sql(
-        f"SELECT seq, chain, {entries} FROM {table} ORDER BY seq DESC LIMIT 1"  # noqa: S608 - names of ours
-    ).fetchone()
-    if row is None:  # nothing was ever written, or the operator has removed all of it
-        query = select(AMENDMENTS.c.document).where(
-            AMENDMENTS.c.kind == TOMBSTONE, AMENDMENTS.c.subject == table
-        )
-        document = db.execute(query).scalar()
-        tombstone = Amendment.from_json(document) if document else None
-        if tombstone is None:
-            return End()
-        removed = sum(tombstone.counts.values()) if table == "transitions" else 0
-        return End(seq=tombstone.seq, chain=tombstone.chain, entries=removed)
-    return End(seq=row[0], chain=row[1], entries=row[2])
-
-
-def _amendments(db: Connection) -> list[Amendment]:
-    rows = db.execute(select(AMENDMENTS.c.document).order_by(AMENDMENTS.c.kind, AMENDMENTS.c.subject))
-    return [known for row in rows if (known := Amendment.from_json(row[0])) is not None]
-
-
-def _same_amendment(amendment: Amendment) -> Delete:
-    """Removes the amendment of the same name."""
-    return AMENDMENTS.delete().where(
-        AMENDMENTS.c.kind == amendment.kind, AMENDMENTS.c.subject == amendment.subject
-    )
-
-
 def _stored_head(db: Connection) -> tuple[bool, Head | None]:
     """Whether there is a head, and which; None: it cannot be read."""
     row = db.exec_driver_sql("SELECT document FROM heads").fetchone()
@@ -626,20 +312,3 @@ def _stored_head(db: Connection) -> tuple[bool, Head | None]:
 
 def _record(row: Any) -> MessageRecord:
     return MessageRecord(**row._mapping)  # noqa: SLF001 - the public name of it in SQLAlchemy
-
-
-def commit(salt: str, sha256: str) -> str:
-    """The commitment to a message's digest and that of its stored body, which says nothing about the message once the salt is gone."""
-    return hashlib.sha256(f"{salt}{sha256}".encode()).hexdigest()
-
-
-def _is_committed(row: Any) -> bool:
-    """Whether the bytes of a message are those that its chain covers."""
-    if hashlib.sha256(row.xml).hexdigest() != row.sha256:
-        return False
-    return not row.commitment or commit(row.salt, row.sha256 + row.status + row.body) == row.commitment
-
-
-def _link(chain: str, values: Sequence[Any]) -> str:
-    """The chain after a row: SHA-256 of a JSON list of the chain before and the row's values."""
-    return hashlib.sha256(_JSON.dump_json([chain, *values])).hexdigest()

@@ -51,7 +51,7 @@ def export(store: AuditStore, target: Path) -> int:
     try:
         with part.open("wb") as raw, zstandard.ZstdCompressor(level=6).stream_writer(raw) as out:
             out.write(_line({"format": _FORMAT, "revision": REVISION, "database": store.id}))
-            with store.snapshot():
+            with store.database.snapshot():
                 for table in _TABLES:
                     for row in store.each(select(table).order_by(*table.primary_key)):
                         values = dict(row._mapping)  # noqa: SLF001 - the public name of it in SQLAlchemy

@@ -1,16 +1,45 @@
-"""Is the audit trail what was written: chain, signed heads, and the signatures of the messages."""
+"""Is the audit trail what was written: chains, signed heads, and the signatures of the messages."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
 
+from sqlalchemy import select
+
+from orchestrator.audit import bodies
 from orchestrator.audit.amendments import Amended
+from orchestrator.audit.chain import commit, link
 from orchestrator.audit.heads import TABLES, End, Head
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import Proof
-from orchestrator.audit.store import AuditStore, Break
+from orchestrator.audit.schema import (
+    BODIES,
+    CHAINED,
+    MESSAGES,
+    METADATA,
+    TRANSITION_SESSIONS,
+    TRANSITIONS,
+)
+from orchestrator.audit.store import AuditStore
+from orchestrator.audit.transitions import digest, sessions_in, unpack
 from orchestrator.errors import AuditError
+
+#: A trail that nothing was taken out of.
+NOT_AMENDED: Final = Amended()
+
+
+@dataclass(frozen=True)
+class Break:
+    """A place where the trail is not what was written."""
+
+    table: str
+    seq: int
+    what: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +72,17 @@ def verify(
         undecided: which of the suspects' digests a router has yet to judge.
         unaudited: dead letters that were dropped before the writer had read them: so many may have been refused.
     """
-    with store.snapshot():
+    with store.database.snapshot():
         amendments = []
         for amendment in store.amendments():
             if fault := amendment.fault(proof.keys, store.id):
                 what = (
                     f"the {amendment.kind} of {amendment.table} row {amendment.seq} does not count: {fault}"
                 )
-                yield Break(table="amendments", seq=amendment.seq, what=what)
+                yield Break("amendments", amendment.seq, what)
             else:
                 amendments.append(amendment)
-        yield from store.broken_chain(Amended.by(amendments))
+        yield from broken_chain(store, Amended.by(amendments))
         yield from rolled_back(store, proof, kept)
         yield from _heads(store, proof, noted=noted, signed_here=signed_here)
         suspects = list(_suspects(store, proof))
@@ -64,7 +93,7 @@ def verify(
         left = [s for s in suspects if s.sha256 not in waiting and s.seq in still]
         for suspect in left if len(left) > unaudited else ():
             what = f"nobody is known to have said it ({suspect.rule}), and no router refused it"
-            yield Break(table="messages", seq=suspect.seq, what=what)
+            yield Break("messages", suspect.seq, what)
 
 
 def rolled_back(store: AuditStore, proof: Proof, kept: KeptHeads) -> Iterator[Break]:
@@ -72,13 +101,13 @@ def rolled_back(store: AuditStore, proof: Proof, kept: KeptHeads) -> Iterator[Br
     try:
         head = kept.read(store.id)
     except AuditError as error:
-        yield Break(table="heads", seq=0, what=f"the head beside the keys does not count: {error}")
+        yield Break("heads", 0, f"the head beside the keys does not count: {error}")
         return
     if head is None:
         return
     file = kept.file(store.id)
     if fault := head.fault(proof.keys):
-        yield Break(table="heads", seq=0, what=f"the head in {file} does not count: {fault}")
+        yield Break("heads", 0, f"the head in {file} does not count: {fault}")
         return
     for broken in _against(store, proof, head):
         what = f"{broken.what}, by the head in {file}; if you restored a backup, remove that file"
@@ -87,31 +116,36 @@ def rolled_back(store: AuditStore, proof: Proof, kept: KeptHeads) -> Iterator[Br
 
 def _heads(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: bool) -> Iterator[Break]:
     ends, stored = store.ends(), store.stored_head()
-    if noted is not None and noted.signature:
-        fault = noted.fault(proof.keys)
-        if fault or noted.database != store.id:
-            what = f"the head in Redis does not count: {fault or 'it is of another database'}"
-            yield Break(table="heads", seq=0, what=what)
-        else:
-            yield from _against(store, proof, noted)
+    was_signed = noted is not None and noted.signature
+    if noted is not None and was_signed:
+        yield from _by_head(store, proof, noted, "the head in Redis")
     if stored is None:
-        if noted is not None and noted.signature:
-            yield Break(table="heads", seq=0, what="the signed head was removed from the database")
+        if was_signed:
+            yield Break("heads", 0, "the signed head was removed from the database")
         elif signed_here and any(ends.end(table).seq for table in TABLES):
             what = "the operator has not signed where it ends; `orchestra audit writer` does, after an upgrade too"
-            yield Break(table="heads", seq=0, what=what)
+            yield Break("heads", 0, what)
         return
-    fault = stored.fault(proof.keys)
-    if fault or stored.database != store.id:
-        what = f"the signed head does not count: {fault or 'it is of another database'}"
-        yield Break(table="heads", seq=0, what=what)
+    yield from _by_head(store, proof, stored, "the signed head")
+    if _fault(stored, store, proof):
         return
-    yield from _against(store, proof, stored)
     for table in TABLES:
         if ends.end(table).seq > stored.end(table).seq:
             first = stored.end(table).seq + 1
             what = f"the rows from {first} to {ends.end(table).seq} are under no signed head"
-            yield Break(table=table, seq=first, what=what)
+            yield Break(table, first, what)
+
+
+def _fault(head: Head, store: AuditStore, proof: Proof) -> str:
+    """Why a head says nothing about this database; empty: it does."""
+    return head.fault(proof.keys) or ("" if head.database == store.id else "it is of another database")
+
+
+def _by_head(store: AuditStore, proof: Proof, head: Head, name: str) -> Iterator[Break]:
+    if fault := _fault(head, store, proof):
+        yield Break("heads", 0, f"{name} does not count: {fault}")
+    else:
+        yield from _against(store, proof, head)
 
 
 def _against(store: AuditStore, proof: Proof, head: Head) -> Iterator[Break]:
@@ -124,17 +158,74 @@ def _against(store: AuditStore, proof: Proof, head: Head) -> Iterator[Break]:
             continue
         chain = begin.chain if end.seq == begin.seq else store.chain_at(table, end.seq)
         if chain is None:
-            yield Break(
-                table=table,
-                seq=end.seq,
-                what="the end was cut off, or an older state put back: this row was written",
-            )
+            what = "the end was cut off, or an older state put back: this row was written"
+            yield Break(table, end.seq, what)
         elif chain != end.chain:
-            yield Break(table=table, seq=end.seq, what="it is not the row that was written")
+            yield Break(table, end.seq, "it is not the row that was written")
 
 
 def _suspects(store: AuditStore, proof: Proof) -> Iterator[Suspect]:
     for row in store.unrefused():
-        rule = proof.fault(row.xml, row.published_ms)
-        if rule:
+        if rule := proof.fault(row.xml, row.published_ms):
             yield Suspect(seq=row.seq, place=(row.stream, row.entry_id), sha256=row.sha256, rule=rule)
+
+
+# --- chains ----------------------------------------------------------------------------------
+
+
+def broken_chain(store: AuditStore, amended: Amended = NOT_AMENDED) -> Iterator[Break]:
+    """Walk over the tables and name each row that does not fit its chain; ``amended``: what may be lacking."""
+    for name in TABLES:
+        table, begin = METADATA.tables[name], amended.begins.get(name, End())
+        chain, expected = begin.chain, begin.seq + 1
+        chained_of = attrgetter(*CHAINED[name])
+        for row in store.each(select(table).order_by(table.c.seq)):
+            if row.seq != expected:
+                yield Break(name, expected, f"rows {expected} to {row.seq - 1} are missing")
+            values = chained_of(row)
+            if name == "messages":
+                values = (*values[:-1], row.commitment or row.sha256)
+            if name == "transitions" and digest(row.document) != row.sha256:
+                yield Break(name, row.seq, "its entries are not what was published")
+            is_redacted = name == "messages" and amended.redacted.get(row.seq) == row.chain and not row.xml
+            if name == "messages" and not is_redacted and not _is_committed(row):
+                yield Break(name, row.seq, "its XML is not what was published")
+            elif link(chain, values) != row.chain:
+                yield Break(name, row.seq, "its facts, or the row before it, were changed")
+            chain, expected = row.chain, row.seq + 1
+    yield from _unindexed(store)
+    yield from _without_body(store)
+
+
+def _is_committed(row: Any) -> bool:
+    """Whether the bytes of a message are those that its chain covers."""
+    if hashlib.sha256(row.xml).hexdigest() != row.sha256:
+        return False
+    return not row.commitment or commit(row.salt, row.sha256 + row.status + row.body) == row.commitment
+
+
+def _without_body(store: AuditStore) -> Iterator[Break]:
+    """Messages whose stored body is not what their envelope names, or not there any more."""
+    rows = store.each(select(BODIES.c.sha256, BODIES.c.content))
+    altered = {row.sha256 for row in rows if not bodies.is_intact(row.sha256, row.content)}
+    known = select(BODIES.c.sha256).where(BODIES.c.sha256 == MESSAGES.c.body).exists()
+    query = select(MESSAGES.c.seq, MESSAGES.c.body, known).where(MESSAGES.c.body != "")
+    for seq, sha256, there in store.each(query.order_by(MESSAGES.c.seq)):
+        if not there or sha256 in altered:
+            yield Break("messages", seq, f"its stored body {'was changed' if there else 'is missing'}")
+
+
+def _unindexed(store: AuditStore) -> Iterator[Break]:
+    """Rows of transitions that a search for a session does not find: the index is made from them."""
+    listed = store.each(select(TRANSITION_SESSIONS).order_by(TRANSITION_SESSIONS.c.seq))
+    known = ((seq, {row.session for row in rows}) for seq, rows in groupby(listed, key=attrgetter("seq")))
+    seq, sessions = next(known, (0, set()))
+    for row in store.each(select(TRANSITIONS.c.seq, TRANSITIONS.c.document).order_by(TRANSITIONS.c.seq)):
+        while seq and seq < row.seq:
+            seq, sessions = next(known, (0, set()))
+        try:
+            wanted = sessions_in(unpack(row.document))
+        except ValueError:
+            continue  # named above
+        if wanted != (sessions if seq == row.seq else set()):
+            yield Break("transitions", row.seq, "its index of sessions was changed")

@@ -13,7 +13,7 @@ from orchestrator.cli.output import print_json, say
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.audit import AuditStore
+    from orchestrator.audit.database import Database
     from orchestrator.config.settings import Settings
     from orchestrator.keyring.store import FileSigner
 
@@ -31,11 +31,13 @@ def prune(*, settings: Settings, older_than_ms: int, dry_run: bool, as_json: boo
 
     Needs the operator's key. Keep what the ledger still has: the doctor cannot compare what was removed.
     """
+    from orchestrator.audit import amendments
     from orchestrator.cli.documents.audit import PrunedTrail
     from orchestrator.clock import SystemClock
 
-    store, signer = _to_amend(settings)
-    removed = store.prune(older_than_ms, signer, at_ms=SystemClock().now_ms(), dry_run=dry_run)
+    database, signer = _to_amend(settings)
+    now_ms = SystemClock().now_ms()
+    removed = amendments.prune(database, older_than_ms, signer, at_ms=now_ms, dry_run=dry_run)
     if as_json:
         print_json(PrunedTrail(**removed, removed=not dry_run))
         return
@@ -56,11 +58,12 @@ def redact(*, settings: Settings, message_id: str, reason: str, as_json: bool) -
 
     Needs the operator's key. The streams and backups may have the text for longer.
     """
+    from orchestrator.audit import amendments
     from orchestrator.cli.documents.audit import RedactedMessage
     from orchestrator.clock import SystemClock
 
-    store, signer = _to_amend(settings)
-    rows = store.redact(message_id.lower(), reason, signer, at_ms=SystemClock().now_ms())
+    database, signer = _to_amend(settings)
+    rows = amendments.redact(database, message_id.lower(), reason, signer, at_ms=SystemClock().now_ms())
     if not rows:
         raise click.ClickException(
             f"no message {message_id!r} with text is in {settings.audit_name}; `orchestra audit search` lists what is there"
@@ -160,9 +163,9 @@ def transitions(
         say(f"older ones: --before {following}", err=True)
 
 
-def _to_amend(settings: Settings) -> tuple[AuditStore, FileSigner]:
+def _to_amend(settings: Settings) -> tuple[Database, FileSigner]:
     from orchestrator.agents.registry import OPERATOR
-    from orchestrator.audit.store import AuditStore
+    from orchestrator.audit.database import Database
     from orchestrator.keyring.store import KeyStore
 
     folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
@@ -173,4 +176,4 @@ def _to_amend(settings: Settings) -> tuple[AuditStore, FileSigner]:
         )
     if isinstance(settings.audit_database, Path) and not settings.audit_database.exists():
         raise click.ClickException(f"no audit trail at {settings.audit_name}; a writer begins one")
-    return AuditStore(settings.audit_database), folder.signer(OPERATOR)
+    return Database(settings.audit_database), folder.signer(OPERATOR)

@@ -47,7 +47,7 @@ def make_report(
         steps.append(what)
         progress(what, len(steps), _STEPS)
 
-    with store.snapshot():
+    with store.database.snapshot():
         figures = MessageFigures(store, period)
         doing("looking for the first and the last message")
         first_ms, last_ms = figures.span()

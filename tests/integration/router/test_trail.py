@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from orchestrator.audit import AuditStore, AuditWriter, build_writer
 from orchestrator.audit.kept import KeptHeads
+from orchestrator.audit.verification import broken_chain
 from orchestrator.cli import main
 from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.envelope.model import (
@@ -202,14 +203,14 @@ def test_the_doctor_does_not_believe_a_forged_launch(stack: Stack) -> None:
 
 def rechain(db: Tampering) -> None:
     """Make the chain of each table fit what is in them now: anybody who can write the file can."""
-    from orchestrator.audit import store
+    from orchestrator.audit.chain import link
     from orchestrator.audit.schema import CHAINED
 
     for table, columns in CHAINED.items():
         chain = ""
         names = ["commitment" if (table, name) == ("messages", "sha256") else name for name in columns]
         for row in db.execute(f"SELECT seq, {', '.join(names)} FROM {table} ORDER BY seq").fetchall():
-            chain = store._link(chain, row[1:])
+            chain = link(chain, row[1:])
             db.execute(f"UPDATE {table} SET chain = ? WHERE seq = ?", (chain, row[0]))
 
 
@@ -389,7 +390,7 @@ def test_a_database_of_an_older_version_is_taken_over(stack: Stack, version: int
     said(stack, 2)
     assert verify_after_writing(stack).exit_code == 0
     store = AuditStore(file, read_only=True)
-    assert (store.id, store.total(), list(store.broken_chain())) == ("old", 4, [])
+    assert (store.id, store.total(), list(broken_chain(store))) == ("old", 4, [])
     assert len(found(stack, "number")) == 2
     with closing(sqlite3.connect(file)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (3,)

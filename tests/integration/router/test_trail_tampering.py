@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from orchestrator.audit import store
+from orchestrator.audit.chain import link
 from orchestrator.audit.schema import CHAINED
 from orchestrator.client.submission import Submission
 from orchestrator.envelope.model import Message
@@ -58,7 +58,7 @@ def rechain(rows: list[Row], name: str) -> None:
     chain = ""
     for seq, row in enumerate(rows, 1):
         values = [row["commitment" if (name, c) == ("messages", "sha256") else c] for c in CHAINED[name]]
-        chain = row["chain"] = store._link(chain, values)
+        chain = row["chain"] = link(chain, values)
         row["seq"] = seq
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
+from typing import Any
+
+import pytest
 
 from orchestrator.agents.registry import OPERATOR
+from orchestrator.audit.amendments import TOMBSTONE, Amendment
+from orchestrator.audit.heads import End, Head
 from orchestrator.audit.vouching import fault_of, vouch
 from orchestrator.errors import SignatureError
 from orchestrator.keyring.trusted import TrustedKey
@@ -55,3 +61,23 @@ def test_a_key_that_is_not_to_be_trusted_is_named_as_the_fault(keys: Keys) -> No
     operator = keys.signer(OPERATOR)
     said = fault_of(HEAD, vouch(HEAD, operator), operator.key_id, NOW_MS, Untrusted())
     assert f"nobody vouches for {operator.key_id}" in said
+
+
+_END = End(seq=2, chain="c")
+_HEAD = Head(database="d", messages=_END, dead_letters=End(), transitions=End(seq=1, chain="t", entries=4))
+_AMENDMENT = Amendment(kind=TOMBSTONE, table="messages", seq=2, chain="c", counts={"00/message/normal": 2})
+
+
+@pytest.mark.parametrize("document", [_HEAD, _AMENDMENT], ids=["head", "amendment"])
+def test_a_document_that_anybody_may_have_written_is_read_as_declared_or_not_at_all(
+    document: Head | Amendment,
+) -> None:
+    """A time that is a text, or counts that are a number, end neither the writer nor a verification."""
+    assert type(document).from_json(document.to_json()) == document
+    facts = json.loads(document.to_json())
+    bad: list[dict[str, Any]] = [{**facts, "at_ms": "now"}, {**facts, "more": 1}]
+    bad += [{**facts, name: 5} for name in ("counts", "messages", "chain") if name in facts]
+    for changed in bad:
+        assert type(document).from_json(json.dumps(changed)) is None, changed
+    for text in ("", "[]", "{}", "null", "\udc80"):
+        assert type(document).from_json(text) is None
