@@ -76,9 +76,8 @@ def _take_in(state: dict[str, Any], callback: Callback) -> None:
     state["done"] += 1
     if callback.status != "completed":
         state["sums"]["failed"] += 1
-        state["failed"] = [*state["failed"], {"title": callback.title, "error": callback.error[:300]}][
-            :KEPT_FAILURES
-        ]
+        if len(state["failed"]) < KEPT_FAILURES:
+            state["failed"].append({"title": callback.title, "error": callback.error[:300]})
         return
     review = json.loads(callback.result)
     sums = state["sums"]

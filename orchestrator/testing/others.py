@@ -14,7 +14,7 @@ from orchestrator.errors import InputError
 from orchestrator.ids import child_session_id, item_id, question_id, reply_id, root_session_id, run_id
 from orchestrator.ledger import CLOSED, Claimed, Launch, Outcome, Outgoing, Session, SessionState, Start
 from orchestrator.ledger.model import ItemState
-from orchestrator.messages.factory import Delivery, Thread, summary
+from orchestrator.messages.factory import Thread, summary
 from orchestrator.testing.in_memory import InMemoryParts
 
 #: Who holds the runs of the others.
@@ -54,21 +54,13 @@ class Others:
     def submit(self, given: Given) -> str:
         """A user gives an agent a task; the session, whose first run is ready."""
         session = root_session_id(uuid.uuid4().hex)
-        envelope = self._parts.message_factory.delegation(
-            sender=OPERATOR,
-            recipient=given.agent,
-            task_id=session,
-            title=given.title,
-            description=given.prompt,
-            thread=Thread(correlation=str(uuid.uuid4())),
-            delivery=Delivery(),
-        )
+        correlation = str(uuid.uuid4())
         self._ledger.submit(
             session,
             agent=given.agent,
             prompt=given.prompt,
-            envelope=envelope,
-            correlation=str(uuid.uuid4()),
+            envelope=self._delegation(OPERATOR, given, session, Thread(correlation=correlation)),
+            correlation=correlation,
             title=given.title,
         )
         self.start(session)
@@ -79,21 +71,13 @@ class Others:
         parent = self.submit(Given(agent=parent_agent, prompt=f"Have {given.agent} do it."))
         held = self._claim(parent)
         child = child_session_id(parent, "scripted")
-        envelope = self._parts.message_factory.delegation(
-            sender=parent_agent,
-            recipient=given.agent,
-            task_id=child,
-            title=given.title,
-            description=given.prompt,
-            thread=Thread.of(held.session),
-        )
         launch = Launch(
             effect="scripted",
             child_id=child,
             agent=given.agent,
             description=given.prompt,
             title=given.title,
-            envelope=envelope,
+            envelope=self._delegation(parent_agent, given, child, Thread.of(held.session)),
             correlation=held.session.correlation,
             chain=held.session.chain,
         )
@@ -101,6 +85,16 @@ class Others:
         self._commit(held, Outcome(status="completed", text=f"{given.agent} does it"))
         self.start(child)
         return child
+
+    def _delegation(self, sender: str, given: Given, session: str, thread: Thread) -> Outgoing:
+        return self._parts.message_factory.delegation(
+            sender=sender,
+            recipient=given.agent,
+            task_id=session,
+            title=given.title,
+            description=given.prompt,
+            thread=thread,
+        )
 
     def start(self, session: str) -> None:
         """What the router does with the launch of a session."""

@@ -107,22 +107,18 @@ import sys
 from pathlib import Path
 from orchestrator.worker.executors.command.process import AgentProcess
 with AgentProcess(sys.argv[1:], env={"PATH": "/usr/bin:/bin"}, folder=Path("/"), stop_grace_s=600) as process:
-    print(process.guard_pid, flush=True)
     process.talk(b"", on_output=lambda _: None, on_error=lambda _: None, look=lambda: None)
 """
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, list[int]]]:
+def worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, list[int]]]:
     """A worker process that runs an agent with a daemon; the guard, and the processes of the agent."""
     file, daemon = tmp_path / "pid", tmp_path / "daemon"
     prompt = f"!ignore\n!fork {daemon}\n!touch {file}\n!hang"
-    process = subprocess.Popen(
-        [sys.executable, "-c", WORKER, *FAKE, prompt], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    assert process.stdout is not None
-    guard = int(process.stdout.readline())
+    process = subprocess.Popen([sys.executable, "-c", WORKER, *FAKE, prompt], cwd=ROOT)
     pids = [pid_in(file), pid_in(daemon)]
+    guard = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
     yield process, guard, pids
     process.kill()
     process.wait()
@@ -132,7 +128,7 @@ def worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, list[in
 
 
 def test_a_killed_worker_takes_everything_with_it(
-    worker: tuple[subprocess.Popen[str], int, list[int]],
+    worker: tuple[subprocess.Popen[bytes], int, list[int]],
 ) -> None:
     process, guard, pids = worker
     assert all(map(is_alive, [guard, *pids]))
@@ -146,7 +142,7 @@ def test_a_killed_worker_takes_everything_with_it(
     not sys.platform.startswith("linux"), reason="the kernel kills by PR_SET_PDEATHSIG on Linux only"
 )
 def test_a_killed_guard_takes_the_program_with_it_but_not_a_daemon(
-    worker: tuple[subprocess.Popen[str], int, list[int]],
+    worker: tuple[subprocess.Popen[bytes], int, list[int]],
 ) -> None:
     """How far it goes: only a sandbox ends what became a daemon before its guard was killed."""
     _, guard, (agent, daemon) = worker

@@ -29,14 +29,14 @@ def boxed(crew: Crew, program: Callable[[str], str], tmp_path: Path) -> Callable
     def make(**sandbox: Any) -> Crew:
         python = {Path(FAKE[0]).parent.parent, Path(FAKE[0]).resolve().parent.parent}
         read = (*python, ROOT / "examples", *sandbox.pop("read", ()))
-        worktree = sandbox.pop("worktree", None)
+        worktree, home = sandbox.pop("worktree", None), sandbox.pop("home", "/home/agent")
         crew.agent(
             folder=work,
             worktree=worktree,
             sandbox={"read": read, **sandbox},
             set_env={
                 "FAKE_AGENT_HOME": "/tmp/conversations" if worktree else str(work / "conversations"),
-                "HOME": "/home/agent",
+                "HOME": home,
             },
         )
         return crew
@@ -47,6 +47,11 @@ def boxed(crew: Crew, program: Callable[[str], str], tmp_path: Path) -> Callable
 def test_it_works_in_its_folder(boxed: Callable[..., Crew], tmp_path: Path) -> None:
     assert "done" in boxed().ask("!write made.txt hello\n!say done")
     assert (tmp_path / "work" / "made.txt").read_text() == "hello\n"
+
+
+def test_a_home_that_is_the_root_hides_nothing_of_the_system(boxed: Callable[..., Crew]) -> None:
+    """As of a container's user without a home."""
+    assert "done" in boxed(home="/").ask("!say done")
 
 
 @pytest.mark.parametrize("place", ["/usr/made.txt", "/etc/made.txt", "{outside}/made.txt"])

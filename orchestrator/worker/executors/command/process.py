@@ -74,30 +74,13 @@ class AgentProcess:
             raise AgentProgramError(self._name, f"it cannot be started in {folder}: {error}") from error
         finally:
             theirs.close()
-        self._asked = b""
-
-    @property
-    def stdin(self) -> IO[bytes]:
-        """What the program reads."""
         assert self._guard.stdin is not None
-        return self._guard.stdin
-
-    @property
-    def stdout(self) -> IO[bytes]:
-        """What the program prints."""
         assert self._guard.stdout is not None
-        return self._guard.stdout
-
-    @property
-    def stderr(self) -> IO[bytes]:
-        """What the program complains of."""
         assert self._guard.stderr is not None
-        return self._guard.stderr
-
-    @property
-    def guard_pid(self) -> int:
-        """The process id of the guard."""
-        return self._guard.pid
+        self.stdin: IO[bytes] = self._guard.stdin
+        self.stdout: IO[bytes] = self._guard.stdout
+        self.stderr: IO[bytes] = self._guard.stderr
+        self._asked = b""
 
     def __enter__(self) -> Self:
         return self

@@ -84,7 +84,7 @@ def sandboxed(
             line += ["--ro-bind", str(path), str(path)]
     for name in _SETTINGS:
         line += ["--ro-bind-try", name, name]
-    if home:
+    if Path(home) not in (Path(), Path("/")):  # the root of a sandbox is empty anyway
         line += ["--tmpfs", home]
     for path in (scratch, *options.read):
         line += ["--ro-bind", str(path), str(path)]
