@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from orchestrator.cli import main
 from orchestrator.client.client import Client
 from tests.waiting import wait_until
 from tests.wheel import installed
@@ -55,10 +59,15 @@ class Terminal:
 
     folder: Path
     env: dict[str, str]
+    #: Whether commands that only look and ask run in this process, where the process is not what a test is about.
+    in_process: bool = True
     background: list[Background] = field(default_factory=list)
 
     def run(self, command: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Type a command and wait for it."""
+        arguments = orchestra_arguments(command) if self.in_process else None
+        if arguments is not None:
+            return run_here(arguments, self.folder, {**self.env, **env})
         return subprocess.run(
             ["/bin/sh", "-c", command],
             check=False,
@@ -134,6 +143,68 @@ class Terminal:
                 os.kill(pid, signal.SIGKILL)
 
 
+#: Commands of `orchestra` that talk to a stack and load nothing of a user's.
+TALK = frozenset(
+    [
+        "agents",
+        "approvals",
+        "approve",
+        "audit",
+        "budget",
+        "conversation",
+        "delete",
+        "deny",
+        "dlq",
+        "doctor",
+        "fork",
+        "limit",
+        "logs",
+        "pause",
+        "plan",
+        "questions",
+        "reply",
+        "result",
+        "resume",
+        "send",
+        "sessions",
+        "stop",
+        "submit",
+        "token",
+        "tree",
+        "unpause",
+        "url",
+        "validate",
+        "why",
+        "worktrees",
+    ]
+)
+
+
+def orchestra_arguments(command: str) -> list[str] | None:
+    """The arguments of a command of `orchestra` that can run in this process; None for any other command line."""
+    words = list(shlex.shlex(command, posix=True, punctuation_chars=True))
+    if set("|&;<>$`()") & set(command) or words[:1] != ["orchestra"]:
+        return None
+    arguments = shlex.split(command)[1:]
+    return arguments if arguments[:1] and arguments[0] in TALK else None
+
+
+def run_here(arguments: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command of `orchestra` in this process, with a folder and an environment of its own."""
+    hidden = dict.fromkeys(os.environ.keys() - env.keys())
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            done = CliRunner().invoke(main, arguments, env={**hidden, **env}, prog_name="orchestra")
+    finally:
+        os.chdir(before)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+
 @contextmanager
 def open_terminal() -> Iterator[Terminal]:
     """A terminal in a new folder, whose path is short enough for sockets; the virtual environment is active."""
@@ -157,6 +228,7 @@ def open_terminal() -> Iterator[Terminal]:
 def wheel_terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     """A terminal in whose environment the wheel is installed, in a project with packages of its user's own."""
     with open_terminal() as opened:
+        opened.in_process = False
         opened.env = {**installed(tmp_path_factory).env, "TMPDIR": opened.env["TMPDIR"]}
         own_packages(opened.folder)
         yield opened
