@@ -119,6 +119,14 @@ class Terminal:
                 continue
         return found
 
+    def workers(self) -> list[int]:
+        """The workers that were started from here and their pools, the oldest first: forked, or started alone."""
+        return sorted(
+            pid
+            for pid, line in self.processes().items()
+            if line.startswith("orchestra worker") or "-m orchestrator.worker worker" in line
+        )
+
     def assert_nothing_left(self) -> None:
         """No process that was started from here runs any more, and no socket or temporary file is there."""
         wait_until(lambda: not self.processes(), f"the end of {self.processes()}", 10)

@@ -182,6 +182,6 @@ def test_a_resume_that_is_sent_by_hand_says_how_it_is_done(stack: Terminal) -> N
 
 def test_a_worker_that_is_killed_with_its_pool_loses_no_run(stack: Terminal, client: Client) -> None:
     handles = [client.submit("echo", str(number)) for number in range(30)]
-    workers = sorted(pid for pid, line in stack.processes().items() if "-m orchestrator.worker" in line)
+    workers = stack.workers()
     os.kill(workers[0], signal.SIGKILL)
     assert [handle.result(timeout_s=120) for handle in handles] == [str(number) for number in range(30)]

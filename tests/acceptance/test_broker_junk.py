@@ -101,7 +101,7 @@ def test_junk_in_a_queue_ends_no_worker(terminal: Terminal) -> None:
     (terminal.folder / "mine.py").write_text(AGENTS)
     stack = terminal.start("orchestra up --agents mine.py --concurrency 2 -v")
     stack.wait_for("ready after")
-    before = {pid for pid, line in terminal.processes().items() if "-m orchestrator.worker" in line}
+    before = terminal.workers()
     with terminal.client() as client, connect(client.settings.redis_url or "") as broker:
         sprung = terminal.folder / "sprung"
         sent = list(junk(sprung))
@@ -109,7 +109,7 @@ def test_junk_in_a_queue_ends_no_worker(terminal: Terminal) -> None:
         assert client.submit("echo", "still there").result(timeout_s=60) == "still there"
         wait_until(lambda: not broker.llen(QUEUE), "the end of the junk")
         wait_until(lambda: not broker.hlen("unacked"), "the acknowledgement of the junk")
-    assert {pid for pid, line in terminal.processes().items() if "-m orchestrator.worker" in line} == before
+    assert terminal.workers() == before
     assert not sprung.exists()
     assert "worker ended" not in stack.output
     assert "message-not-understood" in stack.output
@@ -124,7 +124,7 @@ def test_a_worker_takes_no_orders_from_the_broker(terminal: Terminal) -> None:
     (terminal.folder / "mine.py").write_text(AGENTS)
     stack = terminal.start("orchestra up --agents mine.py --concurrency 1")
     stack.wait_for("ready after")
-    before = {pid for pid, line in terminal.processes().items() if "-m orchestrator.worker" in line}
+    before = terminal.workers()
     with terminal.client() as client:
         control = build_celery(client.settings).control
         assert control.ping(timeout=2) == []
@@ -135,7 +135,7 @@ def test_a_worker_takes_no_orders_from_the_broker(terminal: Terminal) -> None:
         control.broadcast("pool_shrink", arguments={"n": 5})
         for number in range(3):
             assert client.submit("echo", str(number)).result(timeout_s=60) == str(number)
-    assert {pid for pid, line in terminal.processes().items() if "-m orchestrator.worker" in line} == before
+    assert terminal.workers() == before
     healthy = terminal.run("python -P -m orchestrator.healthcheck worker")
     assert healthy.returncode == 0, healthy.stderr
     assert stack.interrupt() == 0

@@ -98,7 +98,7 @@ TASKS = (
 
 def kill_workers(crew: Terminal) -> int:
     """Kill every worker that was started from this terminal; how many there were."""
-    workers = [pid for pid, command in crew.processes().items() if "orchestrator.worker worker" in command]
+    workers = crew.workers()
     for pid in workers:
         try:
             os.kill(pid, signal.SIGKILL)

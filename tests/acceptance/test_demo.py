@@ -116,10 +116,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing_behind(terminal: Terminal, tree: Pa
     grow(tree, 120)
     demo = terminal.start(f"orchestra demo '{tree}'")
     if moment == "worker alone":
-        wait_until(
-            lambda: any("-m orchestrator.worker" in line for line in terminal.processes().values()),
-            "the worker",
-        )
+        wait_until(terminal.workers, "the worker")
     else:
         demo.wait_for(moment)
     code = demo.interrupt()
@@ -137,7 +134,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing_about_the_promise(
     grow(tree, 150)
     demo = terminal.start(f"orchestra demo '{tree}'")
     demo.wait_for("reviewer")
-    workers = sorted(pid for pid, line in terminal.processes().items() if "-m orchestrator.worker" in line)
+    workers = terminal.workers()
     # The first is the worker itself, the others are its pool.
     for pid in workers[:1] if victim == "worker" else workers[1:]:
         os.kill(pid, signal.SIGKILL)
