@@ -62,6 +62,4 @@ def test_from_zero_to_a_tree_of_models(wheel_terminal: Terminal, root: Path) -> 
     more = terminal.run(go_on.strip().replace("SESSION", session))
     assert (more.returncode, bool(more.stdout)) == (0, True), more.stderr
     assert running.interrupt() == 0
-    wait_until(
-        lambda: not any("celery" in line for line in terminal.processes().values()), "the end of the stack"
-    )
+    wait_until(lambda: not terminal.workers(), "the end of the stack")
