@@ -7,11 +7,8 @@
 local record = item(KEYS[2], ARGV[1])
 if not record then return { 'not owed', 'unknown' } end
 if record.state ~= 'owed' then return { 'not owed', record.state } end
-record.state = 'dead'
-record.reason = ARGV[2]
-save(KEYS[2], ARGV[1], record)
+mark_dead(KEYS[2], ARGV[1], record, ARGV[2])
 redis.call('HINCRBY', KEYS[1], 'dead', 1)
-redis.call('HINCRBY', KEYS[1], 'owed', -1)
-redis.call('HINCRBY', KEYS[1], group_field(record.group, 'owed'), -1)
+count_callbacks(KEYS[1], record.group, 'owed', -1)
 notice(KEYS[1], 'dead', redis.call('HGET', KEYS[1], 'id') or '', '1', ARGV[2])
 return { 'dead' }

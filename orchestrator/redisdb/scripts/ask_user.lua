@@ -7,6 +7,7 @@
 -- include: base
 -- include: effects
 -- include: notices
+-- include: place
 local now = clock(ARGV[1])
 local said = earlier(KEYS[4], KEYS[5], ARGV[6], ARGV[7])
 if said then return said end
@@ -17,13 +18,9 @@ end
 local s = fields(KEYS[1], 'id')
 local record = cjson.decode(ARGV[3])
 record.state = 'asked'
-record.seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
-record.size = #ARGV[4] + #(record.context or '') + #(record.body or '')
-record.at_ms = now
-save(KEYS[2], ARGV[2], record)
-redis.call('HSET', KEYS[3], ARGV[2], ARGV[4])
-redis.call('HSET', KEYS[1], 'question:' .. ARGV[2], s.id, 'updated_ms', now)
-redis.call('HINCRBY', KEYS[1], 'questions', 1)
+add_item(KEYS[1], KEYS[2], KEYS[3], now, ARGV[2], record, ARGV[4])
+open_question(KEYS[1], ARGV[2], s.id)
+redis.call('HSET', KEYS[1], 'updated_ms', now)
 local open_ms = tonumber(ARGV[8])
 if open_ms > 0 then redis.call('ZADD', KEYS[8], now + open_ms, 'question|' .. ARGV[2]) end
 record_effect(KEYS[5], ARGV[7], { item = ARGV[2], asks = true, claim = ARGV[6] })

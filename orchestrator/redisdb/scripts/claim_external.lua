@@ -1,4 +1,4 @@
--- foreign_take: the first run of a session whose agent is a program outside of the stack is at work from now on.
+-- claim_external: the first run of a session whose agent is a program outside of the stack is at work from now on.
 -- That program reads the task from the stream; no worker is sent anything, and no lease is kept for it.
 -- KEYS  1 session  2 run  3 queued  4 ready  5 turns
 -- ARGV  1 now or ''  2 run id  3 agent

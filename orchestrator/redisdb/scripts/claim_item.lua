@@ -1,4 +1,4 @@
--- take: a running session takes one queued item into its current run: how a blocking call gets its answer.
+-- claim_item: a running session takes one queued item into its current run: how a blocking call gets its answer.
 -- The mark `taken` tells it, when the run is tried again, from what the run was made to carry.
 -- A run that stands still does not count for the limits of its agent and its tree: what it waits for may be of both.
 -- KEYS  1 items  2 queue  3 run  4 bodies  5 session  6 waiting
@@ -7,8 +7,8 @@
 -- include: base
 -- include: limits
 -- include: ready
-local r = fields(KEYS[3], 'id', 'state', 'claim', 'items', 'session', 'standing')
-if r.state ~= 'running' or r.claim ~= ARGV[1] then return { 'lost' } end
+local r = held_run(KEYS[3], ARGV[1], 'id', 'items', 'session', 'standing')
+if not r then return { 'lost' } end
 -- How many items the run stands still for: several threads of an agent may call at once.
 local function awaited()
   local names = redis.call('HGETALL', KEYS[3])

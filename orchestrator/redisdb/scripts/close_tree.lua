@@ -1,4 +1,4 @@
--- retire: the sessions of a tree that is about to be removed are closed, all at once, unless one of them was used
+-- close_tree: the sessions of a tree that is about to be removed are closed, all at once, unless one of them was used
 -- since the caller looked: nothing can be said to them from now on, and no run of theirs can be claimed.
 -- What was closed so stays closed, so that a removal that was cut short is gone through with by the next sweep.
 -- KEYS  session and queue of each

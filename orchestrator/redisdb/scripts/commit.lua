@@ -99,15 +99,14 @@ if #asked > 0 then
     local record = item(ITEMS, id)
     if record and record.state == 'claimed' then
       if record.question then
-        record.state = 'dead'
-        record.reason = 'its run failed: ' .. text
+        mark_dead(ITEMS, id, record, 'its run failed: ' .. text)
       else
         record.state = 'queued'
         record.run = ''
         record.taken = nil
         redis.call('ZADD', QUEUE, score(record.priority, record.seq), id)
+        save(ITEMS, id, record)
       end
-      save(ITEMS, id, record)
     end
   end
   -- One that had given its answer before it was asked has given it still.
@@ -221,14 +220,8 @@ for name, more in pairs(of_group) do redis.call('HINCRBY', S, name, more) end
 if delivered > 0 then redis.call('HINCRBY', S, 'delivered', delivered) end
 for _, orphan in ipairs(orphans) do
   local id, record = orphan[1], orphan[2]
-  if record.state == 'owed' then
-    redis.call('HINCRBY', S, 'owed', -1)
-    redis.call('HINCRBY', S, group_field(record.group, 'owed'), -1)
-  end
-  if record.state ~= 'none' then
-    redis.call('HINCRBY', S, 'dead', 1)
-    redis.call('HINCRBY', S, group_field(record.group, 'dead'), 1)
-  end
+  if record.state == 'owed' then count_callbacks(S, record.group, 'owed', -1) end
+  if record.state ~= 'none' then count_callbacks(S, record.group, 'dead', 1) end
   redis.call('ZREM', QUEUE, id)
   record.state = record.state == 'none' and 'none' or 'dead'
   record.reason = 'not taken up when its run was tried again'
@@ -241,9 +234,7 @@ for _, id in ipairs(unasked) do
   if is_approval(id) then close_approval(ITEMS, id, 'not asked for again when its run was tried again') end
   local record = item(P_ITEMS, id)
   if record and (record.state == 'queued' or record.state == 'asked') then
-    record.state = 'dead'
-    record.reason = 'not asked again when its run was tried again'
-    save(P_ITEMS, id, record)
+    mark_dead(P_ITEMS, id, record, 'not asked again when its run was tried again')
     redis.call('ZREM', P_QUEUE, id)
   end
 end
@@ -291,9 +282,7 @@ if over then
   local said = ARGV[17] ~= '' and s.parent ~= '' and redis.call('HGET', S, 'said:' .. ARGV[17])
   local earlier = said and item(P_ITEMS, said)
   if earlier and earlier.state == 'queued' then
-    earlier.state = 'dead'
-    earlier.reason = 'the result says the same'
-    save(P_ITEMS, said, earlier)
+    mark_dead(P_ITEMS, said, earlier, 'the result says the same')
     redis.call('ZREM', P_QUEUE, said)
   elseif earlier then
     if callback then

@@ -22,8 +22,7 @@ local first
 local at = 3
 for i = 6, #KEYS do
   local last = at + tonumber(ARGV[at])
-  local id = redis.call('XADD', KEYS[i], '*', unpack(ARGV, at + 1, last))
-  redis.call('HINCRBY', KEYS[2], 'published:' .. string.match(KEYS[i], ':msg:(.*)$'), 1)
+  local id = append(KEYS[i], KEYS[2], unpack(ARGV, at + 1, last))
   first = first or id
   at = last + 1
 end

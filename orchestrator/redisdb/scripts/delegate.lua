@@ -15,10 +15,9 @@
 --          with the name of a limit and its value | {'lost'}
 -- Complexity: O(launches).
 -- include: base
--- include: allot
+-- include: new
 local now, claim = clock(ARGV[1]), ARGV[2]
-local r = fields(KEYS[3], 'state', 'claim')
-if r.state ~= 'running' or r.claim ~= claim then return { 'lost' } end
+if not held_run(KEYS[3], claim) then return { 'lost' } end
 
 local function launch(i)
   local k, a = 8 + (i - 1) * 5, 6 + (i - 1) * 22
@@ -90,11 +89,9 @@ local last = tonumber(redis.call('ZREVRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2])
 for _, l in ipairs(fresh) do
   local owes = l.owed == '1'
   local handed = l.caller ~= '' and l.caller ~= 'none'
-  redis.call('HSET', l.child, 'id', l.id, 'root', p.root, 'parent', handed and l.caller or p.id, 'depth', depth,
-    'state', 'pending', 'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
-    'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', l.owed,
-    'priority', l.priority, 'title', l.title, 'delegator', handed and l.caller_agent or p.agent, 'agent', l.agent, 'correlation', l.correlation,
-    'message', l.message, 'chain', l.chain, 'caller', l.caller)
+  new_session(l.child, l.id, p.root, handed and l.caller or p.id, depth, 'pending', now, 'callback', l.owed,
+    'priority', l.priority, 'title', l.title, 'delegator', handed and l.caller_agent or p.agent, 'agent', l.agent,
+    'correlation', l.correlation, 'message', l.message, 'chain', l.chain, 'caller', l.caller)
   redis.call('HSET', l.bodies, 'prompt', l.prompt)
   if l.task ~= '' then redis.call('HSET', l.bodies, 'task', l.task) end
   if l.encrypted ~= '' then redis.call('HSET', l.child, 'encrypted', '1') end

@@ -1,4 +1,4 @@
--- prune: remove a session of an expired tree with all its keys; the root goes last.
+-- delete_session: remove a session of an expired tree with all its keys; the root goes last.
 -- KEYS  1 session  2 items  3 bodies  4 queue  5 runs  6 tree  7 roots  8 timers  9 closing  10 waiting
 --       11 running  12 queued  13 ready  14 turns
 --       15… keys of its runs, and of its large texts, which the caller looked up

@@ -6,13 +6,12 @@
 -- Returns  {'done'} | {'exists', value} | {'lost'}
 -- include: base
 local now = clock(ARGV[1])
-local r = fields(KEYS[2], 'state', 'claim')
-if r.state ~= 'running' or r.claim ~= ARGV[2] then return { 'lost' } end
+if not held_run(KEYS[2], ARGV[2]) then return { 'lost' } end
 local made = redis.call('HGET', KEYS[3], ARGV[3])
 if made then return { 'exists', cjson.decode(made).value } end
 local facts = { 'updated_ms', now }
 for i = 7, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[1], unpack(facts))
 redis.call('HSET', KEYS[3], ARGV[3], cjson.encode({ value = ARGV[5], claim = ARGV[2] }))
-if ARGV[6] == '1' then publish(KEYS[5], KEYS[4], ARGV[4], 'already_applied', '1') else publish(KEYS[5], KEYS[4], ARGV[4]) end
+publish(KEYS[5], KEYS[4], ARGV[4], unpack(ARGV[6] == '1' and { 'already_applied', '1' } or {}))
 return { 'done' }

@@ -1,4 +1,4 @@
--- put: place something into a session's queue from outside any run: a user's prompt or reply, a word of the system's.
+-- enqueue: put something into a session's queue from outside any run: a user's prompt or reply, a message of the system.
 -- Idempotent by item id.
 -- KEYS  1 session  2 items  3 bodies  4 queue  5 waiting  6 session_events  7 totals  8 stream
 --       9 session@speaker  10 tree  11 session@root
@@ -13,12 +13,11 @@
 local function wake(now)
   local run = redis.call('HGET', KEYS[1], 'run')
   if not run or run == '' then return end
-  local prefix = string.match(KEYS[1], '^[^{]*{[^}]*}:')
-  local key = prefix .. 'run:' .. run
+  local key = beside(KEYS[1], 'run:' .. run)
   local r = redis.call('HMGET', key, 'state', 'awaits:' .. ARGV[2])
   if r[1] ~= 'queued' or not r[2] then return end
   redis.call('HSET', key, 'not_before', 0, 'wait', 0)
-  redis.call('ZADD', prefix .. 'queued', now, run)
+  redis.call('ZADD', beside(KEYS[1], 'queued'), now, run)
 end
 
 local now = clock(ARGV[1])

@@ -1,4 +1,4 @@
--- closed: the children of a closed session are dealt with; nothing more is to be done for it.
+-- finish_cleanup: the children of a closed session are dealt with; nothing more is to be done for it.
 -- A deleted one leaves its facts and counts as a tombstone, its dead callbacks included, and nothing else.
 -- KEYS  1 session  2 items  3 bodies  4 queue  5 closing  6 runs
 --       7… keys of its runs, and of its large texts, which the caller looked up

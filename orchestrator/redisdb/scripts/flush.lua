@@ -8,6 +8,7 @@
 --          version that it is pinned to or ''} | {'busy', run} | {'empty'}
 --          | {'waits', due in ms since the epoch or '0'} | {'closed', state} | {'number', runs so far}
 -- include: base
+-- include: new
 -- include: limits
 -- include: ready
 local now = clock(ARGV[1])
@@ -57,11 +58,7 @@ end
 table.sort(overdue)
 
 local function make_run(ids, cause, more)
-  redis.call('HSET', KEYS[5], 'id', ARGV[2], 'session', s.id, 'number', ARGV[3], 'cause', cause, 'state', 'queued',
-    'claim', '', 'lease_version', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', #ids > 0 and cjson.encode(ids) or '[]',
-    'worker', '', 'created_ms', now, 'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
-  changed('run', s.id, ARGV[2], 'queued', cause)
-  redis.call('RPUSH', KEYS[4], ARGV[2])
+  new_run(KEYS[5], KEYS[4], ARGV[2], s.id, ARGV[3], cause, ids, now)
   redis.call('HINCRBY', KEYS[9], 'resumes', 1)
   redis.call('HSET', KEYS[1], 'run', ARGV[2], 'runs', ARGV[3], 'updated_ms', now)
   redis.call('HDEL', KEYS[1], 'window_until', 'unready')

@@ -4,7 +4,6 @@
 -- Returns  {'done'} | {'lost'}
 -- include: base
 -- include: steps
-local r = fields(KEYS[1], 'state', 'claim')
-if r.state ~= 'running' or r.claim ~= ARGV[1] then return { 'lost' } end
+if not held_run(KEYS[1], ARGV[1]) then return { 'lost' } end
 forget_steps(KEYS[2], { unpack(ARGV, 2) })
 return { 'done' }

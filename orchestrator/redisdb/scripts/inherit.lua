@@ -29,15 +29,10 @@ record.inherited = true
 save(KEYS[4], ARGV[1], record)
 item_changed(KEYS[4], ARGV[1], record)
 record.inherited = nil
-redis.call('HINCRBY', KEYS[3], 'launched', 1)
-redis.call('HINCRBY', KEYS[3], 'owed', 1)
-redis.call('HINCRBY', KEYS[3], group_field(record.group, 'owed'), 1)
-redis.call('HINCRBY', KEYS[3], group_field(record.group, 'launched'), 1)
+count_callbacks(KEYS[3], record.group, 'launched', 1)
+count_callbacks(KEYS[3], record.group, 'owed', 1)
 redis.call('HSET', KEYS[5], 'parent', ARGV[2], 'delegator', heir.agent)
 redis.call('HINCRBY', KEYS[1], 'dead', 1)
-redis.call('HINCRBY', KEYS[1], 'owed', -1)
-redis.call('HINCRBY', KEYS[1], group_field(record.group, 'owed'), -1)
-record.state = 'dead'
-record.reason = ARGV[3]
-save(KEYS[2], ARGV[1], record)
+count_callbacks(KEYS[1], record.group, 'owed', -1)
+mark_dead(KEYS[2], ARGV[1], record, ARGV[3])
 return { 'handed' }

@@ -1,4 +1,4 @@
--- redispatch: the sweep comes to a queued run: it is ready from now on, if it is not so already and its wait has passed; it
+-- make_ready: the sweep comes to a queued run: it is ready from now on, if it is not so already and its wait has passed; it
 -- is looked at again ever more rarely. A run that is tried again becomes ready this way.
 -- KEYS  1 run  2 queued  3 session|run  4 ready  5 turns
 -- ARGV  1 now or ''  2 run id  3 base in ms  4 cap in ms

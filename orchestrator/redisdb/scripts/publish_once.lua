@@ -3,9 +3,9 @@
 -- ARGV  1 ms that the mark lives  2 envelope
 -- Returns  entry id, the one of before if there was one
 -- Complexity: O(1).
+-- include: base
 local before = redis.call('GET', KEYS[3])
 if before then return before end
-local id = redis.call('XADD', KEYS[1], '*', 'envelope', ARGV[2])
-redis.call('HINCRBY', KEYS[2], 'published:' .. string.match(KEYS[1], ':msg:(.*)$'), 1)
+local id = append(KEYS[1], KEYS[2], 'envelope', ARGV[2])
 redis.call('SET', KEYS[3], id, 'PX', ARGV[1])
 return id

@@ -1,4 +1,4 @@
--- settle: the result of a root has been stored where its caller waits; its tree may expire from now on.
+-- publish_result: the result of a root has been stored where its caller waits; its tree may expire from now on.
 -- KEYS  1 session  2 results  3 timers
 -- ARGV  1 now or ''  2 session id  3 lifetime of a finished tree in ms
 -- Returns  {'settled'} | {'unknown'} | {'child'}: nobody is owed its result but its parent

@@ -82,15 +82,15 @@ local function set(name, value)
 end
 if not closed then
   -- Open approvals: `orchestra approvals` lists them by their index, and a timer ends them.
-  local shard = string.match(KEYS[1], '^[^{]*{[^}]*}:')
+  local approvals = beside(KEYS[1], 'approvals')
   for name in pairs(facts) do
     local approval = string.match(name, '^question:(apr_.*)$')
     local record = approval and item(KEYS[2], approval)
     if record then
       local fine, request = pcall(cjson.decode, record.context or '')
       local due = fine and type(request) == 'table' and count(request.expires_ms) or 0
-      if missing(shard .. 'approvals', approval) or (due > 0 and missing(KEYS[11], 'approval|' .. approval)) then
-        redis.call('ZADD', shard .. 'approvals', 'NX', count(record.at_ms), approval)
+      if missing(approvals, approval) or (due > 0 and missing(KEYS[11], 'approval|' .. approval)) then
+        redis.call('ZADD', approvals, 'NX', count(record.at_ms), approval)
         if due > 0 then redis.call('ZADD', KEYS[11], 'NX', due, 'approval|' .. approval) end
         done[#done + 1] = 'approvals'
       end

@@ -3,17 +3,12 @@
 -- ARGV  1 claim id  2 item id  3 reason
 -- Returns  {'rejected'} | {'over', state of the item} | {'lost'}
 -- include: base
-local r = fields(KEYS[3], 'id', 'state', 'claim')
-if r.state ~= 'running' or r.claim ~= ARGV[1] then return { 'lost' } end
+local r = held_run(KEYS[3], ARGV[1], 'id')
+if not r then return { 'lost' } end
 local record = item(KEYS[2], ARGV[2])
 if not record then return { 'over', 'unknown' } end
 if record.state ~= 'claimed' or record.run ~= r.id then return { 'over', record.state } end
-record.state = 'dead'
-record.reason = ARGV[3]
 record.rejected = true
-save(KEYS[2], ARGV[2], record)
-if record.kind == 'completion' then
-  redis.call('HINCRBY', KEYS[1], 'dead', 1)
-  redis.call('HINCRBY', KEYS[1], group_field(record.group, 'dead'), 1)
-end
+mark_dead(KEYS[2], ARGV[2], record, ARGV[3])
+if record.kind == 'completion' then count_callbacks(KEYS[1], record.group, 'dead', 1) end
 return { 'rejected' }

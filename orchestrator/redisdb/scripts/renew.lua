@@ -3,7 +3,7 @@
 -- ARGV  1 claim id
 -- Returns  {'held', reason to stop or ''} | {'lost'}
 -- include: base
-local r = fields(KEYS[1], 'state', 'claim', 'stop')
-if r.state ~= 'running' or r.claim ~= ARGV[1] then return { 'lost' } end
+local r = held_run(KEYS[1], ARGV[1], 'stop')
+if not r then return { 'lost' } end
 redis.call('HINCRBY', KEYS[1], 'lease_version', 1)
 return { 'held', r.stop }

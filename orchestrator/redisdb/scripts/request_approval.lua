@@ -7,23 +7,20 @@
 -- include: base
 -- include: effects
 -- include: notices
+-- include: place
 local now = clock(ARGV[1])
 local said = earlier(KEYS[4], KEYS[5], ARGV[6], ARGV[7])
 if said then return said end
-local record = cjson.decode(ARGV[3])
+local record, session = cjson.decode(ARGV[3]), redis.call('HGET', KEYS[1], 'id')
 -- It is in a person's hands from now on, and waits in no queue.
 record.state = 'delivered'
 record.run = redis.call('HGET', KEYS[4], 'id')
-record.seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
-record.size = #ARGV[4] + #(record.context or '')
-record.at_ms = now
-save(KEYS[2], ARGV[2], record)
-redis.call('HSET', KEYS[3], ARGV[2], ARGV[4])
-redis.call('HSET', KEYS[1], 'question:' .. ARGV[2], redis.call('HGET', KEYS[1], 'id'), 'updated_ms', now)
-redis.call('HINCRBY', KEYS[1], 'questions', 1)
+add_item(KEYS[1], KEYS[2], KEYS[3], now, ARGV[2], record, ARGV[4])
+open_question(KEYS[1], ARGV[2], session)
+redis.call('HSET', KEYS[1], 'updated_ms', now)
 redis.call('ZADD', KEYS[7], now, ARGV[2])
 if tonumber(ARGV[8]) > 0 then redis.call('ZADD', KEYS[6], ARGV[8], 'approval|' .. ARGV[2]) end
 record_effect(KEYS[5], ARGV[7], { item = ARGV[2], asks = true, claim = ARGV[6] })
 publish(KEYS[9], KEYS[8], ARGV[5], 'already_applied', '1')
-notice(KEYS[1], 'approval', redis.call('HGET', KEYS[1], 'id'), ARGV[2], '')
+notice(KEYS[1], 'approval', session, ARGV[2], '')
 return { 'asked', ARGV[2] }

@@ -9,8 +9,8 @@
 -- include: base
 -- include: budget
 local now, id = clock(ARGV[1]), ARGV[3]
-local r = fields(KEYS[1], 'state', 'claim', 'session')
-if r.state ~= 'running' or r.claim ~= ARGV[2] then return { 'lost' } end
+local r = held_run(KEYS[1], ARGV[2], 'session')
+if not r then return { 'lost' } end
 if redis.call('HEXISTS', KEYS[2], id) == 1 then return { 'reserved' } end
 local need = { requests = tonumber(ARGV[4]), tokens = tonumber(ARGV[5]), nano = tonumber(ARGV[6]) }
 local of_agent = { requests = ARGV[7], tokens = ARGV[8], nano = ARGV[9] }

@@ -6,15 +6,10 @@
 -- Complexity: O(1).
 -- include: base
 -- include: mark
-local standing = marked(KEYS[1], ARGV[2], ARGV[4])
-if standing == 'other' then return { 'other' } end
-if standing == 'duplicate' then
-  redis.call('XACK', KEYS[2], ARGV[1], ARGV[2])
-  return { 'duplicate' }
-end
+local answer, own = answered(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[4])
+if answer then return answer end
 -- The same entry comes again where it is for a program and its router died before it was in the inbox.
-if standing ~= 'own' then publish(KEYS[4], KEYS[5], ARGV[6]) end
+if not own then publish(KEYS[4], KEYS[5], ARGV[6]) end
 redis.call('PEXPIRE', KEYS[3], ARGV[5])
-mark(KEYS[1], ARGV[2], ARGV[4], ARGV[3])
-redis.call('XACK', KEYS[2], ARGV[1], ARGV[2])
+accept(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[4], ARGV[3])
 return { 'done' }

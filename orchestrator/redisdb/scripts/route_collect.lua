@@ -5,10 +5,10 @@
 -- ARGV  1 group  2 entry id  3 program  4 envelope, absent where the entry has none
 -- Returns  {how many it said in this minute, ms that are left of that} | false: another router was first
 -- Complexity: O(1).
+-- include: base
 if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return false end
 redis.call('XDEL', KEYS[1], ARGV[2])
-redis.call('XADD', KEYS[2], '*', 'from', ARGV[3], unpack(ARGV[4] and { 'envelope', ARGV[4] } or {}))
-redis.call('HINCRBY', KEYS[3], 'published:' .. string.match(KEYS[2], ':msg:(.*)$'), 1)
+append(KEYS[2], KEYS[3], 'from', ARGV[3], unpack(ARGV[4] and { 'envelope', ARGV[4] } or {}))
 local said = redis.call('INCR', KEYS[4])
 if said == 1 then redis.call('PEXPIRE', KEYS[4], 60000) end
 return {said, redis.call('PTTL', KEYS[4])}

@@ -16,17 +16,14 @@
 --          conversation | {'other'}: its id is another message's; on the last six nothing was acknowledged
 -- Complexity: O(1).
 -- include: base
+-- include: new
 -- include: conversation
 -- include: mark
 -- include: limits
 -- include: ready
 local now = clock(ARGV[1])
-local standing = marked(KEYS[8], ARGV[5], ARGV[15])
-if standing == 'other' then return { 'other' } end
-if standing == 'duplicate' then
-  redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
-  return { 'duplicate' }
-end
+local answer = answered(KEYS[8], KEYS[9], ARGV[4], ARGV[5], ARGV[15])
+if answer then return answer end
 local s = fields(KEYS[1], 'id', 'agent', 'run')
 if s.id ~= '' then
   redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
@@ -49,9 +46,7 @@ if wrong ~= '' then return { wrong } end
 
 local facts = {}
 for i = 23, #ARGV do facts[#facts + 1] = ARGV[i] end
-redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', p.root, 'parent', p.id, 'depth', count(p.depth) + 1,
-  'state', 'pending', 'run', ARGV[3], 'runs', 1, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
-  'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', unpack(facts))
+new_session(KEYS[1], ARGV[2], p.root, p.id, count(p.depth) + 1, 'pending', now, 'run', ARGV[3], 'runs', 1, unpack(facts))
 redis.call('HSET', KEYS[2], 'prompt', ARGV[7])
 if ARGV[21] ~= '' then redis.call('HSET', KEYS[2], 'task', ARGV[21]) end
 if p.budgets ~= '' then redis.call('HSET', KEYS[1], 'budgets', p.budgets) end
@@ -69,14 +64,9 @@ if party and ARGV[19] ~= '' then redis.call('HSET', KEYS[10], 'party:' .. ARGV[1
 -- What a message of that id has launched stays so, whoever uses the id again.
 redis.call('HSETNX', KEYS[10], 'launch:' .. ARGV[16], ARGV[2])
 if ARGV[18] ~= '0' then redis.call('ZADD', KEYS[13], ARGV[18], 'review|' .. ARGV[2]) end
-redis.call('HSET', KEYS[6], 'id', ARGV[3], 'session', ARGV[2], 'number', 1, 'cause', 'start', 'state', 'queued',
-  'claim', '', 'lease_version', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
-  'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
 changed('session', ARGV[2], '-', 'pending', 'agent=' .. s.agent, 'parent=' .. p.id)
-changed('run', ARGV[2], ARGV[3], 'queued', 'start')
-redis.call('RPUSH', KEYS[5], ARGV[3])
+new_run(KEYS[6], KEYS[5], ARGV[3], ARGV[2], 1, 'start', {}, now)
 redis.call('ZADD', KEYS[7], now + tonumber(ARGV[14]), ARGV[3])
-mark(KEYS[8], ARGV[5], ARGV[15], ARGV[6])
-redis.call('XACK', KEYS[9], ARGV[4], ARGV[5])
+accept(KEYS[8], KEYS[9], ARGV[4], ARGV[5], ARGV[15], ARGV[6])
 make_ready(KEYS[14], KEYS[15], ARGV[3], p.root, s.priority)
 return { 'started', ARGV[3], s.agent, 'start', must_ring(KEYS[14], KEYS[15], now) }

@@ -13,18 +13,13 @@
 -- include: mark
 -- include: place
 local now = clock(ARGV[1])
-local standing = marked(KEYS[10], ARGV[8], ARGV[10])
-if standing == 'other' then return { 'other' } end
-if standing == 'duplicate' then
-  redis.call('XACK', KEYS[11], ARGV[7], ARGV[8])
-  return { 'duplicate' }
-end
+local answer = answered(KEYS[10], KEYS[11], ARGV[7], ARGV[8], ARGV[10])
+if answer then return answer end
 if redis.call('HEXISTS', KEYS[2], ARGV[2]) == 0 then
   local refused = place(now, ARGV[2], cjson.decode(ARGV[3]), ARGV[4], ARGV[5], ARGV[6])
   if refused then return refused end
   if #ARGV > 11 then redis.call('HSET', KEYS[9], 'updated_ms', now, unpack(ARGV, 12)) end
 end
 redis.call('PEXPIRE', KEYS[12], ARGV[11])
-mark(KEYS[10], ARGV[8], ARGV[10], ARGV[9])
-redis.call('XACK', KEYS[11], ARGV[7], ARGV[8])
+accept(KEYS[10], KEYS[11], ARGV[7], ARGV[8], ARGV[10], ARGV[9])
 return { 'done' }

@@ -14,12 +14,8 @@
 -- include: notices
 -- include: termination
 local now = clock(ARGV[1])
-local standing = marked(KEYS[19], ARGV[5], ARGV[7])
-if standing == 'other' then return { 'other' } end
-if standing == 'duplicate' then
-  redis.call('XACK', KEYS[20], ARGV[4], ARGV[5])
-  return { 'duplicate' }
-end
+local answer = answered(KEYS[19], KEYS[20], ARGV[4], ARGV[5], ARGV[7])
+if answer then return answer end
 local s = session_facts()
 if s.id == '' or new_parent(s) then return { 'unknown' } end
 local r = fields(RUN, 'id', 'state', 'claim', 'items')
@@ -30,8 +26,7 @@ local taken = r.claim == 'external' or (r.state == 'queued' and r.claim == '')
 if s.run ~= '' and not taken then return { 'held' } end
 END.body, END.message = ARGV[10], ARGV[11]
 redis.call('PEXPIRE', KEYS[21], ARGV[8])
-mark(KEYS[19], ARGV[5], ARGV[7], ARGV[6])
-redis.call('XACK', KEYS[20], ARGV[4], ARGV[5])
+accept(KEYS[19], KEYS[20], ARGV[4], ARGV[5], ARGV[7], ARGV[6])
 if s.run == '' or CLOSED[s.state] then return { 'over', s.state } end
 if ARGV[2] == 'failed' then
   fail_run(s, r, 'failed', ARGV[3], now, ARGV[9])

@@ -8,18 +8,13 @@
 -- include: base
 -- include: mark
 local now = clock(ARGV[1])
-local standing = marked(KEYS[2], ARGV[3], ARGV[5])
-if standing == 'other' then return { 'other' } end
-if standing == 'duplicate' then
-  redis.call('XACK', KEYS[3], ARGV[2], ARGV[3])
-  return { 'duplicate' }
-end
+local answer = answered(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[5])
+if answer then return answer end
 local s = fields(KEYS[1], 'id', 'state')
 if s.id == '' then return { 'unknown' } end
 if not CLOSED[s.state] then
   redis.call('HSET', KEYS[1], 'updated_ms', now, unpack(ARGV, 7))
 end
 redis.call('PEXPIRE', KEYS[4], ARGV[6])
-mark(KEYS[2], ARGV[3], ARGV[5], ARGV[4])
-redis.call('XACK', KEYS[3], ARGV[2], ARGV[3])
+accept(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[5], ARGV[4])
 return { 'done' }

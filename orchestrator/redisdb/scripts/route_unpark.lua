@@ -7,15 +7,15 @@
 --       4 entry id under which it came last
 -- Returns  new entry id | false: another router was first
 -- Complexity: O(log(parked)).
+-- include: base
 -- include: mark
 if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return false end
 local facts = redis.call('HMGET', KEYS[2], 'envelope', 'attempt', 'since', 'session')
 redis.call('DEL', KEYS[2])
 if not facts[1] then return false end
 -- Of an encrypted launch the entry says which session it begins.
-local id = redis.call('XADD', KEYS[3], '*', 'envelope', facts[1], 'attempt', facts[2], 'since', facts[3] or '',
+local id = append(KEYS[3], KEYS[4], 'envelope', facts[1], 'attempt', facts[2], 'since', facts[3] or '',
   unpack(facts[4] and facts[4] ~= '' and { 'session', facts[4] } or {}))
-redis.call('HINCRBY', KEYS[4], 'published:' .. string.match(KEYS[3], ':msg:(.*)$'), 1)
 local standing = marked(KEYS[5], ARGV[4], '')
 if not standing or standing == 'own' then redis.call('SET', KEYS[5], id, 'PX', ARGV[2]) end
 if ARGV[3] ~= '' then redis.call('HDEL', KEYS[7], 'held:' .. ARGV[3]) end

@@ -8,8 +8,7 @@
 -- include: base
 -- include: budget
 local now = clock(ARGV[1])
-local r = fields(KEYS[2], 'state', 'claim')
-if r.state ~= 'running' or r.claim ~= ARGV[2] then return { 'lost' } end
+if not held_run(KEYS[2], ARGV[2]) then return { 'lost' } end
 local text = redis.call('HGET', KEYS[3], ARGV[3])
 if not text then return { 'unknown' } end
 local reservation = cjson.decode(text)

@@ -11,6 +11,7 @@
 --          acknowledged
 -- Complexity: O(launches).
 -- include: base
+-- include: new
 -- include: mark
 -- include: limits
 -- include: ready
@@ -57,11 +58,7 @@ local function start(k, a)
     local queued = s.run ~= '' and redis.call('HGET', run, 'state') == 'queued'
     answer = queued and { 'started', s.run, s.agent, 'start', tell(ready, turns) } or { 'already', s.run }
   else
-    redis.call('HSET', run, 'id', id, 'session', s.id, 'number', 1, 'cause', 'start', 'state', 'queued',
-      'claim', '', 'lease_version', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', '[]', 'worker', '', 'created_ms', now,
-      'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
-    changed('run', s.id, id, 'queued', 'start')
-    redis.call('RPUSH', runs, id)
+    new_run(run, runs, id, s.id, 1, 'start', {}, now)
     redis.call('HSET', session, 'run', id, 'runs', 1, 'updated_ms', now)
     redis.call('ZADD', KEYS[1], due, id)
     if review_due ~= '0' then redis.call('ZADD', KEYS[2], review_due, 'review|' .. s.id) end

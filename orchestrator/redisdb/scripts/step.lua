@@ -9,8 +9,7 @@
 --          | {'value'}: the stored value is gone, store it again | {'lost'}
 -- include: base
 local now, claim, key, size = clock(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[6])
-local r = fields(KEYS[2], 'state', 'claim')
-if r.state ~= 'running' or r.claim ~= claim then return { 'lost' } end
+if not held_run(KEYS[2], claim) then return { 'lost' } end
 local known = redis.call('HMGET', KEYS[3], 'h:' .. key, 'p:' .. key, 'count', 'bytes')
 if known[1] then
   -- The holder has read the journal: what cannot be read it means to replace.

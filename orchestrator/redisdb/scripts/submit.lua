@@ -8,7 +8,7 @@
 -- Returns  {'created', state, ''} or {'exists', state, agent, '1': with this prompt, '0': with another, '': it is gone}
 --          or {'whole'}: a large text is gone, store it again
 -- include: base
--- include: allot
+-- include: new
 local now = clock(ARGV[1])
 local state = redis.call('HMGET', KEYS[1], 'state', 'agent')
 if state[1] then
@@ -28,9 +28,7 @@ end
 local entry = ''
 -- The router cannot read which session an encrypted envelope begins.
 if not due then entry = publish(KEYS[6], KEYS[5], ARGV[4], unpack(encrypted and { 'session', ARGV[2] } or {})) end
-redis.call('HSET', KEYS[1], 'id', ARGV[2], 'root', ARGV[2], 'parent', '', 'depth', 0, 'state', due and 'scheduled' or 'pending',
-  'run', '', 'runs', 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0, 'questions', 0, 'seq', 0,
-  'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'callback', '0', 'entry', entry, unpack(facts))
+new_session(KEYS[1], ARGV[2], ARGV[2], '', 0, due and 'scheduled' or 'pending', now, 'entry', entry, unpack(facts))
 redis.call('HSET', KEYS[2], 'prompt', ARGV[3])
 if ARGV[9] ~= '' then redis.call('HSET', KEYS[2], 'task', ARGV[9]) end
 if not due then limit_time(KEYS[9], ARGV[2], now, ARGV[10]) end

@@ -4,24 +4,14 @@
 -- ARGV  1 question id  2 reason  3 claim of the asker's run, or '': whoever calls may do so
 -- Returns  {'open' | 'closed', '1' if it was still in the queue}: what the question was before | {'lost'}
 -- include: base
-if ARGV[3] ~= '' then
-  local r = fields(KEYS[6], 'state', 'claim')
-  if r.state ~= 'running' or r.claim ~= ARGV[3] then return { 'lost' } end
-end
+if ARGV[3] ~= '' and not held_run(KEYS[6], ARGV[3]) then return { 'lost' } end
 local record = item(KEYS[3], ARGV[1])
 local open = redis.call('HDEL', KEYS[1], 'question:' .. ARGV[1]) == 1
 if open then redis.call('HINCRBY', KEYS[1], 'questions', -1) end
 if open and is_approval(ARGV[1]) then close_approval(KEYS[3], ARGV[1], ARGV[2]) end
 local queued = record ~= nil and record.state == 'queued'
-if record ~= nil and record.state == 'asked' then
-  record.state = 'dead'
-  record.reason = ARGV[2]
-  save(KEYS[3], ARGV[1], record)
-end
+if queued or (record and record.state == 'asked') then mark_dead(KEYS[3], ARGV[1], record, ARGV[2]) end
 if queued then
-  record.state = 'dead'
-  record.reason = ARGV[2]
-  save(KEYS[3], ARGV[1], record)
   redis.call('ZREM', KEYS[4], ARGV[1])
   if redis.call('ZCARD', KEYS[4]) == 0 then
     redis.call('ZREM', KEYS[5], redis.call('HGET', KEYS[2], 'id'))

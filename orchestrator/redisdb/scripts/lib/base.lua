@@ -16,6 +16,15 @@ end
 
 local function count(text) return tonumber(text) or 0 end
 
+-- The key of the same shard that has this name behind the hash tag.
+local function beside(key, name) return string.match(key, '^[^{]*{[^}]*}:') .. name end
+
+-- The fields of a run that is held under this claim; else nil.
+local function held_run(run, claim, ...)
+  local r = fields(run, 'state', 'claim', ...)
+  if r.state == 'running' and r.claim == claim then return r end
+end
+
 -- What this step changes in the ledger, for the audit trail: the kind of thing, its session, its id ('-': the session
 -- itself), the state it has now, and what else is known of it. See lib/transition.lua.
 local function changed(...) changes[#changes + 1] = table.concat({...}, ' ') end
@@ -33,13 +42,19 @@ local function score(priority, seq) return (RANK[priority] or 2) * 1e12 + seq en
 -- The runs of a tree so far: a first one for each session, and every resume, which `root` counts.
 local function runs_of(sessions, root) return sessions + count(redis.call('HGET', root, 'resumes')) end
 
--- Append an envelope to its stream and count it; nothing without one. Returns its place, '' or type:priority:entry.
+-- Append an entry to a stream of messages and count it. Returns its id, and the type and priority of the stream.
+local function append(stream, totals, ...)
+  local kind = string.match(stream, ':msg:(.*)$')
+  local id = redis.call('XADD', stream, '*', ...)
+  redis.call('HINCRBY', totals, 'published:' .. kind, 1)
+  return id, kind
+end
+
+-- Append an envelope, if there is one. Returns its place, '' or type:priority:entry.
 -- Further fields say about the entry what its sender cannot.
 local function publish(stream, totals, envelope, ...)
   if envelope == '' then return '' end
-  local kind = string.match(stream, ':msg:(.*)$')
-  local id = redis.call('XADD', stream, '*', 'envelope', envelope, ...)
-  redis.call('HINCRBY', totals, 'published:' .. kind, 1)
+  local id, kind = append(stream, totals, 'envelope', envelope, ...)
   return kind .. ':' .. id
 end
 
@@ -78,6 +93,12 @@ local function save(items, id, record)
   end
 end
 
+local function mark_dead(items, id, record, reason)
+  record.state = 'dead'
+  record.reason = reason
+  save(items, id, record)
+end
+
 -- A session that may take so many milliseconds is failed by the sweep if it has not ended then; 0: it may take any time.
 local function limit_time(timers, id, now, limit_ms)
   if tonumber(limit_ms) > 0 then redis.call('ZADD', timers, now + tonumber(limit_ms), 'limit|' .. id) end
@@ -85,6 +106,12 @@ end
 
 -- How many callbacks of a group a session has `launched`, and how many of them are `owed`, `delivered` or `dead`.
 local function group_field(group, what) return 'group:' .. (group or '') .. ':' .. what end
+
+-- So many more callbacks of the session `key`, and of this group, are launched, owed, delivered or dead.
+local function count_callbacks(key, group, what, more)
+  redis.call('HINCRBY', key, what, more)
+  redis.call('HINCRBY', key, group_field(group, what), more)
+end
 
 -- A large text that a transition refers to is kept as long as its session; until then it would expire.
 local function keep(whole, large_texts, sha256)
@@ -112,14 +139,10 @@ end
 
 -- The approval is open no longer. Where nobody has answered it, `reason` says why nobody will.
 local function close_approval(items, id, reason)
-  local shard = string.match(items, '^[^{]*{[^}]*}:')
-  redis.call('ZREM', shard .. 'approvals', id)
-  redis.call('ZREM', shard .. 'timers', 'approval|' .. id)
+  redis.call('ZREM', beside(items, 'approvals'), id)
+  redis.call('ZREM', beside(items, 'timers'), 'approval|' .. id)
   local record = reason and readable_item(items, id)
-  if not record then return end
-  record.state = 'dead'
-  record.reason = reason
-  save(items, id, record)
+  if record then mark_dead(items, id, record, reason) end
 end
 
 -- All open approvals of the session `key` are closed.

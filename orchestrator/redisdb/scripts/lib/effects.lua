@@ -4,8 +4,7 @@ local function record_effect(effects, key, effect) redis.call('HSET', effects, k
 -- What a script answers without doing anything: {'lost'} if the run is not held under this claim, {'exists', item} if an
 -- earlier try had the effect, which this try takes up; else nil.
 local function earlier(run, effects, claim, key)
-  local r = fields(run, 'state', 'claim')
-  if r.state ~= 'running' or r.claim ~= claim then return { 'lost' } end
+  if not held_run(run, claim) then return { 'lost' } end
   local made = redis.call('HGET', effects, key)
   if not made then return nil end
   local effect = cjson.decode(made)

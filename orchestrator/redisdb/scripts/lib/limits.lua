@@ -5,7 +5,6 @@
 --   blocked:<root>  sorted set: ready runs of a tree that has as many at work as it may, in the order of the ready ones
 -- They carry the hash tag of the declared keys, and are found from any of these: which tree or agent a run is of is
 -- known here only.
-local function beside(key, name) return string.match(key, '^[^{]*{[^}]*}:') .. name end
 
 -- The agent whose ready runs a key holds; those that wait for one version of it stand beside, under `<agent>@<version>`.
 local function agent_of(ready) return string.match(ready, ':ready:([^@]*)') end

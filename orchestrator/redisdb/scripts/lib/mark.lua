@@ -13,3 +13,18 @@ local function marked(key, entry, digest)
 end
 
 local function mark(key, entry, digest, ttl_ms) redis.call('SET', key, entry .. ' ' .. digest, 'PX', ttl_ms) end
+
+-- What a script answers about a message without doing anything: {'other'}, or {'duplicate'}, which is acknowledged; else
+-- nil, and whether this very entry was marked before.
+local function answered(key, stream, group, entry, digest)
+  local standing = marked(key, entry, digest)
+  if standing == 'duplicate' then redis.call('XACK', stream, group, entry) end
+  if standing == 'duplicate' or standing == 'other' then return { standing } end
+  return nil, standing == 'own'
+end
+
+-- The message has its effect: it is marked and acknowledged.
+local function accept(key, stream, group, entry, digest, ttl_ms)
+  mark(key, entry, digest, ttl_ms)
+  redis.call('XACK', stream, group, entry)
+end

@@ -8,7 +8,7 @@ local NOTICE_CHARS = 1000
 
 -- `event` has happened to a session; `about` is the question or the callback concerned, or ''. `key` is any declared key.
 local function notice(key, event, session, about, reason)
-  local stream = string.match(key, '^[^{]*{[^}]*}:') .. 'notices'
+  local stream = beside(key, 'notices')
   if redis.call('TYPE', stream).ok ~= 'stream' then return end
   redis.call('XADD', stream, 'MAXLEN', '~', MOST_NOTICES, '*', 'event', event, 'session', session, 'about', about,
     'reason', string.sub(reason, 1, NOTICE_CHARS))

@@ -6,6 +6,21 @@ local function made_as_its_kind(kind, answers, by_user)
   return (kind == 'reply') == (answers ~= '')
 end
 
+-- Write down an item that is new, with its text, in the state that it has.
+local function add_item(session, items, bodies, now, id, record, text)
+  record.seq = redis.call('HINCRBY', session, 'seq', 1)
+  record.size = #text + #(record.context or '') + #(record.body or '')
+  record.at_ms = now
+  save(items, id, record)
+  redis.call('HSET', bodies, id, text)
+end
+
+-- The question is open from now on: a session has asked another one, or a person.
+local function open_question(asker, id, asked)
+  redis.call('HSET', asker, 'question:' .. id, asked)
+  redis.call('HINCRBY', asker, 'questions', 1)
+end
+
 -- Put something that is not a completion into a session's queue.
 -- KEYS  1 session  2 items  3 bodies  4 queue  5 waiting  6 session_events  7 totals  8 stream  9 session@speaker
 -- `opens`: the speaker asks a question that stays open until its reply; `answers`: the question it replies to;
@@ -27,16 +42,9 @@ local function place(now, id, record, text, opens, answers, by_user)
       changed('approval', session_of(KEYS[2]), answers, 'answered')
     end
   end
-  if opens == '1' then
-    redis.call('HSET', KEYS[9], 'question:' .. id, s.id)
-    redis.call('HINCRBY', KEYS[9], 'questions', 1)
-  end
+  if opens == '1' then open_question(KEYS[9], id, s.id) end
   record.state = 'queued'
-  record.seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
-  record.size = #text + #(record.context or '') + #(record.body or '')
-  record.at_ms = now
-  save(KEYS[2], id, record)
-  redis.call('HSET', KEYS[3], id, text)
+  add_item(KEYS[1], KEYS[2], KEYS[3], now, id, record, text)
   redis.call('ZADD', KEYS[4], score(record.priority, record.seq), id)
   redis.call('ZADD', KEYS[5], 'NX', now, s.id)
   redis.call('XADD', KEYS[6], '*', 'session', s.id, 'parent', '', 'event', 'put')

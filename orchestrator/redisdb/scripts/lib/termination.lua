@@ -70,10 +70,8 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
     -- The parent is its caller and has waited for nothing: the callback is launched by the end that it reports.
     record.state = 'owed'
     record.reports = nil
-    for _, what in ipairs({ 'launched', 'owed' }) do
-      redis.call('HINCRBY', P, what, 1)
-      redis.call('HINCRBY', P, group_field(record.group, what), 1)
-    end
+    count_callbacks(P, record.group, 'launched', 1)
+    count_callbacks(P, record.group, 'owed', 1)
   end
   if record.state ~= 'owed' then
     if record.state == 'none' then
@@ -95,8 +93,7 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
     redis.call('XADD', STOPS, '*', 'session', s.parent, 'parent', '', 'event', 'stop', 'state', 'failed',
       'reason', 'child ' .. s.id .. ' failed: ' .. text)
   end
-  redis.call('HINCRBY', P, 'owed', -1)
-  redis.call('HINCRBY', P, group_field(record.group, 'owed'), -1)
+  count_callbacks(P, record.group, 'owed', -1)
   record.size = #text + #END.body
   record.whole = whole
   record.attachments = attachments
@@ -107,8 +104,7 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
   if reason then
     record.state = 'dead'
     record.reason = reason
-    redis.call('HINCRBY', P, 'dead', 1)
-    redis.call('HINCRBY', P, group_field(record.group, 'dead'), 1)
+    count_callbacks(P, record.group, 'dead', 1)
     notice(P, 'dead', s.parent, '1', reason)
     if not CLOSED[parent.state] then redis.call('ZADD', WAITING, 'NX', now, s.parent) end
   else
@@ -127,9 +123,7 @@ local function bury(ids, reason)
   for _, id in ipairs(ids) do
     local record = readable_item(ITEMS, id)
     if record and (record.state == 'queued' or record.state == 'claimed') then
-      record.state = 'dead'
-      record.reason = reason
-      save(ITEMS, id, record)
+      mark_dead(ITEMS, id, record, reason)
       if record.kind == 'completion' then dead = dead + 1 end
     end
   end

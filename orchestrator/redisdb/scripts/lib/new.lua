@@ -1,0 +1,24 @@
+-- New sessions and runs.
+
+-- `...` are further fields and values of the session.
+local function new_session(key, id, root, parent, depth, state, now, ...)
+  redis.call('HSET', key, 'id', id, 'root', root, 'parent', parent, 'depth', depth, 'state', state, 'run', '', 'runs', 0,
+    'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0, 'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now,
+    'ended_ms', 0, 'callback', '0', ...)
+end
+
+-- A new session gets a budget: `limits` names what is limited and its limit, in turn. False: it gets none.
+local function set_budget(budget, limits)
+  if limits == '' then return false end
+  for what, limit in string.gmatch(limits, '(%a+) (%d+)') do redis.call('HSET', budget, 'limit:' .. what, limit) end
+  return true
+end
+
+-- A run is queued that carries the items `ids`; `runs` is the list of the runs of its session.
+local function new_run(key, runs, id, session, number, cause, ids, now)
+  redis.call('HSET', key, 'id', id, 'session', session, 'number', number, 'cause', cause, 'state', 'queued',
+    'claim', '', 'lease_version', 0, 'attempt', 0, 'failures', 0, 'lost', 0, 'items', #ids > 0 and cjson.encode(ids) or '[]',
+    'worker', '', 'created_ms', now, 'started_ms', 0, 'ended_ms', 0, 'stop', '', 'reason', '', 'dispatches', 1)
+  changed('run', session, id, 'queued', cause)
+  redis.call('RPUSH', runs, id)
+end
