@@ -6,7 +6,7 @@ the session or the run that bears its id, and it ends as by `orchestra stop`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 import redis
@@ -87,8 +87,7 @@ def stop_task(parts: Container, task_id: str, *, terminate: bool) -> str:
 def _session_of(parts: Container, task_id: str) -> Session | None:
     """The root that was submitted under a task id, or the session of a run at work that is shown under it."""
     shards = parts.settings.shards
-    names: Iterable[str] = [root_session_id(task_id, shards)]
-    known = parts.ledger.find(list(names))
+    known = parts.ledger.find([root_session_id(task_id, shards)])
     if not known:
         leases = [lease for shard in range(shards) for lease in parts.ledger.sweep.leases(shard)]
         known = parts.ledger.find([lease.session for lease in leases if task_id_of(lease.run) == task_id])

@@ -98,7 +98,9 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         """Take ready runs from the ledger and execute them, until there is none."""
         process = runtime.get()
         try:
-            verdicts = SlotLoop(process, worker=_worker(task), stopping=is_shutting_down).run()
+            verdicts = SlotLoop(
+                process, worker=str(task.request.hostname or "unknown"), stopping=is_shutting_down
+            ).run()
         except ServerUnavailable as error:
             # The runs stay ready; the sweep rings when Redis is back.
             _log.error("ledger-away", error=str(error))
@@ -160,7 +162,3 @@ def _submit(
             _refuse(runtime, task, error)
     except OrchestraError as error:
         _refuse(runtime, task, error)
-
-
-def _worker(task: Task) -> Any:
-    return task.request.hostname or "unknown"

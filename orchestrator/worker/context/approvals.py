@@ -141,22 +141,14 @@ class ApprovalRequests:
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        session, ledger = self._effects.held.session.id, self._effects.ledger
-        name = decision_id(approval)
-
-        def find() -> Taken | None:
-            item = ledger.item(session, name)
-            return None if item is None else (item, ledger.texts(session, [name]).get(name, ""))
-
         try:
             request = self._request(approval)
         except (InputError, DamagedRecord) as error:
             return refused(approval, str(error))
-        found = self._effects.retrying("approval", find)
+        found = self._item(decision_id(approval))
         if found is None:
             return refused(approval, "nobody has answered")
-        (checked,) = self._verifier.items([found])
-        return self._read(approval, request, checked, digest=digest)
+        return self._read(approval, request, found, digest=digest)
 
     def withdraw(self, approval: str, reason: str) -> bool:
         """Nobody needs to answer any more; False when somebody has.
@@ -196,16 +188,21 @@ class ApprovalRequests:
             InputError: this session has asked for no such approval.
             DamagedRecord: what it asked cannot be read.
         """
+        found = self._item(approval)
+        if found is None or found[0].kind != "approval":
+            session = self._effects.held.session.id
+            raise InputError(f"session {session} has asked for no approval {approval!r}")
+        if found[0].status == "failed":
+            return None
+        return read_request(approval, found[0].extra.get("context"))
+
+    def _item(self, name: str) -> Taken | None:
+        """A verified item of this session, with its text."""
         session, ledger = self._effects.held.session.id, self._effects.ledger
 
         def find() -> Taken | None:
-            item = ledger.item(session, approval)
-            return None if item is None else (item, ledger.texts(session, [approval]).get(approval, ""))
+            item = ledger.item(session, name)
+            return None if item is None else (item, ledger.texts(session, [name]).get(name, ""))
 
         found = self._effects.retrying("approval", find)
-        if found is None or found[0].kind != "approval":
-            raise InputError(f"session {session} has asked for no approval {approval!r}")
-        ((checked, _),) = self._verifier.items([found])
-        if checked.status == "failed":
-            return None
-        return read_request(approval, checked.extra.get("context"))
+        return None if found is None else self._verifier.items([found])[0]

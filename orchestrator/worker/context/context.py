@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import redis
@@ -243,7 +242,3 @@ class Context(Messaging, Delegating, Reporting, Durable):
             return None
         before = self._held.session.waiting
         return {**(before if isinstance(before, dict) else {}), **self._waiting}
-
-
-#: What the `python` executor calls.
-AgentFunction = Callable[[Context], Any]

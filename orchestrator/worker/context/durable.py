@@ -13,7 +13,7 @@ from orchestrator.log import get_logger
 from orchestrator.policy.approval import Decision, Default
 from orchestrator.policy.moments import moment_ms, wait_ms
 from orchestrator.worker.context.parts import RunParts
-from orchestrator.worker.context.steps import Call
+from orchestrator.worker.context.step_call import Call
 from orchestrator.worker.context.view import View
 
 T = TypeVar("T")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-from types import TracebackType
 from typing import Self
 
 from orchestrator.errors import InputError
@@ -49,9 +48,7 @@ class Reservation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -7,16 +7,12 @@ function tell others that it was here before; effects of the context that it has
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import inspect
 import json
-import random
 import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -36,17 +32,13 @@ from orchestrator.errors import (
 )
 from orchestrator.ledger import StepHeader, StepRecord
 from orchestrator.log import get_logger
-from orchestrator.policy.retry import run_backoff_ms
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.policy.steps import Sequence, is_step_name, is_within, step_key, unasked_steps
+from orchestrator.policy.steps import Sequence, is_within, step_key, unasked_steps
 from orchestrator.worker.context import step_codec
 from orchestrator.worker.context.effects import Effects
+from orchestrator.worker.context.step_call import LOOK_S, Call
 from orchestrator.worker.context.step_scope import StepScope, executing, present_step
 
-#: The longest wait between two calls of a step's function, in milliseconds.
-MAX_BACKOFF_MS: Final = 60_000
-#: Seconds between two looks whether a run that waits may go on.
-LOOK_S: Final = 0.25
 #: Characters of an error that are recorded.
 ERROR_CHARS: Final = 2000
 NOTE_CHARS: Final = 120
@@ -66,38 +58,6 @@ _PASSING = (
 )
 
 _log = get_logger()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One request for a step, as the agent makes it."""
-
-    name: str
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    retries: Any
-    timeout_s: Any
-    backoff_s: Any
-    type: Any
-
-    def check(self) -> None:
-        """See that the request makes sense.
-
-        Raises:
-            InputError: it does not.
-        """
-        if not is_step_name(self.name):
-            raise InputError(
-                f"step {self.name!r}: a name has 1 to 200 characters, no '#', '|' or line breaks, and no space around it"
-            )
-        if not callable(self.function):
-            raise InputError(f"step {self.name!r}: {self.function!r} is no function")
-        if not isinstance(self.retries, int) or self.retries < 0:
-            raise InputError(f"step {self.name!r}: retries = {self.retries!r} is no whole number from 0")
-        for what, value in (("timeout_s", self.timeout_s), ("backoff_s", self.backoff_s)):
-            if value is not None and (not isinstance(value, int | float) or not 0 <= value < 1e9):
-                raise InputError(f"step {self.name!r}: {what} = {value!r} is no number of seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +148,7 @@ class Steps:
     def run(self, call: Call) -> Any:
         """Carry out a step in this thread; what it gave, now or in an earlier try."""
         call.check()
-        if inspect.iscoroutinefunction(call.function):
-            raise InputError(f"step {call.name!r}: its function is async; write `await ctx.astep(…)`")
+        call.check_plain(None)
         self._read()
         asked = self._ask(call.name)
         if asked.record is not None and asked.record.header.how != "retry":
@@ -199,17 +158,13 @@ class Steps:
             began = time.monotonic()
             try:
                 with executing(StepScope(self._claim.run, asked.key)):
-                    value = self._call(call)
-                    if inspect.isawaitable(value):
-                        if inspect.iscoroutine(value):
-                            value.close()
-                        raise InputError(
-                            f"step {call.name!r}: its function is async; write `await ctx.astep(…)`"
-                        )
+                    value = call.run(self._effects.claim_status.check)
+                    call.check_plain(value)
             except Exception as error:  # noqa: BLE001  (whatever a step raises is what it gave)
                 tries, left = tries + 1, left - 1
                 self._fail(asked, call, error, began, tries=tries, left=left)
-                self._rest(self._pause(_backoff_s(call, tries)))
+                for nap_s in self._naps(call.wait_s(tries)):
+                    time.sleep(nap_s)
             else:
                 return self._done(asked, call, value, began, tries=tries + 1)
 
@@ -227,13 +182,21 @@ class Steps:
             began = time.monotonic()
             try:
                 with executing(StepScope(self._claim.run, asked.key)):
-                    value = await _acall(call)
+                    value = await call.arun()
             except Exception as error:  # noqa: BLE001  (as above)
                 tries, left = tries + 1, left - 1
                 await asyncio.to_thread(self._fail, asked, call, error, began, tries=tries, left=left)
-                await self._arest(self._pause(_backoff_s(call, tries)))
+                for nap_s in self._naps(call.wait_s(tries)):
+                    await asyncio.sleep(nap_s)
             else:
                 return await asyncio.to_thread(self._done, asked, call, value, began, tries=tries + 1)
+
+    def _naps(self, wait_s: float) -> Iterator[float]:
+        """The short sleeps of a wait; between two of them it may turn out that the run cannot go on."""
+        until = time.monotonic() + self._pause(wait_s)
+        while (left_s := until - time.monotonic()) > 0:
+            yield min(LOOK_S, left_s)
+            self._effects.claim_status.check()
 
     @property
     def key(self) -> str:
@@ -312,45 +275,6 @@ class Steps:
             return task is self._agent_task
         return threading.get_ident() == self._agent_thread
 
-    # --- calling -------------------------------------------------------------------------------
-
-    def _call(self, call: Call) -> Any:
-        """Call the function; with a time limit in a thread, which is left alone when the time has passed."""
-        if call.timeout_s is None:
-            return call.function(*call.args, **call.kwargs)
-        future: Future[Any] = Future()
-        context = contextvars.copy_context()
-
-        def work() -> None:
-            try:
-                future.set_result(context.run(call.function, *call.args, **call.kwargs))
-            except BaseException as error:  # noqa: BLE001  (it is raised where it is waited for)
-                future.set_exception(error)
-
-        threading.Thread(target=work, name=f"step-{call.name}", daemon=True).start()
-        until = time.monotonic() + call.timeout_s
-        while not future.done():
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError(f"it took longer than {call.timeout_s:g} s")
-            try:
-                return future.result(timeout=min(LOOK_S, left_s))
-            except TimeoutError:
-                self._effects.claim_status.check()
-        return future.result()
-
-    def _rest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left_s := until - time.monotonic()) > 0:
-            time.sleep(min(LOOK_S, left_s))
-            self._effects.claim_status.check()
-
-    async def _arest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left_s := until - time.monotonic()) > 0:
-            await asyncio.sleep(min(LOOK_S, left_s))
-            self._effects.claim_status.check()
-
     # --- recording -----------------------------------------------------------------------------
 
     def _done(self, asked: _Asked, call: Call, value: Any, began: float, *, tries: int) -> Any:
@@ -411,21 +335,6 @@ def _so_far(asked: _Asked, call: Call) -> tuple[int, int]:
     if asked.record is None:
         return 0, call.retries
     return asked.record.header.tries, asked.record.header.left
-
-
-async def _acall(call: Call) -> Any:
-    async with asyncio.timeout(call.timeout_s):
-        if inspect.iscoroutinefunction(call.function):
-            return await call.function(*call.args, **call.kwargs)
-        value = await asyncio.to_thread(call.function, *call.args, **call.kwargs)
-        return await value if inspect.isawaitable(value) else value
-
-
-def _backoff_s(call: Call, tries: int) -> float:
-    base_ms = round(call.backoff_s * 1000)
-    jitter = random.random()  # noqa: S311  (no secret)
-    wait_ms = run_backoff_ms(tries, "exponential", base_ms=base_ms, cap_ms=MAX_BACKOFF_MS, jitter=jitter)
-    return wait_ms / 1000
 
 
 def _took_ms(began: float) -> int:

@@ -18,7 +18,7 @@ import redis
 from orchestrator.errors import ClaimLost, SessionStopped
 from orchestrator.ledger import Claim, Ledger
 from orchestrator.log import get_logger
-from orchestrator.worker.execution import ticker as pulse
+from orchestrator.worker.execution import ticker
 
 _log = get_logger()
 
@@ -28,7 +28,7 @@ class ClaimStatus:
 
     def __init__(self, claim: Claim) -> None:
         self._claim = claim
-        self._lost = False
+        self.lost = False  #: whether the run belongs to somebody else by now, or has ended
         self._stop_reason = ""
         self.timed_out = False  #: whether it was the time limit that asked it to stop
         #: When the run has used up its time, on the monotonic clock.
@@ -37,21 +37,12 @@ class ClaimStatus:
     @property
     def stop_reason(self) -> str:
         """Why the run is to stop; empty while it may go on."""
-        return self._stop_reason or ("another worker has it" if self._lost else "")
+        return self._stop_reason or ("another worker has it" if self.lost else "")
 
     @property
     def left_s(self) -> float:
         """Seconds that the run may still take."""
         return max(0.0, self.ends_at - time.monotonic())
-
-    @property
-    def lost(self) -> bool:
-        """Whether the run belongs to somebody else by now, or has ended."""
-        return self._lost
-
-    def lose(self) -> None:
-        """The claim does not hold any more."""
-        self._lost = True
 
     def ask_to_stop(self, reason: str, *, timed_out: bool = False) -> None:
         """Let the agent know; the first reason counts."""
@@ -66,7 +57,7 @@ class ClaimStatus:
             ClaimLost: another worker has it, or it has ended.
             SessionStopped: it was asked to stop.
         """
-        if self._lost:
+        if self.lost:
             raise ClaimLost(self._claim.run)
         if self._stop_reason:
             raise SessionStopped(self._claim.session, self._stop_reason)
@@ -95,20 +86,20 @@ class Heartbeat:
         self._grace_s = grace_s
         self._end = end
         self._kill_at = 0.0
-        self._over = False
+        self._ended = False
         # Held during a beat, so that none is under way once the run has ended.
         self._beating = threading.Lock()
         #: When the next beat is due, on the monotonic clock.
         self.due_at = self._next_due()
 
     def __enter__(self) -> Self:
-        pulse.add(self)
+        ticker.add(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        pulse.remove(self)
+        ticker.remove(self)
         with self._beating:
-            self._over = True
+            self._ended = True
 
     def _next_due(self) -> float:
         now = time.monotonic()
@@ -117,7 +108,7 @@ class Heartbeat:
     def beat(self) -> None:
         """Renew the lease, and see to it that the run keeps to its time."""
         with self._beating:
-            if self._over:
+            if self._ended:
                 return
             if not self._claim_status.lost:
                 self._renew()
@@ -130,8 +121,8 @@ class Heartbeat:
                 self._kill_at = self._kill_at or now + self._grace_s
                 self._ends_at = self._kill_at  # the next beat comes when the grace has passed, if not before
                 if now >= self._kill_at:
-                    self._over = True
-                    pulse.remove(self)
+                    self._ended = True
+                    ticker.remove(self)
                     self._end(self._claim_status.stop_reason)
             self.due_at = self._next_due()
 
@@ -144,6 +135,6 @@ class Heartbeat:
             return
         if not renewal.held:
             _log.warning("claim-lost", run=self._claim.run, session=self._claim.session)
-            self._claim_status.lose()
+            self._claim_status.lost = True
         elif renewal.stop:
             self._claim_status.ask_to_stop(renewal.stop)

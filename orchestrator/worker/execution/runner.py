@@ -382,7 +382,7 @@ class _RunOfAgent:
                 what="commit",
             )
         except ClaimLost:
-            self._claim_status.lose()
+            self._claim_status.lost = True
             return RunEnd(run=self._held.claim.run, verdict="lost")
         failpoint("worker.committed")
         if isinstance(done, Committed):

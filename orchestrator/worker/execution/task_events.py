@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from functools import lru_cache
 from typing import Any, Final
 
 from billiard.exceptions import WorkerLostError
@@ -29,8 +28,6 @@ KEPT: Final = 10_000
 _log = get_logger()
 
 
-# Every event of a run has the id, and the events of siblings have that of their parent.
-@lru_cache(maxsize=256)
 def task_id_of(run: str) -> str:
     """The Celery task id under which a run is shown: the same for every attempt."""
     return derived_uuid("run", run)

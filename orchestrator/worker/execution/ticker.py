@@ -40,7 +40,7 @@ class _Ticker:
         with self._changed:
             self._beats.add(beat)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
                 self._thread.start()
             elif beat.due_at < self._looks_at:
                 self._changed.notify()
@@ -66,23 +66,23 @@ class _Ticker:
                     beat.due_at = time.monotonic() + 1.0
 
 
-_pulse = _Ticker()
+_ticker = _Ticker()
 
 
 def add(beat: Beat) -> None:
-    """Do this from now on whenever it is due."""
-    _pulse.add(beat)
+    """Carry this out from now on whenever it is due."""
+    _ticker.add(beat)
 
 
 def remove(beat: Beat) -> None:
-    """Do this no more; it may be under way in this moment."""
-    _pulse.remove(beat)
+    """Carry this out no more; it may be under way at this moment."""
+    _ticker.remove(beat)
 
 
-def _forget_the_parents_pulse() -> None:
+def _forget_the_parents_ticker() -> None:
     """A fork has none of its parent's threads."""
-    global _pulse  # noqa: PLW0603
-    _pulse = _Ticker()
+    global _ticker  # noqa: PLW0603
+    _ticker = _Ticker()
 
 
-os.register_at_fork(after_in_child=_forget_the_parents_pulse)
+os.register_at_fork(after_in_child=_forget_the_parents_ticker)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, validate_call
 
 from orchestrator.envelope.bodies import Artifact, Blocker
 from orchestrator.envelope.model_values import Priority
@@ -30,157 +30,16 @@ AGAIN_S: Final = 1.0
 WaitS = Annotated[float, Field(ge=0, le=MAX_WAIT_S)]
 
 
-class _Parameters(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Nothing(_Parameters):
-    """No parameters."""
-
-
-class AgentsParameters(_Parameters):
-    """Which agents: those with a tag, or all."""
-
-    tag: str = ""
-
-
-class DelegateParameters(_Parameters):
-    """What is delegated."""
-
-    agent: str
-    task: str
-    title: str = ""
-    priority: Priority = "high"
-    callback: bool = True
-    group: str = ""
-    after: tuple[str, ...] = ()
-    key: str | None = None
-    details: dict[str, Any] | None = None  #: what else is said of the task, as the fields of a `Task`
-    expires_s: float | None = None
-    retry_policy: dict[str, Any] | None = None
-    time_limit_s: float | None = None
-
-
-class WaitParameters(_Parameters):
-    """What is waited for: these children, or all that have not ended."""
-
-    sessions: tuple[str, ...] = ()
-    timeout_s: WaitS = WAIT_S
-
-
-class AskParameters(_Parameters):
-    """What is asked; the answer is waited for."""
-
-    message: str
-    type: str = "query"
-    context: dict[str, Any] | None = None
-    priority: str | None = None
-    timeout_s: WaitS = WAIT_S
-    problem: str = ""
-    attempted: tuple[str, ...] = ()
-    file: tuple[str, ...] = ()
-    error: str = ""
-    urgency: Priority | None = None
-    required_by: str | None = None
-
-
-class RaiseParameters(_Parameters):
-    """What is raised; no answer is waited for."""
-
-    message: str
-    type: str = "query"
-    context: dict[str, Any] | None = None
-    priority: str | None = None
-
-
-class AnswerParameters(_Parameters):
-    """The question whose answer is waited for."""
-
-    question: str
-    timeout_s: WaitS = WAIT_S
-
-
-class ApprovalParameters(_Parameters):
-    """What a person is to approve; the answer is waited for."""
-
-    tool: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    reason: str = ""
-    key: str | None = None
-    timeout_s: WaitS = WAIT_S
-
-
-class DecisionParameters(_Parameters):
-    """The approval whose answer is waited for."""
-
-    approval: str
-    timeout_s: WaitS = WAIT_S
-
-
-class ReplyParameters(_Parameters):
-    """The answer to a question of a child."""
-
-    question: str
-    text: str
-
-
-class ReadParameters(_Parameters):
-    """A part of what a child answered, or of what it attached to its answer."""
-
-    session: str
-    attachment: str = ""
-    offset: Annotated[int, Field(ge=0)] = 0
-    length: Annotated[int, Field(ge=1, le=MAX_READ_CHARS)] = MAX_READ_CHARS
-
-
-class MessageParameters(_Parameters):
-    """What is said, and to whom: the parent's or a child's session, or `parent`."""
-
-    to: str
-    text: str
-    priority: Priority = "normal"
-    key: str | None = None
-
-
-class StatusParameters(_Parameters):
-    """How far the session is."""
-
-    progress: int | None = None
-    activity: str = ""
-    blockers: tuple[Blocker, ...] = ()
-    artifacts: tuple[Artifact, ...] = ()
-    metrics: dict[str, Any] = {}
-    next_steps: tuple[str, ...] = ()
-
-
 class Operations:
-    """The operations of one run. Threads may call them at the same time."""
+    """The operations of one run. Threads may call them at the same time.
+
+    The parameters of an operation are those of its method, whose types pydantic checks at each call.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._reported: set[str] = set()
         self._lock = threading.Lock()
-        self._table: dict[str, tuple[type[_Parameters], Callable[[Any], dict[str, Any]]]] = {
-            "session": (Nothing, self._session),
-            "delegate": (DelegateParameters, self._delegate),
-            "wait": (WaitParameters, self._wait),
-            "ask": (AskParameters, self._ask),
-            "raise": (RaiseParameters, self._raise),
-            "answer": (AnswerParameters, self._answer),
-            "approval": (ApprovalParameters, self._approval),
-            "decision": (DecisionParameters, self._decision),
-            "reply": (ReplyParameters, self._reply),
-            "message": (MessageParameters, self._message),
-            "status": (StatusParameters, self._status),
-            "results": (Nothing, self._results),
-            "read": (ReadParameters, self._read),
-            "agents": (AgentsParameters, self._agents),
-        }
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The operations that there are."""
-        return tuple(self._table)
 
     def call(self, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out an operation; its answer.
@@ -189,18 +48,18 @@ class Operations:
             InputError: there is no such operation, or a parameter is wrong.
             OrchestraError: as the context raises it.
         """
-        if name not in self._table:
-            raise InputError(f"there is no operation {name!r} (there are: {', '.join(self._table)})")
-        model, carry_out = self._table[name]
+        if name not in _METHODS:
+            raise InputError(f"there is no operation {name!r} (there are: {', '.join(_METHODS)})")
         try:
-            read = model.model_validate(dict(parameters))
+            return _METHODS[name](self, **parameters)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise InputError(f"{name}: {where}: {first['msg']}") from None
-        return carry_out(read)
 
-    def _session(self, _: Nothing) -> dict[str, Any]:
+    @validate_call
+    def session(self) -> dict[str, Any]:
+        """What the session is, and why it runs."""
         context = self._context
         return {
             "session": context.session,
@@ -215,27 +74,46 @@ class Operations:
             "stopping": context.stopping,
         }
 
-    def _delegate(self, asked: DelegateParameters) -> dict[str, Any]:
+    @validate_call
+    def delegate(
+        self,
+        *,
+        agent: str,
+        task: str,
+        title: str = "",
+        priority: Priority = "high",
+        callback: bool = True,
+        group: str = "",
+        after: tuple[str, ...] = (),
+        key: str | None = None,
+        details: dict[str, Any] | None = None,
+        expires_s: float | None = None,
+        retry_policy: dict[str, Any] | None = None,
+        time_limit_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Launch a child; ``details`` are what else is said of the task, as the fields of a `Task`."""
         session = self._context.delegate(
-            asked.agent,
-            asked.task,
-            title=asked.title,
-            priority=asked.priority,
-            callback=asked.callback,
-            group=asked.group,
-            after=asked.after,
-            key=asked.key,
-            task=asked.details,
-            expires_s=asked.expires_s,
-            retry_policy=asked.retry_policy,
-            time_limit_s=asked.time_limit_s,
+            agent,
+            task,
+            title=title,
+            priority=priority,
+            callback=callback,
+            group=group,
+            after=after,
+            key=key,
+            task=details,
+            expires_s=expires_s,
+            retry_policy=retry_policy,
+            time_limit_s=time_limit_s,
         )
         return {"session": session}
 
-    def _wait(self, asked: WaitParameters) -> dict[str, Any]:
+    @validate_call
+    def wait(self, *, sessions: tuple[str, ...] = (), timeout_s: WaitS = WAIT_S) -> dict[str, Any]:
+        """Wait for children: these, or all that have not ended."""
         with self._lock:
             reported = frozenset(self._reported)
-        found = self._context.collect(asked.sessions, timeout_s=asked.timeout_s, known=reported)
+        found = self._context.collect(sessions, timeout_s=timeout_s, known=reported)
         with self._lock:
             self._reported |= {callback.id for callback in found.callbacks}
         ended = [c for c in found.callbacks if c.kind == "completion"]
@@ -246,37 +124,55 @@ class Operations:
             "ask_again_s": AGAIN_S if found.outstanding else None,
         }
 
-    def _ask(self, asked: AskParameters) -> dict[str, Any]:
+    @validate_call
+    def ask(
+        self,
+        *,
+        message: str,
+        type: str = "query",
+        context: dict[str, Any] | None = None,
+        priority: str | None = None,
+        timeout_s: WaitS = WAIT_S,
+        problem: str = "",
+        attempted: tuple[str, ...] = (),
+        file: tuple[str, ...] = (),
+        error: str = "",
+        urgency: Priority | None = None,
+        required_by: str | None = None,
+    ) -> dict[str, Any]:
+        """Ask the parent or the user, and wait for the reply."""
         query = query_of(
-            asked.type,
-            problem=asked.problem,
-            attempted=asked.attempted,
-            file=asked.file,
-            error=asked.error,
-            urgency=asked.urgency,
-            required_by=asked.required_by,
+            type,
+            problem=problem,
+            attempted=attempted,
+            file=file,
+            error=error,
+            urgency=urgency,
+            required_by=required_by,
         )
         question = self._context.post_question(
-            asked.message,
-            kind=kind_of(asked.type),
-            context=asked.context,
-            priority=asked.priority,
-            query=query,
+            message, kind=kind_of(type), context=context, priority=priority, query=query
         )
-        return self._reply_to(question, asked.timeout_s)
+        return self.answer(question=question, timeout_s=timeout_s)
 
-    def _raise(self, asked: RaiseParameters) -> dict[str, Any]:
+    @validate_call
+    def raise_(
+        self,
+        *,
+        message: str,
+        type: str = "query",
+        context: dict[str, Any] | None = None,
+        priority: str | None = None,
+    ) -> dict[str, Any]:
+        """Ask the parent, and wait for no reply."""
         if not self._context.has_caller:
             return {"question": None}
-        question = self._context.post_question(
-            asked.message, kind=asked.type, context=asked.context, priority=asked.priority
-        )
+        question = self._context.post_question(message, kind=type, context=context, priority=priority)
         return {"question": question}
 
-    def _answer(self, asked: AnswerParameters) -> dict[str, Any]:
-        return self._reply_to(asked.question, asked.timeout_s)
-
-    def _reply_to(self, question: str, timeout_s: float) -> dict[str, Any]:
+    @validate_call
+    def answer(self, *, question: str, timeout_s: WaitS = WAIT_S) -> dict[str, Any]:
+        """Wait for the reply to a question."""
         reply = self._context.reply_to(question, timeout_s=timeout_s)
         refused = reply is not None and reply.status == "failed"
         return {
@@ -286,16 +182,23 @@ class Operations:
             "ask_again_s": AGAIN_S if reply is None else None,
         }
 
-    def _approval(self, asked: ApprovalParameters) -> dict[str, Any]:
-        approval = self._context.post_approval(
-            asked.tool, asked.arguments, reason=asked.reason, key=asked.key
-        )
-        return self._decided(approval, asked.timeout_s)
+    @validate_call
+    def approval(
+        self,
+        *,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        reason: str = "",
+        key: str | None = None,
+        timeout_s: WaitS = WAIT_S,
+    ) -> dict[str, Any]:
+        """Ask a person to approve something, and wait for the answer."""
+        approval = self._context.post_approval(tool, arguments or {}, reason=reason, key=key)
+        return self.decision(approval=approval, timeout_s=timeout_s)
 
-    def _decision(self, asked: DecisionParameters) -> dict[str, Any]:
-        return self._decided(asked.approval, asked.timeout_s)
-
-    def _decided(self, approval: str, timeout_s: float) -> dict[str, Any]:
+    @validate_call
+    def decision(self, *, approval: str, timeout_s: WaitS = WAIT_S) -> dict[str, Any]:
+        """Wait for the answer to an approval."""
         decision = self._context.approvals.await_decision(approval, timeout_s=timeout_s)
         return {
             "approval": approval,
@@ -304,40 +207,91 @@ class Operations:
             "ask_again_s": AGAIN_S if decision is None else None,
         }
 
-    def _reply(self, asked: ReplyParameters) -> dict[str, Any]:
-        return {"accepted": self._context.reply(asked.question, asked.text)}
+    @validate_call
+    def reply(self, *, question: str, text: str) -> dict[str, Any]:
+        """Answer a question of a child."""
+        return {"accepted": self._context.reply(question, text)}
 
-    def _message(self, asked: MessageParameters) -> dict[str, Any]:
-        said = self._context.message(asked.to, asked.text, priority=asked.priority, key=asked.key)
-        return {"message": said}
+    @validate_call
+    def message(
+        self, *, to: str, text: str, priority: Priority = "normal", key: str | None = None
+    ) -> dict[str, Any]:
+        """Send a text to the parent's or a child's session; `parent` is the parent."""
+        return {"message": self._context.message(to, text, priority=priority, key=key)}
 
-    def _status(self, asked: StatusParameters) -> dict[str, Any]:
+    @validate_call
+    def status(
+        self,
+        *,
+        progress: int | None = None,
+        activity: str = "",
+        blockers: tuple[Blocker, ...] = (),
+        artifacts: tuple[Artifact, ...] = (),
+        metrics: dict[str, Any] | None = None,
+        next_steps: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        """Show how far the session is."""
         self._context.status(
-            asked.progress,
-            asked.activity,
-            blockers=asked.blockers,
-            artifacts=asked.artifacts,
-            metrics=asked.metrics,
-            next_steps=asked.next_steps,
+            progress,
+            activity,
+            blockers=blockers,
+            artifacts=artifacts,
+            metrics=metrics or {},
+            next_steps=next_steps,
         )
         return {"stopping": self._context.stopping}
 
-    def _results(self, _: Nothing) -> dict[str, Any]:
+    @validate_call
+    def results(self) -> dict[str, Any]:
+        """What children have answered so far."""
         return {"results": [_ended(callback) for callback in self._context.all_results]}
 
-    def _agents(self, asked: AgentsParameters) -> dict[str, Any]:
-        return {"agents": [record.listed for record in self._context.agents(asked.tag)]}
-
-    def _read(self, asked: ReadParameters) -> dict[str, Any]:
-        piece = self._context.read_result(
-            asked.session, asked.attachment, offset=asked.offset, length=asked.length
-        )
+    @validate_call
+    def read(
+        self,
+        *,
+        session: str,
+        attachment: str = "",
+        offset: Annotated[int, Field(ge=0)] = 0,
+        length: Annotated[int, Field(ge=1, le=MAX_READ_CHARS)] = MAX_READ_CHARS,
+    ) -> dict[str, Any]:
+        """Read a part of what a child answered, or of what it attached to its answer."""
+        piece = self._context.read_result(session, attachment, offset=offset, length=length)
         return {
             "text": piece.text,
             "status": piece.status,
             "size": piece.size,
             "next_offset": piece.following,
         }
+
+    @validate_call
+    def agents(self, *, tag: str = "") -> dict[str, Any]:
+        """The agents that the session may delegate to: those with a tag, or all."""
+        return {
+            "agents": [
+                {"agent": a.name, "role": a.role, "description": a.description, "tags": list(a.tags)}
+                for a in self._context.agents(tag)
+            ]
+        }
+
+
+#: The operations, and the method of each.
+_METHODS: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {
+    "session": Operations.session,
+    "delegate": Operations.delegate,
+    "wait": Operations.wait,
+    "ask": Operations.ask,
+    "raise": Operations.raise_,
+    "answer": Operations.answer,
+    "approval": Operations.approval,
+    "decision": Operations.decision,
+    "reply": Operations.reply,
+    "message": Operations.message,
+    "status": Operations.status,
+    "results": Operations.results,
+    "read": Operations.read,
+    "agents": Operations.agents,
+}
 
 
 def _ended(callback: Callback) -> dict[str, Any]:

@@ -22,7 +22,6 @@ import struct
 import tempfile
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE
@@ -70,9 +69,7 @@ class Gateway:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def answer(self, line: bytes) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def test_what_is_wrong_with_a_request_is_said(stage: StackHarness) -> None:
     root = stage.submit("tool")
     assert stage.play(root) == "finished", stage.ledger.session(root).reason
     assert "there is no operation 'destroy'" in said[0]
-    assert said[1] == "delegate: task: Field required"
+    assert said[1] == "delegate: task: Missing required keyword only argument"
     assert "less than or equal to 50" in said[2]
     assert "no child of" in said[3]
     assert "without a message" in said[5]

@@ -69,7 +69,7 @@ def test_fifty_mebibytes_cross_from_child_to_parent(stage: StackHarness) -> None
 def test_an_answer_that_no_store_takes_fails_its_session_with_that_reason(
     stage: StackHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.worker.execution.runner.MAX_PAYLOAD_BYTES", 1000)
+    monkeypatch.setattr("orchestrator.worker.execution.ending.MAX_PAYLOAD_BYTES", 1000)
 
     @stage.agent("lead", role="coordinator")
     def lead(_: Context) -> str:
