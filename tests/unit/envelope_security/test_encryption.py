@@ -160,16 +160,21 @@ def test_the_key_of_another_message_does_not_open_this_one(
         ("xmlns:xenc", "xmlns:other"),
     ],
 )
-def test_no_other_shape_reaches_the_library(
-    sealed: str, decrypt_body: Callable[..., bytes], old: str, new: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "orchestrator.envelope.encryption._xmlsec", lambda: pytest.fail("reached the library")
-    )
+def test_no_other_shape_is_decrypted(sealed: str, old: str, new: str) -> None:
+    """Nor is its key looked for."""
     changed = sealed.replace(old, new)
     assert changed != sealed
     with pytest.raises(DecryptionError):
-        decrypt_body(changed)
+        decrypt(changed, find_key=lambda _: pytest.fail("looked for the key"), bound=BOUND)
+
+
+@pytest.mark.parametrize("depth", [10, 1_500, 100_000])
+def test_what_nests_deep_is_a_clean_refusal(
+    sealed: str, decrypt_body: Callable[..., bytes], depth: int
+) -> None:
+    nested = f"{'<xenc:a>' * depth}{'</xenc:a>' * depth}"
+    with pytest.raises(DecryptionError):
+        decrypt_body(sealed.replace("<ds:KeyName>", f"{nested}<ds:KeyName>"))
 
 
 @pytest.mark.parametrize("xml", ["", "<", "text", "<a/>", "\x00", "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"])
