@@ -74,6 +74,16 @@ class Database:
     # --- transactions ------------------------------------------------------------------------
 
     @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """What the database refuses is an AuditError; that a row is there already, an IntegrityError."""
+        try:
+            yield
+        except IntegrityError:
+            raise
+        except (DBAPIError, OSError) as error:
+            raise self._failure(error) from error
+
+    @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that commits at the end and is the only one of its kind.
 
@@ -81,16 +91,11 @@ class Database:
             AuditError: the database refused something; nothing was written.
             IntegrityError: a row is there already; nothing was written.
         """
-        try:
-            with self.engine.connect() as db:
-                db = db.execution_options(orchestra_writes=True)
-                with db.begin():
-                    self._lock(db)
-                    yield db
-        except IntegrityError:
-            raise
-        except (DBAPIError, OSError) as error:
-            raise self._failure(error) from error
+        with self._failures(), self.engine.connect() as db:
+            db = db.execution_options(orchestra_writes=True)
+            with db.begin():
+                self._lock(db)
+                yield db
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -100,19 +105,21 @@ class Database:
             AuditError: the database refused something.
         """
         held: Connection | None = getattr(self._local, "snapshot", None)
-        try:
+        with self._failures():
             if held is not None:
                 yield held
                 return
             with self.engine.connect() as db, db.begin():
                 yield db
-        except (DBAPIError, OSError) as error:
-            raise self._failure(error) from error
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Everything that this thread reads inside is of one moment, whatever is written meanwhile."""
-        with self.engine.connect() as db:
+        """Everything that this thread reads inside is of one moment, whatever is written meanwhile.
+
+        Raises:
+            AuditError: the database refused something.
+        """
+        with self._failures(), self.engine.connect() as db:
             if self.path is None:
                 db = db.execution_options(isolation_level="REPEATABLE READ")
             with db.begin():
@@ -133,6 +140,7 @@ class Database:
         assert path is not None
         if not self._read_only:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.touch(mode=0o600)  # SQLite makes the files beside it alike
         mode = "?mode=ro" if self._read_only else ""
 
         def connect() -> sqlite3.Connection:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-import redis
 from lxml import etree
 
 from orchestrator.envelope import canonical
@@ -31,6 +30,7 @@ from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.signature import KeyLookup, verify
 from orchestrator.errors import DecryptionError, InvalidEnvelope, KeyringError, PayloadError, SignatureError
 from orchestrator.log import get_logger
+from orchestrator.redisdb.client import is_outage
 
 _NS: Final = f"{{{NAMESPACE}}}"
 _TASK_ID: Final = f"{_NS}task-id"
@@ -85,16 +85,18 @@ class FactsReader:
         """The facts of an envelope. Raises nothing because of what the octets are.
 
         Raises:
-            redis.ConnectionError: its body is stored, and Redis does not answer.
+            redis.RedisError: its body is stored, and Redis is away: it is to be read again later.
         """
         if not octets or len(octets) > self._limits.size:
             return NOTHING
         try:
             message = canonical.read(octets, self._limits)
             return self.parsed(octets) if message is None else facts_of(message)
-        except redis.ConnectionError:  # a body that cannot be fetched now is fetched later
-            raise
-        except Exception:  # noqa: BLE001 - nothing a message holds may end the writer: its bytes are kept all the same
+        except (
+            Exception
+        ) as error:  # nothing a message holds may end the writer: its bytes are kept all the same
+            if is_outage(error):
+                raise
             get_logger().exception("facts-not-read", octets=len(octets))
             return NOTHING
 

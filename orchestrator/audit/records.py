@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrator.audit.facts import FactsReader
+from orchestrator.audit.transitions import ms_of
 from orchestrator.clock import isoformat
 from orchestrator.streams import Entry
 
@@ -70,7 +71,6 @@ def read_entry(entry: Entry, *, received_ms: int, reader: FactsReader = _READER)
     """What is to be kept of an entry: its bytes whatever they are, and the facts that ``reader`` finds in them."""
     data = entry.data or b""
     facts = reader.read(data)
-    attempt = entry.extra.get("attempt", "1")
     return MessageRecord(
         stream=str(entry.stream),
         entry_id=entry.id,
@@ -83,8 +83,8 @@ def read_entry(entry: Entry, *, received_ms: int, reader: FactsReader = _READER)
         parent_id=facts.parent_id,
         task_id=facts.task_id,
         sent=facts.sent,
-        published_ms=int(entry.id.partition("-")[0]),
-        attempt=int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) < 6 else 1,
+        published_ms=ms_of(entry.id),
+        attempt=_count(entry.extra.get("attempt", "")),
         xml=data,
         sha256=hashlib.sha256(data).hexdigest(),
         received_ms=received_ms,
@@ -92,3 +92,24 @@ def read_entry(entry: Entry, *, received_ms: int, reader: FactsReader = _READER)
         body=hashlib.sha256(facts.body).hexdigest() if facts.body else "",
         body_octets=facts.body,
     )
+
+
+def read_dead(entry: Entry, *, received_ms: int) -> DeadRecord:
+    """What is to be kept of an entry of a stream of dead letters."""
+    # PostgreSQL has no text with a NUL, which anybody may append.
+    fields = {name: value.replace("\0", "\ufffd") for name, value in entry.extra.items()}
+    return DeadRecord(
+        dead_id=f"{entry.stream.shard:02x}-{entry.id}",
+        stream=fields.get("stream", ""),
+        entry_id=fields.get("entry", ""),
+        rule=fields.get("rule", ""),
+        reason=fields.get("reason", ""),
+        attempts=_count(fields.get("attempts", "")),
+        at_ms=ms_of(entry.id),
+        received_ms=received_ms,
+    )
+
+
+def _count(text: str) -> int:
+    """A number of attempts; what is none counts as one."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1

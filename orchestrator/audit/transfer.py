@@ -49,6 +49,7 @@ def export(store: AuditStore, target: Path) -> int:
     """
     part, messages = target.with_name(f"{target.name}.part"), 0
     try:
+        part.touch(mode=0o600)
         with part.open("wb") as raw, zstandard.ZstdCompressor(level=6).stream_writer(raw) as out:
             out.write(_line({"format": _FORMAT, "revision": REVISION, "database": store.id}))
             with store.database.snapshot():

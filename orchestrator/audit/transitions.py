@@ -20,6 +20,8 @@ from orchestrator.streams import Entry
 _LEVEL: Final = 3
 #: Octets of the entries of a row, decompressed: more than what a writer reads at once can have.
 _MOST: Final = 1 << 30
+#: The end of the year 9999.
+_LATEST_MS: Final = 253_402_300_799_999
 #: The second word of a line.
 _SESSION: Final = re.compile(r"^\w+ (ses_[0-9a-f]{26}) ", re.MULTILINE)
 _JSON: Final = TypeAdapter(list[Any])
@@ -113,8 +115,8 @@ def sessions_in(steps: Sequence[Step]) -> set[str]:
 
 
 def ms_of(entry_id: str) -> int:
-    """The time in the id of an entry."""
-    return int(entry_id.partition("-")[0])
+    """The time in the id of an entry; the last of the calendar if its author chose a later one."""
+    return min(int(entry_id.partition("-")[0]), _LATEST_MS)
 
 
 def order_of(entry_id: str) -> tuple[int, int]:

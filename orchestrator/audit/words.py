@@ -9,7 +9,7 @@ without an index.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -25,6 +25,9 @@ _LONGEST: Final = 200
 #: Words of a row, and those that it shares with the one before: PostgreSQL knows 16,383 places.
 _STEP: Final = 10_000
 _SHARED: Final = 50
+#: Places of one word in a row, and characters of all: PostgreSQL forgets places from 256 on, and takes up to 1 MiB.
+_OFTEN: Final = 250
+_ROOM: Final = 200_000
 #: The places of the words of a row, as PostgreSQL spells them.
 _PLACES: Final = [str(number) for number in range(1, _STEP + _SHARED + 1)]
 #: Rows of one message, and their place in the number of a row.
@@ -116,10 +119,21 @@ def _is_frequent(db: Connection, condition: str, values: dict[str, Any]) -> bool
 
 
 def _parts(words: Sequence[str]) -> Iterator[Sequence[str]]:
-    for part, start in enumerate(range(0, max(1, len(words)), _STEP)):
-        if part == _PARTS:
+    """The rows of a text, each with the last words of the one before."""
+    start = 0
+    for _ in range(_PARTS):
+        size = _STEP
+        while not _fits(row := words[max(0, start - _SHARED) : start + size]):
+            size //= 2
+        yield row
+        start += size
+        if start >= len(words):
             return
-        yield words[max(0, start - _SHARED) : start + _STEP]
+
+
+def _fits(row: Sequence[str]) -> bool:
+    """Whether PostgreSQL takes a row, and keeps every place of every word."""
+    return len(row) < _OFTEN or (sum(map(len, row)) < _ROOM and max(Counter(row).values()) < _OFTEN)
 
 
 def _vector(words: Sequence[str]) -> str:

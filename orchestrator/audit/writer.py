@@ -16,7 +16,7 @@ import redis
 from orchestrator.audit.facts import FactsReader
 from orchestrator.audit.heads import Head
 from orchestrator.audit.kept import KeptHeads
-from orchestrator.audit.records import DeadRecord, MessageRecord, read_entry
+from orchestrator.audit.records import DeadRecord, MessageRecord, read_dead, read_entry
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.transitions import Step, StepsRecord
 from orchestrator.clock import Clock, SystemClock
@@ -175,7 +175,7 @@ class AuditWriter:
         for number, entry in enumerate(self._held, 1):  # noqa: B007 - the number of the last one is wanted
             if entry.stream.type == LEDGER:
                 if entry.stream.priority == DEAD:
-                    dead.append(_dead(entry, received_ms))
+                    dead.append(read_dead(entry, received_ms=received_ms))
                 else:
                     steps.setdefault(str(entry.stream), []).append(Step.of(entry))
                 continue
@@ -217,17 +217,3 @@ class AuditWriter:
         if reason and event not in self._said:
             self._said.add(event)
             get_logger().error(event, database=self._store.name, reason=reason)
-
-
-def _dead(entry: Entry, received_ms: int) -> DeadRecord:
-    fields, attempts = entry.extra, entry.extra.get("attempts", "")
-    return DeadRecord(
-        dead_id=f"{entry.stream.shard:02x}-{entry.id}",
-        stream=fields.get("stream", ""),
-        entry_id=fields.get("entry", ""),
-        rule=fields.get("rule", ""),
-        reason=fields.get("reason", ""),
-        attempts=int(attempts) if attempts.isascii() and attempts.isdigit() and len(attempts) < 6 else 1,
-        at_ms=int(entry.id.partition("-")[0]),
-        received_ms=received_ms,
-    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import redis
 
 from orchestrator.audit.facts import NOTHING, Facts, FactsReader, facts_of, task_id_of
 from orchestrator.audit.text import parsed_text
@@ -144,3 +146,23 @@ def test_a_day_that_does_not_exist_and_a_chain_that_repeats_are_left_to_the_rule
             damaged = octets.replace(good, bad).replace(b">22221111", b">22222222")
             assert read_ordinary(damaged) is None
             assert READER.read(damaged) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (redis.TimeoutError("slow"), True),
+        (redis.BusyLoadingError("loading"), True),
+        (ValueError("odd"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_facts_are_read_later_if_redis_is_away_and_never_lost(error: Exception, waits: bool) -> None:
+    """A body that is stored apart comes from Redis, and what comes too late is not taken for a message without facts."""
+
+    class Away(FactsReader):
+        def parsed(self, octets: bytes) -> Facts:
+            raise error
+
+    with pytest.raises(type(error)) if waits else nullcontext():
+        assert Away().read(b"<stored-apart/>") == NOTHING

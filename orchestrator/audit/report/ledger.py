@@ -166,8 +166,8 @@ class LedgerFigures:
             else:
                 row.carried += 1
             self._promised.begin(key, change.at_ms if change.state == "owed" else -1)
-        if change.state == "queued":
-            self._answered.setdefault(key, change.at_ms)
+        if change.state == "queued" and key not in self._answered:
+            self._answered.begin(key, change.at_ms)
         elif change.state in ("delivered", "dead"):
             promised, answered = self._promised.pop(key), self._answered.pop(key, None)
             if change.state == "dead":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from orchestrator.audit import AuditReader, AuditStore, AuditWriter, trees
 from orchestrator.audit.heads import HeadSigner
 from orchestrator.audit.proof import Proof
 from orchestrator.audit.schema import METADATA
+from orchestrator.audit.transfer import export
 from orchestrator.audit.verification import broken_chain
 from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
@@ -419,3 +421,32 @@ def test_a_reader_makes_nothing(tmp_path: Path, postgres_server: PostgresServer)
             AuditStore(where, read_only=True)
     assert list(tmp_path.iterdir()) == []
     postgres_server.drop(url)
+
+
+def test_what_anybody_may_append_ends_no_writer(
+    redis: redis_py.Redis, streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path | str
+) -> None:
+    """An id later than any calendar, and octets that no database takes as text."""
+    one = writer()
+    late = f"{1 << 63}-0"
+    redis.xadd(stream_key(MESSAGES), {"envelope": xml()}, id=late)
+    redis.xadd(
+        keys.dead(0), {"stream": "00/message/normal", "entry": late, "rule": "r\0", "reason": b"\xff\0"}
+    )
+    redis.xadd(keys.transitions(0), {"commit": "session ses_x - idle"}, id=late)
+    assert one.run_once() == 3
+    (found,) = AuditReader(AuditStore(file)).search(dead=True)
+    assert (found.entry_id, found.published) == (late, "9999-12-31T23:59:59.999Z")
+    assert found.dead == "r\ufffd: \ufffd\ufffd"
+
+
+def test_only_its_owner_reads_the_database_and_what_was_exported(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        AuditStore(tmp_path / "audit.sqlite").close()
+        export(AuditStore(tmp_path / "audit.sqlite", read_only=True), tmp_path / "trail.zst")
+    finally:
+        os.umask(before)
+    assert {
+        file.name: file.stat().st_mode & 0o077 for file in tmp_path.iterdir() if file.stat().st_mode & 0o077
+    } == {}

@@ -172,3 +172,20 @@ def test_every_search_finds_what_a_reading_of_all_finds(
         assert pages == expected, wanted
         hits += bool(expected)
     assert hits > 40
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the cat " * 2000 + "saw the white rabbit",
+        " ".join(f"{number:0128x}" for number in range(12_000)) + " the white rabbit",
+    ],
+    ids=["one word is frequent", "words are long"],
+)
+def test_a_phrase_at_the_end_of_a_long_text_is_found(trail_database: TrailDatabase, text: str) -> None:
+    """PostgreSQL keeps few places of one word, and takes few octets in a row of its index."""
+    store = AuditStore(trail_database.where)
+    store.add([read_entry(Entry(StreamId(0, "message", "normal"), "1-1", text.encode(), {}), received_ms=1)])
+    assert store.index(1) == 1
+    assert [found.seq for found in AuditReader(store).search(text="the white rabbit")] == [1]
+    assert AuditReader(store).search(text="the white cat") == []
