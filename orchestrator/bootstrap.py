@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import uuid
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -250,11 +247,6 @@ class Container:
 def build_container(client: redis.Redis, settings: Settings) -> Container:
     """The parts of a stack; connects to nothing."""
     return Container(client, settings)
-
-
-def process_name(service: str) -> str:
-    """A name for this process that no other one has, telling people where it runs."""
-    return f"{service}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
 def ledger_limits(settings: Settings) -> TreeLimits:

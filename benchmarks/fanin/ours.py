@@ -66,9 +66,7 @@ class Ours:
         with connect(self._server.url) as client:
             streams = RedisStreams(client)
             for group in GROUPS:
-                while streams.unread_since(group, everything) or any(
-                    row.pending for row in streams.backlog(group, everything)
-                ):
+                while any(row.unread or row.pending for row in streams.backlog(group, everything)):
                     time.sleep(0.02)
 
     def latencies(self, rounds: int) -> list[float]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import redis
 
 from orchestrator.redisdb.server_clock import ServerClock
-from orchestrator.streams import AUDIT_GROUP, DEAD, TRANSITIONS, all_streams, ledger_streams
-from orchestrator.streams.lag import lags
+from orchestrator.streams import AUDIT_GROUP, DEAD, TRANSITIONS, RedisStreams, all_streams, ledger_streams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +34,15 @@ def backlog(client: redis.Redis, shards: int) -> TrailBacklog:
         ledger_streams(TRANSITIONS, shards),
         ledger_streams(DEAD, shards),
     )
-    found = iter(lags(client, AUDIT_GROUP, [stream for kind in kinds for stream in kind]))
-    rows = [[next(found) for _ in kind] for kind in kinds]
-    messages, steps, dead_letters = (sum(lag.unread + lag.pending for lag in kind) for kind in rows)
-    since = [lag.oldest_ms for kind in rows for lag in kind if lag.oldest_ms is not None]
+    rows = [RedisStreams(client).backlog(AUDIT_GROUP, kind) for kind in kinds]
+    messages, steps, dead_letters = (sum(row.unread + row.pending for row in kind) for kind in rows)
+    since = [
+        ms
+        for kind in rows
+        for row in kind
+        for ms in (row.unread_since_ms, row.pending_since_ms)
+        if ms is not None
+    ]
     return TrailBacklog(
         messages=messages,
         steps=steps,

@@ -282,14 +282,13 @@ class AuditReader:
             written = audited.get(str(row.stream), 0)
             if row.published or written:
                 most = row.published - written - row.pending
-                unread = streams.unread(AUDIT_GROUP, row.stream, most=most) if most > 0 else 0
                 rows.append(
                     Coverage(
                         stream=row.stream,
                         published=row.published,
                         audited=written,
                         pending=row.pending,
-                        unread=unread,
+                        unread=min(row.unread, max(0, most)),
                     )
                 )
         return rows

@@ -40,16 +40,16 @@ def notifier(settings: Settings) -> None:
 
 def make_notifier(client: redis.Redis, settings: Settings) -> Notifier:
     """A notifier with everything it needs of this stack."""
-    from orchestrator.bootstrap import process_name
     from orchestrator.ledger import Ledger
     from orchestrator.notifier import Notifier, targets_of
+    from orchestrator.streams import consumer_name
 
     return Notifier(
         client,
         # Without keys: what is encrypted is told to nobody outside.
         Ledger(client),
         targets_of(settings),
-        consumer=process_name("notifier"),
+        consumer=consumer_name("notifier"),
         shards=settings.shards,
         attempts=settings.notify_attempts,
         timeout_s=settings.notify_timeout_s,

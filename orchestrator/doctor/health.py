@@ -77,8 +77,9 @@ def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterat
         outboxes = boxes(OUTBOX, programs, shards) if group == ROUTER_GROUP else []
         ledger = ledger_streams(TRANSITIONS, shards) if group == AUDIT_GROUP else []
         read = [*all_streams(shards), *outboxes, *ledger]
-        for stream, since_ms in port.unread_since(group, read).items():
-            waited_s = int(seconds) - since_ms // 1000
+        for backlog in port.backlog(group, read):
+            stream, since_ms = backlog.stream, backlog.unread_since_ms
+            waited_s = int(seconds) - since_ms // 1000 if since_ms is not None else 0
             if waited_s * 1000 > LATE_MS:
                 yield Problem(
                     Severity.STUCK,
@@ -87,13 +88,12 @@ def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterat
                     f"no {_service(group)} has read what is in {stream} for {waited_s} s: they are behind, or none "
                     f"consumes messages of type {stream.type}; start another one",
                 )
-        for backlog in port.backlog(group, read):
             if backlog.oldest_pending_ms > LATE_MS:
                 yield Problem(
                     Severity.STUCK,
                     "entries-held",
-                    f"{group}/{backlog.stream}",
-                    f"{backlog.pending} entries of {backlog.stream} are held in group {group}, the oldest for "
+                    f"{group}/{stream}",
+                    f"{backlog.pending} entries of {stream} are held in group {group}, the oldest for "
                     f"{backlog.oldest_pending_ms // 1000} s: a living {_service(group)} takes them over",
                 )
 

@@ -1,7 +1,7 @@
 """The notifier: delivers the entries of the streams `notices` to each target at least once, any number of copies.
 
-The consumer groups keep how often an entry was tried, and when last. So a killed copy loses nothing: another copy goes
-on with its entries, and waits as long as they still have to wait.
+The consumer groups keep how often an entry was tried, and when last. So a killed copy loses nothing: another copy takes
+over its entries, each when its next attempt is due.
 """
 
 from __future__ import annotations
@@ -23,8 +23,16 @@ from orchestrator.notifier.events import EVENTS, CloudEvent, bare_event, event_o
 from orchestrator.notifier.targets import Target
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage
-from orchestrator.streams import NOTICES, Entry, Portion, RedisStreams, StreamId, ledger_streams, stream_key
-from orchestrator.streams.consumer import GONE_MS
+from orchestrator.streams import (
+    NOTICES,
+    Consumer,
+    Entry,
+    Portion,
+    RedisStreams,
+    StreamId,
+    ledger_streams,
+    stream_key,
+)
 
 #: Seconds between two looks.
 LOOK_S: Final = 0.5
@@ -44,17 +52,19 @@ _MOST_DEAD: Final = 10_000
 _log = get_logger()
 
 
-@dataclass(frozen=True)
-class _Delivery:
-    """An entry that is being delivered."""
-
-    target: Target
-    entry: Entry
-
-
 def group_of(target: Target) -> str:
     """The consumer group of a target."""
     return f"notify:{target.name}"
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """The way to one target: its consumer group, and the threads that deliver to it."""
+
+    target: Target
+    group: str
+    consumer: Consumer
+    pool: ThreadPoolExecutor
 
 
 class Notifier:
@@ -76,17 +86,21 @@ class Notifier:
         self._redis = client
         self._streams = RedisStreams(client)
         self._ledger = ledger
-        self._targets = targets
         self._consumer = consumer
         self._sources = ledger_streams(NOTICES, shards)
         self._attempts = attempts
         self._timeout_s = timeout_s
         self._backoff_s = backoff_s
         self._events = frozenset(events)
-        self._pools = {t.name: ThreadPoolExecutor(AT_ONCE, f"notify-{t.name}") for t in targets}
-        self._in_flight: dict[tuple[str, StreamId, str], tuple[_Delivery, Future[str]]] = {}
+        self._lanes = [self._lane(target) for target in targets]
+        self._in_flight: dict[tuple[str, StreamId, str], tuple[_Lane, Entry, Future[str]]] = {}
         self._looks = 0
-        self._streams.ensure_groups([group_of(target) for target in targets], self._sources)
+        self._streams.ensure_groups([lane.group for lane in self._lanes], self._sources)
+
+    def _lane(self, target: Target) -> _Lane:
+        group = group_of(target)
+        consumer = Consumer(self._streams, group, self._consumer, lambda: self._sources)
+        return _Lane(target, group, consumer, ThreadPoolExecutor(AT_ONCE, f"notify-{target.name}"))
 
     def run(self, stop: threading.Event) -> None:
         """Deliver until told to stop. Another copy repeats the deliveries that are under way then."""
@@ -95,8 +109,8 @@ class Notifier:
                 self.run_once()
                 stop.wait(LOOK_S)
         finally:
-            for pool in self._pools.values():
-                pool.shutdown(wait=False, cancel_futures=True)
+            for lane in self._lanes:
+                lane.pool.shutdown(wait=False, cancel_futures=True)
 
     def run_once(self) -> int:
         """Start the deliveries that are due and record those that ended; returns how many ended.
@@ -104,59 +118,55 @@ class Notifier:
         Raises:
             redis.RedisError: Redis is away.
         """
-        ended = self._settle()
-        for target in self._targets:
+        ended = self._record_ended()
+        for lane in self._lanes:
+            dead = lane.consumer.dead()
             for stream in self._sources:
-                self._begin_due(target, stream)
-                self._begin_new(target, stream)
+                self._begin_due(lane, stream, dead)
+                self._begin_new(lane, stream)
         if self._looks % _TRIM_EVERY == 0:
-            self._tidy()
+            self._streams.trim([lane.group for lane in self._lanes], self._sources)
+            for lane in self._lanes:
+                lane.consumer.tidy()
         self._looks += 1
         return ended
 
-    def _tidy(self) -> None:
-        """Drop what every target was told, and forget copies that are gone."""
-        groups = [group_of(target) for target in self._targets]
-        self._streams.trim(groups, self._sources)
-        for group in groups:
-            self._streams.forget(group, self._sources, idle_ms=GONE_MS)
+    def _room(self, lane: _Lane) -> int:
+        return AT_ONCE - sum(group == lane.group for group, _, _ in self._in_flight)
 
-    def _room(self, target: Target) -> int:
-        return AT_ONCE - sum(name == target.name for name, _, _ in self._in_flight)
+    def _begin_new(self, lane: _Lane, stream: StreamId) -> None:
+        if (room := self._room(lane)) > 0:
+            for entry in lane.consumer.read([Portion([stream], room)]):
+                self._begin(lane, entry)
 
-    def _begin_new(self, target: Target, stream: StreamId) -> None:
-        if (room := self._room(target)) > 0:
-            for entry in self._streams.read(group_of(target), self._consumer, [Portion([stream], room)]):
-                self._begin(target, entry)
-
-    def _begin_due(self, target: Target, stream: StreamId) -> None:
+    def _begin_due(self, lane: _Lane, stream: StreamId, dead: Collection[str]) -> None:
         """Start the next attempts that are due, also of deliveries that a dead copy had started."""
-        group = group_of(target)
-        for waiting in self._streams.pending(group, stream, most=_PAGE):
-            if self._room(target) <= 0:
+        for waiting in self._streams.pending(lane.group, stream, most=_PAGE):
+            if self._room(lane) <= 0:
                 return
-            if (target.name, stream, waiting.id) in self._in_flight:
+            if (lane.group, stream, waiting.id) in self._in_flight:
                 continue
-            tried = waiting.deliveries
-            wait_ms = round(self._wait_s(tried, own=waiting.consumer == self._consumer) * 1000)
+            wait_s = self._wait_s(waiting.deliveries)
+            if waiting.consumer != self._consumer and waiting.consumer not in dead:
+                wait_s += self._timeout_s + _MARGIN_S  # another copy may be at it
+            wait_ms = round(wait_s * 1000)
             if waiting.idle_ms < wait_ms:
                 continue
-            taken = self._streams.claim(group, self._consumer, stream, waiting.id, idle_ms=wait_ms)
+            taken = self._streams.claim(lane.group, self._consumer, stream, waiting.id, idle_ms=wait_ms)
             if taken is not None:
-                self._begin(target, taken._replace(deliveries=tried + 1))
+                self._begin(lane, taken._replace(deliveries=waiting.deliveries + 1))
 
-    def _wait_s(self, tried: int, *, own: bool) -> float:
-        """Seconds from the beginning of one attempt to that of the next; longer for what another copy may be at."""
-        wait_s = min(_LONGEST_S, self._backoff_s * 2.0 ** min(tried - 1, 20))
-        return wait_s if own else wait_s + self._timeout_s + _MARGIN_S
+    def _wait_s(self, tried: int) -> float:
+        """Seconds from the beginning of one attempt to that of the next."""
+        return min(_LONGEST_S, self._backoff_s * 2.0 ** min(tried - 1, 20))
 
-    def _begin(self, target: Target, entry: Entry) -> None:
+    def _begin(self, lane: _Lane, entry: Entry) -> None:
         if entry.extra.get("event") not in self._events:
-            self._streams.acknowledge(group_of(target), [entry])
+            lane.consumer.acknowledge([entry])
             return
         event = self._event(entry)
-        future = self._pools[target.name].submit(target.deliver, event.id, event.encode())
-        self._in_flight[target.name, entry.stream, entry.id] = _Delivery(target, entry), future
+        future = lane.pool.submit(lane.target.deliver, event.id, event.encode())
+        self._in_flight[lane.group, entry.stream, entry.id] = lane, entry, future
 
     def _event(self, entry: Entry) -> CloudEvent:
         shard, facts = entry.stream.shard, entry.extra
@@ -165,44 +175,42 @@ class Notifier:
         except Exception as error:
             if is_outage(error):
                 raise
-            # Damaged records of one session must not keep everybody from being told of all others.
+            # Damaged records of one session must not hold up the notifications of all others.
             _log.exception("notification-incomplete", session=facts.get("session", ""))
             return bare_event(shard, entry.id, facts)
 
-    def _settle(self) -> int:
-        """Record how deliveries ended: taken, to be tried again, or dead."""
-        done = [key for key, (_, future) in self._in_flight.items() if future.done()]
-        for key in done:
-            delivery, future = self._in_flight[key]
+    def _record_ended(self) -> int:
+        """Record how deliveries ended: taken, to be tried again, or dead; returns how many ended."""
+        ended = [key for key, (_, _, future) in self._in_flight.items() if future.done()]
+        for key in ended:
+            lane, entry, future = self._in_flight[key]
             error = future.exception()
             reason = f"{type(error).__name__}: {error}" if error is not None else future.result()
             failpoint("notifier.delivered")
-            self._write_down(delivery, reason)
+            if reason:
+                self._record_failure(lane, entry, reason)
+            else:
+                lane.consumer.acknowledge([entry])
             del self._in_flight[key]
-        return len(done)
+        return len(ended)
 
-    def _write_down(self, delivery: _Delivery, reason: str) -> None:
-        entry, group = delivery.entry, group_of(delivery.target)
+    def _record_failure(self, lane: _Lane, entry: Entry, reason: str) -> None:
         shard, attempt = entry.stream.shard, entry.deliveries
-        log = _log.bind(target=delivery.target.name, event=f"{shard:02x}-{entry.id}")
-        if not reason:
-            self._streams.acknowledge(group, [entry])
-            return
+        log = _log.bind(target=lane.target.name, event=f"{shard:02x}-{entry.id}")
         if attempt < self._attempts:
-            again_s = self._wait_s(attempt, own=True)
+            again_s = self._wait_s(attempt)
             log.warning("notification-failed", attempt=attempt, reason=reason, again_in_s=again_s)
             return
         log.error("notification-dead", attempts=attempt, reason=reason)
-        event = self._event(entry)
         facts: dict[Any, Any] = {
-            "event": event.encode(),
-            "target": delivery.target.name,
+            "event": self._event(entry).encode(),
+            "target": lane.target.name,
             "attempts": attempt,
             "reason": reason,
         }
         pipe = self._redis.pipeline(transaction=True)
         pipe.xadd(keys.dead_notices(shard), facts, maxlen=_MOST_DEAD, approximate=True)
-        pipe.xack(stream_key(entry.stream), group, entry.id)
+        pipe.xack(stream_key(entry.stream), lane.group, entry.id)
         pipe.execute()
 
 

@@ -44,7 +44,7 @@ _log = get_logger()
 
 
 def hand_over(runs: Iterable[RunRef], *, ledger: Ledger, agents: AgentRegistry) -> list[tuple[RunRef, str]]:
-    """Ready runs with the Celery queues of their agents. Those of external programs are in their hands from now on.
+    """Ready runs with the Celery queues of their agents. The runs of external programs count as taken from now on.
 
     The run of an agent that nobody has registered has no queue: it stays ready, and the sweep tells workers of it
     once its agent is registered.
@@ -70,7 +70,7 @@ class Delivery:
         self._write_reply = write_reply
 
     def send(self, ready: Sequence[RunRef]) -> bool:
-        """Tell workers of runs; where the broker does not take that, the runs stay ready and the sweep rings."""
+        """Tell workers of runs. If the broker fails, the runs stay ready and the sweep rings."""
         try:
             self._send(ready)
         except Exception as error:  # noqa: BLE001  (whatever a broker's client raises, the ledger still has the runs)
@@ -79,9 +79,9 @@ class Delivery:
         return True
 
     def flush(self, sessions: Iterable[str], known: Mapping[str, RunsSoFar] = MappingProxyType({})) -> int:
-        """Resume every one of these sessions that is not busy and has what it waits for; how many were.
+        """Resume each of these sessions that is not busy and has what it waits for; how many were resumed.
 
-        ``known`` spares asking how far they are; what is not so any more is found out on the way.
+        ``known`` spares asking how far they are. It may be out of date: the ledger checks it.
         """
         wanted = list(dict.fromkeys(sessions))
         resumed: list[RunRef] = []
@@ -102,11 +102,11 @@ class Delivery:
         except Exception as error:
             if is_outage(error):
                 raise
-            # Its records are damaged: nobody else is to wait for that.
+            # Its records are damaged, which must hold up no other session.
             _log.error("close-failed", session=session, error=repr(error))
 
     def close(self, session_id: str) -> None:
-        """Deal with the children of a closed session by its policy: stop them, let them go, or hand them on.
+        """Deal with the children of a closed session by its policy: stop, abandon, or hand them on to an heir.
 
         Raises:
             DamagedRecord: the session or something in its records cannot be read.
@@ -136,7 +136,7 @@ class Delivery:
         failpoint("delivery.closed")
 
     def stop_below(self, sessions: Iterable[Session], reason: str) -> int:
-        """Stop what finished sessions have left at work, children that owe them nothing; how many there were.
+        """Stop the children that finished sessions have left at work without a callback; how many were stopped.
 
         ``sessions`` are a session and all that is below it.
         """
@@ -153,7 +153,7 @@ class Delivery:
         return stopped
 
     def _forget(self, session: Session, ended: Sequence[Item]) -> None:
-        """What a deleted session's children said goes with the tree; not those that it let go or handed on."""
+        """Delete the children of a deleted session, but for those that it abandoned or handed on."""
         for child, policy in self._children(session, ended):
             if child.state == SessionState.DELETED:
                 # What was kept of it for this session goes, unless its own children are still to be seen to.
@@ -164,9 +164,9 @@ class Delivery:
                 failpoint("delivery.forgotten")
 
     def _stop_rest(self, session: Session, ended: Sequence[Item]) -> None:
-        """Stop what owes a closed session nothing and is at work all the same.
+        """Stop what is at work below a closed session without a callback to it.
 
-        A user has resumed it, or a session that has finished since launched it and wants nothing back.
+        A user has resumed it, or a finished session has launched it without a callback.
         """
         left = [(session, list(ended))]
         while left:
@@ -178,7 +178,7 @@ class Delivery:
                     self.ledger.stop(child.id, _why_closed(session))
                 elif child.children:
                     of_child = self.ledger.items(child.id)
-                    # What it is owed, as an heir, it is resumed with.
+                    # Outstanding callbacks, of an heir, resume it.
                     left.append(
                         (
                             child,
@@ -214,7 +214,7 @@ class Delivery:
             self.ledger.abandon(session.id, item.id, "its session is gone")
 
     def give_up(self, question: str, reason: str) -> None:
-        """A question that is still open has waited long enough: its asker is told so, and nobody is bothered any more."""
+        """End an open question or approval that has waited long enough: its asker is told so."""
         asker = asker_of(question) or session_of_approval(question)
         for session in self.ledger.find([asker] if asker else []):
             if question in session.approvals:
@@ -229,7 +229,7 @@ class Delivery:
                 )
 
     def expire_approval(self, approval: str) -> None:
-        """An approval that nobody has answered in time: its session is told so, and its own default counts."""
+        """Tell a session that nobody has answered its approval in time, so that its own default counts."""
         for session, item, _, request in self.ledger.approvals.find([approval]):
             if not request.expires_ms or self.ledger.server_ms() < request.expires_ms:
                 continue  # a clock that has gone back since
@@ -249,38 +249,39 @@ class Delivery:
         envelope: Outgoing | None = None,
     ) -> None:
         """Tell a session that no person answers an approval of it."""
-        with contextlib.suppress(UnknownSession, WrongState):  # it has ended, or somebody was quicker
-            self.ledger.enqueue(
-                session.id,
-                text,
-                item_id=decision_id(approval),
-                kind="reply",
-                priority="high",
-                answers=approval,
-                envelope=envelope,
-                extra={
-                    "agent": OPERATOR,
-                    "status": "failed",
-                    "answers": approval,
-                    "context": json.dumps(dict(verdict)),
-                },
-            )
+        facts = {"agent": OPERATOR, "context": json.dumps(dict(verdict))}
+        self._fail(approval, decision_id(approval), session.id, text, facts=facts, envelope=envelope)
 
     def _close_question(self, session: Session, item: Item) -> None:
-        """Whoever asked a closed session hears that no answer will come, instead of waiting for it for ever."""
+        """Tell whoever asked a closed session that no answer will come."""
         why = f"session {session.id} {session.state}: {session.reason}"
         self._refuse_reply(item.id, asker=item.child, agent=session.agent, why=why)
 
     def _refuse_reply(self, question: str, *, asker: str, agent: str, why: str) -> None:
+        text = f"no reply will come: {why}"
+        self._fail(question, reply_id(question), asker, text, facts={"agent": agent})
+
+    def _fail(
+        self,
+        question: str,
+        item: str,
+        asker: str,
+        text: str,
+        *,
+        facts: Mapping[str, str],
+        envelope: Outgoing | None = None,
+    ) -> None:
+        """Put a failed answer to a question into the queue of its asker."""
         with contextlib.suppress(UnknownSession, WrongState):  # it has ended, or has its reply
             self.ledger.enqueue(
                 asker,
-                f"no reply will come: {why}",
-                item_id=reply_id(question),
+                text,
+                item_id=item,
                 kind="reply",
                 priority="high",
                 answers=question,
-                extra={"agent": agent, "status": "failed", "answers": question},
+                envelope=envelope,
+                extra={**facts, "status": "failed", "answers": question},
             )
 
 

@@ -96,7 +96,7 @@ def role_rules(role: str, *, queues: tuple[str, ...] = ("orchestra",)) -> list[s
     patterns = sorted(p for p in found if not any(p != q and fnmatchcase(p, q) for q in found))
     channels: list[str] = []
     commands = list({"console": _CONSOLE, "notifier": _NOTIFIER}.get(role, _SERVICE))
-    if role in {"router", "callbacks", "audit", "reaper", "operator"}:
+    if role in {"router", "callbacks", "audit", "reaper", "notifier", "operator"}:
         # Which holders of runs, and which consumers of groups, are connected.
         commands.append("+client|list")
     if role in _CELERY:

@@ -10,12 +10,10 @@ from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 from orchestrator.router.batching import BatchedCommand
 from orchestrator.router.commands import DONE, DUPLICATE, CommandOutcome, ConversationLimits, message_id_taken
-from orchestrator.router.received import ReceivedMessage
+from orchestrator.router.received import ENDING, ReceivedMessage
 from orchestrator.streams import stream_key
 
-#: Types that a long conversation does not refuse: they end what others wait for.
-NEVER_REFUSED: Final = frozenset({"task-completion", "error", "reply"})
-#: Parts of the system that report to whoever is concerned, and speak to nobody.
+#: Parts of the system that report, and take nobody into a conversation.
 _REPORTERS: Final = SYSTEM_AGENTS - {OPERATOR}
 
 
@@ -38,17 +36,14 @@ class Marking(BatchedCommand):
                 keys.seen(shard, received.sender, received.id),
                 keys.conversation(shard, received.conversation),
             )
-            most = 0 if received.type in NEVER_REFUSED else limits.conversation_messages
+            most = 0 if received.type in ENDING else limits.conversation_messages
             args += (received.entry.id, limits.mark_ms(received), received.first, most, received.digest)
             args.append(self._party(received))
         return names, args
 
     @staticmethod
     def _party(received: ReceivedMessage) -> str:
-        """The program outside of the stack that a message takes into its conversation; or empty.
-
-        A report of the router that something was refused takes nobody in.
-        """
+        """The external program that a message takes into its conversation; or empty."""
         return received.program if received.sender not in _REPORTERS else ""
 
     def read(self, answer: Any, messages: Sequence[ReceivedMessage]) -> list[CommandOutcome]:

@@ -18,7 +18,6 @@ from orchestrator.redisdb.scripts import Scripts
 from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router.already_applied import Marking
 from orchestrator.router.commands import ConversationLimits
-from orchestrator.router.conversations import Conversations
 from orchestrator.router.deadletters.dead_lettering import DeadLettering
 from orchestrator.router.deadletters.escalations import Escalations
 from orchestrator.router.deadletters.store import dead_limits
@@ -37,10 +36,10 @@ from orchestrator.router.validation.validator import Validator
 from orchestrator.streams import MESSAGE_TYPES, RedisStreams, all_streams
 
 
-def limits_of(settings: Settings, table: RoutingTable | None = None) -> ConversationLimits:
+def limits_of(settings: Settings, table: RoutingTable) -> ConversationLimits:
     """The bounds of the router's own records."""
     return ConversationLimits(
-        review_ms=round((table or RoutingTable())["review-request"].timeout_s * 1000),
+        review_ms=round(table["review-request"].timeout_s * 1000),
         max_age_ms=round(settings.message_max_age_s * 1000),
         conversation_messages=settings.conversation_max_messages,
     )
@@ -58,7 +57,7 @@ def build_validator(parts: Container, clock: Clock) -> Validator:
         clock=clock,
         signatures_required=settings.signatures_required,
         max_bytes=settings.max_message_bytes,
-        max_age_ms=limits_of(settings).max_age_ms,
+        max_age_ms=limits_of(settings, parts.routing).max_age_ms,
         max_chain=settings.conversation_max_depth,
         can_encrypt_to=partial(_can_encrypt_to, parts),
     )
@@ -98,7 +97,7 @@ def build_router(
 ) -> Router:
     """A router that consumes ``types``; connects to nothing but ``client`` until it has a run to send.
 
-    ``aside`` is what another one in this process has buffered, before it was built again.
+    ``report_buffer`` is what the router before it in this process has buffered, before an outage.
 
     Raises:
         ConfigurationError: the routing table in the settings is wrong.
@@ -106,14 +105,13 @@ def build_router(
     parts = build_container(client, settings)
     clock = clock or ServerClock(client)
     table = parts.routing
-    limits = limits_of(settings)
-    conversations = Conversations(client, shards=settings.shards, keep_ms=limits.max_age_ms)
+    limits = limits_of(settings, table)
     parking = DelayedMessages(Scripts(client), shards=range(settings.shards), mark_ms=limits.max_age_ms)
     dependencies = Dependencies(
         parts.ledger,
         parking,
         clock=clock,
-        keep_ms=conversations.keep_ms,
+        keep_ms=limits.max_age_ms,
         ignore_failed=settings.failed_dependency == "ignore",
     )
     retries = Retries(
@@ -139,18 +137,18 @@ def build_router(
         execution=Execution(
             parts.ledger,
             handlers=build_handlers(parts),
-            starting=Starting(parts.ledger, limits_of(settings, table)),
+            starting=Starting(parts.ledger, limits),
             marking=Marking(limits),
             inboxes=Inboxes(Scripts(client), most=settings.stream_max_entries),
         ),
         retries=retries,
         redelivery=Redelivery(parking, dependencies=dependencies, agents=parts.agents, clock=clock),
-        undelivered=DeadLettering(
+        dead_lettering=DeadLettering(
             parts.ledger,
             parts.message_factory,
             table=table,
             find_agent=parts.agents.get,
-            conversations=conversations,
+            shards=settings.shards,
             limits=dead_limits(settings),
             escalations=Escalations(
                 parts.ledger,

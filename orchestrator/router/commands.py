@@ -1,17 +1,20 @@
-"""The steps that carry messages out, as values: one script call, and what its answer means."""
+"""The steps that carry messages out, as values: a script call, and what its answer means."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Literal
 
 from orchestrator.envelope.model import Header
 from orchestrator.ledger import RunRef
 from orchestrator.log import get_logger
+from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg
 from orchestrator.router.received import ReceivedMessage, Rejection
 from orchestrator.router.validation.validator import reject
+from orchestrator.streams import stream_key
 
 #: Milliseconds that a duplicate mark outlives the message: no clock is exact.
 MARK_MARGIN_MS = 600_000
@@ -34,6 +37,28 @@ DUPLICATE = CommandOutcome(kind="duplicate")
 def rejected(rule: str, reason: str, received: ReceivedMessage) -> CommandOutcome:
     """The message breaks a rule that only the ledger could tell."""
     return CommandOutcome(kind="rejected", rejection=reject(rule, reason, received.message))
+
+
+def outcome_of(answer: bytes, received: ReceivedMessage) -> CommandOutcome | None:
+    """What the first word of an answer means that all scripts give; None: it is another word."""
+    match answer:
+        case b"done":
+            return DONE
+        case b"duplicate":
+            return DUPLICATE
+        case b"other":
+            return message_id_taken(received)
+    return None
+
+
+def mark_keys(received: ReceivedMessage) -> list[str]:
+    """The keys of the duplicate mark, of the entry's stream and of the conversation, as scripts take them."""
+    shard = received.entry.stream.shard
+    return [
+        keys.seen(shard, received.sender, received.id),
+        stream_key(received.entry.stream),
+        keys.conversation(shard, received.conversation),
+    ]
 
 
 def failed(script: str, why: object, received: ReceivedMessage) -> CommandOutcome:
@@ -108,24 +133,16 @@ class Resolved:
     outcome: CommandOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class AckOnly:
-    """The ledger has the message's effect already: it is only marked seen, counted and acknowledged.
+class Batched(Enum):
+    """A step that is carried out for many messages in one script call."""
 
-    Most messages are such; many of them go in one script call.
-    """
-
-
-NOTED = AckOnly()
+    #: The ledger has the message's effect already: it is only marked seen, counted and acknowledged. Most messages are such.
+    ACK_ONLY = auto()
+    #: The message begins a session that the ledger has already.
+    START_RUN = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class StartRun:
-    """The message begins a session that the ledger has already. Many of them go in one script call."""
-
-
-BEGUN = StartRun()
-Step = ScriptCommand | Resolved | AckOnly | StartRun
+Step = ScriptCommand | Resolved | Batched
 
 
 def mark_ms(header: Header, max_age_ms: int) -> int:
@@ -158,6 +175,16 @@ class ConversationLimits:
     def mark_ms(self, received: ReceivedMessage) -> int:
         """Milliseconds that the message's duplicate mark is kept: as long as a copy of it may be accepted."""
         return mark_ms(received.message.header, self.max_age_ms)
+
+    def mark_args(self, received: ReceivedMessage) -> list[Arg]:
+        """Group, entry id, the mark's lifetime, digest and the conversation's lifetime, as scripts take them."""
+        return [
+            received.group,
+            received.entry.id,
+            self.mark_ms(received),
+            received.digest,
+            self.max_age_ms,
+        ]
 
     def conversation_fault(self, fault: str, received: ReceivedMessage) -> CommandOutcome:
         """What a script means by `chain` or `limit`."""

@@ -1,4 +1,4 @@
-"""Execution: the steps of a round's messages, sent to the server together, and what came of each message."""
+"""Execution: the steps of a round's messages, sent to the server together, and the outcome of each message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb.client import refuses_everything
 from orchestrator.router.already_applied import Marking
 from orchestrator.router.batching import BatchedCommand
-from orchestrator.router.commands import AckOnly, CommandOutcome, ScriptCommand, StartRun, failed
+from orchestrator.router.commands import Batched, CommandOutcome, Resolved, ScriptCommand, failed
 from orchestrator.router.external import Inboxes
 from orchestrator.router.handlers import Handlers
 from orchestrator.router.received import ReceivedMessage
@@ -28,13 +28,15 @@ class Execution:
         self._ledger = ledger
         self._inboxes = inboxes
         self._handlers = handlers
-        self._starting = starting
-        self._marking = marking
+        self._batched: dict[Batched, BatchedCommand] = {
+            Batched.START_RUN: starting,
+            Batched.ACK_ONLY: marking,
+        }
 
     def carry_out(self, messages: Sequence[ReceivedMessage]) -> list[CommandOutcome]:
-        """What came of each message. All steps go in one round trip; the answers decide.
+        """The outcome of each message. All steps go in one round trip.
 
-        A message that follows upon a launch in the same round goes in a second one, when the launch is done.
+        A message that follows upon a launch in the same round goes in a second round trip, after the launch.
         """
         outcomes: list[CommandOutcome] = []
         while messages:
@@ -46,28 +48,30 @@ class Execution:
         batch = self._ledger.scripts.batch()
         self._handlers.prepare(messages)
         outcomes: dict[tuple[StreamId, str], CommandOutcome] = {}
-        together: dict[BatchedCommand, list[ReceivedMessage]] = {self._starting: [], self._marking: []}
+        together: dict[Batched, list[ReceivedMessage]] = {kind: [] for kind in self._batched}
         commands: list[tuple[int, ReceivedMessage, ScriptCommand]] = []
         for received in messages:
             match self._handlers.act(received):
                 case ScriptCommand() as step:
                     batch.script(step.script, step.keys, step.args)
                     commands.append((len(batch) - 1, received, step))
-                case StartRun():
-                    together[self._starting].append(received)
-                case AckOnly():
-                    together[self._marking].append(received)
-                case step:
-                    outcomes[received.place] = step.outcome
-        calls = [(kind, *call) for kind, found in together.items() for call in kind.add(batch, found)]
+                case Batched() as kind:
+                    together[kind].append(received)
+                case Resolved(outcome):
+                    outcomes[received.place] = outcome
+        calls = [
+            (command, *call)
+            for kind, command in self._batched.items()
+            for call in command.add(batch, together[kind])
+        ]
         answers = batch.execute()
         for place, received, act in commands:
             fault = _fault(answers[place], act.script, received)
             outcomes[received.place] = fault or act.read(answers[place])
-        for kind, place, part in calls:
+        for command, place, part in calls:
             answer = answers[place]
-            faults = [fault for received in part if (fault := _fault(answer, kind.script, received))]
-            for received, outcome in zip(part, faults or kind.read(answer, part), strict=True):
+            faults = [fault for received in part if (fault := _fault(answer, command.script, received))]
+            for received, outcome in zip(part, faults or command.read(answer, part), strict=True):
                 outcomes[received.place] = outcome
         self._deliver([received for received in messages if received.program], outcomes)
         return [outcomes[received.place] for received in messages]

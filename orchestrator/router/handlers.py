@@ -10,14 +10,14 @@ from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import Ledger
 from orchestrator.messages.factory import MessageFactory
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
-from orchestrator.router.commands import BEGUN, NOTED, ConversationLimits, Resolved, Step, task_unknown
+from orchestrator.router.commands import Batched, ConversationLimits, Resolved, Step, task_unknown
 from orchestrator.router.external import ExternalLaunches, ExternalMessages
 from orchestrator.router.received import ReceivedMessage
 from orchestrator.router.session_resolver import SessionResolver
 
 
 class Handlers:
-    """Makes the act for a message: the ledger's own start, an external program's word, or nothing but the mark."""
+    """Chooses the step for a message: a start, an external program's message, or only its mark."""
 
     def __init__(
         self,
@@ -32,36 +32,38 @@ class Handlers:
         self._ledger = ledger
         self._resolver = SessionResolver(ledger)
         self._launches = ExternalLaunches(ledger, self._resolver, table=table, limits=limits, shards=shards)
-        self._words = ExternalMessages(ledger, self._resolver, limits=limits, message_factory=message_factory)
+        self._messages = ExternalMessages(
+            ledger, self._resolver, limits=limits, message_factory=message_factory
+        )
         self._find_agent = find_agent
         self._limits = limits
         self._operator = table.operator
 
     def prepare(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Look up at once what the following acts need to know; most messages need nothing."""
+        """Look up at once what the following steps need to know; most messages need nothing."""
         self._resolver.load([received for received in messages if self._needs_resolver(received)])
 
     def _needs_resolver(self, received: ReceivedMessage) -> bool:
         if received.type in LAUNCHES:
             return not is_session_id(received.task_id)
-        return self._speaks_for_itself(received)
+        return self._is_external(received)
 
     def act(self, received: ReceivedMessage) -> Step:
         """The step that carries the message out."""
         body = received.body
         if received.type == "escalation" and received.recipient == self._operator:
-            return NOTED  # for people to see: there is nobody to start
+            return Batched.ACK_ONLY  # for people to see: there is nobody to start
         if received.type in LAUNCHES:
             assert body is None or isinstance(body, (TaskDelegation, ReviewRequest, Escalation))
             task_id = received.task_id
             if is_session_id(task_id):
                 # In a stream of another shard it is a copy that somebody put there.
                 here = shard_of(task_id) == received.entry.stream.shard
-                return BEGUN if here else Resolved(task_unknown(task_id, received))
+                return Batched.START_RUN if here else Resolved(task_unknown(task_id, received))
             return self._launches.launch(received, body)
-        return self._words.word(received) if self._speaks_for_itself(received) else NOTED
+        return self._messages.handle(received) if self._is_external(received) else Batched.ACK_ONLY
 
-    def _speaks_for_itself(self, received: ReceivedMessage) -> bool:
-        """Whether the sender is a program outside of the stack, whose word is all there is."""
+    def _is_external(self, received: ReceivedMessage) -> bool:
+        """Whether the sender is an external program: the ledger knows nothing of what it says."""
         sender = self._find_agent(received.sender)
         return sender is not None and sender.external

@@ -1,4 +1,4 @@
-"""A message as the router handles it: what came, who it is from and to, or why it is refused."""
+"""A message as the router handles it: its content, its sender and recipient, or why it is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from orchestrator.streams import ROUTER_GROUP, Entry, StreamId
 
 #: The entry's field that holds which attempt this is; absent on the first.
 ATTEMPT_FIELD = "attempt"
-#: What people see instead of the title of what only its recipient can read.
+#: Types that are never refused for being late or for the length of their conversation: they end what others wait for.
+ENDING = frozenset({"task-completion", "error", "reply"})
+#: What people see instead of a title that only the recipient can read.
 SEALED_TITLE = "(encrypted)"
 
 

@@ -1,4 +1,4 @@
-"""The router: reads by priority, validates, acts by type. Any number of copies; each may die at any moment.
+"""The router: reads by priority, validates, carries out by type. Any number of copies; each may die at any moment.
 
 An entry is acknowledged in the same atomic step that carries it out, so that it is handled once in effect
 however often it is handed out. What a dead router held is reclaimed and handled alone.
@@ -73,7 +73,7 @@ class Router:
         execution: Execution,
         retries: Retries,
         redelivery: Redelivery,
-        undelivered: DeadLettering,
+        dead_lettering: DeadLettering,
         dispatcher: Dispatcher,
         agents: AgentRegistry,
         consumer: str,
@@ -87,7 +87,7 @@ class Router:
         self._execution = execution
         self._retries = retries
         self._redelivery = redelivery
-        self._undelivered = undelivered
+        self._dead_lettering = dead_lettering
         self._dispatcher = dispatcher
         self._agents = agents
         self._consumer = Consumer(
@@ -108,7 +108,7 @@ class Router:
         """Route until told to stop."""
         while not stop.is_set():
             began_at = time.monotonic()
-            handled = self.run_once(block_ms=self._retry_for_ms())
+            handled = self.run_once(block_ms=self._wait_ms())
             # A message after a quiet time is routed at once; those that follow close are routed together.
             if 0 < handled.done < _FEW and time.monotonic() - began_at < _QUIET_S:
                 stop.wait(_LINGER_S)
@@ -116,14 +116,14 @@ class Router:
         while self._refused:
             self._give_up(Handled())
 
-    def _retry_for_ms(self) -> int:
-        """How long to wait for news: no longer than until a message that waits is due, or while there is work."""
+    def _wait_ms(self) -> int:
+        """How long to wait for new entries: until a delayed message is due, and hardly while there is work."""
         if self._refused:
             return 1
         return max(1, min(BLOCK_MS, round((self._redelivery.next_look - time.monotonic()) * 1000)))
 
     def run_once(self, *, block_ms: int = 0) -> Handled:
-        """One round: what was left by dead routers, what is new; waits up to ``block_ms`` when nothing is."""
+        """One round: what dead routers left, and what is new; waits up to ``block_ms`` when nothing is."""
         handled = Handled()
         self._outboxes.refresh()
         self._take_over(handled)
@@ -137,8 +137,7 @@ class Router:
         report_buffer = self._report_buffer
         entries = self._outboxes.collect(
             self._reader.next_round(
-                block_ms=report_buffer.retry_for_ms(block_ms),
-                without=report_buffer.streams,
+                block_ms=report_buffer.wait_ms(block_ms),
                 also=self._outboxes.within_quota,
             )
         )
@@ -152,7 +151,7 @@ class Router:
             self._give_up(handled)
 
     def _route_buffered(self, entries: Sequence[Entry], handled: Handled) -> None:
-        """Handle what was buffered. Should the server go away meanwhile it stays there, as nothing is done twice."""
+        """Handle what was buffered. If the server goes away meanwhile it stays buffered, as nothing is done twice."""
         if entries:
             self._handle(entries, handled)
             self._report_buffer.clear()
@@ -200,8 +199,8 @@ class Router:
                     self._refused.add(entry, rejection)
                 case Rejection() as rejection:
                     self._reject(entry, rejection, handled)
-                case (received, held):
-                    handled.parked += self._redelivery.hold(received, held)
+                case (received, blocked):
+                    handled.parked += self._redelivery.block(received, blocked)
         runs: list[RunRef] = []
         done: list[ReceivedMessage] = []
         for received, outcome in zip(messages, self._execution.carry_out(messages), strict=True):
@@ -220,36 +219,36 @@ class Router:
         if runs:
             failpoint("router.acted")
         self._dispatch(runs, handled)
-        self._redelivery.hear(done)
+        self._redelivery.look_at_waiters(done)
 
     def _reject(self, entry: Entry, rejection: Rejection, handled: Handled) -> None:
         """Let a message wait for what it needs or for its next attempt, or give it up."""
-        if not self._delay(entry, rejection, handled):
-            end = self._retries.decide(entry, rejection).end
+        end = self._delay(entry, rejection, handled)
+        if end is not None:
             exhausted = end in {RetryEnd.ATTEMPTS, RetryEnd.EXPIRATION}
-            handled.dead += self._undelivered.mark_dead(entry, rejection, exhausted=exhausted) is not None
+            handled.dead += self._dead_lettering.mark_dead([(entry, rejection)], exhausted=exhausted)
 
-    def _delay(self, entry: Entry, rejection: Rejection, handled: Handled) -> bool:
-        """Let a message wait for what it needs or for its next attempt; False: there is nothing to wait for."""
+    def _delay(self, entry: Entry, rejection: Rejection, handled: Handled) -> RetryEnd | None:
+        """Let a message wait for what it needs or for its next attempt; why there is none, or None: it waits."""
         attempt_policy = self._retries.attempt_policy(entry, rejection)
         if attempt_policy is not None:
             handled.parked += self._redelivery.extend(entry, rejection, attempt_policy)
-            return True
+            return None
         decision = self._retries.decide(entry, rejection)
         if decision.at_ms is not None:
             handled.parked += self._redelivery.retry(entry, rejection, due_ms=decision.at_ms)
-        return decision.at_ms is not None
+        return decision.end
 
     def _give_up(self, handled: Handled) -> None:
-        """Give up what was refused first of all that nobody vouches for; what waits for a key waits."""
+        """Give up the first of the refused entries without a trusted sender; what waits for a key waits."""
         refused = self._refused.first()
         with self._redelivery.together():
-            dead = [refusal for refusal in refused if not self._delay(*refusal, handled)]
-        handled.dead += self._undelivered.bury_all(dead)
+            dead = [refusal for refusal in refused if self._delay(*refusal, handled) is not None]
+        handled.dead += self._dead_lettering.mark_dead(dead)
         self._refused.drop(len(refused))
 
     def _dispatch(self, runs: Sequence[RunRef], handled: Handled) -> None:
-        """Tell workers of runs; what an external program runs is at work as soon as it can read of it."""
+        """Tell workers of runs; the runs of external programs count as taken."""
         ready = hand_over(runs, ledger=self._ledger, agents=self._agents)
         if not ready:
             return

@@ -1,22 +1,43 @@
-"""Who is meant: the sessions that messages name, by their chains and task-ids, looked up for a whole round at once."""
+"""The sessions that messages name by their chains and task-ids, looked up for a whole round at once.
+
+The records of a conversation say which session each launch began. A record is written when the router carries a launch
+out, and forgotten some time after the conversation's last message.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
+
+import redis
 
 from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import Ledger, Session
 from orchestrator.redisdb import keys
 from orchestrator.router.received import ReceivedMessage
 
-#: A field of a conversation's book: shard, conversation, name.
+#: References at the beginning of a chain among which the launch of the sender's own session stands.
+NEAREST: Final = 4
+#: A field of a conversation's record: shard, conversation, name.
 _Field = tuple[int, str, str]
 
 
-class SessionResolver:
-    """What the ledger and the conversations' records said of the messages of this round.
+def launched(client: redis.Redis, shards: int, conversation: str, references: Sequence[str]) -> list[str]:
+    """The sessions that these messages of a conversation launched, in whatever shard; in the order of ``references``."""
+    names = [f"launch:{reference.lower()}" for reference in references]
+    pipeline = client.pipeline(transaction=False)
+    for shard in range(shards if names else 0):
+        pipeline.hmget(keys.conversation(shard, conversation), names)
+    answers: list[list[bytes | None]] = pipeline.execute()
+    return [
+        session.decode() for of_reference in zip(*answers, strict=True) for session in of_reference if session
+    ]
 
-    It is loaded before the round is acted upon; what the round itself changes is decided by the scripts.
+
+class SessionResolver:
+    """What the ledger and the conversations' records hold about the messages of a round.
+
+    It is loaded before the round is carried out; what the round itself changes is decided by the scripts.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -73,25 +94,12 @@ class SessionResolver:
                 return session
         return None
 
-    def launched_anywhere(self, received: ReceivedMessage, shards: int) -> str | None:
-        """The session that the nearest message of the message's chain launched, in whatever shard."""
-        refs = [f"launch:{ref.lower()}" for ref in received.message.header.conversation_chain]
-        if not refs:
-            return None
-        pipeline = self._ledger.redis.pipeline(transaction=False)
-        for shard in range(shards):
-            pipeline.hmget(keys.conversation(shard, received.conversation), refs)
-        answers: list[list[bytes | None]] = pipeline.execute()
-        found = (session for of_ref in zip(*answers, strict=True) for session in of_ref if session)
-        session = next(found, None)
-        return session.decode() if session else None
-
     def latest(self, agent: str, received: ReceivedMessage) -> Session | None:
         """The session of the agent that the message's conversation launched last."""
         return self.session(self._field(received, f"agent:{agent}"), agent, received)
 
     def recipient(self, received: ReceivedMessage, sender: Session | None) -> Session | None:
-        """Whom a message speaks to: the parent of the session that speaks, else the nearest in its chain."""
+        """The session that a message is for: the parent of the sender's session, else the nearest in its chain."""
         if sender is not None and sender.parent:
             parent = self.session(sender.parent, received.recipient, received)
             if parent is not None:
@@ -99,9 +107,9 @@ class SessionResolver:
         return self.by_chain(received.recipient, received)
 
     def takes_part(self, received: ReceivedMessage, session: Session) -> bool:
-        """Whether a message's sender may say something to a session: it has a part in the conversation, or gave it its task.
+        """Whether a message's sender may send to a session: it has a part in the conversation, or gave it its task.
 
-        What the conversation's book says of parties is only ever added to.
+        A conversation's record of its parties only grows.
         """
         return received.sender == session.delegator or any(
             self._field(received, name) for name in _parts(received.sender)
@@ -127,5 +135,5 @@ def _fields(received: ReceivedMessage) -> list[_Field]:
 
 
 def _parts(agent: str) -> tuple[str, str]:
-    """The fields of a conversation's book of which one is there if the agent has a part in it."""
+    """The fields of a conversation's record of which one is there if the agent has a part in it."""
     return f"agent:{agent}", f"party:{agent}"

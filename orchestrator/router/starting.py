@@ -9,11 +9,10 @@ from orchestrator.ledger import Ledger, Start
 from orchestrator.redisdb.scripts import Arg
 from orchestrator.router.batching import BatchedCommand
 from orchestrator.router.commands import (
-    DUPLICATE,
     CommandOutcome,
     ConversationLimits,
     failed,
-    message_id_taken,
+    outcome_of,
     task_taken,
     task_unknown,
 )
@@ -57,11 +56,9 @@ class Starting(BatchedCommand):
 
     def _outcome(self, answer: Any, received: ReceivedMessage) -> CommandOutcome:
         session = received.task_id
+        if known := outcome_of(answer[0], received):
+            return known
         match answer[0]:
-            case b"duplicate":
-                return DUPLICATE
-            case b"other":
-                return message_id_taken(received)
             case b"unknown":
                 return task_unknown(session, received)
             case b"task":

@@ -1,4 +1,4 @@
-"""The loop that every consumer group has in common: read what is new, take over from the dead, forget dead consumers."""
+"""What every consumer group does: read what is new, take over from dead consumers, forget those that are gone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.streams.lost_connections import LostConnections
+from orchestrator.redisdb.holders import Connected
+from orchestrator.streams.lost_connections import LostConnections, mark_in
 from orchestrator.streams.redis_streams import RedisStreams
 from orchestrator.streams.values import Entry, Portion, StreamId
 
@@ -16,16 +17,16 @@ GONE_MS: Final = 3_600_000
 TIDY_EVERY_S: Final = 600.0
 #: Seconds between two looks for consumers whose process was killed.
 _LOST_EVERY_S: Final = 0.9
-#: Milliseconds for which such a one must have held an entry: what another one has just taken over is left to that.
+#: Milliseconds for which such a consumer must have held an entry: what another one has just taken over is left to that.
 _LOST_IDLE_MS: Final = 500
 
 
 class Consumer:
-    """One consumer of a group. It may die at any moment: what it had not acknowledged another one takes over.
+    """One consumer of a group. It may die at any moment: another consumer takes over what it had not acknowledged.
 
     ``sources`` is asked at each look for the streams from which to take over. Entries that were held for
-    ``reclaim_idle_ms`` are taken over; ``look_every_s`` seconds lie between two looks for them. What a consumer holds
-    that has lost its connection, as its process was killed, is taken over within about two seconds.
+    ``reclaim_idle_ms`` are taken over; ``look_every_s`` seconds lie between two looks for them. The entries of a
+    consumer whose process was killed are taken over within about two seconds.
     """
 
     def __init__(
@@ -35,8 +36,8 @@ class Consumer:
         name: str,
         sources: Callable[[], Sequence[StreamId]],
         *,
-        reclaim_idle_ms: int,
-        look_every_s: float,
+        reclaim_idle_ms: int = 60_000,
+        look_every_s: float = 60,
         clock: Clock | None = None,
     ) -> None:
         self._streams = streams
@@ -57,12 +58,17 @@ class Consumer:
     def left_over(self, *, limit: int, alone: bool = False) -> Iterator[list[Entry]]:
         """Take over what dead consumers held, ``limit`` entries of a stream at a time; nothing until the next look is due.
 
-        ``alone`` takes over from one stream after the other, so that a crash counts against no entry of another one.
+        ``alone`` takes over from one stream after the other, so that a crash counts against no entry of another stream.
         A caller that stops early goes on at its next call.
         """
         now = self._clock.monotonic()
         if now >= self._next_lost:
-            yield from self._of_the_lost(limit)
+            for name, streams in self.dead().items():
+                for stream in streams:
+                    while entries := self._streams.take_over(
+                        self._group, self._name, stream, of=name, idle_ms=_LOST_IDLE_MS, limit=limit
+                    ):
+                        yield entries
             self._next_lost = now + _LOST_EVERY_S
         if now < self._next_look:
             return
@@ -77,18 +83,14 @@ class Consumer:
             self.tidy()
             self._next_tidy = now + TIDY_EVERY_S
 
-    def _of_the_lost(self, limit: int) -> Iterator[list[Entry]]:
-        """What consumers hold that have lost their connections."""
+    def dead(self) -> dict[str, list[StreamId]]:
+        """The consumers that hold entries and whose processes have lost their connections, each with its streams."""
         held = self._streams.holders(self._group, self._sources())
         held.pop(self._name, None)
-        if not held:
-            return
-        for name in self._lost.lost(held, self._streams.connected()):
-            for stream in held[name]:
-                while entries := self._streams.take_over(
-                    self._group, self._name, stream, of=name, idle_ms=_LOST_IDLE_MS, limit=limit
-                ):
-                    yield entries
+        # While no other consumer holds anything, nobody is missed, and what was missed before counts no more.
+        connected = self._streams.connected() if held else Connected()
+        lost = self._lost.lost({mark_in(name) for name in held}, connected)
+        return {name: streams for name, streams in held.items() if mark_in(name) in lost}
 
     def acknowledge(self, entries: Sequence[Entry], *, delete: bool = False) -> None:
         """Acknowledge entries that were handled. ``delete`` removes them from streams that one group alone reads."""

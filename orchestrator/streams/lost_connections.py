@@ -1,9 +1,8 @@
-"""Which consumers of a group are gone with the connection of their process, so that what they held need not wait.
+"""Which processes are dead, told by their connections, so that what they held is taken over at once.
 
-The kernel closes the connections of a process that is killed. A consumer whose process was not connected at two looks
-is taken for dead. That can be wrong: the process may be stopped, or its connection may have broken in a moment in which
-it had no time to make a new one. Then an entry is handled twice, as after a lease that has run out, and marks and claims
-see to it that it counts once.
+The kernel closes the connections of a process that is killed. A process that was not connected at two looks counts as
+dead. That can be wrong: the process may be stopped, or its connection may have broken in a moment in which it had no
+time to make a new one. Then work is done twice, as after a lease that has run out, and marks and claims make it count once.
 """
 
 from __future__ import annotations
@@ -20,27 +19,28 @@ MISSED_S: Final = 0.9
 SETTLED_S: Final = 5.0
 
 
-class LostConnections:
-    """What one consumer has seen of the connections of the others."""
+def mark_in(name: str) -> str:
+    """The mark of a process at the end of a consumer's name or of a claim; empty: it has none."""
+    return name.partition("@")[2]
 
-    def __init__(self, clock: Clock) -> None:
+
+class LostConnections:
+    """What one observer has seen of the connections of other processes."""
+
+    def __init__(self, clock: Clock, *, missed_s: float = MISSED_S) -> None:
         self._clock = clock
+        self._missed_s = missed_s
         self._missed_since: dict[str, float] = {}
 
-    def lost(self, consumers: Iterable[str], connected: Connected) -> list[str]:
-        """Those of ``consumers`` that are dead.
+    def lost(self, marks: Iterable[str], connected: Connected) -> set[str]:
+        """Those of ``marks`` whose processes are dead; it must be told of all marks at each look.
 
-        Nobody is, where the own process is not seen either: that server or proxy does not tell.
+        None is, where the observer does not see its own process either: that server or proxy does not tell.
         """
-        now = self._clock.monotonic()
         if own_mark() not in connected.holders or connected.oldest_s < SETTLED_S:
             self._missed_since = {}
-            return []
-        marks = {name: mark for name in consumers if (mark := name.rpartition("@")[2]) != name}
-        missed = set(marks.values()) - connected.holders
+            return set()
+        now = self._clock.monotonic()
+        missed = set(marks) - connected.holders - {""}
         self._missed_since = {mark: self._missed_since.get(mark, now) for mark in missed}
-        return [
-            name
-            for name, mark in marks.items()
-            if mark in missed and now - self._missed_since[mark] >= MISSED_S
-        ]
+        return {mark for mark, since in self._missed_since.items() if now - since >= self._missed_s}

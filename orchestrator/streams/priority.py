@@ -3,13 +3,12 @@
 Each round takes at most a share from every stream: ``SHARES`` of them, highest priority first.
 While a higher priority has had nothing to give, the lower ones take a whole round's worth. Whatever the
 flood above it, the *n*-th oldest message of a stream is taken at the latest in round ``ceil(n / share)``
-from when it was appended, as :func:`rounds_until_taken` says; rounds that leave its stream out do not count.
+from when it was appended.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from orchestrator.streams.consumer import Consumer
 from orchestrator.streams.values import PRIORITIES, Entry, Portion, StreamId
@@ -22,47 +21,29 @@ FULL_SHARE = 128
 BLOCK_MS = 1000
 
 
-def rounds_until_taken(position: int, priority: str) -> int:
-    """The most rounds until the ``position``-th oldest waiting message of a stream is taken (1: the next)."""
-    return math.ceil(position / SHARES[priority])
-
-
 class PriorityReader:
     """Reads some streams for one consumer of a group, in rounds."""
 
-    def __init__(
-        self, consumer: Consumer, sources: Sequence[StreamId], *, full_share: int = FULL_SHARE
-    ) -> None:
+    def __init__(self, consumer: Consumer, sources: Sequence[StreamId]) -> None:
         self._consumer = consumer
         self._by_priority = {
             priority: [s for s in sources if s.priority == priority]
             for priority in PRIORITIES
             if any(s.priority == priority for s in sources)
         }
-        self._full_share = full_share
         self._flooded: set[str] = set()
 
-    def next_round(
-        self,
-        *,
-        block_ms: int = BLOCK_MS,
-        without: Collection[StreamId] = (),
-        also: Sequence[StreamId] = (),
-    ) -> list[Entry]:
+    def next_round(self, *, block_ms: int, also: Sequence[StreamId] = ()) -> list[Entry]:
         """The next entries, highest priority first; waits up to ``block_ms`` when there are none.
 
-        Nothing is taken from the streams ``without`` which the round is to be, unless these are all. After all others
-        come the streams ``also``, as if their priority were the lowest.
+        After all others come the streams ``also``, as if their priority were the lowest.
         """
-        if without and all(s in without for streams in self._by_priority.values() for s in streams):
-            without = ()
         portions = []
         quiet_above = True
         for priority, streams in self._by_priority.items():
-            share = self._full_share if quiet_above else SHARES[priority]
-            portions.append(Portion([s for s in streams if s not in without], share))
+            portions.append(Portion(streams, FULL_SHARE if quiet_above else SHARES[priority]))
             quiet_above = quiet_above and priority not in self._flooded
-        portions.append(Portion(also, self._full_share if quiet_above else SHARES[PRIORITIES[-1]]))
+        portions.append(Portion(also, FULL_SHARE if quiet_above else SHARES[PRIORITIES[-1]]))
         entries = self._consumer.read(portions, block_ms=block_ms)
         taken: dict[StreamId, int] = {}
         for entry in entries:

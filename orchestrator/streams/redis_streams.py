@@ -17,6 +17,8 @@ from orchestrator.streams import values
 from orchestrator.streams.values import ENVELOPE_FIELD, Backlog, Entry, Pending, Portion, StreamId
 
 _FIELD = ENVELOPE_FIELD.encode()
+#: What a group was given last that was given nothing yet.
+_NOTHING = "0-0"
 _OF_SHARD = {
     values.TRANSITIONS: keys.transitions,
     values.SESSION_EVENTS: keys.session_events,
@@ -158,7 +160,7 @@ class RedisStreams:
     ) -> list[Entry]:
         """Take over entries that a consumer has held for at least ``idle_ms``: oldest first, ``limit`` a stream."""
         claimed: list[Entry] = []
-        asked: list[tuple[StreamId, str]] = [(s, "0-0") for s in streams]
+        asked: list[tuple[StreamId, str]] = [(s, _NOTHING) for s in streams]
         while asked:
             commands = [
                 ("XAUTOCLAIM", self._key(stream), group, consumer, idle_ms, cursor, "COUNT", limit)
@@ -173,7 +175,7 @@ class RedisStreams:
                 entries = [e for row in answer[1] if (e := _entry(stream, row)) is not None]
                 claimed += entries
                 # One call looks at ten times its COUNT; what is older may stand behind many fresh ones.
-                if not entries and answer[0] != b"0-0":
+                if not entries and answer[0] != _NOTHING.encode():
                     again.append((stream, answer[0].decode()))
             asked = again
         return self._with_deliveries(group, claimed)
@@ -300,67 +302,66 @@ class RedisStreams:
         """Whether an entry is not acknowledged yet: no consumer was handed it, or its holder is at work."""
         key = self._key(stream)
         try:
-            groups = self._redis.execute_command("XINFO", "GROUPS", key)
+            groups: Any = self._redis.xinfo_groups(key)
             if self._redis.xpending_range(key, group, entry_id, entry_id, 1):
                 return True
         except redis.ResponseError:  # neither stream nor group: nobody has had anything
             return True
-        return _order(entry_id) > _order(_last_delivered(groups, group))
-
-    def unread(self, group: str, stream: StreamId, *, most: int) -> int:
-        """How many entries of a stream no consumer of the group was handed, counted up to ``most``."""
-        key = self._key(stream)
-        try:
-            groups = self._redis.execute_command("XINFO", "GROUPS", key)
-        except redis.ResponseError:  # no stream of that name
-            groups = []
-        after, count = _last_delivered(groups, group), 0
-        while count < most:
-            rows: Any = self._redis.xrange(key, min=f"({after}", count=min(1000, most - count))
-            if not rows:
-                break
-            after, count = rows[-1][0].decode(), count + len(rows)
-        return count
-
-    def unread_since(self, group: str, streams: Sequence[StreamId]) -> dict[StreamId, int]:
-        """When the oldest entry that no consumer of the group was handed was appended, in ms; streams without one are left out."""
-        pipeline = self._redis.pipeline(transaction=False)
-        for stream in streams:
-            pipeline.execute_command("XINFO", "GROUPS", self._key(stream))
-        lasts = [_last_delivered(answer, group) for answer in pipeline.execute(raise_on_error=False)]
-        pipeline = self._redis.pipeline(transaction=False)
-        for stream, last in zip(streams, lasts, strict=True):
-            pipeline.xrange(self._key(stream), min=f"({last}", count=1)
-        found = zip(streams, pipeline.execute(), strict=True)
-        return {stream: int(rows[0][0].partition(b"-")[0]) for stream, rows in found if rows}
+        return _order(entry_id) > _order(_progress(groups, group)[0])
 
     def backlog(self, group: str, streams: Sequence[StreamId]) -> list[Backlog]:
-        """How far the group has come in each stream."""
-        pipeline = self._redis.pipeline(transaction=False)
+        """How far the group has come in each stream. Without the group everything in the stream is unread.
+
+        Raises:
+            redis.ResponseError: a key is not a stream.
+        """
+        asked = self._redis.pipeline(transaction=False)
         for stream in streams:
-            key = self._key(stream)
-            pipeline.execute_command("XLEN", key)
-            kind = f"{stream.type}:{stream.priority}"
-            pipeline.execute_command(
-                "HMGET", keys.totals(stream.shard), f"trimmed:{kind}", f"published:{kind}"
-            )
-            pipeline.xpending(key, group)
-            pipeline.xpending_range(key, group, "-", "+", 1)
-        answers = pipeline.execute(raise_on_error=False)
+            key, kind = self._key(stream), f"{stream.type}:{stream.priority}"
+            asked.xlen(key)
+            asked.hmget(keys.totals(stream.shard), f"trimmed:{kind}", f"published:{kind}")
+            asked.xinfo_groups(key)
+            asked.xpending(key, group)
+            asked.xpending_range(key, group, "-", "+", 1)
+        answers = asked.execute(raise_on_error=False)
+        of_streams = [answers[at : at + 5] for at in range(0, len(answers), 5)]
+        first = self._redis.pipeline(transaction=False)
+        for stream, (*_, groups, _summary, _held) in zip(streams, of_streams, strict=True):
+            first.xrange(self._key(stream), min=f"({_progress(groups, group)[0]}", count=1)
         rows = []
-        for number, stream in enumerate(streams):
-            length, totals, summary, oldest = answers[number * 4 : number * 4 + 4]
-            for answer in (length, totals):
-                if isinstance(answer, Exception):
-                    raise answer
+        for stream, answer, unread in zip(streams, of_streams, first.execute(), strict=True):
+            length, totals, groups, summary, held = answer
+            for read in (length, totals):
+                if isinstance(read, Exception):
+                    raise read
             # A group or stream that is not there yet answers with an error, and holds nothing.
             pending = 0 if isinstance(summary, Exception) else int(summary["pending"])
-            held = [] if isinstance(oldest, Exception) else oldest
-            idle = int(held[0]["time_since_delivered"]) if held else 0
+            oldest = None if isinstance(held, Exception) or not held else held[0]
             trimmed, counted = (int(total or 0) for total in totals)
-            # What somebody takes out by hand was published all the same, and the scripts have counted it.
-            rows.append(Backlog(stream, length, max(length + trimmed, counted), pending, idle))
+            rows.append(
+                Backlog(
+                    stream,
+                    # What somebody takes out by hand was published all the same, and the scripts have counted it.
+                    published=max(length + trimmed, counted),
+                    unread=self._unread(stream, length, *_progress(groups, group)) if unread else 0,
+                    unread_since_ms=_ms_of(unread[0][0]) if unread else None,
+                    pending=pending,
+                    pending_since_ms=_ms_of(oldest["message_id"]) if oldest else None,
+                    oldest_pending_ms=int(oldest["time_since_delivered"]) if oldest else 0,
+                )
+            )
         return rows
+
+    def _unread(self, stream: StreamId, length: int, after: str, lag: int | None) -> int:
+        """How many of ``length`` entries follow ``after``; they are counted where the server does not know it."""
+        if lag is not None or after == _NOTHING:
+            return length if lag is None else lag
+        count = 0
+        while True:
+            rows: Any = self._redis.xrange(self._key(stream), min=f"({after}", count=1000)
+            if not rows:
+                return count
+            after, count = rows[-1][0].decode(), count + len(rows)
 
 
 def _is_missing_group(error: object) -> bool:
@@ -374,14 +375,20 @@ def _order(entry_id: str) -> tuple[int, int]:
     return int(ms), int(number or 0)
 
 
-def _last_delivered(answer: Any, group: str) -> str:
-    """The last entry that a group was given, by the answer of XINFO GROUPS; of no group at all, the very first."""
-    for row in answer if isinstance(answer, list) else ():
-        facts = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
-        known = {str(k.decode() if isinstance(k, bytes) else k): v for k, v in facts.items()}
-        if known["name"] == group.encode():
-            return str(known["last-delivered-id"].decode())
-    return "0-0"
+def _progress(answer: Any, group: str) -> tuple[str, int | None]:
+    """The last entry that a group was given, by the answer of XINFO GROUPS, and how many follow it.
+
+    The number is None where the server does not know it: before Redis 7, or once an entry between was deleted.
+    """
+    for facts in answer if isinstance(answer, list) else ():
+        if facts["name"] == group.encode():
+            return str(facts["last-delivered-id"].decode()), facts.get("lag")
+    return _NOTHING, None
+
+
+def _ms_of(entry_id: bytes) -> int:
+    """When an entry was appended, in milliseconds since the epoch."""
+    return int(entry_id.partition(b"-")[0])
 
 
 def _entry(stream: StreamId, row: Any) -> Entry | None:

@@ -128,13 +128,15 @@ class Backlog(NamedTuple):
     """How far a group has come in a stream."""
 
     stream: StreamId
-    #: Entries in the stream now.
-    length: int
-    #: Entries ever published in it.
+    #: Entries ever published in the stream.
     published: int
-    #: Handed to a consumer and not acknowledged yet.
+    #: Entries that no consumer was handed, and when the oldest of them was appended, in ms since the epoch.
+    unread: int
+    unread_since_ms: int | None
+    #: Entries that a consumer was handed and has not acknowledged, and when the oldest of them was appended.
     pending: int
-    #: Milliseconds since the oldest pending one was handed out; 0 when there is none.
+    pending_since_ms: int | None
+    #: Milliseconds since the oldest pending entry was handed out; 0 when there is none.
     oldest_pending_ms: int
 
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from orchestrator.agents.definition import FUNCTION_ATTRIBUTE, AgentDefinition
 from orchestrator.agents.loader import load_agents
-from orchestrator.bootstrap import Container, process_name
+from orchestrator.bootstrap import Container
 from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
@@ -142,7 +142,7 @@ class InProcessStack:
         app = build_celery(self.settings)
         runtime = Runtime(parts=parts, results=RootResults(app, client), catalogue=self.catalogue)
         router = build_router(client, self.settings, consumer=consumer_name("router"))
-        callbacks = CallbackService(client, parts.delivery, consumer=process_name("callbacks"))
+        callbacks = CallbackService(client, parts.delivery, consumer=consumer_name("callbacks"))
         reaper = Reaper(
             parts.ledger,
             parts.delivery,

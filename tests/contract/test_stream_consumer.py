@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import redis as redis_py
 
+from orchestrator.redisdb.holders import Connected, own_mark
 from orchestrator.streams import ROUTER_GROUP, Consumer, Portion, RedisStreams, StreamId
 from tests.clock import ManualClock
 
@@ -79,3 +80,41 @@ def test_entries_that_one_group_alone_reads_leave_their_stream_when_they_are_ack
     heir.acknowledge([], delete=True)
     assert redis.xlen("ao:{00}:msg:error:critical") == 1
     assert len(held(streams, FIRST)) == 1
+
+
+def test_consumers_that_are_gone_are_forgotten_once_they_hold_nothing(
+    streams: RedisStreams, clock: ManualClock, redis: redis_py.Redis
+) -> None:
+    heir, key = consumer(streams, clock), "ao:{00}:msg:error:critical"
+    redis.xgroup_createconsumer(key, ROUTER_GROUP, "idle")
+
+    def names() -> set[bytes]:
+        return {row["name"] for row in redis.xinfo_consumers(key, ROUTER_GROUP)}
+
+    heir.tidy(gone_ms=-1)
+    assert names() == {b"dead"}
+    for entries in heir.left_over(limit=10):
+        heir.acknowledge(entries)
+    heir.tidy(gone_ms=-1)
+    assert names() == set()
+
+
+def test_a_process_that_was_missed_once_and_then_held_nothing_is_not_dead(
+    streams: RedisStreams, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection broke, and broke again much later: each time it comes back within a second."""
+    connected = Connected(frozenset({own_mark()}), oldest_s=90)
+    monkeypatch.setattr(streams, "connected", lambda: connected)
+    observer = consumer(streams, clock)
+    streams.publish(FIRST, b"x")
+    (entry,) = streams.read(ROUTER_GROUP, "other@feed.7", [Portion([FIRST], 1)])
+    assert observer.dead() == {}
+    streams.acknowledge(ROUTER_GROUP, [entry])
+    for left in observer.left_over(limit=10):
+        observer.acknowledge(left)
+    clock.advance(100)
+    streams.publish(FIRST, b"y")
+    streams.read(ROUTER_GROUP, "other@feed.7", [Portion([FIRST], 1)])
+    assert observer.dead() == {}
+    clock.advance(1)
+    assert observer.dead() == {"other@feed.7": [FIRST]}

@@ -6,9 +6,8 @@ import pytest
 
 from orchestrator.redisdb.holders import Connected, own_mark
 from orchestrator.streams import consumer_name
-from orchestrator.streams.lost_connections import LostConnections
+from orchestrator.streams.lost_connections import LostConnections, mark_in
 
-OTHER = "router-host-7-abcdef@feedfeedfeed.7"
 MARK = "feedfeedfeed.7"
 ME = own_mark()
 
@@ -31,7 +30,7 @@ def looks(*seen: tuple[set[str], float], every_s: float = 1.0) -> list[bool]:
     watch = LostConnections(clock)
     verdicts = []
     for marks, oldest_s in seen:
-        verdicts.append(bool(watch.lost([OTHER], Connected(frozenset(marks), oldest_s))))
+        verdicts.append(bool(watch.lost([MARK], Connected(frozenset(marks), oldest_s))))
         clock.now += every_s
     return verdicts
 
@@ -63,9 +62,9 @@ def test_a_name_without_a_mark_is_left_to_its_lease() -> None:
     clock = Ticking()
     watch = LostConnections(clock)
     for _ in range(3):
-        assert watch.lost(["router-host-7-abcdef"], Connected(frozenset({ME}), 90)) == []
+        assert watch.lost([mark_in("router-host-7-abcdef")], Connected(frozenset({ME}), 90)) == set()
         clock.now += 1
 
 
 def test_a_consumer_is_named_after_its_process() -> None:
-    assert consumer_name("router").endswith(f"@{ME}")
+    assert mark_in(consumer_name("router")) == ME

@@ -7,7 +7,8 @@ event, an event handled twice, late or out of order does nothing wrong.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import redis
@@ -17,7 +18,6 @@ from orchestrator.crashpoints import failpoint
 from orchestrator.errors import KeyringError
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import RunsSoFar
-from orchestrator.ledger.decode import text
 from orchestrator.log import Seldom, get_logger
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys
@@ -31,18 +31,17 @@ from orchestrator.streams import (
     StreamId,
     ledger_streams,
 )
-from orchestrator.streams.consumer import GONE_MS
 
 GROUP = "callbacks"
 #: Events taken at once.
 BATCH = 200
 #: How long to wait for a first event, which is also how long a stop may go unnoticed.
 BLOCK_MS = 500
-#: Seconds in which further events are let come together, once there was one.
+#: Seconds to wait for further events, once there was one.
 LINGER_S = 0.003
-#: Seconds between two looks at the timers while there is no end of events.
-RING_S = 0.05
-#: Events that another copy has held for so long are taken over.
+#: Seconds between two looks at the timers while events keep coming.
+TIMERS_EVERY_S = 0.05
+#: Milliseconds after which events that another copy holds are taken over.
 TAKE_OVER_MS = 5_000
 
 #: What an event says of how a session is to end → the state that it ends in; else `stopped`.
@@ -64,7 +63,6 @@ class CallbackService:
         take_over_ms: int = TAKE_OVER_MS,
         clock: Clock | None = None,
     ) -> None:
-        self._redis = client
         self._delivery = delivery
         self._shards = range(shards)
         self._clock = clock or SystemClock()
@@ -78,7 +76,7 @@ class CallbackService:
             look_every_s=take_over_ms / 1000,
             clock=self._clock,
         )
-        self._next_ring = self._due_at = 0.0
+        self._next_timers = self._due_at = 0.0
         self._seldom = Seldom()
         #: The streams that can be read.
         self._sound: list[StreamId] = []
@@ -88,22 +86,22 @@ class CallbackService:
         """Handle events until told to stop."""
         while not stop.is_set():
             # The first event after a pause is handled at once. Events that follow closely are handled together.
-            self.run_once(block_ms=self._retry_for_ms(), linger=lambda: stop.wait(LINGER_S))
+            self.run_once(block_ms=self._wait_ms(), linger=lambda: stop.wait(LINGER_S))
 
-    def _retry_for_ms(self) -> int:
+    def _wait_ms(self) -> int:
         """Milliseconds to wait for an event: until the next timer is due. Under load timers are looked up now and then."""
         now = self._clock.monotonic()
-        if now >= min(self._next_ring, self._due_at):
-            self._due_at = now + self._ring() / 1000
-            self._next_ring = now + RING_S
-            return max(1, round((self._due_at - now) * 1000))
-        # What was handled since may have set an earlier one.
-        return max(1, round((min(self._next_ring, self._due_at) - now) * 1000))
+        # What was handled since the last look may have set an earlier timer.
+        until = min(self._next_timers, self._due_at)
+        if now >= until:
+            until = self._due_at = now + self._fire_timers() / 1000
+            self._next_timers = now + TIMERS_EVERY_S
+        return max(1, round((until - now) * 1000))
 
     def run_once(self, *, block_ms: int = 0, linger: Callable[[], object] = lambda: None) -> int:
-        """Handle the events that are there, waiting up to ``block_ms`` for a first one; how many they were.
+        """Handle the events that are there, waiting up to ``block_ms`` for a first one; how many there were.
 
-        They are acknowledged after ``linger``: nobody waits for that, and what they set off has the server first.
+        They are acknowledged after ``linger``, so that what they set off is served first.
         """
         handled = 0
         try:
@@ -123,19 +121,14 @@ class CallbackService:
             self._acknowledge(done)
         return handled + len(entries)
 
-    def tidy(self, *, gone_ms: int = GONE_MS) -> int:
-        """Forget copies that were silent for so long and hold nothing; how many, counted for each stream."""
-        return self._consumer.tidy(gone_ms=gone_ms)
-
     def _read(self, block_ms: int) -> list[Entry]:
         if not self._sound:
-            # With no stream to wait for, wait nevertheless.
-            threading.Event().wait(block_ms / 1000)
+            time.sleep(block_ms / 1000)  # there is no stream to wait for
             self._find_streams()
         return self._consumer.read([Portion(self._sound, BATCH)], block_ms=block_ms)
 
     def _find_streams(self) -> list[StreamId]:
-        """Which streams can be read; missing groups are created. One damaged stream keeps nobody from the others."""
+        """The streams that can be read, with their groups created. One damaged stream holds up no other."""
         self._sound = []
         for stream in ledger_streams(SESSION_EVENTS, len(self._shards)):
             try:
@@ -143,7 +136,7 @@ class CallbackService:
             except redis.ResponseError as error:
                 if is_outage(error):
                     raise
-                # The sweep does what the events of this one would have set off.
+                # The sweep does what the events of this stream would have set off.
                 if self._seldom.due(str(stream)):
                     _log.error("events-not-read", stream=str(stream), error=str(error))
                 continue
@@ -153,7 +146,7 @@ class CallbackService:
     def _handle(self, entries: Sequence[Entry]) -> list[Entry]:
         """Do what events ask for; returns the events that are done."""
         failpoint("callbacks.read")
-        stirred: dict[str, None] = {}
+        to_flush: dict[str, None] = {}
         known: dict[str, RunsSoFar] = {}
         stopped: dict[str, None] = {}
         done: list[Entry] = []
@@ -171,21 +164,21 @@ class CallbackService:
                 case "session_stop":
                     # A finished session had nothing queued. What is queued later emits an event of its own.
                     if event.get("state") != "finished":
-                        stirred[session] = None
+                        to_flush[session] = None
                         if event.get("state") != "idle":
                             stopped[session] = None
                 case "put":
-                    stirred[session] = None
+                    to_flush[session] = None
                 case other:
                     _log.warning("unknown-event", kind=other, session=session)
             done.append(entry)
             if parent:
-                stirred[parent] = None
+                to_flush[parent] = None
                 root, runs = event.get("root", ""), event.get("runs", "")
                 if is_session_id(root) and runs.isdecimal():
                     known[parent] = RunsSoFar(runs=int(runs), root=root, agent=event.get("agent", ""))
-        self._delivery.flush(stirred, known)
-        self._close(list(stopped))
+        self._delivery.flush(to_flush, known)
+        self._close(stopped)
         failpoint("callbacks.handled")
         return done
 
@@ -194,12 +187,12 @@ class CallbackService:
         try:
             self._consumer.acknowledge(done, delete=True)
         except redis.ResponseError as error:
-            # Of a stream that was spoilt meanwhile nothing is left to acknowledge.
+            # In a stream that was spoilt meanwhile nothing is left to acknowledge.
             if is_outage(error):
                 raise
 
     def _stop(self, session: str, event: Mapping[str, str]) -> bool:
-        """End a session as an event says. One that cannot be ended stays pending, and is tried again and again."""
+        """End a session as an event says; False: it cannot be ended, and its event stays pending to be tried again."""
         state = _END.get(event.get("state", ""))
         try:
             self._delivery.ledger.stop(session, event.get("reason", ""), state=state or "stopped")
@@ -212,25 +205,18 @@ class CallbackService:
         failpoint("callbacks.stopped")
         return True
 
-    def _close(self, stopped: list[str]) -> None:
-        pipe = self._redis.pipeline(transaction=False)
+    def _close(self, stopped: Iterable[str]) -> None:
         for session in stopped:
-            pipe.hget(keys.session(session), "state")
-        states = pipe.execute(raise_on_error=False) if stopped else []
-        for session, state in zip(stopped, states, strict=True):
             try:
-                if isinstance(state, Exception):
-                    raise state
-                if text(state) in {"failed", "stopped", "deleted"}:
-                    self._delivery.close(session)
+                self._delivery.close(session)
             except Exception as error:
                 if is_outage(error):
                     raise
-                # Damaged records of one session must not end the service of all others; the sweep goes on trying.
+                # Damaged records of one session must hold up no other; the sweep tries again.
                 if self._seldom.due(session):
                     _log.error("close-failed", session=session, error=repr(error))
 
-    def _ring(self) -> int:
+    def _fire_timers(self) -> int:
         """Flush the sessions whose deadline or window has passed; milliseconds until the next one is due."""
         ledger = self._delivery.ledger
         wait_ms = BLOCK_MS

@@ -1,4 +1,4 @@
-"""What happens to a message that is not acted upon: dead letter, report, and the failure of what it would have begun."""
+"""Giving messages up: a dead letter, a report, and the failure of the session that would have begun."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord
+from orchestrator.agents.registry import ROUTER, SYSTEM_AGENTS, AgentRecord
 from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.errors import KeyringError, UnknownSession, WrongState
@@ -20,21 +20,17 @@ from orchestrator.policy.escalation import above
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Batch, Scripts
-from orchestrator.router.conversations import Conversations
 from orchestrator.router.deadletters.escalations import Escalations
 from orchestrator.router.deadletters.store import DeadLimits, dead_letter_fields, vouched_sender
+from orchestrator.router.delayed.parked import parked_id
 from orchestrator.router.received import Rejection, attempt_of, launched_task
+from orchestrator.router.session_resolver import NEAREST, launched
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
-#: The name under which the router speaks.
-ROUTER = "router"
-
 #: Seconds between two log lines about dropped dead letters: a flood of them must not flood the log.
-_SAY_EVERY_S = 10.0
-#: References of a chain among which the launch of the sender's session is looked for.
-_NEAREST = 4
-#: Dead letters of nobody's that are logged one by one in that time.
-_SAID = 100
+_LOG_EVERY_S = 10.0
+#: Dead letters without a trusted sender that are logged one by one in that time.
+_LOGGED = 100
 _SESSION = re.compile(rb"<task-id>\s*(ses_[0-9a-f]{26})\s*</task-id>")
 _MESSAGE_ID = re.compile(rb"<message-id>\s*([0-9a-fA-F-]{36})\s*</message-id>")
 _ERROR_TYPES: dict[str, ErrorType] = {
@@ -54,59 +50,52 @@ class DeadLettering:
         *,
         table: RoutingTable,
         find_agent: Callable[[str], AgentRecord | None],
-        conversations: Conversations,
-        limits: DeadLimits | None = None,
-        escalations: Escalations | None = None,
+        shards: int,
+        limits: DeadLimits,
+        escalations: Escalations,
     ) -> None:
         self._ledger = ledger
         self._message_factory = message_factory
         self._table = table
         self._find_agent = find_agent
-        self._conversations = conversations
+        self._shards = shards
         self._escalations = escalations
         self._scripts = Scripts(ledger.redis)
-        self._limits = limits or DeadLimits()
+        self._limits = limits
+        #: Dead letters that were dropped and not logged yet, and when the next line about them may be written.
         self._dropped = 0
-        self._next_said = 0.0
-        self._unsaid = self._said_dead = 0
-        self._next_said_dead = 0.0
+        self._next_dropped = 0.0
+        #: The same of dead letters without a trusted sender; and how many were logged one by one since.
+        self._unlogged = self._logged = 0
+        self._next_dead = 0.0
 
-    def mark_dead(self, entry: Entry, rejection: Rejection, *, exhausted: bool = False) -> str | None:
-        """Make an entry a dead letter, fail the session it would have started, and report it.
+    def mark_dead(self, refused: Sequence[tuple[Entry, Rejection]], *, exhausted: bool = False) -> int:
+        """Make entries dead letters, fail the sessions they would have started, and report them, in one round trip.
 
-        A refusal is told to the sender; a message whose attempts are ``exhausted`` also goes up the escalation
-        path. Harmless to repeat: every step is carried out once. Returns the dead letter's id, or None when
-        another router was first.
+        A refusal is reported to the sender; a message whose attempts are ``exhausted`` also goes up the escalation
+        path. Harmless to repeat: every step is carried out once. Returns how many of the entries no other router
+        had dealt with.
         """
-        return self._bury([(entry, rejection)], exhausted=exhausted)[0]
-
-    def bury_all(self, refused: Sequence[tuple[Entry, Rejection]]) -> int:
-        """The same for many in one round trip; how many of them no other router had dealt with."""
-        return sum(dead is not None for dead in self._bury(refused)) if refused else 0
-
-    def _bury(
-        self, refused: Sequence[tuple[Entry, Rejection]], *, exhausted: bool = False
-    ) -> list[str | None]:
+        if not refused:
+            return 0
         batch = self._scripts.batch()
         for entry, rejection in refused:
             # First the session: if this process dies here, the entry is still pending and all of it comes again.
             self._refuse_session(entry, rejection)
             if rejection.rule == "conversation-limit":
-                self._tell_root(rejection)
+                self._warn_root(rejection)
             failpoint("router.refused")
             if exhausted:
                 self._escalate(rejection, attempts=attempt_of(entry))
             self._add(batch, entry, rejection, exhausted=exhausted)
         answers = batch.execute()
         failpoint("router.buried")
-        found: list[str | None] = []
         for (entry, rejection), answer in zip(refused, answers, strict=True):
             if isinstance(answer, Exception):
                 raise answer
-            found.append(f"{entry.stream.shard:02x}-{answer[0].decode()}" if answer else None)
-            self._say_dead(entry, rejection)
-        self._say_dropped(sum(answer[1] for answer in answers if answer))
-        return found
+            self._log_dead(entry, rejection)
+        self._log_dropped(sum(answer[1] for answer in answers if answer))
+        return sum(bool(answer) for answer in answers)
 
     def _add(self, batch: Batch, entry: Entry, rejection: Rejection, *, exhausted: bool) -> None:
         """Add the step that makes an entry a dead letter and reports it."""
@@ -137,18 +126,18 @@ class DeadLettering:
             ],
         )
 
-    def _say_dead(self, entry: Entry, rejection: Rejection) -> None:
-        """Log a dead letter; of those that nobody vouches for, some in a while, and how many more there were."""
+    def _log_dead(self, entry: Entry, rejection: Rejection) -> None:
+        """Log a dead letter; of those without a trusted sender some in a while, and how many more there were."""
         now = time.monotonic()
-        if now >= self._next_said_dead:
-            self._said_dead, self._next_said_dead = 0, now + _SAY_EVERY_S
-            if self._unsaid:
-                get_logger().warning("messages-dead", more=self._unsaid)
-                self._unsaid = 0
+        if now >= self._next_dead:
+            self._logged, self._next_dead = 0, now + _LOG_EVERY_S
+            if self._unlogged:
+                get_logger().warning("messages-dead", more=self._unlogged)
+                self._unlogged = 0
         if not rejection.trusted:
-            self._said_dead += 1
-            if self._said_dead > _SAID:
-                self._unsaid += 1
+            self._logged += 1
+            if self._logged > _LOGGED:
+                self._unlogged += 1
                 return
         get_logger().warning(
             "message-dead",
@@ -158,13 +147,13 @@ class DeadLettering:
             reason=rejection.reason,
         )
 
-    def _say_dropped(self, dropped: int) -> None:
+    def _log_dropped(self, dropped: int) -> None:
         """Log how many dead letters were dropped: at once, and then with all that follow within a while."""
         self._dropped += dropped
         now = time.monotonic()
-        if self._dropped and now >= self._next_said:
+        if self._dropped and now >= self._next_dropped:
             get_logger().warning("dead-letters-dropped", dropped=self._dropped, reason="too many, or too old")
-            self._dropped, self._next_said = 0, now + _SAY_EVERY_S
+            self._dropped, self._next_dropped = 0, now + _LOG_EVERY_S
 
     def _refuse_session(self, entry: Entry, rejection: Rejection) -> None:
         launch = _named_launch(entry) if rejection.message is None else _launch(entry, rejection.message)
@@ -175,30 +164,22 @@ class DeadLettering:
             session = self._ledger.session(session_id)
         except UnknownSession:
             return
-        # Only the launch itself ends with its refusal: not another message that names the session, nor a copy
-        # that anybody may have made. Where it stands proves it, whether or not its signature counts any more.
-        stream = entry.stream
-        place = f"{stream.type}:{stream.priority}:{entry.id}"
-        if (
-            session.message.lower() == message_id
-            and session.entry == place
-            and shard_of(session_id) == stream.shard
-        ):
+        # Only the refusal of the launch itself ends the session, not that of another message that names it, or of a
+        # copy. The place of the entry proves it, whether or not its signature still counts.
+        here = shard_of(session_id) == entry.stream.shard and session.entry == parked_id(entry)
+        if here and session.message.lower() == message_id:
             self._ledger.refuse(session.id, f"{rejection.rule}: {rejection.reason}", by=ROUTER)
 
-    def _tell_root(self, rejection: Rejection) -> None:
-        """The root of a conversation that runs away hears of it, once."""
+    def _warn_root(self, rejection: Rejection) -> None:
+        """Warn the root of a conversation that runs away, once."""
         message = rejection.message
         if message is None or not rejection.trusted:
             return
-        chain = message.header.conversation_chain
-        if not chain:
-            return
-        launched = self._conversations.launched(message.conversation_id, chain[-1].lower())
-        if launched is None:
+        sessions = self._launched(message, message.header.conversation_chain[-1:])
+        if not sessions:
             return
         with contextlib.suppress(UnknownSession, WrongState):  # it is gone, or takes nothing more
-            root = self._ledger.session(launched).root
+            root = self._ledger.session(sessions[0]).root
             self._ledger.enqueue(
                 root,
                 rejection.reason,
@@ -212,11 +193,11 @@ class DeadLettering:
     def _escalate(self, rejection: Rejection, *, attempts: int) -> None:
         """Have the agent at the end of the sender's escalation path look at a message that is given up.
 
-        Who gave the sender its task hears of it in its own session, and who sent it by the report.
+        The report goes to the sender, and to whoever gave the sender its task.
         """
         message = rejection.message
         # What the system itself has sent is never escalated: an escalation that is given up would make another one.
-        if message is None or not rejection.trusted or self._escalations is None:
+        if message is None or not rejection.trusted:
             return
         sender = message.header.sender.agent_name
         record = self._find_agent(sender)
@@ -281,14 +262,16 @@ class DeadLettering:
     def _delegator(self, message: AgentMessage) -> str | None:
         """Who gave the sender its task: its session's parent or a program, as far as the conversation is known."""
         sender = message.header.sender.agent_name
-        # The launch of the sender's session stands behind what that has said or heard since.
-        for ref in message.header.conversation_chain[:_NEAREST]:
-            session = self._conversations.launched(message.conversation_id, ref.lower())
-            found = self._ledger.find([session]) if session is not None else []
-            if found and found[0].agent == sender:
-                parent = self._ledger.find([found[0].parent]) if found[0].parent else []
-                return parent[0].agent if parent else found[0].delegator or None
+        for session in self._ledger.find(
+            self._launched(message, message.header.conversation_chain[:NEAREST])
+        ):
+            if session.agent == sender:
+                parent = self._ledger.find([session.parent]) if session.parent else []
+                return parent[0].agent if parent else session.delegator or None
         return None
+
+    def _launched(self, message: AgentMessage, references: Sequence[str]) -> list[str]:
+        return launched(self._ledger.redis, self._shards, message.conversation_id, references)
 
 
 def _launch(entry: Entry, message: AgentMessage) -> tuple[str, str] | None:
@@ -298,7 +281,7 @@ def _launch(entry: Entry, message: AgentMessage) -> tuple[str, str] | None:
 
 
 def _named_launch(entry: Entry) -> tuple[str, str] | None:
-    """The same of an entry that cannot be parsed, or kills whoever does: read well enough to compare with."""
+    """The same of an entry that cannot be parsed, or ends the process that parses it: enough to compare with."""
     if entry.stream.type not in LAUNCHES or entry.data is None:
         return None
     session, message = _SESSION.search(entry.data), _MESSAGE_ID.search(entry.data)

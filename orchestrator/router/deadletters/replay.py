@@ -35,7 +35,7 @@ from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.build import build_validator
 from orchestrator.router.deadletters.store import DeadLetter
-from orchestrator.router.received import shard_of_message, task_id_of
+from orchestrator.router.received import Rejection, shard_of_message, task_id_of
 from orchestrator.streams import ENVELOPE_FIELD, RedisStreams, StreamId, stream_key
 
 _MARK_MS: Final = 86_400_000
@@ -206,8 +206,8 @@ class Replays:
         if report.message is None:
             first = next(finding for finding in report.findings if finding.severity == "error")
             raise Unverified(what, first.rule, first.sentence, "drop it, and have its sender send it again")
-        rejection = self._validator.signature_fault(report.message, report, octets)
-        fault = None if rejection is None else (rejection.rule, rejection.reason)
+        digest = self._validator.digest(report.message, report, octets)
+        fault = (digest.rule, digest.reason) if isinstance(digest, Rejection) else None
         if fault is not None and not sign_unverified:
             advice = "drop it; or read it, and sign it as the operator by --sign-unverified and its id"
             raise Unverified(what, *fault, advice)

@@ -1,8 +1,8 @@
-"""Tasks that wait for other tasks: held until those complete, failed when one of them fails.
+"""Tasks that wait for other tasks: blocked until those complete, failed when one of them fails.
 
 A task is named by its session id, or by the task-id that an external program gave it in the same conversation.
-The end of a session that tasks are held for makes the router look at them at once; looking again from time to
-time is for what no message reports, and for names that nobody has heard of yet.
+The end of a session makes the router look at the tasks that it blocks at once. It also looks from time to time, for
+what no message reports and for names that are not known yet.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from orchestrator.ledger import CLOSED, Ledger, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.router.delayed.parked import DelayedMessage, DelayedMessages, Tasks, parked_id
 from orchestrator.router.received import ReceivedMessage, Rejection, since_of
+from orchestrator.router.session_resolver import NEAREST
 from orchestrator.router.validation.validator import reject
 
-#: References of a chain among which the launch of the session that ends is looked for.
-_NEAREST: Final = 4
-#: Milliseconds after which a task that was just held is looked at again, and between later looks at the most.
+#: Milliseconds after which a task that was just blocked is looked at again, and between later looks at most.
 FIRST_LOOK_MS: Final = 250
 LAST_LOOK_MS: Final = 10_000
 #: The most for one that waits for a task without a session: no message reports that it has one.
@@ -36,7 +35,7 @@ _WAITERS_MS: Final = 7 * 86_400_000
 
 
 class DependencyStatus(StrEnum):
-    """Where a task stands that another one waits for."""
+    """How far a task is for which another task waits."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -51,7 +50,7 @@ class BlockedTask:
 
     tasks: Tasks
     since_ms: int
-    #: When it expires, or has waited long enough for a task that nobody has heard of; 0: never.
+    #: When it expires, or has waited long enough for an unknown task; 0: never.
     until_ms: int
     reason: str
 
@@ -89,7 +88,7 @@ class Dependencies:
         if not self._ignore_failed and DependencyStatus.FAILED in standings.values():
             return self._failed(standings, received)
         if any(standing in _UNMET for standing in standings.values()):
-            # First it is noted who waits, then looked again: an end is seen by one of the two.
+            # The waiter is recorded before the second look, so that one of the two sees an end.
             self._note_waiter(received, sessions, standings)
             standings = self._standings(sessions)
             if not self._ignore_failed and DependencyStatus.FAILED in standings.values():
@@ -114,7 +113,7 @@ class Dependencies:
         )
 
     def _waited_for(self, received: ReceivedMessage) -> list[str]:
-        """The tasks that a message waits for; of an encrypted one of the stack's own the ledger has them."""
+        """The tasks that a message waits for; the ledger has those of the stack's own encrypted messages."""
         body = received.body
         if isinstance(body, TaskDelegation):
             return list(dict.fromkeys(d.task_id for d in body.task.dependencies))
@@ -130,10 +129,10 @@ class Dependencies:
             "dependency-failed", f"it depends on {', '.join(failed)}, which failed", received.message
         )
 
-    def stirred(self, parked: Sequence[DelayedMessage]) -> list[bool]:
-        """For each task that waits, whether any of those it waits for stands differently now.
+    def changed(self, parked: Sequence[DelayedMessage]) -> list[bool]:
+        """For each task that waits, whether it may be judged differently now.
 
-        One that expires, or has waited long enough for something unknown, stirs then.
+        So it is when a dependency changed, when it expires, and when it has waited long enough for an unknown task.
         """
         if not parked:
             return []
@@ -143,11 +142,9 @@ class Dependencies:
         found = []
         for one, sessions in zip(parked, named, strict=True):
             standing = _text({task: _standing(s, states.get(s)) for task, s in sessions.items()})
-            # What was held in the future was held by a wrong clock, and is judged again.
-            over = 0 < one.until_ms <= now_ms or one.parked_ms > now_ms + LAST_LOOK_MS
-            # An earlier version did not write down until when it waits for something unknown.
-            endless = not one.until_ms and DependencyStatus.UNKNOWN.value in standing
-            found.append(over or endless or _may_decide(one.standing, standing))
+            # What was parked in the future was parked by a wrong clock, and is judged again.
+            overdue = 0 < one.until_ms <= now_ms or one.parked_ms > now_ms + LAST_LOOK_MS
+            found.append(overdue or _may_decide(one.standing, standing))
         return found
 
     def look_again_ms(self, parked: DelayedMessage) -> int:
@@ -162,14 +159,14 @@ class Dependencies:
             most = min(most, parked.until_ms - now_ms)
         return max(FIRST_LOOK_MS, min(most, waited_ms))
 
-    def told(self, messages: Sequence[ReceivedMessage]) -> bool:
-        """Look at the tasks that were held for sessions whose ends are reported here; whether there are any."""
+    def hurry_waiters(self, messages: Sequence[ReceivedMessage]) -> bool:
+        """Let the tasks be looked at now that wait for sessions whose ends are reported here; whether there are any."""
         ends = [received for received in messages if received.type in ENDS]
         pipeline = self._ledger.redis.pipeline(transaction=False)
         for received in ends:
             book = keys.conversation(received.entry.stream.shard, received.conversation)
-            # Its launch stands behind what the session has said or heard since.
-            refs = received.message.header.conversation_chain[:_NEAREST] or ("",)
+            # The session's launch stands behind the messages that it has sent or received since.
+            refs = received.message.header.conversation_chain[:NEAREST] or ("",)
             pipeline.hmget(book, [f"launch:{ref.lower()}" for ref in refs])
         answers = pipeline.execute() if ends else []
         sessions = list(dict.fromkeys(one.decode() for answer in answers for one in answer if one))
@@ -194,14 +191,14 @@ class Dependencies:
         pipeline.execute()
 
     def _sessions(self, shard: int, conversation: str, tasks: Sequence[str]) -> dict[str, str]:
-        """The session of each task; `held` for one that is held itself, empty for one that nobody has heard of."""
+        """The session of each task; `held` for a task that is blocked itself, empty for an unknown one."""
         return self._all_sessions([(shard, conversation, tasks)])[0]
 
     def _all_sessions(self, wanted: Sequence[tuple[int, str, Sequence[str]]]) -> list[dict[str, str]]:
         pipeline = self._ledger.redis.pipeline(transaction=False)
         for shard, conversation, tasks in wanted:
             book = keys.conversation(shard, conversation)
-            # What is waited for may take longer than the book is kept after the last message.
+            # Tasks may take longer than a conversation's record is kept after its last message.
             pipeline.pexpire(book, self._keep_ms)
             for task in tasks:
                 pipeline.hmget(book, f"task:{task}", f"held:{task}")
@@ -223,7 +220,7 @@ class Dependencies:
     def _circle(self, shard: int, conversation: str, task: str, waited_for: Sequence[str]) -> list[str]:
         """The circle that the task would close; empty: none.
 
-        A held task goes on when those it waits for have ended, and a session has ended when its children are.
+        A blocked task goes on when the tasks it waits for have ended, and a session ends after its children.
         """
         book = keys.conversation(shard, conversation)
         above = list(self._above(task)) if is_session_id(task) else []
@@ -259,7 +256,7 @@ class Dependencies:
         return [task, *reversed(way)]
 
     def _above(self, session: str) -> Iterator[str]:
-        """The sessions that cannot be over before this one, nearest first."""
+        """The sessions that cannot end before this session, nearest first."""
         while session:
             answer: Any = self._ledger.redis.hmget(keys.session(session), "parent", "callback")
             if not answer[0] or answer[1] != b"1":
@@ -268,7 +265,7 @@ class Dependencies:
             yield session
 
 
-#: Stands for the session of a task that has none yet, as it is held itself.
+#: Stands for the session of a task that has none yet, as it is blocked itself.
 _HELD: Final = "held"
 _UNMET: Final = frozenset({DependencyStatus.OUTSTANDING, DependencyStatus.HELD, DependencyStatus.UNKNOWN})
 
@@ -292,8 +289,8 @@ def _standing(session: str, state: SessionState | None) -> DependencyStatus:
 def _may_decide(before: str, now: str) -> bool:
     """Whether a task that waits may be judged differently now.
 
-    A task of many dependencies is not judged again for each that completes, but for the last one, for one that fails,
-    and for one that has got a session.
+    A task of many dependencies is not judged again for each that completes, but for the last, for a failure, and for
+    a dependency that has got a session.
     """
     then, stand = before.split(","), now.split(",")
     if len(then) != len(stand) or _UNMET.isdisjoint(stand):

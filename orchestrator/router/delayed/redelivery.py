@@ -1,4 +1,4 @@
-"""Delayed redelivery: what cannot be carried out yet is parked, and put back into its stream when its time has come."""
+"""Delayed redelivery: a message that cannot be carried out yet is parked, and put back into its stream when it is due."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ class Redelivery:
         #: Whether any message waited when it was last looked; a moment old.
         self.something_waits = True
 
-    # --- into the parking --------------------------------------------------------------------
-
     def retry(self, entry: Entry, rejection: Rejection, *, due_ms: int) -> bool:
         """Let an entry wait for its next attempt; False: another router has dealt with it."""
         return self._park(entry, rejection, due_ms=due_ms, attempt=attempt_of(entry) + 1)
@@ -57,7 +55,7 @@ class Redelivery:
         """Inside, all that is to wait goes to the server in one round trip."""
         return self._delayed.together()
 
-    def hold(self, received: ReceivedMessage, held: BlockedTask) -> bool:
+    def block(self, received: ReceivedMessage, blocked: BlockedTask) -> bool:
         """Let a message wait for other tasks; False: another router has dealt with it."""
         now_ms = self._clock.now_ms()
         parked = self._delayed.park(
@@ -66,14 +64,13 @@ class Redelivery:
             due_ms=now_ms + FIRST_LOOK_MS,
             attempt=received.attempt,
             now_ms=now_ms,
-            since_ms=held.since_ms,
+            since_ms=blocked.since_ms,
             rule="",
-            reason=held.reason,
-            tasks=held.tasks,
-            until_ms=held.until_ms,
+            reason=blocked.reason,
+            tasks=blocked.tasks,
+            until_ms=blocked.until_ms,
         )
-        self.something_waits = True
-        self.next_look = min(self.next_look, time.monotonic() + FIRST_LOOK_MS / 1000)
+        self._look_in(FIRST_LOOK_MS)
         return parked
 
     def _park(
@@ -99,30 +96,32 @@ class Redelivery:
             agent="" if attempt_policy is None else attempt_policy.agent,
             until_ms=0 if attempt_policy is None else attempt_policy.until_ms,
         )
-        self.something_waits = True
         failpoint("router.parked")
-        self.next_look = min(self.next_look, time.monotonic() + max(0, due_ms - now_ms) / 1000)
-        if rejection.trusted:  # a flood of what nobody vouches for must not flood the log
+        self._look_in(due_ms - now_ms)
+        if rejection.trusted:  # a flood of untrusted messages must not flood the log
             get_logger().info(
                 "message-parked", stream=str(entry.stream), entry=entry.id, rule=rejection.rule, due_ms=due_ms
             )
         return parked
 
-    # --- out of it ---------------------------------------------------------------------------
+    def _look_in(self, wait_ms: int) -> None:
+        """Look at what waits after so many milliseconds at the latest."""
+        self.something_waits = True
+        self.next_look = min(self.next_look, time.monotonic() + max(0, wait_ms) / 1000)
 
-    def hear(self, messages: Sequence[ReceivedMessage]) -> None:
+    def look_at_waiters(self, messages: Sequence[ReceivedMessage]) -> None:
         """If messages that were carried out report what a task waits for, look at it in the next round."""
-        if self.something_waits and self._dependencies.told(messages):
+        if self.something_waits and self._dependencies.hurry_waiters(messages):
             self.next_look = 0.0
 
     def release(self) -> int:
-        """Put back what has waited long enough, and what something has happened for; how many that were."""
+        """Put back what has waited long enough, and tasks whose dependencies changed; how many were put back."""
         now_ms = self._clock.now_ms()
         due, next_ms = self._delayed.due(now_ms)
         tasks = [parked for parked in due if parked.tasks]
-        # The next look is set before this one: an end that is reported from now on brings it forward again.
+        # The next look is set before this look: an end that is reported from now on brings it forward again.
         self._delayed.put_off({parked: now_ms + self._dependencies.look_again_ms(parked) for parked in tasks})
-        stirred = dict(zip((t.id for t in tasks), self._dependencies.stirred(tasks), strict=True))
+        changed = dict(zip((t.id for t in tasks), self._dependencies.changed(tasks), strict=True))
         later: dict[DelayedMessage, int] = {}
         ready: list[DelayedMessage] = []
         for parked in due:
@@ -130,12 +129,12 @@ class Redelivery:
             in_time = parked.parked_ms <= now_ms < parked.until_ms
             if parked.agent and in_time and self._agents.get(parked.agent) is None:
                 later[parked] = min(parked.until_ms, now_ms + AGENT_LOOK_MS)
-            elif stirred.get(parked.id, True):
+            elif changed.get(parked.id, True):
                 ready.append(parked)
         released = self._delayed.release(ready) if ready else 0
         self._delayed.put_off(later)
         self.something_waits = next_ms is not None or bool(due)
-        # What there is more of than one look takes in goes on after this round.
+        # What is due and did not fit into this look is looked at after this round.
         more = next_ms is not None and next_ms <= now_ms
         pause_s = _LOOK_EVERY_S if self.something_waits else _IDLE_LOOK_EVERY_S
         self.next_look = 0.0 if more else time.monotonic() + pause_s

@@ -12,13 +12,11 @@ from orchestrator.clock import Clock
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.policy.retry import RetryDecision, RetryEnd, decide
 from orchestrator.policy.routing import LAUNCHES, Backoff, RoutingTable
-from orchestrator.router.received import ReceivedMessage, Rejection, attempt_of, since_of
+from orchestrator.router.received import ENDING, ReceivedMessage, Rejection, attempt_of, since_of
 from orchestrator.router.validation.validator import reject
 from orchestrator.streams import Entry
 
-#: Types that nothing ever refuses for being late: they end what others wait for.
-NEVER_LATE: Final = frozenset({"task-completion", "error", "reply"})
-#: Rules about what may be on its way yet.
+#: Rules about what may still be on its way.
 PATIENT: Final = frozenset(
     {"session-unknown", "session-pending", "recipient-session", "conversation-party", "key-unknown"}
 )
@@ -78,7 +76,7 @@ class Retries:
         What an agent of our own reports is in the ledger already and so was accepted when it was published.
         An attempt whose time has passed has failed; while there are more, this is the next one, made at once.
         """
-        if received.type in NEVER_LATE:
+        if received.type in ENDING:
             return None
         if received.type not in LAUNCHES:
             sender = self._find_agent(received.sender)
@@ -131,9 +129,10 @@ class Retries:
         message = rejection.message
         if message is None:
             return RetryDecision(at_ms=None, end=RetryEnd.PERMANENT)
-        waited_ms = self._clock.now_ms() - since_of(entry, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        waited_ms = now_ms - since_of(entry, now_ms)
         if rejection.rule in STARTING and 0 < self._registration_ms <= waited_ms:
-            # A worker that was starting would have registered it by now; further attempts would only wait as long.
+            # A worker that was starting would have registered the agent by now.
             return RetryDecision(at_ms=None, end=RetryEnd.ATTEMPTS)
         attempts, strategy, _ = self.policy(message)
         expiration = message.header.expiration
@@ -142,7 +141,7 @@ class Retries:
             max_attempts=attempts,
             strategy=strategy,
             retryable=rejection.retryable,
-            now_ms=self._clock.now_ms(),
+            now_ms=now_ms,
             expires_ms=None if expiration is None else expiration.instant_ms,
             jitter=self._jitter(),
         )

@@ -15,22 +15,21 @@ from orchestrator.ledger import CLOSED, Ledger, RunRef
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.router.commands import (
-    DUPLICATE,
-    NOTED,
+    Batched,
     CommandOutcome,
     ConversationLimits,
     Resolved,
     ScriptCommand,
     Step,
-    message_id_taken,
     not_taking_part,
+    outcome_of,
     rejected,
     task_taken,
     wrong_shard,
 )
 from orchestrator.router.external.session_messages import SessionMessages
 from orchestrator.router.received import SEALED_TITLE, ReceivedMessage, shard_of_message, task_id_of
-from orchestrator.router.session_resolver import SessionResolver
+from orchestrator.router.session_resolver import SessionResolver, launched
 from orchestrator.streams import stream_key
 
 Launch = TaskDelegation | ReviewRequest | Escalation
@@ -61,7 +60,7 @@ class ExternalLaunches:
         ``body`` is None if it is sealed: the recipient's worker opens it.
         """
         if received.recipient == self._table.operator:
-            return NOTED  # for people to see: there is nobody to start
+            return Batched.ACK_ONLY  # for people to see: there is nobody to start
         home = self._home(received)
         if home != received.entry.stream.shard:
             return Resolved(wrong_shard(home, received))
@@ -75,14 +74,15 @@ class ExternalLaunches:
         return self._begin(received, body)
 
     def _home(self, received: ReceivedMessage) -> int:
-        """The one shard in which the message may begin something: that of the tree it speaks of, else its conversation's.
+        """The one shard in which the message may begin a session: that of the tree it names, else its conversation's.
 
-        In the streams of others it is a copy, and would begin as many sessions.
+        In the streams of other shards it is a copy, and each copy would begin a session.
         """
         if self._shards == 1:
             return 0
-        launched = self._resolver.launched_anywhere(received, self._shards)
-        return shard_of(launched) if launched else shard_of_message(received.message, self._shards)
+        chain = received.message.header.conversation_chain
+        sessions = launched(self._ledger.redis, self._shards, received.conversation, chain)
+        return shard_of(sessions[0]) if sessions else shard_of_message(received.message, self._shards)
 
     def _begin(self, received: ReceivedMessage, body: Launch | None) -> ScriptCommand:
         shard = received.entry.stream.shard
@@ -112,6 +112,8 @@ class ExternalLaunches:
         }
 
         def read(answer: Any) -> CommandOutcome:
+            if known := outcome_of(answer[0], received):
+                return known
             match answer[0]:
                 case b"started":
                     dispatch = RunRef(
@@ -122,12 +124,8 @@ class ExternalLaunches:
                         ring=answer[4] == b"1",
                     )
                     return CommandOutcome(kind="done", dispatch=dispatch)
-                case b"other":
-                    return message_id_taken(received)
                 case b"stranger":
                     return not_taking_part(received)
-                case b"duplicate":
-                    return DUPLICATE
                 case b"task":
                     return task_taken(task_id, answer[1].decode(), received)
                 case b"closed":

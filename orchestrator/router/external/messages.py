@@ -1,4 +1,4 @@
-"""What external programs say: of the sessions that they run, and to other sessions."""
+"""Messages of external programs: about the sessions that they run, and to other sessions."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ from orchestrator.policy.kinds import message_kind
 from orchestrator.redisdb import keys
 from orchestrator.router.commands import (
     DONE,
-    DUPLICATE,
-    NOTED,
+    Batched,
     CommandOutcome,
     ConversationLimits,
     Resolved,
     ScriptCommand,
     Step,
-    message_id_taken,
+    mark_keys,
     not_taking_part,
+    outcome_of,
     rejected,
     session_unknown,
 )
 from orchestrator.router.external.session_messages import SessionMessages, seal_for
 from orchestrator.router.received import SEALED_TITLE, ReceivedMessage
 from orchestrator.router.session_resolver import SessionResolver
-from orchestrator.streams import stream_key
 
 
 class ExternalMessages:
-    """Makes the steps for what external programs say; none of it is in the ledger yet."""
+    """Makes the steps for messages of external programs; none of it is in the ledger yet."""
 
     def __init__(
         self,
@@ -52,8 +51,8 @@ class ExternalMessages:
         self._mailbox = SessionMessages(ledger, limits)
         self._limits = limits
 
-    def word(self, received: ReceivedMessage) -> Step:
-        """The step for what an external program says of its session, or to another one."""
+    def handle(self, received: ReceivedMessage) -> Step:
+        """The step for a message about the program's own session, or to another session."""
         body = received.body
         match body:
             case StatusUpdate():
@@ -71,7 +70,7 @@ class ExternalMessages:
             case None if received.type == "query":
                 return self._question(received, received.sealed, SEALED_TITLE)
             case None if received.type == "message":
-                return self._say(received, received.sealed, kind="message", title=SEALED_TITLE)
+                return self._send(received, received.sealed, kind="message", title=SEALED_TITLE)
             case Query(query_type="get-status"):
                 return self._how_far(received)
             case Query():
@@ -82,10 +81,10 @@ class ExternalMessages:
                 return self._answer(received, body)
             case Message():
                 kind = message_kind(body.message_type or "")
-                return self._say(received, prompt_of(body), kind=kind, title=body.subject or "")
-        return NOTED
+                return self._send(received, prompt_of(body), kind=kind, title=body.subject or "")
+        return Batched.ACK_ONLY
 
-    # --- of its own session ------------------------------------------------------------------
+    # --- about its own session ------------------------------------------------------------------
 
     def _status(self, received: ReceivedMessage, body: StatusUpdate) -> Step:
         session = self._resolver.by_task(body.task_id, received.sender, received)
@@ -111,35 +110,12 @@ class ExternalMessages:
                     facts=facts,
                     body=_packed(body),
                 )
-
-        def read(answer: Any) -> CommandOutcome:
-            match answer[0]:
-                case b"done":
-                    return DONE
-                case b"duplicate":
-                    return DUPLICATE
-                case b"other":
-                    return message_id_taken(received)
-            return session_unknown(received)
-
+        facts = self._mailbox.facts_as_kept(session, facts or ["activity", session.activity])
         return ScriptCommand(
             script="route_status",
-            keys=[
-                keys.session(session.id),
-                keys.seen(received.entry.stream.shard, received.sender, received.id),
-                stream_key(received.entry.stream),
-                keys.conversation(received.entry.stream.shard, received.conversation),
-            ],
-            args=[
-                "",
-                received.group,
-                received.entry.id,
-                self._limits.mark_ms(received),
-                received.digest,
-                self._limits.max_age_ms,
-                *self._mailbox.facts_as_kept(session, facts or ["activity", session.activity]),
-            ],
-            read=read,
+            keys=[keys.session(session.id), *mark_keys(received)],
+            args=["", *self._limits.mark_args(received), *facts],
+            read=lambda answer: outcome_of(answer[0], received) or session_unknown(received),
         )
 
     def _report(
@@ -157,13 +133,11 @@ class ExternalMessages:
         text, packed = write(text, seal), write(_packed(body), seal)
 
         def read(answer: Any) -> CommandOutcome:
+            if known := outcome_of(answer[0], received):
+                return known
             match answer[0]:
-                case b"done" | b"over":
+                case b"over":
                     return DONE
-                case b"duplicate":
-                    return DUPLICATE
-                case b"other":
-                    return message_id_taken(received)
                 case b"pending":
                     reason = (
                         f"session {session.id} has not begun: its task is not routed yet, or waits for others; "
@@ -179,19 +153,13 @@ class ExternalMessages:
             script="route_report",
             keys=[
                 *layout.ending(session.id, parent=session.parent, run=session.run),
-                keys.seen(received.entry.stream.shard, received.sender, received.id),
-                stream_key(received.entry.stream),
-                keys.conversation(received.entry.stream.shard, received.conversation),
+                *mark_keys(received),
             ],
             args=[
                 "",
                 status,
                 text,
-                received.group,
-                received.entry.id,
-                self._limits.mark_ms(received),
-                received.digest,
-                self._limits.max_age_ms,
+                *self._limits.mark_args(received),
                 self._ledger.vouch_for_end(
                     session, status, text, message=received.id, body=packed, by=ROUTER
                 ),
@@ -209,30 +177,39 @@ class ExternalMessages:
             return Resolved(session_unknown(received))
         parent = self._resolver.session(session.parent, received.recipient, received)
         if parent is None:
-            return NOTED  # a root: whoever gave it its task reads the envelope
+            return Batched.ACK_ONLY  # a root: whoever gave it its task reads the envelope
         return self._mailbox.put(
             received, parent, session, text=text, kind=kind, title=session.title, body=_packed(body)
         )
 
     # --- to another session ------------------------------------------------------------------
 
-    def _say(self, received: ReceivedMessage, text: str, *, kind: str, title: str) -> Step:
-        recipient = self._resolver.recipient(received, self._resolver.by_chain(received.sender, received))
+    def _addressed(self, received: ReceivedMessage, recipient: Session | None) -> Session | Resolved:
+        """The session that a message is for, or why its sender may send it nothing."""
         if recipient is None:
-            return _nobody(received)
+            reason = (
+                f"the chain names no launch of a session of {received.recipient!r}; "
+                "carry the chain of the message you answer on"
+            )
+            return Resolved(rejected("recipient-session", reason, received))
         if not self._resolver.takes_part(received, recipient):
             return Resolved(not_taking_part(received))
+        return recipient
+
+    def _send(self, received: ReceivedMessage, text: str, *, kind: str, title: str) -> Step:
+        sender = self._resolver.by_chain(received.sender, received)
+        recipient = self._addressed(received, self._resolver.recipient(received, sender))
+        if isinstance(recipient, Resolved):
+            return recipient
         return self._mailbox.put(received, recipient, None, text=text, kind=kind, title=title)
 
     def _question(
         self, received: ReceivedMessage, text: str, title: str, *, urgency: str = "", body: str = ""
     ) -> Step:
         sender = self._resolver.by_chain(received.sender, received)
-        recipient = self._resolver.recipient(received, sender)
-        if recipient is None:
-            return _nobody(received)
-        if not self._resolver.takes_part(received, recipient):
-            return Resolved(not_taking_part(received))
+        recipient = self._addressed(received, self._resolver.recipient(received, sender))
+        if isinstance(recipient, Resolved):
+            return recipient
         return self._mailbox.put(
             received,
             recipient,
@@ -247,11 +224,10 @@ class ExternalMessages:
 
     def _how_far(self, received: ReceivedMessage) -> Step:
         """The system itself answers how far a session is, and nobody is resumed."""
-        asked = self._resolver.recipient(received, self._resolver.by_chain(received.sender, received))
-        if asked is None:
-            return _nobody(received)
-        if not self._resolver.takes_part(received, asked):
-            return Resolved(not_taking_part(received))
+        sender = self._resolver.by_chain(received.sender, received)
+        asked = self._addressed(received, self._resolver.recipient(received, sender))
+        if isinstance(asked, Resolved):
+            return asked
         shard = received.entry.stream.shard
         try:
             reply = self._message_factory.reply(
@@ -268,41 +244,21 @@ class ExternalMessages:
             )
         except KeyringError as error:
             return Resolved(rejected("payload", f"the answer cannot be encrypted: {error}", received))
-
-        def read(answer: Any) -> CommandOutcome:
-            match answer[0]:
-                case b"other":
-                    return message_id_taken(received)
-                case b"duplicate":
-                    return DUPLICATE
-            return DONE
-
         return ScriptCommand(
             script="route_answer",
             keys=[
-                keys.seen(shard, received.sender, received.id),
-                stream_key(received.entry.stream),
-                keys.conversation(shard, received.conversation),
+                *mark_keys(received),
                 keys.messages(shard, reply.type, reply.priority),
                 keys.totals(shard),
             ],
-            args=[
-                received.group,
-                received.entry.id,
-                self._limits.mark_ms(received),
-                received.digest,
-                self._limits.max_age_ms,
-                reply.data,
-            ],
-            read=read,
+            args=[*self._limits.mark_args(received), reply.data],
+            read=lambda answer: outcome_of(answer[0], received) or DONE,
         )
 
     def _answer(self, received: ReceivedMessage, body: Reply) -> Step:
-        recipient = self._resolver.by_chain(received.recipient, received)
-        if recipient is None:
-            return _nobody(received)
-        if not self._resolver.takes_part(received, recipient):
-            return Resolved(not_taking_part(received))
+        recipient = self._addressed(received, self._resolver.by_chain(received.recipient, received))
+        if isinstance(recipient, Resolved):
+            return recipient
         question, asked = self._asked(recipient, body.in_reply_to.lower())
         if not question:
             reason = (
@@ -341,11 +297,3 @@ def _packed(body: Detailed) -> str:
         return pack_body(body)
     except InputError:
         return ""  # the envelope has it
-
-
-def _nobody(received: ReceivedMessage) -> Resolved:
-    reason = (
-        f"the chain names no launch of a session of {received.recipient!r}; "
-        "carry the chain of the message you answer on"
-    )
-    return Resolved(rejected("recipient-session", reason, received))

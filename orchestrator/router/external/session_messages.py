@@ -10,19 +10,16 @@ from orchestrator.agents.registry import ROUTER
 from orchestrator.ids import item_id, question_id, reply_id
 from orchestrator.ledger import Ledger, Session, layout
 from orchestrator.ledger.sealing import Seal
-from orchestrator.redisdb import keys
 from orchestrator.router.commands import (
-    DONE,
-    DUPLICATE,
     CommandOutcome,
     ConversationLimits,
     ScriptCommand,
-    message_id_taken,
+    mark_keys,
+    outcome_of,
     rejected,
     session_unknown,
 )
 from orchestrator.router.received import ReceivedMessage
-from orchestrator.streams import stream_key
 
 
 def seal_for(session: Session, reader: str) -> Seal | None:
@@ -97,13 +94,9 @@ class SessionMessages:
         }
 
         def read(answer: Any) -> CommandOutcome:
+            if known := outcome_of(answer[0], received):
+                return known
             match answer[0]:
-                case b"done":
-                    return DONE
-                case b"duplicate":
-                    return DUPLICATE
-                case b"other":
-                    return message_id_taken(received)
                 case b"closed":
                     reason = f"session {session.id} is {answer[1].decode()} and takes nothing more"
                     return rejected("session-over", reason, received)
@@ -131,12 +124,7 @@ class SessionMessages:
         )
         return ScriptCommand(
             script="route_put",
-            keys=[
-                *layout.mailbox(session.id, speaker=speaking, envelope=None),
-                keys.seen(received.entry.stream.shard, received.sender, received.id),
-                stream_key(received.entry.stream),
-                keys.conversation(received.entry.stream.shard, received.conversation),
-            ],
+            keys=[*layout.mailbox(session.id, speaker=speaking, envelope=None), *mark_keys(received)],
             args=[
                 "",
                 item,
@@ -144,11 +132,7 @@ class SessionMessages:
                 text,
                 "1" if opens else "0",
                 answers,
-                received.group,
-                received.entry.id,
-                self._limits.mark_ms(received),
-                received.digest,
-                self._limits.max_age_ms,
+                *self._limits.mark_args(received),
                 *facts,
             ],
             read=read,

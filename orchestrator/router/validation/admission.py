@@ -71,8 +71,8 @@ class Admission:
         rejection = self._unproven_wait(received) or self._retries.late(received)
         if rejection is not None or received.type != "task-delegation":
             return rejection or received
-        held = self._dependencies.judge(received, timeout_s=self._retries.policy(received.message)[2])
-        return (received, held) if isinstance(held, BlockedTask) else held or received
+        blocked = self._dependencies.judge(received, timeout_s=self._retries.policy(received.message)[2])
+        return (received, blocked) if isinstance(blocked, BlockedTask) else blocked or received
 
     def _unproven_wait(self, received: ReceivedMessage) -> Rejection | None:
         """A rejection if an old message only says that it waited; None: it is young, or the mark bears it out."""

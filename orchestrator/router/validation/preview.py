@@ -63,7 +63,7 @@ class Preview:
 
     def __init__(self, parts: Container, *, clock: Clock | None = None) -> None:
         self._parts = parts
-        self._limits = limits_of(parts.settings)
+        self._limits = limits_of(parts.settings, parts.routing)
         self._validator = build_validator(parts, clock or ServerClock(parts.redis))
         self._handlers = build_handlers(parts)
 

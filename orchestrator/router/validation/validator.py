@@ -123,11 +123,6 @@ class Validator:
                 report = check(octets, limits=self._limits, advice=False)
         return next(f for f in report.findings if f.severity == "error")
 
-    def signature_fault(self, message: AgentMessage, report: Report, octets: bytes) -> Rejection | None:
-        """Why nobody vouches for the message, or None."""
-        digest = self.digest(message, report, octets)
-        return digest if isinstance(digest, Rejection) else None
-
     def digest(self, message: AgentMessage, report: Report, octets: bytes) -> str | Rejection:
         """The digest of what the sender has signed, or why nobody vouches for the message."""
         if not self._signatures_required and message.signature is None:

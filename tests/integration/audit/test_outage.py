@@ -131,9 +131,8 @@ def test_ten_seconds_away_under_load_lose_and_double_nothing(
                 play.submit(f"root {len(spoken)}")
 
     def waiting() -> int:
-        return sum(
-            streams.unread(AUDIT_GROUP, s, most=1 << 20) for s in (MESSAGES, ledger_streams(TRANSITIONS)[0])
-        )
+        rows = streams.backlog(AUDIT_GROUP, [MESSAGES, *ledger_streams(TRANSITIONS)])
+        return sum(row.unread for row in rows)
 
     threads = [threading.Thread(target=writer.run, args=(stop,)), threading.Thread(target=load)]
     for thread in threads:

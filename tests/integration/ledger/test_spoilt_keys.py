@@ -120,20 +120,3 @@ def test_a_group_that_was_removed_is_made_again_and_no_event_is_lost(
     another = waiting_parent(play, "two")
     wait_until(lambda: stack.drain() or len(stack.sent) == 2)
     assert stack.sent[1].session == another
-
-
-def test_copies_of_the_service_that_are_gone_are_forgotten_once_they_hold_nothing(
-    stack: Stack, play: Play, redis: redis_py.Redis
-) -> None:
-    waiting_parent(play, "one")
-    assert redis.xreadgroup("callbacks", "holding", {keys.session_events(0): ">"})
-    redis.xgroup_createconsumer(keys.session_events(0), "callbacks", "idle")
-
-    def names() -> set[bytes]:
-        return {row["name"] for row in redis.xinfo_consumers(keys.session_events(0), "callbacks")}
-
-    wait_until(lambda: stack.service.tidy(gone_ms=1) or b"idle" not in names())
-    assert b"holding" in names()
-    stack.clock.advance(1)
-    wait_until(lambda: stack.service.run_once() or stack.clock.advance(1))
-    wait_until(lambda: stack.service.tidy(gone_ms=1) or b"holding" not in names())

@@ -16,7 +16,7 @@ from orchestrator.reconciler.reaper import Reaper
 from orchestrator.reconciler.reaper.leases import LeaseWatch
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
-from orchestrator.redisdb.holders import Connected, connect_holder, connected_holders
+from orchestrator.redisdb.holders import Connected, connect_holder, connected_holders, own_mark
 from tests.clock import ManualClock
 
 from .conftest import Play
@@ -320,14 +320,15 @@ def held_by(mark: str, beat: int = 1) -> Lease:
 
 
 def looks(*seen: tuple[str, int, float]) -> list[bool]:
-    """Whether the lease of the process ``a`` was dead at each look, two seconds apart: who was connected, its
-    counter, the age of the oldest connection."""
+    """Whether the lease of the process ``a`` was dead at each look, two seconds apart: who was connected beside the
+    observer, its counter, the age of the oldest connection."""
     clock = ManualClock()
-    watch = LeaseWatch(clock, lease_s=60)
+    watch = LeaseWatch(clock, lease_s=20)
     verdicts = []
-    for names, beat, oldest_s in seen:
+    for name, beat, oldest_s in seen:
         clock.advance(2)
-        verdicts.append(watch.dead([held_by("a", beat)], Connected(frozenset(names), oldest_s)) != [])
+        connected = Connected(frozenset({name, own_mark()}), oldest_s)
+        verdicts.append(watch.dead([held_by("a", beat)], connected) != [])
     return verdicts
 
 
@@ -335,12 +336,16 @@ def looks(*seen: tuple[str, int, float]) -> list[bool]:
     ("seen", "dead_at"),
     [
         pytest.param([("a", 1, 90), ("", 1, 92), ("", 1, 94)], 3, id="gone"),
-        pytest.param([("b", 1, 90), ("b", 1, 92), ("b", 1, 94), ("b", 1, 96)], None, id="never seen"),
         pytest.param([("a", 1, 90), ("", 1, 92), ("a", 1, 94), ("", 1, 96)], None, id="back in between"),
         pytest.param([("a", 1, 90), ("", 1, 92), ("", 2, 94)], None, id="it renewed its lease"),
         pytest.param([("a", 1, 90), ("", 2, 92), ("", 2, 94)], 3, id="its last renewal was seen late"),
         pytest.param([("a", 1, 90), ("", 1, 0), ("", 1, 2), ("", 1, 4)], None, id="the server was restarted"),
-        pytest.param([("a", 1, 90), ("a", 1, 0), ("", 1, 2), ("", 1, 4)], 4, id="restarted, and then gone"),
+        pytest.param(
+            [("a", 1, 90), ("a", 1, 2), ("a", 1, 6), ("", 1, 8), ("", 1, 10)], 5, id="restarted, then gone"
+        ),
+        # It died together with the reaper before, or the server does not show its connection: then it renews.
+        pytest.param([("b", 1, 90)] * 6, 6, id="never seen"),
+        pytest.param([("b", beat // 3, 90) for beat in range(12)], None, id="never seen, and renews"),
     ],
 )
 def test_a_holder_whose_connection_is_missed_twice_is_dead(
@@ -348,6 +353,16 @@ def test_a_holder_whose_connection_is_missed_twice_is_dead(
 ) -> None:
     verdicts = looks(*seen)
     assert (verdicts.index(True) + 1 if True in verdicts else None) == dead_at
+
+
+def test_a_server_that_does_not_show_the_observer_either_leaves_it_to_the_leases() -> None:
+    clock = ManualClock()
+    watch = LeaseWatch(clock, lease_s=20)
+    others = Connected(frozenset({"a"}), 90)
+    for _ in range(5):
+        clock.advance(2)
+        assert watch.dead([held_by("a")], others) == []
+        others = Connected(frozenset({"b"}), 90)
 
 
 def test_a_holder_is_connected_until_its_process_ends(redis: redis_py.Redis, redis_url: str) -> None:

@@ -25,7 +25,7 @@ NOTED = {"already_applied": "1"}
 
 def read(stack: Stack) -> bool:
     """Whether the router has been given everything that there is."""
-    return not stack.streams.unread_since(ROUTER_GROUP, all_streams())
+    return not any(row.unread for row in stack.streams.backlog(ROUTER_GROUP, all_streams()))
 
 
 class AtWork:

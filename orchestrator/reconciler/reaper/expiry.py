@@ -1,0 +1,59 @@
+"""The end of a tree: some time after its root has finished, its records are removed, unless somebody still needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from orchestrator.crashpoints import failpoint
+from orchestrator.errors import UnknownSession
+from orchestrator.ledger import CLOSED, Ledger, Session, SessionState
+
+#: Milliseconds after which a tree that was due and is still needed is looked at again.
+_LOOK_AGAIN_MS: Final = 600_000
+
+
+def expire_tree(ledger: Ledger, shard: int, root: str) -> int:
+    """Remove a tree that has had its whole lifetime, or look at it again later; how many sessions were removed."""
+    sweep, lifetime_ms = ledger.sweep, ledger.limits.tree_ttl_ms
+    try:
+        session = ledger.session(root)
+    except UnknownSession:
+        sweep.drop_timer(shard, "expire", root)
+        return 0
+    now_ms = ledger.server_ms()
+    finished = session.state in CLOSED or session.state == SessionState.FINISHED
+    if not finished or session.busy or now_ms - session.ended_ms < lifetime_ms:
+        sweep.postpone_timer(shard, "expire", root, (session.ended_ms if finished else now_ms) + lifetime_ms)
+        return 0
+    members = ledger.tree(root)
+    # The last of these decides: from then on nobody can use the tree again.
+    if _is_awaited(members) or _is_read_elsewhere(ledger, members) or not sweep.close_tree(members):
+        sweep.postpone_timer(shard, "expire", root, now_ms + min(lifetime_ms, _LOOK_AGAIN_MS))
+        return 0
+    for member in reversed(members):
+        if member.id != root:
+            sweep.delete_session(member.id, root)
+            failpoint("reaper.pruned")
+    sweep.delete_session(root, root)
+    return len(members)
+
+
+def _is_awaited(tree: Sequence[Session]) -> bool:
+    """Whether a session of this tree still waits for a child, or an heir elsewhere for the end of one of them."""
+    own = {member.id for member in tree}
+    for member in tree:
+        if member.state in CLOSED:
+            continue
+        handed_on = member.parent not in own and member.parent != ""
+        if member.owed or (handed_on and member.state != SessionState.FINISHED):
+            return True
+    return False
+
+
+def _is_read_elsewhere(ledger: Ledger, tree: Sequence[Session]) -> bool:
+    """Whether an heir in another tree, which is kept, has a callback whose large text is in this tree."""
+    own = {member.id for member in tree}
+    elsewhere = [m for m in tree if m.parent and m.parent not in own and ledger.wholes.digests(m.id)]
+    heirs = ledger.find([member.parent for member in elsewhere])
+    return any(heir.state != SessionState.DELETED for heir in heirs)
