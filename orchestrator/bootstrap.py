@@ -207,7 +207,7 @@ class Container:
 
     def settle(self, root: str) -> None:
         """Store what the caller of a root waits for; harmless to repeat."""
-        from orchestrator.dispatch.publishing import publish_result
+        from orchestrator.dispatch.results import publish_result
 
         publish_result(self.ledger, self.results, root)
 

@@ -54,7 +54,7 @@ PRELOAD = (
     "orchestrator.bootstrap",
     "orchestrator.audit.build",
     "orchestrator.dispatch.broker",
-    "orchestrator.dispatch.publishing",
+    "orchestrator.dispatch.results",
     "orchestrator.reconciler.callbacks",
     "orchestrator.reconciler.reaper",
     "orchestrator.router.build",

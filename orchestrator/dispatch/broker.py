@@ -1,4 +1,4 @@
-"""Whether a Celery broker that is set apart can be used, asked before anything is started that would wait for it."""
+"""Whether a Celery broker of its own can be used; checked before anything starts that would wait for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_broker(url: str) -> None:
     """Connect to the broker once.
 
     Raises:
-        ConfigurationError: there is no such kind of broker, or what speaks to it is not here.
+        ConfigurationError: the kind of broker is unknown, or its library is not installed.
         UnsupportedServer: it is a Redis that is too old.
         ServerUnavailable: it does not answer, or refuses the user.
     """
@@ -42,7 +42,7 @@ def check_broker(url: str) -> None:
     except (KeyError, ValueError, ImportError, NameError) as error:  # a name: of a library that is not here
         raise ConfigurationError(
             f"the Celery broker {shown} cannot be used: {_reason(error)}; "
-            "use redis://, rediss://, unix:// or amqp://, or install what speaks to it"
+            "use redis://, rediss://, unix:// or amqp://, or install the library for it"
         ) from error
 
 

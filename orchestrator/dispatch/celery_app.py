@@ -1,7 +1,7 @@
 """The Celery app of a stack: an executor of tasks by name, and nothing else.
 
-No chords, no countdowns, no results but those of roots. A message says that an agent has work; which work, the
-ledger says. Delivering it twice or losing it is harmless: a run is claimed once, and the sweep rings again.
+No chords, no countdowns, only results of roots. A message means that an agent has work; the ledger has the work.
+Delivering it twice or losing it is harmless: a run is claimed once, and the sweep rings again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def build_celery(settings: Settings, *, redis_url: str | None = None, kind: type
             "unacked_restore_interval": max(1, round(settings.lease_s)),
             "unacked_restore_throttle": 1,
             "socket_connect_timeout": _CONNECT_TIMEOUT_S,
-            # For the first connection of a producer, too; a worker's consumer has patience of its own.
+            # For the first connection of a producer, too; a worker's consumer has retries of its own.
             **_PUBLISH_RETRIES,
             "health_check_interval": 30,
         },
@@ -80,11 +80,11 @@ def build_celery(settings: Settings, *, redis_url: str | None = None, kind: type
         redis_retry_on_timeout=True,
         task_publish_retry=True,
         task_publish_retry_policy=_PUBLISH_RETRIES,
-        # Seconds from the death of a pool process until it is told; a result that comes later is refused by the ledger.
+        # Seconds from the death of a pool process until it is reported; the ledger refuses a later result.
         worker_lost_wait=0.5,
         # Flower and `celery events` see every task with its agent and session.
         worker_send_task_events=True,
-        # It knows no authentication: whoever reaches the broker could stop every worker.
+        # It has no authentication: any program that reaches the broker could stop every worker.
         worker_enable_remote_control=settings.remote_control,
         worker_hijack_root_logger=False,
     )

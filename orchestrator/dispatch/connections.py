@@ -1,7 +1,7 @@
 """Celery's connections to the broker: how soon they are back, and what workers on Redis do not get to read.
 
-Kombu ends a worker that is given what is no message. So what waits for messages on Redis leaves that out. Only public
-names of kombu are used: the transport of a connection, its channels, and their clients.
+Kombu ends a worker that reads junk instead of a message. So the clients that read messages from Redis leave junk out.
+Only public names of kombu are used: the transport of a connection, its channels, and their clients.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from kombu.transport import redis
 from orchestrator.dispatch.junk import flaw
 from orchestrator.log import get_logger
 
-#: The longest pause in seconds between two tries to reach a broker that is away: whoever waits for it, a worker or
-#: Flower, is back so soon after it. Celery's own pauses grow to 30 s, and no setting says otherwise.
+#: The longest pause in seconds between two tries to reach a broker that is away, of a worker or of Flower.
+#: Celery's own pauses grow to 30 s, and no setting changes that.
 LONGEST_PAUSE_S: Final = 5
 
 _log = get_logger()
 
 
 class Channel(redis.Channel):
-    """Kombu's own, but for clients that leave out what is no message."""
+    """Kombu's channel, with clients that leave out junk."""
 
     @cached_property
     def client(self) -> Any:
-        """What waits for messages."""
+        """The client that waits for messages."""
         return _without_junk(super().client)
 
     @contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        """What everything else is asked with."""
+        """A client for everything else."""
         with super().conn_or_acquire(client) as found:
             yield _without_junk(found)
 
 
 class Transport(redis.Transport):
-    """Kombu's own, but for its channels."""
+    """Kombu's transport, with these channels."""
 
     Channel = Channel
 
 
 class Connection(KombuConnection):
-    """Kombu's own, but for the transport of a Redis broker and the pauses between tries to reach any broker."""
+    """Kombu's connection, with this transport for Redis and shorter pauses between tries to reach any broker."""
 
     def ensure_connection(
         self,
@@ -58,19 +58,19 @@ class Connection(KombuConnection):
         interval_max: float = LONGEST_PAUSE_S,
         **options: Any,
     ) -> Any:
-        """Connect, and try again for as long as the caller says."""
+        """Connect; try again for as long as the caller wants."""
         return super().ensure_connection(  # type: ignore[no-untyped-call]
             errback, max_retries, interval_start, interval_step, interval_max, **options
         )
 
     def get_transport_cls(self) -> Any:
-        """What speaks to the broker."""
+        """The transport for the broker."""
         found = super().get_transport_cls()  # type: ignore[no-untyped-call]
         return Transport if found is redis.Transport else found
 
 
 def _without_junk(client: Any) -> Any:
-    """The client, to which a queue's entry that Celery cannot read is as good as none."""
+    """The client, which drops entries of queues that Celery cannot read."""
 
     def taken_from(answer: list[bytes] | None) -> tuple[bytes, bytes] | None:
         return (answer[0], answer[1]) if answer and _is_readable(answer[1], queue=answer[0]) else None
@@ -86,7 +86,7 @@ def _without_junk(client: Any) -> Any:
 def _is_readable(octets: bytes, *, queue: bytes = b"") -> bool:
     reason = flaw(octets)
     if reason is not None:
-        # Nobody answers for it and nobody waits for it: what a message of ours was for, the sweep says again.
+        # Nobody waits for it: if it was a message of ours, the sweep rings again.
         _log.error(
             "message-not-understood",
             queue=queue.decode(errors="replace"),
@@ -98,6 +98,6 @@ def _is_readable(octets: bytes, *, queue: bytes = b"") -> bool:
 
 
 class Amqp(AMQP):
-    """What a Celery app makes its connections with."""
+    """Makes the connections of a Celery app."""
 
     Connection = Connection

@@ -1,4 +1,4 @@
-"""Celery's remote control as the app of a stack offers it: what the workers would not obey is refused with a reason."""
+"""Celery's remote control in a stack: commands that the workers would not obey are refused with a reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refusal(task_name: str, *, what: Literal["rate", "time"]) -> str | None:
 
 
 class StackControl(Control):
-    """Celery's own, but for what would do nothing, or something else than it says."""
+    """Celery's remote control; commands that would not do what they promise are refused."""
 
     def revoke(self, task_id: Any, *args: Any, **kwargs: Any) -> Any:
         """Stop the session of a task, or of a run; see `docs/howto/operate.md`.
@@ -46,7 +46,7 @@ class StackControl(Control):
         return super().revoke(task_id, *args, **kwargs)
 
     def rate_limit(self, task_name: str, rate_limit: Any, *args: Any, **kwargs: Any) -> Any:
-        """Limit the rate of a task of another program's.
+        """Limit the rate of another program's task.
 
         Raises:
             ConfigurationError: workers do not obey remote control, or the task cannot be limited so.
@@ -55,7 +55,7 @@ class StackControl(Control):
         return super().rate_limit(task_name, rate_limit, *args, **kwargs)
 
     def time_limit(self, task_name: str, *args: Any, **kwargs: Any) -> Any:
-        """Limit the time of a submission, or of a task of another program's.
+        """Limit the time of a submission, or of another program's task.
 
         Raises:
             ConfigurationError: as :meth:`rate_limit`.
@@ -72,5 +72,5 @@ class StackControl(Control):
         if not self.app.conf.worker_enable_remote_control:
             raise ConfigurationError(
                 f"workers do not obey Celery's remote control, which knows no authentication: use {instead}, or set "
-                "`remote_control` where whoever reaches the broker may command the workers"
+                "`remote_control` if every program that reaches the broker may command the workers"
             )

@@ -1,7 +1,6 @@
 """Tells workers that an agent has ready runs: a Celery message by task name, which rings a slot that sleeps.
 
-Which runs there are, in which order and for whom, is the ledger's. A message that is lost is sent again by the
-sweep; one that comes twice costs a look.
+The ledger has the runs and their order. The sweep sends a lost message again; a message that comes twice costs a look.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from orchestrator.config.urls import redact_url
 from orchestrator.dispatch.names import WORK_TASK
 from orchestrator.errors import ServerUnavailable
 
-#: Seconds after a failure in which the broker is taken to be still away, so that nobody waits for it again and again.
+#: Seconds after a failure in which the broker counts as away, so that not every ring waits for it.
 AWAY_S: Final = 1.0
-#: What publishing ends in when the broker is away, or a Redis that takes no writes. The last comes of kombu itself: it
-#: repairs a connection that broke while a queue was declared, and goes on with a channel of the old one.
+#: Errors of publishing while the broker is away, or is a Redis that takes no writes. The last is kombu's own: it
+#: repairs a connection that broke while a queue was declared, and goes on with a channel of the old connection.
 _OUTAGES: Final = (KombuError, OSError, redis.RedisError, AttributeError)
 
 

@@ -1,7 +1,7 @@
-"""Tells the messages of a Redis broker that Celery can read from those at which a worker would end.
+"""Which messages of a Redis broker Celery can read; at the others a worker would end.
 
 Kombu and Celery take the outer shape of a message on trust, and an error there ends the worker that met it, and the
-next one that gets the message. Who may write to the broker is not who may end workers, so the shape is looked at first.
+next one that gets the message. A program that may write to the broker may not end workers, so the shape is checked first.
 What a task is called with is not judged here: an error in that is the task's own.
 It takes some 30 µs for the message of a run.
 """
@@ -36,7 +36,7 @@ class _Properties(BaseModel):
 
 
 class _Task(BaseModel):
-    """What both versions of Celery's protocol say of a task."""
+    """A task as both versions of Celery's protocol describe it."""
 
     model_config = _SHAPE
     task: Text
@@ -93,7 +93,7 @@ class _Message(BaseModel):
 
 
 def flaw(octets: bytes) -> str | None:
-    """What is wrong with the octets of a message, in a few words without its text; None: Celery can read it."""
+    """What is wrong with the octets of a message, without quoting it; None: Celery can read it."""
     try:
         message = _Message.model_validate(_read(octets))
         headers = message.headers or {}

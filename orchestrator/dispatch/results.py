@@ -1,4 +1,4 @@
-"""The Celery results of root sessions: written by us, once, and read by anybody's ``AsyncResult.get()``."""
+"""The Celery results of root sessions: written once, by the stack, and read by any ``AsyncResult.get()``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from typing import Final
 import redis
 from celery import Celery, states
 
+from orchestrator.crashpoints import failpoint
+from orchestrator.errors import SessionFailed, UnknownSession
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.answers import final_answer
+from orchestrator.ledger.sealing import as_kept
 from orchestrator.redisdb.scripts import Scripts
 
 #: The state of a root whose first run has ended and whose answer is still to come.
@@ -42,13 +47,31 @@ class RootResults:
             "date_done": datetime.now(UTC).isoformat() if state in states.READY_STATES else None,
             "task_id": task_id,
         }
+        key = backend.get_key_for_task(task_id)
         answer = self._scripts.run(
             "store_result",
-            [_text(backend.get_key_for_task(task_id))],
+            [key.decode() if isinstance(key, bytes) else key],
             [backend.encode(meta), int(self._app.conf.result_expires)],
         )
         return bool(answer)
 
 
-def _text(key: str | bytes) -> str:
-    return key.decode() if isinstance(key, bytes) else key
+def publish_result(ledger: Ledger, results: RootResults, root: str) -> None:
+    """Store what a root's caller waits for, then mark it as published; harmless to repeat."""
+    try:
+        task = ledger.session(root).task
+        answer = final_answer(ledger, root)
+    except UnknownSession:
+        ledger.sweep.mark_result_published(root)
+        return
+    if answer is None:
+        return  # a user has resumed it meanwhile: its next end publishes the result
+    # As the ledger holds it: the result backend is to hold no clear text of what is encrypted either.
+    if isinstance(answer, SessionFailed):
+        answer = type(answer)(answer.args[0], as_kept(answer.args[1]))
+    else:
+        answer = as_kept(answer)
+    if task:
+        results.store_result(task, answer)
+    failpoint("settle.stored")
+    ledger.sweep.mark_result_published(root)

@@ -1,7 +1,7 @@
-"""Tells people who are not looking: each question, end and dead callback goes to a webhook or a command, at least once.
+"""Notifications: each question, end and dead callback goes to a webhook or a command, at least once.
 
-Transitions write what has happened to the stream `notices` in the same step. The notifier reads it with a consumer group
-for each target; an entry is acknowledged when its target has taken it, or when it was given up and is among the dead ones.
+Transitions write notices to a stream in the same step. The notifier reads it with a consumer group for each target; an
+entry is acknowledged when its target has taken it, or when it was given up and is among the dead notifications.
 """
 
 from __future__ import annotations

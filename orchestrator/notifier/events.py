@@ -1,4 +1,4 @@
-"""What a notification says: CloudEvents 1.0 in JSON, made of an entry of the stream and of the ledger."""
+"""Notifications as CloudEvents 1.0 in JSON, made from an entry of the stream and from the ledger."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CloudEvent:
 def event_of(ledger: Ledger, shard: int, entry: str, fields: Mapping[str, str]) -> CloudEvent:
     """The event that an entry of the stream reports.
 
-    What the ledger does not have any more is left empty: a tree may expire before somebody could be told.
+    Facts that the ledger has no more are left empty: a tree may expire before its notification is delivered.
 
     Raises:
         redis.RedisError: Redis is away.
@@ -90,25 +90,25 @@ def event_of(ledger: Ledger, shard: int, entry: str, fields: Mapping[str, str]) 
 
 
 def shown(text: str) -> str:
-    """A text as somebody may be told who is not of the stack: nothing of what is sealed in the ledger."""
+    """A text for receivers outside of the stack: nothing that is encrypted in the ledger."""
     return ENCRYPTED if isinstance(text, Opened) else text
 
 
 def _context(item: Item | None) -> Any:
     if item is None:
         return None
-    said = item.extra.get("context", "null")
-    return ENCRYPTED if isinstance(said, Opened) else json.loads(said)
+    context = item.extra.get("context", "null")
+    return ENCRYPTED if isinstance(context, Opened) else json.loads(context)
 
 
 def _approval(approval: str, item: Item | None) -> dict[str, Any]:
     """What a person is to approve or deny."""
-    said: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if item is not None and item.extra.get("encrypted"):
-        said = {"tool": ENCRYPTED}
+        facts = {"tool": ENCRYPTED}
     elif item is not None:
         request = read_request(approval, item.extra.get("context"))
-        said = {
+        facts = {
             "tool": request.tool,
             "arguments": json.loads(request.arguments),
             "reason": request.reason,
@@ -118,7 +118,7 @@ def _approval(approval: str, item: Item | None) -> dict[str, Any]:
         }
     return {
         "id": approval,
-        **said,
+        **facts,
         "approve": f"orchestra approve {approval}",
         "deny": f"orchestra deny {approval}",
     }
@@ -127,7 +127,7 @@ def _approval(approval: str, item: Item | None) -> dict[str, Any]:
 def bare_event(
     shard: int, entry: str, fields: Mapping[str, str], data: Mapping[str, Any] | None = None
 ) -> CloudEvent:
-    """The event without what the ledger has to say about it."""
+    """The event without facts of the ledger."""
     what, session = fields.get("event", ""), fields.get("session", "")
     return CloudEvent(
         id=f"{shard:02x}-{entry}",

@@ -1,4 +1,4 @@
-"""Who is told: a URL of the settings, or a command of the settings. Nothing an agent says chooses either."""
+"""The targets of notifications: a URL and a command, both of the settings. No agent can choose either."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KEY_PREFIX: Final = "whsec_"
 
 
 class Target(Protocol):
-    """Somebody who is told."""
+    """A receiver of notifications."""
 
     @property
     def name(self) -> str:
@@ -39,14 +39,14 @@ class Target(Protocol):
         ...
 
     def deliver(self, event_id: str, body: bytes) -> str:
-        """Deliver one event; why it was not taken, or the empty text. It takes no longer than its time limit."""
+        """Deliver one event within the time limit; returns why it was not taken, or an empty text."""
         ...
 
 
 class Webhook:
     """A POST of the event, signed as Standard Webhooks has it: HMAC-SHA256 over id, time and body.
 
-    Redirects are not followed: the answer of a server does not choose who is told next.
+    Redirects are not followed: the answer of a server does not choose another receiver.
     """
 
     name = "webhook"
@@ -110,7 +110,7 @@ def _abort(connection: http.client.HTTPConnection) -> None:
 
 
 def signature(secret: bytes, event_id: str, stamp: str, body: bytes) -> str:
-    """The signature of an event in base64; who is told computes it likewise and compares."""
+    """The signature of an event in base64; the receiver computes it likewise and compares."""
     signed = f"{event_id}.{stamp}.".encode() + body
     return base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
 
@@ -126,16 +126,16 @@ class CommandTarget:
 
     def deliver(self, event_id: str, body: bytes) -> str:
         """See :class:`Target`."""
-        # The stack's own settings, passwords of servers among them, are none of its business.
+        # The command gets none of the stack's settings, which include passwords.
         env = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         env["EVENT_ID"] = event_id
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as output:
             try:
                 process = subprocess.Popen(
                     self._arguments,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
-                    stderr=said,
+                    stderr=output,
                     env=env,
                     start_new_session=True,
                 )
@@ -146,14 +146,14 @@ class CommandTarget:
             except subprocess.TimeoutExpired:
                 return f"it did not end within {self._timeout_s:g} s and was killed"
             finally:
-                # What it left behind ends with it.
+                # Its children end with it.
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             if process.returncode == 0:
                 return ""
-            said.seek(0)
-            text = said.read(_REASON_CHARS).decode(errors="replace").strip()
+            output.seek(0)
+            text = output.read(_REASON_CHARS).decode(errors="replace").strip()
         return f"exit code {process.returncode}{f': {text}' if text else ''}"
 
 
@@ -173,7 +173,7 @@ def targets_of(settings: Settings) -> list[Target]:
 
 
 def _make_secret(path: Path) -> None:
-    """Write a new secret, whole or not at all, unless there is one."""
+    """Write a new secret, unless there is one; never a part of it."""
     if path.exists():
         return
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # for its owner only

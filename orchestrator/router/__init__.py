@@ -1,9 +1,9 @@
 """The router: messages from the streams, validated, authorised and acted upon by type.
 
-The way of an entry, by modules: `service` reads it, and puts `aside` what nobody waits for; `admission` judges it, by what `intake` and `dependencies` say;
-`acts` and `foreign` name the step for it; `execution` carries the steps of a round out, those of `marking` many at
-a time. What has to wait goes to `redelivery` by the rules of `retries`, and waits in `parking`; what is given up
-becomes a dead letter in `undelivered`.
+The way of an entry, by modules: `router` reads it; `report_buffer` holds it while nobody waits for it; `validation`
+judges it; `handlers` and `external` choose its step; `execution` carries out the steps of a round, `starting` and
+`already_applied` many at a time. A message that has to wait goes to `delayed`; a message that is given up goes to
+`deadletters`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ MARK_MARGIN_MS = 600_000
 
 @dataclass(frozen=True, kw_only=True)
 class CommandOutcome:
-    """What came of one message."""
+    """The outcome of one message."""
 
     kind: Literal["done", "duplicate", "rejected"]
     #: A run to send to a worker.
@@ -35,7 +35,7 @@ DUPLICATE = CommandOutcome(kind="duplicate")
 
 
 def rejected(rule: str, reason: str, received: ReceivedMessage) -> CommandOutcome:
-    """The message breaks a rule that only the ledger could tell."""
+    """The message breaks a rule that needs the ledger."""
     return CommandOutcome(kind="rejected", rejection=reject(rule, reason, received.message))
 
 
@@ -74,13 +74,13 @@ def task_taken(task_id: str, session: str, received: ReceivedMessage) -> Command
 
 
 def task_unknown(session: str, received: ReceivedMessage) -> CommandOutcome:
-    """The task-id is one of ours, and no session has it."""
+    """The task-id is a session id of the stack, and no session has it."""
     reason = f"no session {session!r} is in this ledger; give the task an id of your own"
     return rejected("session-unknown", reason, received)
 
 
 def message_id_taken(received: ReceivedMessage) -> CommandOutcome:
-    """Its sender has used its message-id for something else."""
+    """The sender has used the message-id for another message."""
     reason = (
         f"{received.sender!r} has sent another message with the message-id {received.id}; "
         "give each message an id of its own"
@@ -89,7 +89,7 @@ def message_id_taken(received: ReceivedMessage) -> CommandOutcome:
 
 
 def wrong_shard(shard: int, received: ReceivedMessage) -> CommandOutcome:
-    """It stands in the stream of a shard in which it may begin nothing."""
+    """The message stands in the stream of a shard in which it may begin nothing."""
     reason = (
         f"the message belongs to shard {shard:02x} and stands in a stream of shard "
         f"{received.entry.stream.shard:02x}; append it there: by the session that its chain names, or else by the "
@@ -99,7 +99,7 @@ def wrong_shard(shard: int, received: ReceivedMessage) -> CommandOutcome:
 
 
 def session_unknown(received: ReceivedMessage) -> CommandOutcome:
-    """The message speaks of a session of its sender's that nobody has heard of."""
+    """The message is about an unknown session of its sender."""
     reason = (
         f"no session that {received.sender!r} runs is known by this task-id or chain; "
         "name the task-id you were given, and carry its message on in the chain"
@@ -187,7 +187,7 @@ class ConversationLimits:
         ]
 
     def conversation_fault(self, fault: str, received: ReceivedMessage) -> CommandOutcome:
-        """What a script means by `chain` or `limit`."""
+        """The rejection that a script means by `chain` or `limit`."""
         if fault == "chain":
             reason = (
                 f"the chain ends at {received.first}, with which conversation {received.conversation} did not "

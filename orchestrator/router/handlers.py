@@ -64,6 +64,6 @@ class Handlers:
         return self._messages.handle(received) if self._is_external(received) else Batched.ACK_ONLY
 
     def _is_external(self, received: ReceivedMessage) -> bool:
-        """Whether the sender is an external program: the ledger knows nothing of what it says."""
+        """Whether the sender is an external program, whose messages are not in the ledger yet."""
         sender = self._find_agent(received.sender)
         return sender is not None and sender.external

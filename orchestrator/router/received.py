@@ -37,7 +37,7 @@ class ReceivedMessage:
     body: ClearBody | None
     #: The message as XML with its body encrypted, if it is handed on to its recipient unread; else empty.
     sealed: str = ""
-    #: Digest of what its sender signed: tells a copy of it from another message under the same id.
+    #: Digest of what its sender signed: distinguishes a copy from another message under the same id.
     digest: str = ""
     #: The external program that it is for; empty: it is for an agent or a part of the stack.
     program: str = ""
@@ -127,7 +127,7 @@ def task_id_of(body: Body | None) -> str:
 
 
 def launched_task(entry: Entry, body: Body | None) -> str:
-    """The task-id in a body, or what the stack itself has said of an entry whose body is encrypted."""
+    """The task-id in a body, or the session beside an entry of the stack whose body is encrypted."""
     return task_id_of(body) or entry.session
 
 
@@ -146,6 +146,6 @@ def attempt_of(entry: Entry) -> int:
 
 
 def since_of(entry: Entry, now_ms: int) -> int:
-    """When the attempt of an entry began, which is now unless it waited; never later, whatever a clock said then."""
+    """When the attempt of an entry began: now unless it waited, and never later than now."""
     text = entry.extra.get("since", "")
     return min(now_ms, int(text)) if text.isascii() and text.isdigit() and len(text) < 16 else now_ms

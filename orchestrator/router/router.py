@@ -141,7 +141,7 @@ class Router:
                 also=self._outboxes.within_quota,
             )
         )
-        # A task that waits for others may wait for what a report says.
+        # A delayed task may wait for a report.
         at_once = not block_ms or self._redelivery.something_waits
         self._handle(entries if at_once else report_buffer.put(entries), handled)
         self._route_buffered(report_buffer.all() if at_once else report_buffer.due(), handled)
@@ -163,7 +163,7 @@ class Router:
         """
         for (entry,) in self._consumer.left_over(limit=1, alone=True):
             handled.reclaimed += 1
-            # The first delivery was in a batch and says nothing of this entry.
+            # The first delivery was in a batch and does not count against this entry.
             if entry.stream.type == OUTBOX:
                 self._outboxes.collect([entry], unread=entry.deliveries - 1 > POISON_DELIVERIES)
             elif entry.deliveries - 1 > POISON_DELIVERIES:
@@ -180,7 +180,7 @@ class Router:
             self._handle([entry], handled)
             self._give_up(handled)
         except (redis.RedisError, ServerUnavailable) as error:
-            # Whatever else the server refuses is about this entry, which would end one router after the other.
+            # Any other refusal is about this entry, which would end one router after the other.
             if is_outage(error) or refuses_everything(error):
                 with contextlib.suppress(redis.RedisError):
                     self._consumer.uncount(entry)

@@ -1,6 +1,6 @@
 """The sessions that messages name by their chains and task-ids, looked up for a whole round at once.
 
-The records of a conversation say which session each launch began. A record is written when the router carries a launch
+The record of a conversation names the session that each launch began. It is written when the router carries a launch
 out, and forgotten some time after the conversation's last message.
 """
 

@@ -1,4 +1,4 @@
-"""Which processes are dead, told by their connections, so that what they held is taken over at once.
+"""Which processes are dead, by their connections, so that others take over at once what they held.
 
 The kernel closes the connections of a process that is killed. A process that was not connected at two looks counts as
 dead. That can be wrong: the process may be stopped, or its connection may have broken in a moment in which it had no
@@ -33,7 +33,7 @@ class LostConnections:
         self._missed_since: dict[str, float] = {}
 
     def lost(self, marks: Iterable[str], connected: Connected) -> set[str]:
-        """Those of ``marks`` whose processes are dead; it must be told of all marks at each look.
+        """Those of ``marks`` whose processes are dead. Each look names all marks that matter.
 
         None is, where the observer does not see its own process either: that server or proxy does not tell.
         """

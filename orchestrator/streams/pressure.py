@@ -1,6 +1,6 @@
-"""Backpressure: whoever brings new work is slowed, then refused, while the streams are longer than they may be.
+"""Backpressure: a publisher of new work is slowed, then refused, while the streams are longer than they may be.
 
-Only new work asks. Commits, errors, replies and retries are taken whatever the streams hold.
+Only new work asks. Commits, errors, replies and retries are always taken.
 """
 
 from __future__ import annotations

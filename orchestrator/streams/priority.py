@@ -1,7 +1,7 @@
 """Taking messages by priority, so that nothing starves.
 
 Each round takes at most a share from every stream: ``SHARES`` of them, highest priority first.
-While a higher priority has had nothing to give, the lower ones take a whole round's worth. Whatever the
+While higher priorities are empty, the lower ones take a full share. Whatever the
 flood above it, the *n*-th oldest message of a stream is taken at the latest in round ``ceil(n / share)``
 from when it was appended.
 """

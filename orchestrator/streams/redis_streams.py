@@ -185,7 +185,7 @@ class RedisStreams:
         found: dict[str, list[StreamId]] = {}
         commands = [("XPENDING", self._key(stream), group) for stream in streams]
         for stream, answer in zip(streams, exchange(self._redis, commands) if commands else (), strict=True):
-            # A group that is gone, or a stream that was spoilt, has no holders; reading it says so.
+            # A group that is gone, or a stream that was spoilt, has no holders; reading it raises the error.
             for name, _ in (None if isinstance(answer, Exception) else answer[3]) or ():
                 found.setdefault(name.decode(), []).append(stream)
         return found

@@ -54,7 +54,7 @@ DEAD = "dead"
 
 
 class StreamId(NamedTuple):
-    """A stream of a shard: messages of one type and priority, an external program's box, or one that each shard has once."""
+    """A stream of a shard: messages of one type and priority, a box of an external program, or a stream of the ledger."""
 
     shard: int
     type: str
@@ -88,7 +88,7 @@ class Entry(NamedTuple):
 
     @property
     def already_applied(self) -> bool:
-        """Whether the entry claims that the ledger has its effect already; whoever may append may claim it."""
+        """Whether the entry claims that the ledger has its effect already; any program that may append may claim it."""
         return APPLIED_FIELD in self.extra
 
     @property
@@ -98,7 +98,7 @@ class Entry(NamedTuple):
 
     @property
     def session(self) -> str:
-        """The session that it begins, where its body is encrypted and does not say so here; or empty."""
+        """The session that the entry begins, if its body is encrypted; else empty."""
         return self.extra.get(SESSION_FIELD, "")
 
     @property
@@ -141,7 +141,7 @@ class Backlog(NamedTuple):
 
 
 def consumer_name(service: str) -> str:
-    """A name under which no other process consumes, now or later; it tells people where to look, and whom to miss."""
+    """A name that no other process consumes under, now or later; it names the host and ends with the process's mark."""
     return f"{service}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}@{own_mark()}"
 
 

@@ -8,13 +8,13 @@ import hmac
 import json
 import os
 import shlex
-import signal
 import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,10 +34,12 @@ from orchestrator.notifier.service import dead_notifications
 from orchestrator.notifier.targets import read_secret
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.acl import acl_line, role_rules
+from orchestrator.redisdb.holders import connect_holder, own_mark
 from orchestrator.streams import NOTICES, RedisStreams, ledger_streams
 from orchestrator.worker.context.context import Context
 from tests.documents import hold_to_models
 from tests.integration.workers.conftest import StackHarness, stage
+from tests.waiting import wait_until
 
 __all__ = ["stage"]
 
@@ -327,10 +329,9 @@ def test_it_needs_no_more_than_its_role_allows(
         stage.redis.execute_command("ACL", "DELUSER", "notifier")
 
 
-def test_what_a_killed_notifier_was_delivering_another_one_delivers(
-    stage: StackHarness, receiver: Receiver, redis_url: str, tmp_path: Path
-) -> None:
-    """With SIGKILL, while the receiver hangs; the next one waits until it may be sure that nobody is at it."""
+@pytest.fixture
+def killed(stage: StackHarness, receiver: Receiver, redis_url: str) -> str:
+    """The session whose end a notifier was telling when it was killed with SIGKILL, as the receiver hung."""
     make(stage, webhook(receiver)).run_once()
     receiver.answers = ["hang"]
     env = {
@@ -340,17 +341,21 @@ def test_what_a_killed_notifier_was_delivering_another_one_delivers(
         "ORCHESTRA_NOTIFY_URL": receiver.url,
         "ORCHESTRA_NOTIFY_TIMEOUT_S": "60",
     }
-    killed = subprocess.Popen([sys.executable, "-m", "orchestrator", "notifier"], env=env)
+    process = subprocess.Popen([sys.executable, "-m", "orchestrator", "notifier"], env=env)
     try:
         session = fails(stage)
-        deadline = time.monotonic() + 60
-        while not receiver.got:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: bool(receiver.got))
     finally:
-        killed.send_signal(signal.SIGKILL)
-        killed.wait()
+        process.kill()
+        process.wait()
     assert pending(stage) == 1
+    return session
+
+
+def test_what_a_killed_notifier_was_delivering_another_one_delivers(
+    stage: StackHarness, receiver: Receiver, killed: str
+) -> None:
+    """It waits until it may be sure that nobody is at it, where the server does not show who is connected."""
     # The idle time of the group counts; a margin of five seconds lies between this copy and a live one.
     (entry,) = stage.redis.xpending_range(keys.notices(0), "notify:webhook", "-", "+", 1)
     options = {"idle": 4000, "retrycount": 1, "justid": True}
@@ -361,8 +366,19 @@ def test_what_a_killed_notifier_was_delivering_another_one_delivers(
     notifier.run_once()
     assert len(receiver.got) == 1
     until(notifier, lambda: not pending(stage))
-    assert [event["subject"] for event in receiver.events] == [session, session]
+    assert [event["subject"] for event in receiver.events] == [killed, killed]
     assert receiver.events[0]["id"] == receiver.events[1]["id"]
+
+
+def test_a_killed_notifier_is_missed_by_its_connection(
+    stage: StackHarness, receiver: Receiver, redis_url: str, killed: str
+) -> None:
+    """Its delivery is tried again long before its time limit of a minute."""
+    with closing(connect_holder(redis_url, own_mark(), timeout_s=2)) as observer:
+        observer.ping()
+        notifier = make(stage, webhook(receiver), consumer="n2", timeout_s=60)
+        until(notifier, lambda: not pending(stage))
+    assert [event["subject"] for event in receiver.events] == [killed, killed]
 
 
 def test_one_that_dies_before_it_has_noted_a_delivery_tells_it_again(

@@ -44,7 +44,7 @@ TIMERS_EVERY_S = 0.05
 #: Milliseconds after which events that another copy holds are taken over.
 TAKE_OVER_MS = 5_000
 
-#: What an event says of how a session is to end → the state that it ends in; else `stopped`.
+#: The state that a stop event asks for → the state that the session ends in; else `stopped`.
 _END: Mapping[str, Literal["stopped", "failed", "deleted"]] = {"failed": "failed", "deleted": "deleted"}
 
 _log = get_logger()

@@ -1,7 +1,7 @@
 """Tells which leases are dead: those whose renewal counter stood still for so long on our own clock.
 
 No wall clock is compared with another's, so a wrong or jumping clock kills nothing. A freshly started
-observer has seen nothing yet and watches before it judges. One that stood still itself (a machine
+observer has seen nothing yet and watches before it judges. An observer that stood still itself (a machine
 that slept, a server that did not answer) has not watched meanwhile: of the time between two looks only a part
 of the lease counts.
 

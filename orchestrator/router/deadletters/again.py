@@ -36,7 +36,7 @@ class TrailReplay:
     """Replays messages of the trail.
 
     Args:
-        label: tells one replay of a message from another. With the same label a message is replayed once.
+        label: distinguishes replays of a message. With the same label a message is replayed once.
         sign_unverified: see :meth:`Replays.again`.
         dry_run: nothing is published.
         pause: called after each message that was sent; bounds the speed.
@@ -70,7 +70,7 @@ class TrailReplay:
     def run(self, records: Sequence[MessageRecord]) -> Iterator[Result]:
         """Replay messages, given oldest first; another attempt of the same message counts once.
 
-        What followed upon a task that is replayed is skipped: its work begins anew, and says its own.
+        Messages that followed upon a replayed task are skipped: its work begins anew and sends its own.
         """
         seen: set[str] = set()
         follows: dict[str, str] = {}  # a message → the task that it follows upon

@@ -224,7 +224,7 @@ class DeadLettering:
 
     def _reports(self, rejection: Rejection, *, attempts: int, exhausted: bool) -> list[Outgoing]:
         message = rejection.message
-        # A report about a report could go on for ever; a name that nobody vouched for is told nothing.
+        # A report about a report could go on for ever; an unverified sender gets no report.
         if message is None or not rejection.trusted or message.body.type == "error":
             return []
         sender = message.header.sender.agent_name

@@ -1,6 +1,6 @@
-"""A message that was given up is work for the agent at the end of its escalation path: a session of its own.
+"""Escalation of a message that was given up: a session of the agent at the end of the escalation path.
 
-All that is given up in one conversation goes to one session, so that a storm of dead letters is one matter.
+All messages of one conversation go to one session, so that a storm of dead letters makes one session.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST: Final = 4_000
 
 
 class Escalations:
-    """Gives what was given up to agents of the stack."""
+    """Starts sessions for messages that were given up."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Escalations:
     def raise_to(
         self, name: str, message: AgentMessage, rejection: Rejection, *, attempts: int
     ) -> str | None:
-        """Have the agent of that name look at a message that was given up; its session, or None: it cannot.
+        """Have an agent look at a message that was given up; returns its session, or None: the agent cannot.
 
-        Harmless to repeat: the session and what is said to it derive from the conversation and the message.
+        Harmless to repeat: the session and the item in its queue derive from the conversation and the message.
         """
         record = self._find_agent(name)
         if record is None or record.external or record.system or message.header.sender.agent_name == name:
@@ -110,7 +110,7 @@ class Escalations:
 
 
 def _prompt(message: AgentMessage, rejection: Rejection, *, attempts: int) -> str:
-    """What the agent is told. Names and reasons come from others: tags in them open and close nothing."""
+    """The prompt of the agent. Names and reasons come from others, so tags in them are defused."""
     header = message.header
     about = {
         "message": header.message_id,
@@ -125,6 +125,6 @@ def _prompt(message: AgentMessage, rejection: Rejection, *, attempts: int) -> st
     text = (
         "A message could not be delivered and will not be tried again.\n\n"
         f"{rejection.reason}\n\n{json.dumps(about, indent=2)}\n\n"
-        "Find out what is wrong, and say what is to be done. The operator can replay the message: `orchestra dlq replay`."
+        "Find the cause and propose what to do. The operator can replay the message: `orchestra dlq replay`."
     )
     return defuse(text[:_LONGEST])

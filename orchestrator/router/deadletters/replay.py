@@ -1,8 +1,8 @@
-"""What people do with dead letters: replay them after a fix, or drop them; both leave their mark in the audit trail.
+"""Replaying and dropping dead letters, and replaying messages of the audit trail; the trail records both.
 
-A replay signs with keys of this data folder, so it verifies the original first: whoever may append to a stream must not
-have its words signed in another's name. What does not verify is refused; the operator may sign one such message, named
-by its id, in its own name.
+A replay signs with keys of this data folder, so it verifies the original first: a program that may append to a stream must
+not get its text signed in another name. An original that does not verify is refused; the operator may sign one such
+message, named by its id, in the operator's name.
 """
 
 from __future__ import annotations
@@ -13,29 +13,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.agents.registry import OPERATOR, SYSTEM_AGENTS, system_record
+from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.envelope.bodies import EncryptedBody, Escalation, ReviewRequest, TaskDelegation
 from orchestrator.envelope.codec import encode_unsigned
 from orchestrator.envelope.model import AgentMessage, Party
 from orchestrator.envelope.model_values import Timestamp
-from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.prompt_text import prompt_of, title_of
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.signature import sign_message
-from orchestrator.envelope.validate import check
-from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, Refused, Unverified
-from orchestrator.ids import derived_uuid, is_session_id, new_message_id, root_session_id
+from orchestrator.errors import Refused
+from orchestrator.ids import derived_uuid, new_message_id, root_session_id
 from orchestrator.ledger.sealing import Seal
 from orchestrator.messages.factory import Thread
-from orchestrator.policy.authorisation import refusal
-from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router.build import build_validator
+from orchestrator.router.deadletters.originals import Launch, Originals
 from orchestrator.router.deadletters.store import DeadLetter
-from orchestrator.router.received import Rejection, shard_of_message, task_id_of
+from orchestrator.router.received import shard_of_message
 from orchestrator.streams import ENVELOPE_FIELD, RedisStreams, StreamId, stream_key
 
 _MARK_MS: Final = 86_400_000
@@ -55,17 +50,8 @@ class Replayed:
     id: str
 
 
-Launch = TaskDelegation | ReviewRequest | Escalation
 #: A stream, and field, value, … of the entry that goes there.
 Publication = tuple[StreamId, list[str | bytes]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Original:
-    """A message that is to be replayed, and why its sender is not known to have said it: the rule, and a sentence."""
-
-    message: AgentMessage
-    fault: tuple[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -76,42 +62,41 @@ class _Planned:
     fault: tuple[str, str] | None
     replayed: Replayed
     launch: Launch | None
-    #: Whether the operator says it, and not its sender.
+    #: Whether the operator sends it, and not its sender.
     by_operator: bool = True
 
 
 class Replays:
-    """Takes dead letters out again, and says again what the audit trail holds."""
+    """Replays dead letters and messages of the audit trail, and drops dead letters."""
 
     def __init__(self, parts: Container, *, clock: Clock | None = None, opener: Opener | None = None) -> None:
         """``opener`` fetches bodies that travelled apart; None: that of the stack."""
         self._parts = parts
-        self._opener = opener or parts.opener
         self._clock = clock or SystemClock()
         self._scripts = Scripts(parts.redis)
-        self._validator = build_validator(parts, self._clock)
+        self._originals = Originals(parts, clock=self._clock, opener=opener or parts.opener)
 
     def replay(self, dead_letter: DeadLetter, *, sign_unverified: bool = False) -> Replayed | None:
         """Publish a dead letter again; None: it is gone already.
 
         A message becomes a new one that names the old in its chain, signed by its sender, if the sender's key is
         in this data folder; else, and if its body is encrypted and so fits into no other message, the same bytes
-        are published again. A task of our own whose session has failed becomes a new root session: its parent was
-        told of the failure, and is told nothing twice.
+        are published again. A task of our own whose session has failed becomes a new root session: its parent has
+        been told of the failure already.
 
-        ``sign_unverified``: one that does not verify is signed by the operator, in the operator's name, and a note in
-        the audit trail says so.
+        ``sign_unverified``: a message that does not verify is signed by the operator, in the operator's name, and a note
+        in the audit trail records it.
 
         Raises:
             Unverified: the original is no valid envelope, or its sender is not known to have signed it.
             Refused: it cannot be signed by the operator, as its body is encrypted.
         """
-        original = self._verified(
+        original = self._originals.verified(
             dead_letter.data, f"dead letter {dead_letter.id}", sign_unverified=sign_unverified
         )
         message, fault = original.message, original.fault
         what = f"dead letter {dead_letter.id} was replayed"
-        launch = self._launch(message) if fault else self._own_launch(message)
+        launch = self._originals.launch(message) if fault else self._originals.own_launch(message)
         if launch is not None:
             # Derived from the dead letter's id, so that two people who replay it at once make one session.
             session = self._session(f"replay|{dead_letter.id}")
@@ -143,10 +128,10 @@ class Replays:
         return self._planned(octets, sign_unverified=sign_unverified, seed=seed).replayed
 
     def again(self, octets: bytes, *, sign_unverified: bool = False, seed: str = "") -> Replayed:
-        """Say once more what was said before, as a new message that names the old one; a task begins again as a root.
+        """Send a message once more, as a new message that names the old one; a task begins again as a root.
 
-        The operator says and signs it; where an operator may not say this, its sender does. A note of the operator's in
-        the audit trail names the old message of a task. With the same ``seed`` it is the same message or session again.
+        The operator sends and signs it; where the operator may not send it, its sender does. A note of the operator in
+        the audit trail names the old message of a task. The same ``seed`` makes the same message or session.
 
         ``sign_unverified`` as in :meth:`replay`.
 
@@ -175,100 +160,35 @@ class Replays:
         return replayed
 
     def _planned(self, octets: bytes, *, sign_unverified: bool, seed: str) -> _Planned:
-        original = self._verified(octets, "the message", sign_unverified=sign_unverified)
+        original = self._originals.verified(octets, "the message", sign_unverified=sign_unverified)
         message, fault = original.message, original.fault
-        launch = self._launch(message) if fault else self._own_launch(message)
+        launch = self._originals.launch(message) if fault else self._originals.own_launch(message)
         if launch is not None:
             session = self._session(f"replay|{seed}" if seed else new_message_id())
             return _Planned(message, fault, Replayed(how="task", id=session), launch)
-        by_operator = fault is not None or self._operator_may_say(message)
+        by_operator = fault is not None or self._originals.operator_may_send(message)
         here = by_operator or self._parts.keyring.store.current(message.header.sender.agent_name) is not None
-        if not here or self._is_encrypted(message):
+        if not here or self._originals.is_encrypted(message):
             raise _not_to_be_signed(message) if fault else _not_renewed(message)
         new_id = derived_uuid("replay", seed) if seed else new_message_id()
         return _Planned(message, fault, Replayed(how="message", id=new_id), None, by_operator)
-
-    def _operator_may_say(self, message: AgentMessage) -> bool:
-        """Whether the operator may send a message of that type to that recipient."""
-        name = message.header.recipient.agent_name
-        recipient = system_record(name) if name in SYSTEM_AGENTS else self._parts.agents.get(name)
-        return recipient is not None and not refusal(
-            message.body.type, system_record(OPERATOR).principal, recipient.principal, self._parts.routing
-        )
-
-    def _verified(self, octets: bytes, what: str, *, sign_unverified: bool) -> Original:
-        """The message in ``octets``, with what keeps its signature from counting now, if anything.
-
-        Raises:
-            Unverified: it is not valid; or it does not verify and ``sign_unverified`` is false.
-        """
-        report = check(octets, limits=ParseLimits(size=self._parts.settings.max_message_bytes), advice=False)
-        if report.message is None:
-            first = next(finding for finding in report.findings if finding.severity == "error")
-            raise Unverified(what, first.rule, first.sentence, "drop it, and have its sender send it again")
-        digest = self._validator.digest(report.message, report, octets)
-        fault = (digest.rule, digest.reason) if isinstance(digest, Rejection) else None
-        if fault is not None and not sign_unverified:
-            advice = "drop it; or read it, and sign it as the operator by --sign-unverified and its id"
-            raise Unverified(what, *fault, advice)
-        return Original(message=report.message, fault=fault)
 
     def _stream_of(self, message: AgentMessage, shard: int) -> StreamId:
         """The stream that a message belongs in, whatever stream it was found in."""
         priority = message.header.priority or self._parts.routing[message.body.type].priority
         return StreamId(shard, message.body.type, priority)
 
-    def _own_launch(self, message: AgentMessage) -> Launch | None:
-        """What a message of the stack itself gives somebody to do under the id of a session of ours, or None.
-
-        A program's is none, whatever id it names: by a replay it would become the operator's.
-        """
-        launch = self._launch(message)
-        if launch is None or not is_session_id(task_id_of(launch)):
-            return None
-        known = self._parts.ledger.find([task_id_of(launch)])
-        if known:
-            # The launch that the ledger published, and not another message that names its session.
-            return launch if known[0].message.lower() == message.header.message_id.lower() else None
-        sender, recipient = (
-            system_record(name) if name in SYSTEM_AGENTS else self._parts.agents.get(name)
-            for name in (message.header.sender.agent_name, message.header.recipient.agent_name)
-        )
-        if sender is None or sender.external:
-            return None
-        if recipient is not None and refusal(
-            message.body.type, sender.principal, recipient.principal, self._parts.routing
-        ):
-            return None
-        return launch
-
-    def _launch(self, message: AgentMessage) -> Launch | None:
-        """What a message gives somebody to do, or None."""
-        if message.body.type not in LAUNCHES:
-            return None
-        try:
-            body = self._opener.open(message).body
-        except (PayloadError, DecryptionError, InvalidEnvelope):
-            return None
-        return body if isinstance(body, (TaskDelegation, ReviewRequest, Escalation)) else None
-
-    def _is_encrypted(self, message: AgentMessage) -> bool:
-        try:
-            return isinstance(self._opener.fetch(message).body, EncryptedBody)
-        except (PayloadError, InvalidEnvelope):
-            return True  # nobody can tell
-
     def _renewed(
         self, message: AgentMessage, *, by_operator: bool = False, message_id: str = ""
     ) -> tuple[bytes, str] | None:
         """The message as a new one and its id, signed by its sender or by the operator as its sender.
 
-        None: that cannot be made here. One that counts without a signature gets none.
+        None: the key is not here, or the body is encrypted. A message that counts without a signature gets none.
         """
         header = message.header
         party = Party(agent_name=OPERATOR, agent_role="orchestrator") if by_operator else header.sender
         here = by_operator or self._parts.keyring.store.current(party.agent_name) is not None
-        if not here or self._is_encrypted(message):
+        if not here or self._originals.is_encrypted(message):
             return None
         now_ms = self._clock.now_ms()
         expiration = header.expiration
@@ -299,7 +219,7 @@ class Replays:
         parts = self._parts
         recipient, title, prompt = message.header.recipient.agent_name, title_of(body), prompt_of(body)
         correlation = derived_uuid("conversation", session)
-        thread = Thread(correlation=correlation, encrypted=self._is_encrypted(message))
+        thread = Thread(correlation=correlation, encrypted=self._originals.is_encrypted(message))
         envelope = parts.message_factory.delegation(
             sender=OPERATOR,
             recipient=recipient,
@@ -378,7 +298,7 @@ class Replays:
 
 
 def _by_operator(fault: tuple[str, str] | None) -> str:
-    """What a note says of a replay that the operator signed; nothing of any other."""
+    """The end of a note about a replay that the operator signed; empty for any other replay."""
     if fault is None:
         return ""
     return f", signed by the operator for {_who()}: the original was not verified ({fault[0]}: {fault[1]})"
@@ -397,7 +317,7 @@ def _not_renewed(message: AgentMessage) -> Refused:
     return Refused(
         f"message {message.header.message_id} cannot be sent again: the key of its sender "
         f"{message.header.sender.agent_name!r} is not in this data folder, or its body is encrypted; "
-        "a copy would be told for a duplicate"
+        "a copy would be a duplicate"
     )
 
 

@@ -65,7 +65,7 @@ class DeadLimits:
 
 
 def dead_limits(settings: Settings) -> DeadLimits:
-    """The limits that the settings say."""
+    """The limits in the settings."""
     return DeadLimits(
         entries=settings.dead_letters_max_entries,
         bytes=settings.dead_letters_max_bytes,

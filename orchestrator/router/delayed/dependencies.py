@@ -27,7 +27,7 @@ from orchestrator.router.validation.validator import reject
 #: Milliseconds after which a task that was just blocked is looked at again, and between later looks at most.
 FIRST_LOOK_MS: Final = 250
 LAST_LOOK_MS: Final = 10_000
-#: The most for one that waits for a task without a session: no message reports that it has one.
+#: The same for a task that waits for a task without a session: no message reports that it has got one.
 UNREPORTED_LOOK_MS: Final = 1000
 #: Types that report the end of a session.
 ENDS: Final = frozenset({"task-completion", "error"})

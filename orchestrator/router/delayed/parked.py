@@ -54,7 +54,7 @@ class DelayedMessage:
     session: str
     #: Its own task-id, if it waits for other tasks; or empty.
     task_id: str
-    #: The tasks it waits for; empty: it waits for its next attempt.
+    #: The tasks that it waits for; empty: it waits for its next attempt.
     tasks: tuple[str, ...]
     #: How those tasks stood when it was parked, to tell that something has happened.
     standing: str
@@ -112,8 +112,8 @@ class DelayedMessages:
         """Let an entry wait until ``due_ms``; False: another router has dealt with it.
 
         ``since_ms`` is when the attempt began that goes on after the wait; None: the next one begins then.
-        ``tasks`` are those that it waits for, if that is why it waits; ``agent`` the one that is to be registered.
-        ``until_ms`` is when it waits no longer; 0: for tasks, as long as it takes.
+        ``tasks`` are the tasks that it waits for, if it does; ``agent`` the agent whose registration it waits for.
+        ``until_ms`` is when it stops waiting; 0: for tasks, as long as it takes.
         """
         shard, name = entry.stream.shard, parked_id(entry)
         record = keys.parked_message(shard, name)
@@ -162,7 +162,7 @@ class DelayedMessages:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Park all that is parked inside in one round trip; each counts as parked, whoever was first."""
+        """Park all that is parked inside in one round trip; each counts as parked, even if another router was first."""
         self._together = self._scripts.batch()
         try:
             yield
@@ -171,7 +171,7 @@ class DelayedMessages:
             self._together = None
 
     def put_off(self, later: Mapping[DelayedMessage, int]) -> None:
-        """Look at these again at their times; nothing happens to one that another router has taken up."""
+        """Look at these messages again at their times; those that another router has released stay released."""
         by_shard: dict[int, dict[str, int]] = {}
         for parked, due_ms in later.items():
             by_shard.setdefault(parked.stream.shard, {})[parked.id] = due_ms
@@ -179,7 +179,7 @@ class DelayedMessages:
             self._redis.zadd(keys.parked(shard), scores, xx=True)
 
     def hurry(self, shard: int, names: Iterable[str]) -> None:
-        """Look at these now: something has happened; nothing happens to one that is not parked any more."""
+        """Look at these messages now; those that are not parked any more stay released."""
         self._redis.zadd(keys.parked(shard), dict.fromkeys(names, 0), xx=True)
 
     def due(self, now_ms: int) -> tuple[list[DelayedMessage], int | None]:

@@ -1,9 +1,8 @@
 """Messages of programs outside of the stack, and work that reaches us by message alone.
 
-What our own agents do is in the ledger before its envelope is in a stream. An external program has nothing but
-its envelopes, so here the envelope is what changes the ledger: it begins a session, reports and ends the
-session that the program runs, or goes into the queue of a session it speaks to. The ids in a message's chain
-say which sessions those are.
+What our own agents do is in the ledger before its envelope is in a stream. An external program has only its envelopes,
+so here the envelope changes the ledger: it begins a session, reports or ends the session that the program runs, or goes
+into the queue of another session. The ids in a message's chain name these sessions.
 """
 
 from orchestrator.router.external.inboxes import Inboxes

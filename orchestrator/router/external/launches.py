@@ -188,7 +188,7 @@ def _structured(body: Launch | None) -> str:
     try:
         return pack(body.task) if isinstance(body, TaskDelegation) else ""
     except InputError:
-        return ""  # its prompt says all of it
+        return ""  # the prompt has all of it
 
 
 def _title_and_prompt(received: ReceivedMessage, body: Launch | None) -> tuple[str, str]:

@@ -223,7 +223,7 @@ class ExternalMessages:
         )
 
     def _how_far(self, received: ReceivedMessage) -> Step:
-        """The system itself answers how far a session is, and nobody is resumed."""
+        """The system itself answers how far a session is; no session is resumed."""
         sender = self._resolver.by_chain(received.sender, received)
         asked = self._addressed(received, self._resolver.recipient(received, sender))
         if isinstance(asked, Resolved):
@@ -292,7 +292,7 @@ class ExternalMessages:
 
 
 def _packed(body: Detailed) -> str:
-    """A body as the ledger keeps it beside its text; empty for one that is too large."""
+    """A body as the ledger keeps it beside its text; empty if it is too large."""
     try:
         return pack_body(body)
     except InputError:

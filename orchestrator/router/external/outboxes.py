@@ -1,7 +1,7 @@
-"""The outboxes of external programs: what stands in one goes to the streams of messages, and is routed from there.
+"""The outboxes of external programs: their entries go to the streams of messages, and are routed from there.
 
 A program may write to its outbox and to nothing else. A router moves an entry in one step with its acknowledgement and
-writes beside it whose outbox it was, so that a message is accepted only from the one who signed it.
+writes the owner of the outbox beside it, so that a message is accepted only from the program that signed it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from orchestrator.streams import (
 
 #: Seconds after which it is looked up which programs are registered.
 REFRESH_S: Final = 2.0
-#: Where an entry goes that cannot be read: a router says there what is wrong with it.
+#: Where an entry goes that cannot be read; the router refuses it there with a reason.
 _UNREADABLE: Final = ("message", "low")
 
 
@@ -74,7 +74,7 @@ class Outboxes:
 
     @property
     def within_quota(self) -> list[StreamId]:
-        """The outboxes of programs that may say more in this minute."""
+        """The outboxes of programs that may send more in this minute."""
         if not self._paused:
             return self.sources
         now = time.monotonic()
@@ -98,7 +98,7 @@ class Outboxes:
         except redis.ResponseError as error:
             if refuses_everything(error):
                 raise
-            # Somebody wrote something else under such a name; the other programs are heard nevertheless.
+            # Somebody wrote something else under the name of a box; the other programs are read nevertheless.
             get_logger().error("boxes-damaged", program=program, error=str(error))
             return False
         return True
@@ -106,7 +106,7 @@ class Outboxes:
     def collect(self, entries: Sequence[Entry], *, unread: bool = False) -> list[Entry]:
         """Move what came from outboxes; the other entries, in their order.
 
-        ``unread``: do not look into them, as that has ended routers; each will be judged alone where it goes.
+        ``unread``: do not parse them, as that has ended routers; each is judged alone in its next stream.
         """
         others: list[Entry] = []
         moved: list[StreamId] = []
@@ -137,12 +137,12 @@ class Outboxes:
             if isinstance(answer, Exception):
                 raise answer
             if answer:
-                self._keep_quota(stream, said=answer[0], left_ms=answer[1])
+                self._keep_quota(stream, sent=answer[0], left_ms=answer[1])
         return others
 
-    def _keep_quota(self, stream: StreamId, *, said: int, left_ms: int) -> None:
-        """Let an outbox rest for the rest of the minute if its program has said as much as it may."""
-        if 0 < self._quota <= said and stream not in self._paused:
+    def _keep_quota(self, stream: StreamId, *, sent: int, left_ms: int) -> None:
+        """Do not read an outbox for the rest of the minute if its program has sent as much as it may."""
+        if 0 < self._quota <= sent and stream not in self._paused:
             self._paused[stream] = time.monotonic() + left_ms / 1000
             get_logger().warning(
                 "outbox-over-quota", program=stream.priority, quota=self._quota, rests_s=round(left_ms / 1000)

@@ -23,7 +23,7 @@ from orchestrator.router.received import ReceivedMessage
 
 
 def seal_for(session: Session, reader: str) -> Seal | None:
-    """For whom is sealed what an external program says of or to an encrypted session; None: it is not encrypted."""
+    """For whom a message of an external program about or to a session is encrypted; None: the session is not."""
     return Seal(label=session.root, by=ROUTER, to=(reader,)) if session.encrypted else None
 
 
@@ -35,7 +35,7 @@ class SessionMessages:
         self._limits = limits
 
     def _as_kept(self, session: Session, record: dict[str, Any], text: str) -> tuple[dict[str, Any], str]:
-        """What is said as the ledger is to hold it; what its sender has encrypted, as it is."""
+        """Record and text as the ledger holds them: encrypted, if the session is and the sender has not done it."""
         seals = self._ledger.seals
         if "sealed" in record:
             return record, text
@@ -43,7 +43,7 @@ class SessionMessages:
         return seals.write_record(record, seal), seals.write(text, seal)
 
     def facts_as_kept(self, speaker: Session | None, facts: Sequence[str | int]) -> list[str | int]:
-        """Names and values, in turn, as the ledger is to hold them."""
+        """Names and values, in turn, as the ledger holds them."""
         seal = seal_for(speaker, speaker.delegator) if speaker is not None else None
         write = self._ledger.seals.write
         return [write(one, seal) if at % 2 and isinstance(one, str) else one for at, one in enumerate(facts)]
@@ -63,20 +63,20 @@ class SessionMessages:
         facts: Sequence[str | int] = (),
         body: str = "",
     ) -> ScriptCommand:
-        """The step that puts what a message says into the queue of a session.
+        """The step that puts a message into the queue of a session.
 
         Args:
-            message: the message.
-            session: whose queue it goes into.
-            speaker: the session that says it, where that is to be known; or None.
-            text: what is said.
+            received: the message.
+            session: the session whose queue it goes into.
+            speaker: the session that sends it, if the ledger records that; or None.
+            text: its text.
             kind: the kind of the item.
             title: what people see of it.
             opens: it is a question of the speaker, which is open from now on.
             answers: the question of ``session`` that it answers; or empty.
             priority: by default that of the message.
             facts: names and values, in turn, that are written down about the speaker.
-            body: what the message says beside the text, as JSON.
+            body: the parts of the message beside the text, as JSON.
         """
         opens = opens and speaker is not None
         record: dict[str, Any] = {

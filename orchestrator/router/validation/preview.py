@@ -1,4 +1,4 @@
-"""What the router would say of a message that is in no stream yet: layer 3 for `orchestra validate --online`.
+"""The router's verdict on a message that is in no stream yet: layer 3 for `orchestra validate --online`.
 
 It asks the same rules as the router and changes nothing: no mark, no count, no session. What only the step
 itself can tell is left to it: a session may be over by then, a dependency may fail.
@@ -27,7 +27,7 @@ from orchestrator.router.received import ReceivedMessage, Rejection, shard_of_me
 from orchestrator.router.validation.validator import reject
 from orchestrator.streams import Entry, StreamId
 
-#: Rule → the element that it is about; any other is about the whole message.
+#: Rule → the element that it is about; any other rule is about the message as a whole.
 _PLACES: Final = {
     "expired": "header/expiration",
     "too-old": "header/timestamp",

@@ -37,7 +37,7 @@ REPORT_S: Final = 0.2
 _LONGEST_REASON: Final = 2_000
 #: Verdicts on who may send what to whom that are kept.
 _REMEMBERED: Final = 10_000
-#: Types that are handed on without being read, when they are encrypted: header and chain say all that routing needs.
+#: Types that are passed on unread when they are encrypted: header and chain are enough to route them.
 HANDED_ON: Final = LAUNCHES | {"query", "message"}
 
 
@@ -124,7 +124,7 @@ class Validator:
         return next(f for f in report.findings if f.severity == "error")
 
     def digest(self, message: AgentMessage, report: Report, octets: bytes) -> str | Rejection:
-        """The digest of what the sender has signed, or why nobody vouches for the message."""
+        """The digest of what the sender has signed, or why the signature does not count."""
         if not self._signatures_required and message.signature is None:
             return signature.digest_of(octets)
         try:
@@ -135,7 +135,7 @@ class Validator:
             return Rejection(rule=rule, reason=reason, retryable=retryable, message=message)
 
     def too_old(self, message: AgentMessage) -> bool:
-        """Whether duplicates of the message could not be told any more."""
+        """Whether the message is older than duplicate marks are kept."""
         return message.header.timestamp.instant_ms < self._clock.now_ms() - self._max_age_ms
 
     def decrypt_body(self, entry: Entry, message: AgentMessage, digest: str) -> ReceivedMessage | Rejection:
@@ -258,7 +258,7 @@ class Validator:
             yield reject("unauthorised", reason, message)
 
     def _refusal(self, message_type: str, sender: AgentRecord, recipient: AgentRecord) -> str | None:
-        """As the policy says; remembered for as long as the registry hands out the same records."""
+        """The verdict of the policy, remembered for as long as the registry hands out the same records."""
         key = (message_type, sender.name, recipient.name)
         known = self._refusals.get(key)
         if known is not None and known[0] is sender and known[1] is recipient:
@@ -271,7 +271,7 @@ class Validator:
 
 
 def brief(reason: str) -> str:
-    """A reason that quotes a name of megabytes would be as large as the message."""
+    """A reason, cut: a quoted name may have megabytes."""
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
 
 

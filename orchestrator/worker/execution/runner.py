@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.client.current import working_for
 from orchestrator.crashpoints import failpoint
-from orchestrator.dispatch.publishing import publish_result
+from orchestrator.dispatch.results import publish_result
 from orchestrator.display.text import counted
 from orchestrator.errors import (
     BudgetExceeded,

@@ -315,14 +315,3 @@ def test_a_task_that_waits_for_an_unknown_one_is_given_up_in_time_and_leaves_no_
         both(stack.router(str(second), clock=At(began + second * 1000)))
         came[second] = len(stack.published("task-delegation")), [letter.rule for letter in stack.dead()]
     assert came == {second: (1, []) for second in (0, 1, 6, 20, 40, 59)} | {61: (2, ["timeout"])}
-
-
-def test_a_task_that_an_earlier_version_held_for_an_unknown_one_is_given_up_in_time(stack: Stack) -> None:
-    """That version did not write down until when."""
-    began = wait_for_nobody(stack)
-    both(stack.router("earlier", clock=At(began)))
-    (held,) = DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000).all()
-    stack.redis.hset(keys.parked_message(0, held.id), "until", "0")
-    for second in (20, 61, 82):
-        both(stack.router(str(second), clock=At(began + second * 1000)))
-    assert [letter.rule for letter in stack.dead()] == ["timeout"]

@@ -307,15 +307,15 @@ def test_a_task_with_many_others_before_it_in_the_queue_is_not_held_up(stack: St
 def test_a_circle_that_two_routers_close_at_once_is_refused_by_the_next_look(stack: Stack) -> None:
     """Each had judged its task before the other wrote down that its own waits."""
     one, other = stack.router("one"), stack.router("other")
-    hold = one._redelivery.hold
+    block = one._redelivery.block
 
-    def hold_late(received: ReceivedMessage, held: BlockedTask) -> bool:
+    def block_late(received: ReceivedMessage, blocked: BlockedTask) -> bool:
         publish(stack, "b", "a")
         assert other.run_once().parked == 1
-        one._redelivery.hold = hold  # type: ignore[method-assign]
-        return hold(received, held)
+        one._redelivery.block = block  # type: ignore[method-assign]
+        return block(received, blocked)
 
-    one._redelivery.hold = hold_late  # type: ignore[method-assign]
+    one._redelivery.block = block_late  # type: ignore[method-assign]
     publish(stack, "a", "b")
     route(one, lambda: any(received.rule == "dependency-cycle" for received in stack.dead()))
     assert sessions(stack) == {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis as redis_py
 from click.testing import CliRunner, Result
 
 from orchestrator.agents.registry import AgentRecord
@@ -375,3 +376,26 @@ def test_what_a_router_stumbles_over_is_a_dead_letter(stack: Stack, monkeypatch:
     handled = stack.router().run_once()
     assert (handled.done, handled.dead, stack.pending()) == (1, 1, 0)
     assert [letter.rule for letter in stack.dead()] == ["internal-error"]
+
+
+@pytest.mark.parametrize(
+    "refusal", ["BUSY Redis is busy running a script.", "NOPERM this user has no permissions"]
+)
+def test_what_the_server_refuses_to_everybody_is_no_fault_of_the_message(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
+    """Somebody's script runs for seconds while a signer's key is looked up: the message is routed afterwards."""
+    stack.publish(stack.envelope(Message(content="x")), "message")
+
+    def refuse(*_: object, **__: object) -> None:
+        error = (
+            redis_py.exceptions.NoPermissionError if refusal.startswith("NOPERM") else redis_py.ResponseError
+        )
+        raise error(refusal)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Validator, "digest", refuse)
+        with pytest.raises(redis_py.ResponseError):
+            stack.router().run_once()
+    assert stack.router("r2", reclaim_idle_ms=0).run_once().done == 1
+    assert stack.dead() == []

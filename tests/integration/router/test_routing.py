@@ -20,7 +20,7 @@ from orchestrator.ids import new_message_id
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb import keys
 from orchestrator.streams import Portion, StreamId, all_streams
-from orchestrator.streams.priority import SHARES, rounds_until_taken
+from orchestrator.streams.priority import SHARES
 from tests.integration.router.conftest import Stack
 
 UPDATE = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)
@@ -241,4 +241,3 @@ def test_low_messages_come_through_a_flood_of_all_others_in_the_rounds_they_are_
         router.run_once()
         taken.append(sum(stack.redis.exists(keys.seen(0, "lead", message_id)) for message_id in low))
     assert taken == [8, 16, 20]
-    assert [rounds_until_taken(position, "low") for position in (8, 16, 20)] == [1, 2, 3]
