@@ -51,7 +51,7 @@ from orchestrator.errors import (
 )
 from orchestrator.ids import asker_of, item_id, session_of_approval
 from orchestrator.ledger import Run, Session, SessionState, StopVerdict, Submitted
-from orchestrator.ledger.live_text import LiveEvent, LiveText
+from orchestrator.ledger.live_text import LiveEvent
 from orchestrator.ledger.sealing import Opened
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import callback_from, checked_callbacks
@@ -715,8 +715,7 @@ class Client:
 
         def read() -> tuple[list[LiveEvent], bool]:
             over = is_over(self._ledger.session(session))
-            live = LiveText(self._ledger.redis, self._ledger.seals)
-            return live.read(session, after, wait_s=0 if over else LOOK_AGAIN_S), over
+            return self._ledger.live.read(session, after, wait_s=0 if over else LOOK_AGAIN_S), over
 
         return self._outlast(read, RETRY_FOR_S)
 

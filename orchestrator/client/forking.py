@@ -11,12 +11,11 @@ from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.client.submission import Submission
 from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, PayloadError
-from orchestrator.ledger import Item, ItemState, Run, RunState, Session, SessionState, Submitted, decode
+from orchestrator.ledger import Item, ItemState, Run, RunState, Session, SessionState, Submitted
 from orchestrator.ledger.forks import Fork, Found, Seed, as_given, found_by
 from orchestrator.ledger.large_text import Shortened
 from orchestrator.ledger.sealing import Opened, Seal
 from orchestrator.policy.budget import Budget
-from orchestrator.redisdb import keys
 
 #: States in which a run is in the past.
 _ENDED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.STOPPED})
@@ -217,9 +216,7 @@ class Forking:
 
     def _awaited(self, run: str) -> Iterator[str]:
         """The callbacks and questions that a run's effects have made."""
-        raw: Any = self._ledger.redis.hvals(keys.effects(run))
-        for text in raw:
-            effect = json.loads(decode.text(text))
+        for effect in self._ledger.effects(run):
             if effect.get("child"):
                 yield str(effect["callback"])
             elif effect.get("asks"):

@@ -12,7 +12,7 @@ from orchestrator.errors import PayloadError
 from orchestrator.ids import approval_of
 from orchestrator.ledger import Item, ItemState, Ledger, Run, Session, StepHeader, Try
 from orchestrator.ledger.journal import read_headers
-from orchestrator.ledger.printed import Printed, PrintedTexts
+from orchestrator.ledger.printed import Printed
 
 #: Seconds that nobody means as a time: the run waits for a person.
 _FOREVER_S = 10 * 365 * 86_400
@@ -66,7 +66,7 @@ def history(ledger: Ledger, session: str, *, texts: bool = False) -> list[Event]
         if item.seq or (item.callback and item.state is ItemState.DEAD):
             at_ms, event = _of_item(item)
             timed.append((at_ms, event.saying(said.get(item.id, ""))))
-    timed += [(one.at_ms, _of_printed(one)) for one in PrintedTexts(ledger.redis).read(session) if texts]
+    timed += [(one.at_ms, _of_printed(one)) for one in ledger.printed.read(session) if texts]
     if "result" in said:
         answered_ms = max((ms for ms, event in timed if event.what == "run ended"), default=about.updated_ms)
         timed.append((answered_ms, Event(at="", what="answer", text="the latest").saying(said["result"])))

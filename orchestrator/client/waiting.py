@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import redis
 
-from orchestrator.ids import shard_of
 from orchestrator.ledger import CLOSED, ItemState, Ledger, Session, SessionState
-from orchestrator.ledger.decode import text as decode
-from orchestrator.redisdb import keys
+from orchestrator.ledger.session_events import SessionEvents
 from orchestrator.redisdb.retry import Outage
 
 #: Longest time in seconds that a session's end can go unnoticed when its event was missed.
@@ -73,7 +71,7 @@ class Waiting:
         self._timeout_s = timeout_s
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._state = "unknown"
-        self._last = b"$"
+        self._events: SessionEvents | None = None
 
     def step(self, *, listen: bool = True) -> Session | None:
         """The session if it has ended, else None after an event of it or a quarter of a second; at once without.
@@ -104,13 +102,17 @@ class Waiting:
         return result
 
     def _look(self, *, listen: bool) -> Session | None:
+        if listen and self._events is None:
+            self._events = self._ledger.events(
+                self._session
+            )  # before the look, so that nothing is missed between
         found = self._ledger.session(self._session)
         self._state = found.state.value
         if is_over(found) and self._item_is_done():
             return found
         self._check_time()
-        if listen:
-            self._listen(LOOK_AGAIN_S)
+        if self._events is not None and listen:
+            self._events.wait(LOOK_AGAIN_S)
         return None
 
     def _check_time(self) -> None:
@@ -122,22 +124,6 @@ class Waiting:
             return True
         found = self._ledger.item(self._session, self._item)
         return found is None or found.state in (ItemState.DELIVERED, ItemState.DEAD)
-
-    def _listen(self, for_s: float) -> None:
-        """Return at the first event of this session, or after ``for_s`` seconds.
-
-        The callback service takes events off the stream once it has handled them, hence the time limit.
-        """
-        stream = keys.session_events(shard_of(self._session))
-        until = time.monotonic() + for_s
-        while (left_s := until - time.monotonic()) > 0.001:
-            answer: Any = self._ledger.redis.xread(
-                {stream: self._last}, count=500, block=max(1, round(left_s * 1000))
-            )
-            for _, entries in answer or []:
-                self._last = entries[-1][0]
-                if any(decode(fields.get(b"session")) == self._session for _, fields in entries):
-                    return
 
 
 class Watching:

@@ -9,9 +9,12 @@ from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.inbox import Inbox
 from orchestrator.ledger.journal import Journal
 from orchestrator.ledger.launches import Launches
+from orchestrator.ledger.live_text import LiveText
+from orchestrator.ledger.printed import PrintedTexts
 from orchestrator.ledger.provider_calls import ProviderCalls
 from orchestrator.ledger.runs import Runs
 from orchestrator.ledger.sealing import Vault
+from orchestrator.ledger.session_events import SessionEvents
 from orchestrator.ledger.spending import Spending
 from orchestrator.ledger.statements import Vouch
 from orchestrator.ledger.sweep import Sweep
@@ -45,6 +48,10 @@ class Ledger(LedgerCore):
         self.spending = Spending(self)
         #: Questions that only a person answers.
         self.approvals = Approvals(self)
+        #: What sessions write while they work.
+        self.live = LiveText(client, self.seals)
+        #: What runs print.
+        self.printed = PrintedTexts(client)
 
         launches = Launches(self)
         self.submit = launches.submit
@@ -83,3 +90,11 @@ class Ledger(LedgerCore):
 
         #: What the reconciler looks for and repairs.
         self.sweep = Sweep(self)
+
+    def events(self, session: str, *, with_children: bool = False) -> SessionEvents:
+        """The events of a session, and of its children ``with_children``, from now on.
+
+        Raises:
+            redis.RedisError: the server does not answer.
+        """
+        return SessionEvents(self.redis, session, with_children=with_children)

@@ -67,6 +67,14 @@ class LedgerReader:
             pipe.hgetall(keys.run(decode.text(run_id)))
         return [self.seals.run(decode.run(decode.mapping(raw))) for raw in pipe.execute() if raw]
 
+    def queued_runs(self, shard: int, *, limit: int) -> list[str]:
+        """The ids of queued runs of a shard, those first that the sweep looks at first."""
+        return [decode.text(run) for run in self.redis.zrange(keys.queued(shard), 0, limit - 1)]
+
+    def effects(self, run_id: str) -> list[dict[str, Any]]:
+        """What the effects of a run made, a record each."""
+        return [json.loads(decode.text(record)) for record in self.redis.hvals(keys.effects(run_id))]
+
     def items(self, session_id: str) -> list[Item]:
         """Everything a session is owed or was sent, by sequence number; what is still owed comes last."""
         found = [

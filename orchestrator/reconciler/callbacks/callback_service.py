@@ -20,7 +20,6 @@ from orchestrator.ids import is_session_id
 from orchestrator.ledger import RunsSoFar
 from orchestrator.log import Seldom, get_logger
 from orchestrator.reconciler.delivery import Delivery
-from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage
 from orchestrator.streams import (
     SESSION_EVENTS,
@@ -230,6 +229,6 @@ class CallbackService:
             except redis.ResponseError as error:
                 if is_outage(error):
                     raise
-                if self._seldom.due(keys.timers(shard)):
+                if self._seldom.due(f"timers of shard {shard}"):
                     _log.error("timers-not-read", shard=shard, error=str(error))
         return max(1, wait_ms)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import redis
-
 from orchestrator.errors import InputError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
@@ -206,9 +204,9 @@ class Context(Messaging, Delegating, Reporting, Durable):
         )
 
     @property
-    def redis(self) -> redis.Redis:
-        """The connection of the worker."""
-        return self._ledger.redis
+    def live(self) -> LiveText:
+        """The live texts of sessions."""
+        return self._ledger.live
 
     def write_live(self, kind: Kind, **facts: str) -> None:
         """Add an event to the live text of the session.
@@ -216,8 +214,7 @@ class Context(Messaging, Delegating, Reporting, Durable):
         Raises:
             redis.RedisError: it could not be written.
         """
-        live = LiveText(self._ledger.redis, self._ledger.seals)
-        live.write(self.session, self.run, kind, seal=self._held.claim.seal, **facts)
+        self._ledger.live.write(self.session, self.run, kind, seal=self._held.claim.seal, **facts)
 
     def read_memory(self) -> str:
         """What the executor kept of the conversation when the last run committed; empty if nothing.

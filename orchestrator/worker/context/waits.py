@@ -9,18 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
-from functools import partial
-from typing import Any, Final, Literal
-
-import redis
+from typing import Final, Literal
 
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import ClaimLost, ServerUnavailable, SessionStopped
-from orchestrator.ids import callback_id, decision_id, reply_id, shard_of
+from orchestrator.ids import callback_id, decision_id, reply_id
 from orchestrator.ledger import Item, ItemState
-from orchestrator.ledger.decode import text as decode
+from orchestrator.ledger.session_events import SessionEvents
 from orchestrator.log import get_logger
-from orchestrator.redisdb import keys
 from orchestrator.worker.context.decryption import Decrypter
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.messages import MessageSender
@@ -135,7 +131,7 @@ class Blocking:
         if not children:
             return []
         deadline = time.monotonic() + timeout_s
-        events = _Events(self._effects)
+        events = self._events()
         with self._shared_slot(children[0]) as shared_slot:
             while True:
                 left_s = deadline - time.monotonic()
@@ -146,7 +142,7 @@ class Blocking:
                 if shared_slot is not None:
                     self._effects.retrying("lend", shared_slot.look)
                     left_s = min(left_s, max(shared_slot.next_look_s, 0.02))
-                events.listen(min(left_s, LOOK_AGAIN_S))
+                self._listen(events, min(left_s, LOOK_AGAIN_S))
         return self._ended_or_asked(children, "give up")
 
     def _ended_or_asked(self, children: Sequence[str], waits: Literal["wait", "give up"]) -> list[Taken]:
@@ -179,7 +175,7 @@ class Blocking:
     ) -> Taken | None:
         """Wait for an item; ``tend`` does what is to be done meanwhile and says whether waiting makes sense."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        events = _Events(self._effects)
+        events = self._events()
         with self._shared_slot(awaited) as shared_slot:
             while True:
                 taken = self._take(item, "wait")
@@ -194,7 +190,17 @@ class Blocking:
                 if shared_slot is not None:
                     self._effects.retrying("lend", shared_slot.look)
                     left_s = min(left_s, max(shared_slot.next_look_s, 0.02))
-                events.listen(min(left_s, LOOK_AGAIN_S))
+                self._listen(events, min(left_s, LOOK_AGAIN_S))
+
+    def _events(self) -> SessionEvents:
+        effects = self._effects
+        return effects.retrying(
+            "wait", lambda: effects.ledger.events(effects.held.session.id, with_children=True)
+        )
+
+    def _listen(self, events: SessionEvents, for_s: float) -> None:
+        """Return at the first event of this session or of its children, or after ``for_s`` seconds."""
+        self._effects.retrying("wait", lambda: events.wait(for_s))
 
     def _shared_slot(self, awaited: str) -> SharedSlot | nullcontext[None]:
         if self._slot_sharing is None or self._queued is None or self._execute is None:
@@ -238,37 +244,3 @@ class Blocking:
             return [name for name, item in items.items() if item is not None and item.state in open_states]
 
         return self._effects.retrying("wait", find)
-
-
-class _Events:
-    """The events of this session, from a moment on."""
-
-    def __init__(self, effects: Effects) -> None:
-        self._effects = effects
-        self._session = effects.held.session.id
-        self._stream = keys.session_events(shard_of(self._session))
-        self._last: Any = effects.retrying("wait", self._position)
-
-    def _position(self) -> Any:
-        try:
-            return self._effects.ledger.redis.xinfo_stream(self._stream)["last-generated-id"]
-        except redis.ResponseError:
-            return b"0-0"  # nothing has ever stopped here
-
-    def listen(self, for_s: float) -> None:
-        """Return at the first event of this session or of its children, or after ``for_s`` seconds."""
-        until = time.monotonic() + for_s
-        while (left_s := until - time.monotonic()) > 0.001:
-            answer = self._effects.retrying("wait", partial(self._read, left_s))
-            for _, entries in answer or []:
-                self._last = entries[-1][0]
-                if any(self._is_ours(fields) for _, fields in entries):
-                    return
-
-    def _read(self, for_s: float) -> Any:
-        return self._effects.ledger.redis.xread(
-            {self._stream: self._last}, count=500, block=max(1, round(for_s * 1000))
-        )
-
-    def _is_ours(self, fields: dict[bytes, bytes]) -> bool:
-        return self._session in (decode(fields.get(b"session")), decode(fields.get(b"parent")))

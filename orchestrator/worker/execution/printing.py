@@ -101,7 +101,7 @@ def note(text: str | bytes) -> None:
 
 
 @contextmanager
-def keeping(held: Claimed, client: redis.Redis, *, limit: int, ttl_s: float) -> Iterator[None]:
+def keeping(held: Claimed, store: PrintedTexts, *, limit: int, ttl_s: float) -> Iterator[None]:
     """Keep what is printed in this block, as the output of a try of a run: the last ``limit`` bytes, none with 0.
 
     Of an encrypted session nothing is kept: Redis would have it in clear.
@@ -109,7 +109,7 @@ def keeping(held: Claimed, client: redis.Redis, *, limit: int, ttl_s: float) -> 
     if not limit or held.session.sealed or held.session.encrypted:
         yield
         return
-    store, run = PrintedTexts(client), held.run
+    run = held.run
 
     def write(size: int, text: str) -> None:
         printed = Printed(run=run.id, attempt=run.attempt, at_ms=SystemClock().now_ms(), size=size, text=text)

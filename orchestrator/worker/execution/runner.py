@@ -168,7 +168,7 @@ class _RunOfAgent:
                 log_context(agent=about.agent, session=about.id, run=self._held.claim.run),
                 keeping(
                     self._held,
-                    self._ledger.redis,
+                    self._ledger.printed,
                     limit=settings.printed_max_bytes,
                     ttl_s=settings.tree_ttl_s,
                 ),

@@ -17,10 +17,8 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.errors import ServerUnavailable, WouldDeadlock
 from orchestrator.ids import shard_of
 from orchestrator.ledger import ItemState, Ledger, RunRef, RunState
-from orchestrator.ledger.decode import text
 from orchestrator.log import get_logger
 from orchestrator.policy.versions import split_lane
-from orchestrator.redisdb import keys
 from orchestrator.worker.execution.retry import retry_outages
 
 #: Seconds that an awaited run may stay queued before the slot takes it: a free slot is faster.
@@ -73,8 +71,8 @@ class Queued:
     def any(self, shard: int) -> RunRef | None:
         """A run of any tree that has been queued for a while."""
         latest = self._ledger.server_ms() - round(SHARE_WITH_OTHERS_AFTER_S * 1000)
-        for run in self._ledger.redis.zrange(keys.queued(shard), 0, _MAX_OTHERS - 1):
-            found = self._take(text(run), queued_before_ms=latest)
+        for run in self._ledger.queued_runs(shard, limit=_MAX_OTHERS):
+            found = self._take(run, queued_before_ms=latest)
             if found is not None:
                 return found
         return None

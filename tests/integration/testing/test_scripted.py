@@ -432,7 +432,7 @@ EVERY_METHOD: dict[str, Callable[[Context], Any]] = {
     "has_caller": lambda ctx: ctx.has_caller,
     "parse_callbacks": lambda ctx: ctx.parse_callbacks("nothing"),
     "read_memory": lambda ctx: ctx.read_memory(),
-    "redis": lambda ctx: ctx.redis.ping(),
+    "live": lambda ctx: ctx.live.earlier(ctx.session, ctx.run),
     "write_live": lambda ctx: ctx.write_live("text", text="said"),
 }
 #: What ends or parks the run, or needs an event loop: shown by the tests above.

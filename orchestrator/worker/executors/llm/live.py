@@ -17,7 +17,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.tools import RunContext
 
-from orchestrator.ledger.live_text import Earlier, LiveText
+from orchestrator.ledger.live_text import Earlier
 from orchestrator.log import get_logger
 from orchestrator.worker.executors.llm.current import current
 
@@ -72,8 +72,7 @@ class _Writer:
             return
         self._begun = True
         context = self._run.context
-        live = LiveText(context.redis)
-        live.begin(context.session, context.run, self._run.requests, earlier=self._earlier())
+        context.live.begin(context.session, context.run, self._run.requests, earlier=self._earlier())
 
     def _write_call(self, kind: Literal["call", "result"], call: str, **facts: str) -> None:
         """Write that a tool is called, or what it returned; not again what an earlier try wrote of the same call."""
@@ -85,5 +84,5 @@ class _Writer:
         """What earlier tries of this run wrote; None in the first one."""
         run, context = self._run, self._run.context
         if context.attempt > 1 and run.earlier_live is None:
-            run.earlier_live = LiveText(context.redis).earlier(context.session, context.run)
+            run.earlier_live = context.live.earlier(context.session, context.run)
         return run.earlier_live
