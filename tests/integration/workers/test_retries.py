@@ -13,7 +13,7 @@ from orchestrator.cli.render import tree_lines
 from orchestrator.client.history import history
 from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError
-from orchestrator.ids import ClaimId, new_claim_id
+from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Run, RunRef, RunState, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.holders import mark_of
@@ -208,7 +208,7 @@ def test_a_run_whose_process_dies_has_a_limit_of_its_own(stage: StackHarness) ->
 
 
 def test_a_process_that_dies_loses_all_its_runs_also_if_a_session_is_deleted(stage: StackHarness) -> None:
-    claim = ClaimId(f"{new_claim_id()}@{mark_of(12_345)}")
+    claim = f"{new_claim_id()}@{mark_of(12_345)}"
     stage.agent("solo")(lambda ctx: "done")
     for _ in range(2):
         dispatch = stage.start(stage.submit("solo"))
