@@ -111,6 +111,7 @@ class InProcessStack:
         try:
             self._open()
         except BaseException:
+            self._stop.set()
             self._leaving.close()
             raise
         return self

@@ -73,6 +73,14 @@ def test_a_program_that_falls_silent_is_ended(crew: Crew, tmp_path: Path) -> Non
     assert not is_alive(pid_in(file))
 
 
+def test_a_program_that_only_logs_is_not_silent(crew: Crew) -> None:
+    crew.agent(
+        command=("sh", "-c", "for i in 1 2 3 4; do sleep 0.2; echo $i >&2; done; echo done"),
+        silence_limit_s=0.6,
+    )
+    assert crew.ask("go") == "done\n"
+
+
 def test_a_lost_claim_ends_the_program_at_once(
     crew: Crew, tmp_path: Path, playing: Callable[..., threading.Thread]
 ) -> None:

@@ -161,7 +161,9 @@ class _Conversation:
         loop, process = asyncio.get_running_loop(), self._process
         reader = asyncio.StreamReader(limit=limit)
         output, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
-        errors, _ = await loop.connect_read_pipe(lambda: _StandardError(self._complaint), process.stderr)
+        errors, _ = await loop.connect_read_pipe(
+            lambda: _StandardError(self._complaint, self._watch), process.stderr
+        )
         words, flow = await loop.connect_write_pipe(
             lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), process.stdin
         )
@@ -209,10 +211,12 @@ async def _beside(work: Callable[[], T]) -> T:
 
 
 class _StandardError(asyncio.Protocol):
-    def __init__(self, complaint: Complaint) -> None:
+    def __init__(self, complaint: Complaint, watch: Watch) -> None:
         self._complaint = complaint
+        self._watch = watch
 
     def data_received(self, data: bytes) -> None:
+        self._watch.heard()
         self._complaint.add(data)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from orchestrator.agents.options.command import CommandOptions
@@ -102,11 +104,16 @@ class TurnByTurn:
         with self._place.start(command) as process:
             watch = Watch(self._context, self._options, process, self._live)
 
-            def hear(piece: bytes) -> None:
+            def hear(take: Callable[[bytes], None], piece: bytes) -> None:
                 watch.heard()
-                reader.add(piece)
+                take(piece)
 
-            ended = process.talk(words, on_output=hear, on_error=complaint.add, look=watch.look)
+            ended = process.talk(
+                words,
+                on_output=partial(hear, reader.add),
+                on_error=partial(hear, complaint.add),
+                look=watch.look,
+            )
         self._context.check()
         report = reader.end()
         if ended.code != 0 and not report.error:
